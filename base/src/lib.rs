@@ -1,0 +1,26 @@
+//! The words every part of Pando shares: ids, names, attributes, access checks, errors, placement.
+//!
+//! Everything here is a value or a pure function. Nothing in this crate reads a clock, draws a random
+//! number, touches a file or opens a socket; those come in through the traits of [`clock`].
+#![warn(missing_docs)]
+
+pub mod access;
+pub mod attr;
+pub mod clock;
+pub mod codec;
+pub mod error;
+pub mod hash;
+pub mod id;
+pub mod limits;
+pub mod name;
+pub mod placement;
+
+pub use access::{Access, Cred};
+pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
+pub use clock::{Clock, Random};
+pub use codec::{Decode, DecodeError, Encode, Reader};
+pub use error::FsError;
+pub use hash::{HashKey, HashMap, HashSet};
+pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};
+pub use name::{EntryName, NameError};
+pub use placement::{ClusterMap, Layout, Locality, Spread};

@@ -1,0 +1,190 @@
+//! What `stat` shows, and what `chmod`, `chown`, `utimensat` and `truncate` change.
+
+use crate::{codec, id::Ino};
+
+/// Permission bits and the three special bits of a mode.
+pub const MODE_BITS: u32 = 0o7777;
+/// Set-user-id.
+pub const MODE_SETUID: u32 = 0o4000;
+/// Set-group-id.
+pub const MODE_SETGID: u32 = 0o2000;
+/// The sticky bit.
+pub const MODE_STICKY: u32 = 0o1000;
+/// Execute permission of the group.
+pub const MODE_GROUP_EXECUTE: u32 = 0o010;
+
+codec! {
+    /// What an inode is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum FileKind {
+        /// A regular file.
+        File = 1,
+        /// A directory.
+        Directory = 2,
+        /// A symbolic link.
+        Symlink = 3,
+        /// A named pipe.
+        Fifo = 4,
+        /// A socket.
+        Socket = 5,
+        /// A character device.
+        CharDevice = 6,
+        /// A block device.
+        BlockDevice = 7,
+    }
+}
+
+impl FileKind {
+    /// The file type bits of `st_mode`.
+    #[must_use]
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::File => 0o100_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// The kind that the file type bits of `mode` say, if any.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & 0o170_000 {
+            0o100_000 => FileKind::File,
+            0o040_000 => FileKind::Directory,
+            0o120_000 => FileKind::Symlink,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+codec! {
+    /// A point in time, since the Unix epoch.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+    pub struct Time {
+        /// Whole seconds; negative before 1970.
+        pub sec: i64,
+        /// The rest, 0 to 999,999,999 nanoseconds.
+        pub nsec: u32,
+    }
+}
+
+impl Time {
+    /// Nanoseconds since the epoch, for differences.
+    #[must_use]
+    pub fn as_nanos(self) -> i128 {
+        i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec)
+    }
+
+    /// The time this many milliseconds later.
+    #[must_use]
+    pub fn plus_ms(self, ms: u64) -> Time {
+        let nsec = u64::from(self.nsec) + ms % 1000 * 1_000_000;
+        let sec = ms / 1000 + nsec / 1_000_000_000;
+        Time {
+            sec: self.sec.saturating_add_unsigned(sec),
+            nsec: u32::try_from(nsec % 1_000_000_000).expect("a remainder of 10^9"),
+        }
+    }
+}
+
+codec! {
+    /// The attributes of an inode.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Attr {
+        /// Inode number.
+        pub ino: Ino,
+        /// What it is.
+        pub kind: FileKind,
+        /// Permission and special bits only (`0o7777`).
+        pub mode: u32,
+        /// How many names it has; of a directory 2 and one for each subdirectory.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Device number of a special file, as Linux encodes it.
+        pub rdev: u32,
+        /// Bytes; of a directory, its entries; of a symlink, the length of its target.
+        pub size: u64,
+        /// Bytes that are really stored.
+        pub allocated: u64,
+        /// Last access.
+        pub atime: Time,
+        /// Last change of contents.
+        pub mtime: Time,
+        /// Last change of attributes.
+        pub ctime: Time,
+        /// Birth.
+        pub btime: Time,
+    }
+}
+
+codec! {
+    /// A time to set.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SetTime {
+        /// The server's present time.
+        Now = 1,
+        /// This time.
+        At(Time) = 2,
+    }
+}
+
+codec! {
+    /// What to change; what is `None` stays.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct SetAttr {
+        /// New permission and special bits.
+        pub mode: Option<u32>,
+        /// New owner.
+        pub uid: Option<u32>,
+        /// New group.
+        pub gid: Option<u32>,
+        /// New size: cut, or grown with zeros.
+        pub size: Option<u64>,
+        /// New access time.
+        pub atime: Option<SetTime>,
+        /// New modification time.
+        pub mtime: Option<SetTime>,
+        /// Clear set-id bits, because the caller may not keep them (a write or truncate without privilege).
+        pub clear_set_id: bool,
+        /// Set `atime` only where it is not newer already, and leave `ctime`: a read happened (relatime).
+        pub access_only: bool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_and_mode_bits_agree() {
+        for kind in [
+            FileKind::File,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::Fifo,
+            FileKind::Socket,
+            FileKind::CharDevice,
+            FileKind::BlockDevice,
+        ] {
+            assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o644), Some(kind));
+        }
+        assert_eq!(FileKind::from_mode(0o644), None);
+    }
+
+    #[test]
+    fn milliseconds_carry_into_seconds() {
+        let time = Time { sec: -1, nsec: 999_000_000 };
+        assert_eq!(time.plus_ms(2001), Time { sec: 2, nsec: 0 });
+    }
+}

@@ -1,0 +1,135 @@
+//! Hashing: directory ids, positions in a listing, and maps whose order is the same in every run.
+//!
+//! The functions are part of the disk format; golden values in the tests hold them. They are keyed with a
+//! secret of the file system, so that nobody can choose names that collide.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+use siphasher::{sip::SipHasher24, sip128::Hasher128 as _, sip128::SipHasher24 as SipHasher128};
+
+use crate::{
+    codec,
+    id::{DirId, NameVersion},
+    name::EntryName,
+};
+
+codec! {
+    /// The file system's hashing secret. Sessions get it, because clients predict ids and positions.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct HashKey {
+        /// First half.
+        pub k0: u64,
+        /// Second half.
+        pub k1: u64,
+    }
+}
+
+/// The lowest position a name can have; smaller numbers mean "before the first entry" and `.` and `..`.
+pub const POS_MIN: u64 = 16;
+
+impl HashKey {
+    /// The id of the directory born as `name` in `parent`, with `version`.
+    ///
+    /// Paper: InfiniFS §3.3, the birth triple.
+    #[must_use]
+    pub fn dir_id(&self, parent: DirId, name: &EntryName, version: NameVersion) -> DirId {
+        let mut hasher = SipHasher128::new_with_keys(self.k0, self.k1);
+        hasher.write(&parent.0.to_le_bytes());
+        hasher.write(&version.0.to_le_bytes());
+        hasher.write(name.as_bytes());
+        let id = hasher.finish128().as_u128();
+        // Small ids are reserved; the root is 1.
+        DirId(if id < 256 { id + 256 } else { id })
+    }
+
+    /// Where `name` stands in a listing: its 63-bit hash, bits reversed, so that entries sort in recursive
+    /// split order.
+    ///
+    /// Paper: SFS §3.4 (with 32 bits).
+    #[must_use]
+    pub fn pos(&self, name: &EntryName) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(self.k0, !self.k1);
+        hasher.write(name.as_bytes());
+        let hash = hasher.finish() >> 1;
+        (hash.reverse_bits() >> 1).max(POS_MIN)
+    }
+
+    /// A short keyed MAC over `parts`; tickets are made of it.
+    #[must_use]
+    pub fn mac(&self, parts: &[u64]) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(self.k0, self.k1);
+        for part in parts {
+            hasher.write(&part.to_le_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+/// A fast hasher without a random seed, for maps whose keys nobody outside chooses, or whose order must
+/// not differ between two runs of one seed.
+#[derive(Default, Clone, Copy)]
+pub struct FixedHasher(u64);
+
+impl Hasher for FixedHasher {
+    fn finish(&self) -> u64 {
+        let mut x = self.0;
+        x ^= x >> 32;
+        x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^ (x >> 29)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            self.write_u64(u64::from_le_bytes(chunk.try_into().expect("8 bytes")));
+        }
+        let mut last = [0u8; 8];
+        let rest = chunks.remainder();
+        last[..rest.len()].copy_from_slice(rest);
+        self.write_u64(u64::from_le_bytes(last) ^ ((rest.len() as u64) << 56));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+/// `std`'s map with a fixed hasher: it replays.
+#[expect(clippy::disallowed_types, reason = "this is the replacement")]
+pub type HashMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+
+/// `std`'s set with a fixed hasher: it replays.
+#[expect(clippy::disallowed_types, reason = "this is the replacement")]
+pub type HashSet<K> = std::collections::HashSet<K, BuildHasherDefault<FixedHasher>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: HashKey = HashKey { k0: 1, k1: 2 };
+
+    fn name(name: &str) -> EntryName {
+        EntryName::new(name.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn ids_and_positions_have_known_values() {
+        let id = KEY.dir_id(DirId::ROOT, &name("home"), NameVersion(0));
+        let pos = KEY.pos(&name("home"));
+        assert_eq!(format!("{id}"), "be313051f023a07c7e581feefdfb1dff");
+        assert_eq!(format!("{pos:x}"), "41e8e5cbe5497f68");
+    }
+
+    #[test]
+    fn each_part_of_the_birth_triple_matters() {
+        let id = KEY.dir_id(DirId::ROOT, &name("a"), NameVersion(0));
+        assert_ne!(id, KEY.dir_id(DirId::ROOT, &name("b"), NameVersion(0)));
+        assert_ne!(id, KEY.dir_id(DirId(9), &name("a"), NameVersion(0)));
+        assert_ne!(id, KEY.dir_id(DirId::ROOT, &name("a"), NameVersion(1)));
+    }
+
+    #[test]
+    fn positions_use_63_bits() {
+        assert!((0..1000).all(|i| KEY.pos(&name(&format!("f{i}"))) < 1 << 63));
+    }
+}

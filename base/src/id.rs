@@ -1,0 +1,144 @@
+//! Ids: one newtype for each thing that is numbered.
+//!
+//! They are made by the server that owns what they name, travel in messages and rest in records. A number
+//! of one kind never stands where another is meant.
+
+use std::fmt;
+
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:x})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:x}", self.0)
+            }
+        }
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.0.encode(out);
+            }
+        }
+
+        impl Decode for $name {
+            fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                Ok(Self(<$inner>::decode(input)?))
+            }
+        }
+    };
+}
+
+id! {
+    /// A directory: `hash(parent, name, version)`, its birth triple. It never changes, but is used again
+    /// when a directory of the same name is made anew in the same place; so it always travels with an [`Ino`].
+    DirId(u128)
+}
+id! {
+    /// An inode number: the shard where the inode was born (high 16 bits) and that shard's counter.
+    /// Never given out twice.
+    Ino(u64)
+}
+id! {
+    /// A shard: a hash bucket of the namespace. Their number is fixed when a file system is formatted.
+    ShardId(u16)
+}
+id! {
+    /// A version of the cluster map.
+    Epoch(u64)
+}
+id! {
+    /// A client's session with the file system.
+    SessionId(u64)
+}
+id! {
+    /// A mutating request within a session, counted from 1. Zero marks a request that changes nothing.
+    Seq(u64)
+}
+id! {
+    /// The last part of a birth triple: 0, unless an older directory born under the name still lives elsewhere.
+    NameVersion(u32)
+}
+id! {
+    /// An immutable block of file contents: the session that wrote it (high 64 bits) and that session's counter.
+    BlockId(u128)
+}
+
+impl DirId {
+    /// The root directory of every file system.
+    pub const ROOT: DirId = DirId(1);
+}
+
+impl Ino {
+    /// The inode number of the root directory.
+    pub const ROOT: Ino = Ino(1);
+
+    /// How many bits of an inode number count within its shard.
+    pub const COUNTER_BITS: u32 = 48;
+
+    /// The number that `counter` gives on `shard`.
+    ///
+    /// # Panics
+    /// When the counter does not fit in 48 bits; a shard cannot have given out that many.
+    #[must_use]
+    pub fn new(shard: ShardId, counter: u64) -> Ino {
+        assert!(counter < 1 << Self::COUNTER_BITS, "inode counter exhausted: counter={counter}");
+        Ino(u64::from(shard.0) << Self::COUNTER_BITS | counter)
+    }
+
+    /// The shard where the inode was born; it keeps the inode's blocks and knows where a renamed file is.
+    #[must_use]
+    pub fn shard(self) -> ShardId {
+        ShardId(u16::try_from(self.0 >> Self::COUNTER_BITS).expect("16 bits are left"))
+    }
+}
+
+impl BlockId {
+    /// The block that `session` wrote as its `counter`th.
+    #[must_use]
+    pub fn new(session: SessionId, counter: u64) -> BlockId {
+        BlockId(u128::from(session.0) << 64 | u128::from(counter))
+    }
+
+    /// The session that wrote the block.
+    #[must_use]
+    pub fn session(self) -> SessionId {
+        SessionId(u64::try_from(self.0 >> 64).expect("64 bits are left"))
+    }
+}
+
+impl Seq {
+    /// The request after this one.
+    #[must_use]
+    pub fn next(self) -> Seq {
+        Seq(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ino_knows_its_shard() {
+        let ino = Ino::new(ShardId(63), 77);
+        assert_eq!(ino.shard(), ShardId(63));
+        assert_eq!(ino.0 & 0xffff, 77);
+        assert_eq!(Ino::ROOT.shard(), ShardId(0));
+    }
+
+    #[test]
+    fn a_block_knows_its_session() {
+        assert_eq!(BlockId::new(SessionId(9), 4).session(), SessionId(9));
+    }
+}

@@ -1,0 +1,39 @@
+//! Every bound in one place, with the relations between them asserted when this crate compiles.
+
+/// The longest name of an entry.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest path that a request may carry; Linux's `PATH_MAX` without the final NUL.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// The longest target of a symbolic link.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// How many symbolic links a walk follows before `ELOOP`, as Linux does.
+pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
+/// How many names a file can have.
+pub const LINKS_MAX: u32 = 65_000;
+/// The longest name of an extended attribute, its namespace included (Linux: `XATTR_NAME_MAX`).
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// The longest value of an extended attribute (Linux: `XATTR_SIZE_MAX`).
+pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
+/// What all extended attributes of one file may take together (Linux: `XATTR_LIST_MAX` bounds the names).
+pub const XATTRS_BYTES_MAX: usize = 262_144;
+/// Extended attributes up to this size rest in the file's own record.
+pub const XATTRS_EMBEDDED_BYTES_MAX: usize = 512;
+/// Contents up to this size rest in the entry, unless the file system was formatted otherwise.
+pub const INLINE_BYTES_MAX: u32 = 4096;
+/// A chunk of a file: what one `B` record describes, and the largest block.
+pub const CHUNK_BYTES: u32 = 4 << 20;
+/// The largest file: chunk numbers are 32 bits wide.
+pub const FILE_BYTES_MAX: u64 = (CHUNK_BYTES as u64) << 32;
+/// The largest frame either side accepts.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
+/// How many mutating requests a session may have unanswered: stored answers live in that many slots.
+pub const REQUESTS_IN_FLIGHT_MAX: u64 = 4096;
+/// The most shards a file system can be formatted with.
+pub const SHARDS_MAX: u16 = 4096;
+/// How many groups a request's credentials may carry.
+pub const GROUPS_MAX: usize = 65_536;
+
+const _: () = assert!((CHUNK_BYTES as usize) < FRAME_BYTES_MAX, "a block fits in a frame");
+const _: () = assert!(XATTRS_BYTES_MAX < FRAME_BYTES_MAX, "a file's attributes fit in a frame");
+const _: () = assert!(XATTR_VALUE_BYTES_MAX < XATTRS_BYTES_MAX, "one attribute fits in the set");
+const _: () = assert!(FILE_BYTES_MAX <= i64::MAX as u64, "a file's size is a positive off_t");

@@ -1,0 +1,171 @@
+//! Where a directory's group lives: home and partition to shard, shard to server.
+//!
+//! Clients and servers compute the same place from the same values. A policy is a small enum here and a
+//! pure function; a client that computed with old values is corrected by the server it reaches.
+//!
+//! Paper: InfiniFS §3.2 (groups by directory id), Duplex §III-C (double consistent hashing).
+
+use crate::{
+    codec,
+    id::{DirId, Epoch, ShardId},
+};
+
+codec! {
+    /// Which home a new directory gets.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Locality {
+        /// Its own id (InfiniFS).
+        Directory = 1,
+        /// That of its parent: a whole subtree stays on one shard (HSM², below the boundary).
+        Subtree = 2,
+    }
+}
+
+impl Locality {
+    /// The home of a directory `id` made in a directory whose home is `parent_home`.
+    #[must_use]
+    pub fn home(self, id: DirId, parent_home: DirId) -> DirId {
+        match self {
+            Locality::Directory => id,
+            Locality::Subtree => parent_home,
+        }
+    }
+}
+
+codec! {
+    /// How a directory that outgrows one partition is divided.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Spread {
+        /// It is not.
+        None = 1,
+    }
+}
+
+codec! {
+    /// How the entries of one directory are divided into partitions.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Layout {
+        /// The policy.
+        pub spread: Spread,
+    }
+}
+
+impl Layout {
+    /// One partition with everything.
+    pub const WHOLE: Layout = Layout { spread: Spread::None };
+
+    /// The partition that holds the name at `pos`.
+    #[must_use]
+    pub fn partition(&self, _pos: u64) -> u16 {
+        match self.spread {
+            Spread::None => 0,
+        }
+    }
+}
+
+/// The shard of a partition: `(jump_hash(hash(home), shards) + partition) mod shards`.
+///
+/// # Panics
+/// When there are no shards.
+#[must_use]
+pub fn shard_of(home: DirId, partition: u16, shards: u16) -> ShardId {
+    assert!(shards > 0, "a file system has at least one shard");
+    if home == DirId::ROOT {
+        return ShardId(partition % shards);
+    }
+    let key = u64::try_from((home.0 ^ (home.0 >> 64)) & u128::from(u64::MAX)).expect("masked");
+    let first = jump_hash(key, u32::from(shards));
+    let shard = (first + u32::from(partition)) % u32::from(shards);
+    ShardId(u16::try_from(shard).expect("less than the number of shards"))
+}
+
+/// Jump consistent hash (Lamping and Veach 2014): growing from n to n+1 buckets moves 1/(n+1) of the keys.
+#[must_use]
+pub fn jump_hash(mut key: u64, buckets: u32) -> u32 {
+    let mut bucket = 0u64;
+    let mut next = 0u64;
+    while next < u64::from(buckets) {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        // (bucket + 1) * 2^31 / ((key >> 33) + 1), in integers, so that every machine agrees.
+        next = ((u128::from(bucket + 1) << 31) / u128::from((key >> 33) + 1))
+            .try_into()
+            .unwrap_or(u64::MAX);
+    }
+    u32::try_from(bucket).expect("less than the number of buckets")
+}
+
+codec! {
+    /// Which server has which shard.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ClusterMap {
+        /// The version of this map.
+        pub epoch: Epoch,
+        /// Addresses of the servers (`HOST:PORT`).
+        pub servers: Vec<String>,
+        /// For each shard the index of its server in `servers`.
+        pub shards: Vec<u16>,
+    }
+}
+
+impl ClusterMap {
+    /// The map of a file system on one server.
+    #[must_use]
+    pub fn single(address: &str, shards: u16) -> ClusterMap {
+        ClusterMap {
+            epoch: Epoch(1),
+            servers: vec![address.to_owned()],
+            shards: vec![0; usize::from(shards)],
+        }
+    }
+
+    /// How many shards the file system has.
+    ///
+    /// # Panics
+    /// Never: a map is made for at most `SHARDS_MAX` shards.
+    #[must_use]
+    pub fn shard_count(&self) -> u16 {
+        u16::try_from(self.shards.len()).expect("at most SHARDS_MAX")
+    }
+
+    /// The index of the server that has `shard`, if the map knows it.
+    #[must_use]
+    pub fn server_of(&self, shard: ShardId) -> Option<u16> {
+        let server = *self.shards.get(usize::from(shard.0))?;
+        (usize::from(server) < self.servers.len()).then_some(server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_more_bucket_moves_its_share_of_keys_and_only_to_itself() {
+        let keys = 10_000u64;
+        let mut moved = 0;
+        for key in (0..keys).map(|k| k.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+            let (before, after) = (jump_hash(key, 10), jump_hash(key, 11));
+            if before != after {
+                assert_eq!(after, 10);
+                moved += 1;
+            }
+        }
+        assert!((keys / 11 - 150..keys / 11 + 150).contains(&moved), "moved={moved}");
+    }
+
+    #[test]
+    fn places_have_known_values() {
+        let places: Vec<u16> =
+            (0..8).map(|i| shard_of(DirId(i * 1_000_003 + 256), 0, 64).0).collect();
+        assert_eq!(places, [16, 23, 55, 52, 2, 16, 54, 48]);
+        assert_eq!(shard_of(DirId::ROOT, 0, 64), ShardId(0));
+    }
+
+    #[test]
+    fn neighbouring_partitions_are_on_neighbouring_shards() {
+        let home = DirId(123_456_789);
+        let first = shard_of(home, 0, 64).0;
+        assert_eq!(shard_of(home, 5, 64).0, (first + 5) % 64);
+    }
+}
