@@ -1,0 +1,225 @@
+//! File contents: immutable blocks of up to 4 MiB in an object store.
+//!
+//! The server puts and gets them for its clients when the store is a local directory; with S3 the
+//! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
+//! metadata; nothing here knows it. A block is never changed: a new one gets a new id.
+//!
+//! Always true: a block that was put and answered is on stable storage; bytes that a get returns
+//! are the bytes that were put, in the same block and place, or the checksums have failed us.
+
+use std::{io, ops::Range, path::Path as FsPath, sync::Arc, time::SystemTime};
+
+use base::BlockId;
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory};
+
+mod config;
+mod folders;
+mod format;
+mod name;
+#[cfg(test)]
+mod tests;
+
+pub use config::BlocksConfig;
+use folders::Folders;
+
+/// The most data one block holds, in bytes.
+pub const BLOCK_BYTES_MAX: u32 = base::limits::CHUNK_BYTES;
+
+const _: () = assert!(BLOCK_BYTES_MAX.is_multiple_of(format::PIECE_BYTES));
+
+/// The blocks of a file system. Cloning is cheap, and clones share everything.
+#[derive(Clone)]
+pub struct Blocks {
+    objects: Arc<dyn ObjectStore>,
+    /// Where the names of blocks start: empty, or a prefix that ends in `/`.
+    prefix: Arc<str>,
+    /// The folders of a local directory; no other store has any.
+    folders: Option<Arc<Folders>>,
+}
+
+/// One stored block, as [`Blocks::list`] finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockMeta {
+    /// The block.
+    pub id: BlockId,
+    /// Its data, in bytes.
+    pub bytes: u32,
+    /// When it was put, by the clock of the store.
+    pub modified: SystemTime,
+}
+
+/// Why blocks could not be stored or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BlocksError {
+    /// There is no such block.
+    #[error("block is missing id={id}")]
+    Missing {
+        /// The block asked for.
+        id: BlockId,
+    },
+    /// The stored bytes are not those that were put, or not as many. A person should look.
+    #[error("block is corrupt id={id}")]
+    Corrupt {
+        /// The block asked for.
+        id: BlockId,
+    },
+    /// No block has such a length, or the range is not within it. Nothing was done.
+    #[error("block bounds are invalid id={id} bytes={len} range={range:?}")]
+    Bounds {
+        /// The block.
+        id: BlockId,
+        /// The length given, in bytes.
+        len: usize,
+        /// The range given.
+        range: Range<u32>,
+    },
+    /// There is no room left in the store.
+    #[error("block store is full")]
+    Full(#[source] object_store::Error),
+    /// The store does not let us in: a wrong key, or a missing right.
+    #[error("block store refuses access")]
+    Refused(#[source] object_store::Error),
+    /// The configuration names no store that this program can open.
+    #[error("block store cannot be opened url={url} reason={reason}")]
+    Config {
+        /// The address given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store, or the way to it, failed. A put may or may not have happened.
+    #[error("block store failed")]
+    Store(#[source] object_store::Error),
+    /// The local directory failed.
+    #[error("block directory failed")]
+    Io(#[from] io::Error),
+}
+
+type Result<T> = std::result::Result<T, BlocksError>;
+
+impl Blocks {
+    /// Blocks in memory, for tests and simulations; needs no runtime.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self { objects: Arc::new(InMemory::new()), prefix: "".into(), folders: None }
+    }
+
+    /// Opens the store that a configuration names. A local directory is made when it is missing.
+    pub fn open(config: &BlocksConfig) -> Result<Self> {
+        config.open()
+    }
+
+    /// Opens a local directory, which is made when it is missing. Its parent must exist.
+    pub fn directory(path: &FsPath) -> Result<Self> {
+        config::open_directory(path)
+    }
+
+    /// Stores a block; on stable storage when it returns. Doing it again, after an error or not,
+    /// is fine when the data is the same.
+    pub async fn put(&self, id: BlockId, data: Bytes) -> Result<()> {
+        let len = u32::try_from(data.len()).ok().filter(|len| format::is_block_len(*len));
+        let Some(len) = len else {
+            return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
+        };
+        if let Some(folders) = &self.folders {
+            folders.ensure(name::folder(id)).await?;
+        }
+        let object: PutPayload = format::encode(id, &data, len).into_iter().collect();
+        let stored = self.objects.put(&name::path(&self.prefix, id), object).await;
+        stored.map(|_| ()).map_err(|error| from_store(id, error))
+    }
+
+    /// Reads a range of a block, checked. `len` is the block's length as its writer recorded it.
+    ///
+    /// Cost: one request, for the 64 KiB pieces that cover the range.
+    pub async fn get(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
+        if !format::is_block_len(len) || range.start > range.end || range.end > len {
+            return Err(BlocksError::Bounds { id, len: len as usize, range });
+        }
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let path = name::path(&self.prefix, id);
+        match self.objects.get_range(&path, format::covering(len, &range)).await {
+            Ok(stored) => format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id }),
+            // Stores do not say that an object is too short in a way that can be told apart.
+            Err(error) => match self.objects.head(&path).await {
+                Ok(meta) if format::data_len(meta.size) != Some(len) => {
+                    Err(BlocksError::Corrupt { id })
+                }
+                Ok(_) | Err(_) => Err(from_store(id, error)),
+            },
+        }
+    }
+
+    /// Removes a block. Fine when it is not there.
+    pub async fn delete(&self, id: BlockId) -> Result<()> {
+        match self.objects.delete(&name::path(&self.prefix, id)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(from_store(id, error)),
+        }
+    }
+
+    /// All blocks, in no order. Blocks put or deleted meanwhile may be there or not; objects that
+    /// are no blocks are passed over.
+    #[must_use]
+    pub fn list(&self) -> BoxStream<'static, Result<BlockMeta>> {
+        let prefix = name::root(&self.prefix);
+        let found = self.objects.list(Some(&prefix));
+        found
+            .filter_map(|object| async {
+                let object = match object {
+                    Ok(object) => object,
+                    Err(error) => return Some(Err(from_listing(error))),
+                };
+                let id = name::parse(&object.location)?;
+                let bytes = format::data_len(object.size)?;
+                Some(Ok(BlockMeta { id, bytes, modified: object.last_modified.into() }))
+            })
+            .boxed()
+    }
+
+    /// Removes what puts that never ended have left in a local directory, where it was last touched
+    /// before `before`; returns the number of files removed. Other stores keep nothing of the kind.
+    pub async fn sweep(&self, before: SystemTime) -> Result<u64> {
+        match &self.folders {
+            Some(folders) => Ok(folders.sweep(before).await?),
+            None => Ok(0),
+        }
+    }
+}
+
+fn from_store(id: BlockId, error: object_store::Error) -> BlocksError {
+    match error {
+        object_store::Error::NotFound { .. } => BlocksError::Missing { id },
+        error => from_listing(error),
+    }
+}
+
+fn from_listing(error: object_store::Error) -> BlocksError {
+    use object_store::Error as Store;
+    if is_full(&error) {
+        return BlocksError::Full(error);
+    }
+    match error {
+        Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => {
+            BlocksError::Refused(error)
+        }
+        // A foreign enum that grows; all that is left is a failure to us.
+        _ => BlocksError::Store(error),
+    }
+}
+
+/// Whether a full device is among the causes.
+fn is_full(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        }
+        cause = error.source();
+    }
+    false
+}

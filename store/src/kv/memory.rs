@@ -1,0 +1,199 @@
+//! The memory engine: defines what an engine does, and serves simulations and unit tests.
+//!
+//! It keeps three things: what is visible, what would survive a power cut, and the batches between
+//! the two. A crash of the process is the caller dropping everything but the engine; a power cut is
+//! [`MemoryEngine::power_cut`]. It never touches a disk except for a checkpoint.
+//!
+//! Always true: `visible` is `stable` with all of `unsynced` applied, in order.
+
+use std::{
+    fs,
+    io::{self, Write},
+    ops::Bound,
+    path::Path,
+};
+
+use bytes::Bytes;
+use imbl::OrdMap;
+use parking_lot::RwLock;
+
+use super::{Engine, EngineStats, Snapshot, Visit};
+use crate::{Batch, Error, Op, Result};
+
+const VERSION: &str = "pando memory engine 1\n";
+
+/// A persistent map: a copy costs nothing, and a change to one leaves the other as it was.
+type Map = OrdMap<Bytes, Bytes>;
+
+/// An engine in memory.
+#[derive(Default)]
+pub struct MemoryEngine {
+    state: RwLock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    visible: Map,
+    stable: Map,
+    unsynced: Vec<Batch>,
+}
+
+impl MemoryEngine {
+    /// An empty engine.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An engine with what was there when [`Engine::checkpoint`] wrote the file at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = fs::read(path)?;
+        let Some(batch) = file.strip_prefix(VERSION.as_bytes()) else {
+            let start = &file[..file.len().min(VERSION.len())];
+            let found = String::from_utf8_lossy(start).into_owned();
+            return Err(Error::Version { found, known: VERSION });
+        };
+        let mut map = Map::new();
+        apply(&mut map, &Batch::decode(batch.to_vec())?);
+        let state = State { visible: map.clone(), stable: map, unsynced: Vec::new() };
+        Ok(Self { state: RwLock::new(state) })
+    }
+
+    /// The number of batches that a power cut may lose.
+    #[must_use]
+    pub fn unsynced(&self) -> usize {
+        self.state.read().unsynced.len()
+    }
+
+    /// Cuts the power: of the unsynced batches only the first `keep` survive, and they are stable.
+    pub fn power_cut(&self, keep: usize) {
+        let state = &mut *self.state.write();
+        for batch in state.unsynced.drain(..).take(keep) {
+            apply(&mut state.stable, &batch);
+        }
+        state.visible = state.stable.clone();
+    }
+
+    fn map(&self) -> Map {
+        self.state.read().visible.clone()
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.state.read().visible.get(key).cloned())
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let state = self.state.read();
+        Ok(keys.iter().map(|&key| state.visible.get(key).cloned()).collect())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        // Not under the lock: the visitor may call the engine.
+        self.map().scan(from, to, visit)
+    }
+
+    fn write(&self, batch: Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let state = &mut *self.state.write();
+        apply(&mut state.visible, &batch);
+        state.unsynced.push(batch);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let state = &mut *self.state.write();
+        state.unsynced.clear();
+        state.stable = state.visible.clone();
+        Ok(())
+    }
+
+    fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<()> {
+        let mut batch = Batch::new();
+        let mut last: Option<Vec<u8>> = None;
+        for (key, value) in run {
+            if last.as_ref().is_some_and(|last| *last >= key) {
+                return Err(Error::Unordered);
+            }
+            batch.put(&key, &value);
+            last = Some(key);
+        }
+        self.write(batch)?;
+        self.sync()
+    }
+
+    fn snapshot(&self) -> Box<dyn Snapshot> {
+        Box::new(self.map())
+    }
+
+    fn checkpoint(&self, to: &Path) -> Result<()> {
+        let mut batch = Batch::new();
+        for (key, value) in &self.map() {
+            batch.put(key, value);
+        }
+        let mut file = fs::File::create_new(to)?;
+        file.write_all(VERSION.as_bytes())?;
+        file.write_all(batch.encoded())?;
+        file.sync_all()?;
+        sync_parent(to)?;
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        let keys_estimated = self.state.read().visible.len() as u64;
+        EngineStats { keys_estimated, ..EngineStats::default() }
+    }
+}
+
+impl Snapshot for Map {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(OrdMap::get(self, key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        for (key, value) in self.range::<_, [u8]>(bounds(from, to)) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(map: &mut Map, batch: &Batch) {
+    for op in batch.ops() {
+        match op {
+            Op::Put { key, value } => {
+                map.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            }
+            Op::Delete { key } => {
+                map.remove(key);
+            }
+            Op::DeleteRange { from, to } => {
+                let range = map.range::<_, [u8]>(bounds(from, to));
+                let gone: Vec<Bytes> = range.map(|(key, _)| key.clone()).collect();
+                for key in gone {
+                    map.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+fn bounds<'a>(from: &'a [u8], to: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    (Bound::Included(from), Bound::Excluded(to))
+}
+
+/// Makes the name of `path` stable.
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
+        Some(_) | None => fs::File::open(".")?.sync_all(),
+    }
+}

@@ -1,0 +1,19 @@
+//! Where bytes rest: an ordered key-value engine for metadata, and blocks for file contents.
+//!
+//! `meta` and `coordinator` write records through [`Engine`]; `meta` and `client` keep the contents
+//! of files in [`Blocks`]. Nothing here knows what a key, a value or a block means, no code here
+//! reads a clock, and no method answers before what it promises is true.
+//!
+//! * [`kv`]: the engine trait, its [`Batch`], and the memory engine that defines what it means.
+//! * [`blocks`]: immutable, checksummed blocks over a local directory or memory.
+
+#![warn(missing_docs)]
+
+pub mod blocks;
+pub mod kv;
+
+pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError};
+pub use kv::batch::{Batch, Op};
+pub use kv::error::{Error, Result};
+pub use kv::memory::MemoryEngine;
+pub use kv::{Engine, EngineStats, Snapshot};
