@@ -332,9 +332,9 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
 /// variant is bare, one value.
 #[macro_export]
 macro_rules! codec {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* }) => {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* }) => {
         $(#[$meta])*
-        pub struct $name { $($(#[$fmeta])* pub $field: $type,)* }
+        $vis struct $name { $($(#[$fmeta])* pub $field: $type,)* }
 
         impl $crate::codec::Element for $name {}
 
@@ -352,9 +352,9 @@ macro_rules! codec {
             }
         }
     };
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident $(($type:ty))? = $tag:literal,)* }) => {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident $(($type:ty))? = $tag:literal,)* }) => {
         $(#[$meta])*
-        pub enum $name { $($(#[$vmeta])* $variant $(($type))?,)* }
+        $vis enum $name { $($(#[$vmeta])* $variant $(($type))?,)* }
 
         impl $crate::codec::Element for $name {}
 
@@ -396,11 +396,11 @@ mod tests {
 
     codec! {
         #[derive(Debug, PartialEq, Clone)]
-        pub struct Point { pub x: i64, pub tags: Vec<u32>, pub data: Bytes, pub name: Option<String>, }
+        struct Point { pub x: i64, pub tags: Vec<u32>, pub data: Bytes, pub name: Option<String>, }
     }
     codec! {
         #[derive(Debug, PartialEq, Clone)]
-        pub enum Shape { Empty = 1, At(Point) = 2, }
+        enum Shape { Empty = 1, At(Point) = 2, }
     }
 
     proptest! {

@@ -1,0 +1,99 @@
+//! Requests of administrators. They need a token for the whole tree that is not read-only or bound to a user.
+
+use base::codec;
+
+codec! {
+    /// What a server is doing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Status {
+        /// The file system's name.
+        pub name: String,
+        /// Its unique id.
+        pub uuid: u128,
+        /// The program's version.
+        pub version: String,
+        /// Seconds since the server started.
+        pub uptime_seconds: u64,
+        /// How many shards it serves.
+        pub shards: u16,
+        /// `relaxed` or `strict`.
+        pub durability: String,
+        /// Milliseconds after which an answered operation is on stable storage.
+        pub commit_interval_ms: u64,
+        /// Where blocks are.
+        pub blocks: String,
+        /// Open sessions: number, client, seconds since it was last heard of, files it has open.
+        pub sessions: Vec<SessionStatus>,
+        /// Inodes in use.
+        pub files: u64,
+        /// Named counters since the start, such as `create` or `duplicates_suppressed`.
+        pub counters: Vec<(String, u64)>,
+        /// Bytes of metadata on disk.
+        pub store_bytes: u64,
+        /// Estimated records.
+        pub store_records: u64,
+    }
+}
+
+codec! {
+    /// One session.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SessionStatus {
+        /// Its id.
+        pub session: base::SessionId,
+        /// Who it is, as it said itself.
+        pub client: String,
+        /// Seconds since it was last heard of.
+        pub idle_seconds: u64,
+        /// How many files it has open.
+        pub open_files: u64,
+    }
+}
+
+codec! {
+    /// Start a check of the whole file system on a snapshot. Answer: the job's number (`u64`); `Busy` when one runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckStart {
+        /// Remove blocks that nothing refers to and whose session has ended.
+        pub gc: bool,
+    }
+}
+
+codec! {
+    /// How far is the check? Answer: [`FsckProgress`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckPoll {
+        /// The job.
+        pub job: u64,
+        /// End it.
+        pub cancel: bool,
+    }
+}
+
+codec! {
+    /// A check, running or done.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FsckProgress {
+        /// It has ended.
+        pub done: bool,
+        /// Records checked so far.
+        pub records: u64,
+        /// About how many there are.
+        pub records_estimated: u64,
+        /// Named counts: `files`, `directories`, `blocks`, `blocks_removed`.
+        pub counts: Vec<(String, u64)>,
+        /// What is wrong, a line each, at most a thousand of them.
+        pub findings: Vec<String>,
+        /// How many things are wrong.
+        pub findings_total: u64,
+    }
+}
+
+codec! {
+    /// Where something is, for `pando info`. Answer: lines of (name, value).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Info {
+        /// What to tell about.
+        pub node: crate::NodeRef,
+    }
+}

@@ -1,0 +1,135 @@
+//! Requests about file contents.
+//!
+//! A file is cut into chunks of [`base::limits::CHUNK_BYTES`]. A chunk is a list of slices, newest first: where
+//! slices overlap, the newer one counts; where none is, the bytes are zero. A slice's bytes are a part of
+//! an immutable block, or stand in the record itself when they are few.
+
+use base::{Attr, BlockId, codec};
+use bytes::Bytes;
+
+use crate::node::FileRef;
+
+codec! {
+    /// Where a slice's bytes are.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum SliceSource {
+        /// Here.
+        Embedded(Bytes) = 1,
+        /// In a block.
+        Block(BlockPart) = 2,
+        /// Zeros: what was here before is cut off.
+        Zeros = 3,
+    }
+}
+
+codec! {
+    /// A part of a block.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct BlockPart {
+        /// The block.
+        pub block: BlockId,
+        /// How many bytes the whole block has.
+        pub block_bytes: u32,
+        /// Where the part starts.
+        pub offset: u32,
+        /// Proof for this session that it may read the block; zero where it needs none, and in records.
+        pub ticket: u64,
+    }
+}
+
+codec! {
+    /// A range of a chunk and where its bytes are.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Slice {
+        /// Where it starts within the chunk.
+        pub start: u32,
+        /// How many bytes it covers, at least 1.
+        pub len: u32,
+        /// Where they are.
+        pub source: SliceSource,
+    }
+}
+
+codec! {
+    /// The slices of one chunk, newest first.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct ChunkSlices {
+        /// The chunk's number.
+        pub chunk: u32,
+        /// Its slices.
+        pub slices: Vec<Slice>,
+    }
+}
+
+codec! {
+    /// New contents. Blocks named here are in the store already. Answer: [`Written`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Write {
+        /// Of which file; the session has it open.
+        pub file: FileRef,
+        /// What is written, oldest first; slices of one request may overlap. Small ones are embedded: the
+        /// server keeps them in the entry while the file is small enough, whatever else happens to it.
+        pub chunks: Vec<ChunkSlices>,
+        /// The file is at least this long afterwards.
+        pub end: u64,
+        /// Clear set-id bits: the writer may not keep them.
+        pub clear_set_id: bool,
+    }
+}
+
+codec! {
+    /// A file after a write.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Written {
+        /// Its attributes.
+        pub attr: Attr,
+    }
+}
+
+codec! {
+    /// Where are the contents? Answer: [`BlockMapped`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BlockMap {
+        /// Of which file.
+        pub file: FileRef,
+        /// The first chunk.
+        pub first: u32,
+        /// How many chunks, at least 1; at most 64 are answered.
+        pub count: u32,
+    }
+}
+
+codec! {
+    /// Where contents are.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BlockMapped {
+        /// The file's attributes.
+        pub attr: Attr,
+        /// All of it, when it is small.
+        pub inline: Option<Bytes>,
+        /// The chunks asked for that are not all zeros, in order.
+        pub chunks: Vec<ChunkSlices>,
+    }
+}
+
+codec! {
+    /// Store a block through the server. It is on stable storage when this is answered. Answer: nothing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BlockPut {
+        /// Its id, of this session.
+        pub block: BlockId,
+        /// Its bytes, at most one chunk.
+        pub data: Bytes,
+    }
+}
+
+codec! {
+    /// Read a part of a block through the server. Answer: [`Bytes`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BlockGet {
+        /// Which part starts where, and the proof that it may be read.
+        pub part: BlockPart,
+        /// How many bytes.
+        pub len: u32,
+    }
+}

@@ -1,0 +1,28 @@
+//! What two processes agree on: frames, messages and tokens.
+//!
+//! Clients and servers both stand on this crate and never on each other. Everything here is bytes and
+//! values; reading and writing sockets is done where the runtime is (`meta::serve`, `client::connection`).
+#![warn(missing_docs)]
+
+pub mod admin;
+pub mod data;
+pub mod file;
+pub mod frame;
+pub mod namespace;
+pub mod node;
+pub mod request;
+pub mod session;
+pub mod token;
+
+pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, Status};
+pub use data::{BlockGet, BlockMap, BlockMapped, BlockPut, ChunkSlices, Slice, SliceSource, Write, Written};
+pub use file::{Open, Opened, OpenState, Release};
+pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
+pub use namespace::{
+    Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
+    RenameMode, Rmdir, Setattr, Symlink, Unlink, Walk, Walked,
+};
+pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
+pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
+pub use session::{Claim, FsInfo, Hello, Statfs, Welcome};
+pub use token::{Token, TokenError};

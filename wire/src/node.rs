@@ -1,0 +1,137 @@
+//! How a message names a directory or a file, and what a look-up answers.
+
+use base::{Attr, DirId, EntryName, Ino, codec};
+use bytes::Bytes;
+
+codec! {
+    /// A directory, as every request names it: the server of its group refuses a pair (id, ino) that does
+    /// not match.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct DirRef {
+        /// Its id.
+        pub id: DirId,
+        /// Its inode number; the id alone could be that of a later directory in the same place.
+        pub ino: Ino,
+        /// By what its group is placed.
+        pub home: DirId,
+        /// Proof for this session that the walk to the directory was allowed; zero where the session
+        /// needs none. It is no part of the directory's identity.
+        pub ticket: u64,
+    }
+}
+
+impl DirRef {
+    /// Whether both name the same directory, whatever their tickets.
+    #[must_use]
+    pub fn same(&self, other: &DirRef) -> bool {
+        self.id == other.id && self.ino == other.ino
+    }
+}
+
+codec! {
+    /// Anything but a directory: the name it was found under, and its inode number. Where the name no
+    /// longer has that inode, the shard of birth says where it went.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    pub struct FileRef {
+        /// The directory it was found in.
+        pub dir: DirRef,
+        /// Its name there.
+        pub name: EntryName,
+        /// Its inode number.
+        pub ino: Ino,
+    }
+}
+
+codec! {
+    /// A directory or a file.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    pub enum NodeRef {
+        /// A directory.
+        Dir(DirRef) = 1,
+        /// Anything else.
+        File(FileRef) = 2,
+    }
+}
+
+impl NodeRef {
+    /// The inode number of what is named.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        match self {
+            NodeRef::Dir(dir) => dir.ino,
+            NodeRef::File(file) => file.ino,
+        }
+    }
+
+    /// The home by which a request about the node is routed.
+    #[must_use]
+    pub fn home(&self) -> DirId {
+        match self {
+            NodeRef::Dir(dir) => dir.home,
+            NodeRef::File(file) => file.dir.home,
+        }
+    }
+}
+
+codec! {
+    /// What stands under a name.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Entry {
+        /// Its attributes.
+        pub attr: Attr,
+        /// How to name it from now on, if it is a directory.
+        pub dir: Option<DirRef>,
+        /// Where it points, if it is a symbolic link.
+        pub target: Option<Bytes>,
+    }
+}
+
+impl Entry {
+    /// How to name what was found as `name` in `dir`.
+    #[must_use]
+    pub fn node(&self, dir: &DirRef, name: &EntryName) -> NodeRef {
+        match self.dir {
+            Some(found) => NodeRef::Dir(found),
+            None => NodeRef::File(FileRef { dir: *dir, name: name.clone(), ino: self.attr.ino }),
+        }
+    }
+}
+
+codec! {
+    /// Whether an extended attribute may be there already.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum XattrMode {
+        /// Either way.
+        Set = 1,
+        /// It must be new (`XATTR_CREATE`); `Exists` otherwise.
+        Create = 2,
+        /// It must be there (`XATTR_REPLACE`); `NoData` otherwise.
+        Replace = 3,
+    }
+}
+
+codec! {
+    /// `setxattr(2)`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SetXattr {
+        /// What gets it.
+        pub node: NodeRef,
+        /// Its name, with the namespace.
+        pub name: Bytes,
+        /// Its value.
+        pub value: Bytes,
+        /// New, old or either.
+        pub mode: XattrMode,
+    }
+}
+
+codec! {
+    /// `removexattr(2)`; `NoData` when there is none.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Removexattr {
+        /// What loses it.
+        pub node: NodeRef,
+        /// Its name.
+        pub name: Bytes,
+    }
+}

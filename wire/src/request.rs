@@ -1,0 +1,239 @@
+//! The envelope: what every request and every reply carries, and the list of all of them.
+
+use base::{Cred, DirId, Epoch, FsError, Seq, ShardId, codec};
+
+use crate::{admin, data, file, namespace, node, session};
+
+codec! {
+    /// What goes before every request.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RequestHeader {
+        /// The client's number for this call on this connection; the reply carries it back.
+        pub call: u64,
+        /// The shard that the request is addressed to.
+        pub shard: ShardId,
+        /// The cluster map by which it was addressed.
+        pub epoch: Epoch,
+        /// Number of a mutating request within its session; 0 for one that changes nothing.
+        pub seq: Seq,
+        /// The lowest number still unanswered: stored answers before it may be forgotten.
+        pub unanswered: Seq,
+        /// Version of the client's access cache if the request stands on it (by path); 0 by handle.
+        pub cache_version: u64,
+        /// Who asks.
+        pub cred: Cred,
+    }
+}
+
+codec! {
+    /// What goes before every answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReplyHeader {
+        /// The call this answers.
+        pub call: u64,
+        /// Version of the server's invalidation list. A client drops replies to look-ups that are older than
+        /// its own version.
+        pub cache_version: u64,
+    }
+}
+
+codec! {
+    /// How a request ended.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Answer {
+        /// Done.
+        Done(Reply) = 1,
+        /// The file system's own answer.
+        Failed(FsError) = 2,
+        /// Nothing happened. Ask again, where and when the reason says.
+        Retry(Retry) = 3,
+        /// The server stops serving; it may have happened. Ask again, with the same number.
+        Halted = 4,
+    }
+}
+
+codec! {
+    /// Why a request must be asked again.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Retry {
+        /// The connection has no session, or it ended: say [`session::Hello`] again.
+        NoSession = 1,
+        /// Something conflicting is going on, or the grace period after a restart is: wait a little.
+        Busy = 2,
+        /// The shard is served elsewhere: this is the newer map.
+        Moved(base::ClusterMap) = 3,
+        /// Directories on cached paths changed: drop them and resolve again.
+        StaleCache(CacheEvents) = 4,
+        /// The directory is not, or no longer, what (id, ino) says: resolve its path again.
+        StaleDir = 5,
+    }
+}
+
+codec! {
+    /// What changed since the version that a request stood on.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct CacheEvents {
+        /// The server's version now.
+        pub version: u64,
+        /// The list no longer reaches back so far: drop everything.
+        pub reset: bool,
+        /// Directories that were moved or whose permissions changed.
+        pub dirs: Vec<DirId>,
+    }
+}
+
+codec! {
+    /// Every request.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Request {
+        /// Open or resume a session.
+        Hello(session::Hello) = 1,
+        /// Keep the session. Answer: nothing.
+        Ping = 2,
+        /// End the session. Answer: nothing.
+        Bye = 3,
+        /// Claim opens after a restart.
+        Claim(session::Claim) = 4,
+        /// `statfs`.
+        Statfs = 5,
+        /// Wait until everything that was answered before is on stable storage. Answer: nothing.
+        Sync = 6,
+
+        /// Look up a name.
+        Lookup(namespace::Lookup) = 10,
+        /// Look up several, one in the other.
+        Walk(namespace::Walk) = 11,
+        /// `stat`.
+        Getattr(namespace::Getattr) = 12,
+        /// `chmod`, `chown`, `utimensat`, `truncate`.
+        Setattr(namespace::Setattr) = 13,
+        /// Make a file or special file.
+        Create(namespace::Create) = 14,
+        /// `mkdir`.
+        Mkdir(namespace::Mkdir) = 15,
+        /// `symlink`.
+        Symlink(namespace::Symlink) = 16,
+        /// `link`.
+        Link(namespace::Link) = 17,
+        /// `unlink`.
+        Unlink(namespace::Unlink) = 18,
+        /// `rmdir`.
+        Rmdir(namespace::Rmdir) = 19,
+        /// `rename`.
+        Rename(namespace::Rename) = 20,
+        /// `readdir`.
+        Readdir(namespace::Readdir) = 21,
+
+        /// Open a file.
+        Open(file::Open) = 30,
+        /// Close files.
+        Release(file::Release) = 31,
+        /// New contents.
+        Write(data::Write) = 32,
+        /// Where contents are.
+        BlockMap(data::BlockMap) = 33,
+        /// Store a block.
+        BlockPut(data::BlockPut) = 34,
+        /// Read a block.
+        BlockGet(data::BlockGet) = 35,
+
+        /// `setxattr`.
+        Setxattr(node::SetXattr) = 40,
+        /// All extended attributes of a node.
+        Xattrs(namespace::Getattr) = 41,
+        /// `removexattr`.
+        Removexattr(node::Removexattr) = 42,
+
+        /// What the server is doing.
+        Status = 50,
+        /// Start a check.
+        FsckStart(admin::FsckStart) = 51,
+        /// Follow a check.
+        FsckPoll(admin::FsckPoll) = 52,
+        /// Where something is.
+        Info(admin::Info) = 53,
+    }
+}
+
+impl Request {
+    /// Whether it changes what is stored, and so needs a number.
+    #[must_use]
+    pub fn mutates(&self) -> bool {
+        match self {
+            Request::Setattr(_)
+            | Request::Create(_)
+            | Request::Mkdir(_)
+            | Request::Symlink(_)
+            | Request::Link(_)
+            | Request::Unlink(_)
+            | Request::Rmdir(_)
+            | Request::Rename(_)
+            | Request::Write(_)
+            | Request::Setxattr(_)
+            | Request::Removexattr(_) => true,
+            Request::Hello(_)
+            | Request::Ping
+            | Request::Bye
+            | Request::Claim(_)
+            | Request::Statfs
+            | Request::Sync
+            | Request::Lookup(_)
+            | Request::Walk(_)
+            | Request::Getattr(_)
+            | Request::Readdir(_)
+            | Request::Open(_)
+            | Request::Release(_)
+            | Request::BlockMap(_)
+            | Request::BlockPut(_)
+            | Request::BlockGet(_)
+            | Request::Xattrs(_)
+            | Request::Status
+            | Request::FsckStart(_)
+            | Request::FsckPoll(_)
+            | Request::Info(_) => false,
+        }
+    }
+}
+
+codec! {
+    /// Every answer that is a success.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Reply {
+        /// Nothing to say.
+        Nothing = 1,
+        /// To `Hello`.
+        Welcome(session::Welcome) = 2,
+        /// To `Lookup`, `Mkdir`, `Symlink`, `Link`.
+        Entry(node::Entry) = 3,
+        /// To `Walk`.
+        Walked(namespace::Walked) = 4,
+        /// To `Getattr`, `Setattr`, `Unlink`.
+        Attr(base::Attr) = 5,
+        /// To `Create`.
+        Created(namespace::Created) = 6,
+        /// To `Rename`, `Rmdir`.
+        Ino(base::Ino) = 7,
+        /// To `Readdir`.
+        Page(namespace::ReaddirPage) = 8,
+        /// To `Open`.
+        Opened(file::Opened) = 9,
+        /// To `Write`.
+        Written(data::Written) = 10,
+        /// To `BlockMap`.
+        BlockMapped(data::BlockMapped) = 11,
+        /// To `BlockGet`.
+        Data(bytes::Bytes) = 12,
+        /// To `Statfs`.
+        Statfs(session::Statfs) = 13,
+        /// To `Xattrs`: names and values.
+        Xattrs(Vec<(bytes::Bytes, bytes::Bytes)>) = 14,
+        /// To `Status`.
+        Status(admin::Status) = 15,
+        /// To `FsckStart`.
+        Job(u64) = 16,
+        /// To `FsckPoll`.
+        Fsck(admin::FsckProgress) = 17,
+        /// To `Info`: names and values.
+        Lines(Vec<(String, String)>) = 18,
+    }
+}

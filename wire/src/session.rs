@@ -1,0 +1,93 @@
+//! Opening a session, keeping it, and coming back to it.
+
+use base::{Attr, ClusterMap, HashKey, Locality, SessionId, codec};
+
+use crate::node::{DirRef, FileRef};
+
+codec! {
+    /// The first request of every connection. Answer: [`Welcome`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Hello {
+        /// The token, as text (see [`crate::token`]).
+        pub token: String,
+        /// Who connects, for people to read: host, process, mount point.
+        pub client: String,
+        /// The session to go on with, and its secret. `None` opens a new one.
+        pub resume: Option<(SessionId, u64)>,
+    }
+}
+
+codec! {
+    /// What a client must know of the file system.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FsInfo {
+        /// Its name.
+        pub name: String,
+        /// Its unique id.
+        pub uuid: u128,
+        /// The key of ids and positions.
+        pub hash_key: HashKey,
+        /// Which home a new directory gets, where nothing else is said.
+        pub locality: Locality,
+        /// Contents up to this many bytes rest in the entry.
+        pub inline_bytes_max: u32,
+        /// Where blocks are: `server` when clients go through the server, or the URL of a shared store.
+        pub blocks: String,
+        /// How to reach a shared store (endpoint, region, keys); empty otherwise.
+        pub blocks_options: Vec<(String, String)>,
+    }
+}
+
+codec! {
+    /// An open session.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Welcome {
+        /// The session.
+        pub session: SessionId,
+        /// What proves it when the client comes back.
+        pub secret: u64,
+        /// A number of this run of the server. Where it differs from the last one, the client claims its
+        /// opens again before anything else.
+        pub incarnation: u64,
+        /// The session ends when the client was silent for so long, milliseconds.
+        pub lease_ms: u64,
+        /// The file system.
+        pub fs: FsInfo,
+        /// Which server has which shard.
+        pub map: ClusterMap,
+        /// The directory that is this session's root.
+        pub root: DirRef,
+        /// Its attributes.
+        pub root_attr: Attr,
+        /// Every change is refused with `ReadOnly`.
+        pub read_only: bool,
+        /// The server believes the credentials and the walks of this session.
+        pub trusted: bool,
+    }
+}
+
+codec! {
+    /// These files were open when the server restarted, with the number of their latest open. Answer: nothing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Claim {
+        /// What was open.
+        pub files: Vec<(FileRef, u64)>,
+        /// Nothing more will be claimed.
+        pub last: bool,
+    }
+}
+
+codec! {
+    /// The state of the file system, for `statfs(2)`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Statfs {
+        /// Bytes in all.
+        pub bytes: u64,
+        /// Bytes free.
+        pub bytes_free: u64,
+        /// Inodes in use.
+        pub files: u64,
+        /// Inodes that could still be made.
+        pub files_free: u64,
+    }
+}

@@ -1,0 +1,190 @@
+//! Tokens: who may open a session, as whom, where and until when.
+//!
+//! A token is text: `pando1.` and the hex of its fields and of their HMAC-SHA-256 under the file system's
+//! signing key. Servers make and check them; a client only carries them. A token is a secret: whoever has
+//! it may do what it says.
+
+use std::fmt::Write as _;
+
+use base::{Cred, Decode as _, DecodeError, Encode as _, FsError, Time, codec};
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+const PREFIX: &str = "pando1.";
+const MAC_BYTES: usize = 32;
+
+codec! {
+    /// What a token allows.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Token {
+        /// The subtree that is the session's root: absolute, without `.` or `..`; `/` is everything.
+        pub path: String,
+        /// The only user it may act as; `None` is any.
+        pub uid: Option<u32>,
+        /// The groups it may act as, when it is bound to a user.
+        pub gids: Vec<u32>,
+        /// Every change is refused.
+        pub read_only: bool,
+        /// Until when; `None` is for ever.
+        pub expires: Option<Time>,
+    }
+}
+
+/// Why text is not a valid token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It does not have the form of a token.
+    #[error("malformed token")]
+    Malformed,
+    /// It was not signed with this file system's key.
+    #[error("token of another file system, or altered")]
+    Signature,
+    /// It has ended.
+    #[error("token expired")]
+    Expired,
+}
+
+impl Token {
+    /// The administrator's: everything, as anybody, for ever.
+    #[must_use]
+    pub fn administrator() -> Token {
+        Token { path: "/".into(), uid: None, gids: Vec::new(), read_only: false, expires: None }
+    }
+
+    /// Whether a session with this token may act by handle without showing how it got there: nothing
+    /// keeps it from any part of the tree, and its mount checks every step of a walk.
+    #[must_use]
+    pub fn trusted(&self) -> bool {
+        self.uid.is_none() && self.path == "/"
+    }
+
+    /// Whether a session with this token may ask for what administrators ask.
+    #[must_use]
+    pub fn administers(&self) -> bool {
+        self.trusted() && !self.read_only
+    }
+
+    /// Whether a session with this token may act as `cred`.
+    ///
+    /// # Errors
+    /// `NotPermitted` when not.
+    pub fn may_act_as(&self, cred: &Cred) -> Result<(), FsError> {
+        let Some(uid) = self.uid else { return Ok(()) };
+        let allowed = |gid: &u32| self.gids.contains(gid);
+        if cred.uid == uid && allowed(&cred.gid) && cred.groups.iter().all(allowed) {
+            Ok(())
+        } else {
+            Err(FsError::NotPermitted)
+        }
+    }
+
+    /// Whether the token has ended at `now`.
+    #[must_use]
+    pub fn expired(&self, now: Time) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+
+    /// The token as text, signed with `key`.
+    #[must_use]
+    pub fn sign(&self, key: &[u8]) -> String {
+        let mut bytes = self.to_vec();
+        let mac = mac(key, &bytes).finalize().into_bytes();
+        bytes.extend_from_slice(&mac);
+        let mut text = String::from(PREFIX);
+        for byte in bytes {
+            write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+        }
+        text
+    }
+
+    /// Reads and checks a token.
+    ///
+    /// # Errors
+    /// When the text is no token, was not signed with `key`, or has ended at `now`.
+    pub fn verify(text: &str, key: &[u8], now: Time) -> Result<Token, TokenError> {
+        let hex = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Malformed)?;
+        let bytes = unhex(hex).ok_or(TokenError::Malformed)?;
+        let split = bytes.len().checked_sub(MAC_BYTES).ok_or(TokenError::Malformed)?;
+        let (fields, signature) = bytes.split_at(split);
+        mac(key, fields).verify_slice(signature).map_err(|_| TokenError::Signature)?;
+        let token = Token::from_bytes(&Bytes::copy_from_slice(fields))
+            .map_err(|_: DecodeError| TokenError::Malformed)?;
+        if token.expired(now) { Err(TokenError::Expired) } else { Ok(token) }
+    }
+}
+
+fn mac(key: &[u8], fields: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(b"pando token 1\0");
+    mac.update(fields);
+    mac
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"secret";
+    const NOW: Time = Time { sec: 1000, nsec: 0 };
+
+    fn limited() -> Token {
+        Token {
+            path: "/a".into(),
+            uid: Some(7),
+            gids: vec![7, 8],
+            read_only: true,
+            expires: Some(Time { sec: 2000, nsec: 0 }),
+        }
+    }
+
+    #[test]
+    fn a_signed_token_says_what_it_said() {
+        for token in [Token::administrator(), limited()] {
+            assert_eq!(Token::verify(&token.sign(KEY), KEY, NOW), Ok(token));
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_altered_or_signed_elsewhere_is_refused() {
+        let text = limited().sign(KEY);
+        assert_eq!(Token::verify(&text, b"other", NOW), Err(TokenError::Signature));
+        for at in PREFIX.len()..text.len() {
+            let mut altered = text.clone().into_bytes();
+            altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
+            let altered = String::from_utf8(altered).unwrap();
+            assert!(Token::verify(&altered, KEY, NOW).is_err(), "at={at}");
+        }
+        for text in ["", "pando1.", "pando1.0", "pando1.zz", "pando2.00"] {
+            assert!(Token::verify(text, KEY, NOW).is_err());
+        }
+    }
+
+    #[test]
+    fn a_token_ends_when_it_says() {
+        let text = limited().sign(KEY);
+        let later = Time { sec: 2000, nsec: 0 };
+        assert_eq!(Token::verify(&text, KEY, later), Err(TokenError::Expired));
+    }
+
+    #[test]
+    fn a_token_bound_to_a_user_acts_as_no_other() {
+        let cred = |uid, gid, groups: &[u32]| Cred { uid, gid, groups: groups.to_vec() };
+        assert_eq!(limited().may_act_as(&cred(7, 8, &[7])), Ok(()));
+        assert_eq!(limited().may_act_as(&cred(0, 7, &[])), Err(FsError::NotPermitted));
+        assert_eq!(limited().may_act_as(&cred(7, 0, &[])), Err(FsError::NotPermitted));
+        assert_eq!(limited().may_act_as(&cred(7, 7, &[9])), Err(FsError::NotPermitted));
+        assert_eq!(Token::administrator().may_act_as(&Cred::ROOT), Ok(()));
+    }
+}
