@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::codec::{Decode, DecodeError, Element, Encode, Reader};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -24,6 +24,8 @@ macro_rules! id {
                 write!(f, "{:x}", self.0)
             }
         }
+
+        impl Element for $name {}
 
         impl Encode for $name {
             fn encode(&self, out: &mut Vec<u8>) {

@@ -15,8 +15,10 @@ pub mod session;
 pub mod token;
 
 pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, Status};
-pub use data::{BlockGet, BlockMap, BlockMapped, BlockPut, ChunkSlices, Slice, SliceSource, Write, Written};
-pub use file::{Open, Opened, OpenState, Release};
+pub use data::{
+    BlockGet, BlockMap, BlockMapped, BlockPut, ChunkSlices, Slice, SliceSource, Write, Written,
+};
+pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,

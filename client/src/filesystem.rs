@@ -1,0 +1,145 @@
+//! The file system as a program sees it: POSIX by handle.
+//!
+//! The mount calls this trait, and so do the model tests; [`crate::Client`] is one implementation, the
+//! model in memory is another, and a region will be a third. Paths are not in it: whoever has paths resolves
+//! them first ([`crate::Client`] has the same operations by path).
+//!
+//! Every operation is atomic. What it returns is what its own transaction left.
+
+use base::{Access, Attr, Cred, EntryName, FileKind, Ino, SetAttr};
+use bytes::Bytes;
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+
+use crate::Result;
+
+/// A file that is open through one client; the client's number for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// What `create` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct New {
+    /// A regular file or a special file.
+    pub kind: FileKind,
+    /// Permission bits, the umask already taken off.
+    pub mode: u32,
+    /// Device number of a special file.
+    pub rdev: u32,
+}
+
+/// What `create` found or made.
+#[derive(Debug, Clone)]
+pub struct Made {
+    /// The entry.
+    pub entry: Entry,
+    /// It was there before, and nothing was made or opened.
+    pub existed: bool,
+    /// The open file, if one was asked for and made.
+    pub handle: Option<Handle>,
+}
+
+/// A POSIX file system. Futures need not be `Send`: a mount polls them where it reads its requests.
+#[expect(async_fn_in_trait, reason = "implementations and callers are ours; see the note on Send")]
+pub trait FileSystem {
+    /// The root that this client may see, and its attributes.
+    fn root(&self) -> (DirRef, Attr);
+
+    /// What is `name` in `dir`?
+    async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry>;
+    /// The attributes of a node, with what this client has written but not yet sent.
+    async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr>;
+    /// chmod, chown, utimensat, truncate.
+    async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr>;
+    /// The target of a symbolic link.
+    async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes>;
+
+    /// Make a file or special file, and open it if `open` is set; `exclusive` refuses a taken name.
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Made>;
+    /// Make a directory.
+    async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry>;
+    /// Make a symbolic link.
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry>;
+    /// Give a file one more name.
+    async fn link(
+        &self,
+        cred: &Cred,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry>;
+    /// Remove a name that is not a directory's; the attributes of what it named.
+    async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr>;
+    /// Remove an empty directory.
+    async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino>;
+    /// Move an entry.
+    async fn rename(
+        &self,
+        cred: &Cred,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+    ) -> Result<Ino>;
+    /// A page of a listing, see [`wire::Readdir`].
+    async fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage>;
+
+    /// Open a file for what `access` says (`None`: without any permission, as `O_PATH` users do).
+    async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle>;
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes>;
+    /// Write all of `data` at `offset`; `clear_set_id` when the writer may not keep set-id bits.
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Result<()>;
+    /// Send what was written: other clients that open the file afterwards see it. Every `close` calls it.
+    async fn flush(&self, handle: Handle) -> Result<()>;
+    /// As `flush`, and on stable storage when it returns.
+    async fn fsync(&self, handle: Handle) -> Result<()>;
+    /// The last user of the handle has closed it.
+    async fn release(&self, handle: Handle) -> Result<()>;
+    /// Everything answered before is on stable storage (`fsync` of a directory, `syncfs`).
+    async fn sync(&self) -> Result<()>;
+
+    /// All extended attributes.
+    async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>>;
+    /// Set one.
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()>;
+    /// Remove one; `NoData` when there is none.
+    async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()>;
+
+    /// Space and inodes.
+    async fn statfs(&self) -> Result<Statfs>;
+    /// What `pando info` prints: names and values.
+    async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>>;
+}
