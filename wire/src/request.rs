@@ -49,6 +49,9 @@ codec! {
         Retry(Retry) = 3,
         /// The server stops serving; it may have happened. Ask again, with the same number.
         Halted = 4,
+        /// The server will not serve this: the token, the protocol or the request is wrong, in these words.
+        /// Nothing happened.
+        Refused(String) = 5,
     }
 }
 

@@ -14,6 +14,9 @@ codec! {
         pub client: String,
         /// The session to go on with, and its secret. `None` opens a new one.
         pub resume: Option<(SessionId, u64)>,
+        /// The client's kernel has checked the permissions of every request (a mount with
+        /// `default_permissions`); the server believes it, unless the token binds the session to a user.
+        pub kernel_checks: bool,
     }
 }
 
