@@ -31,6 +31,8 @@ codec! {
         pub attr: Attr,
         /// Its contents, or where they begin.
         pub contents: OpenState,
+        /// Proof for this session that it opened the file, for [`crate::Claim`].
+        pub proof: u64,
     }
 }
 

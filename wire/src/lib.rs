@@ -14,7 +14,7 @@ pub mod request;
 pub mod session;
 pub mod token;
 
-pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, Status};
+pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, SessionStatus, Status};
 pub use data::{
     BlockGet, BlockMap, BlockMapped, BlockPut, ChunkSlices, Slice, SliceSource, Write, Written,
 };
@@ -26,5 +26,5 @@ pub use namespace::{
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
-pub use session::{Claim, FsInfo, Hello, Statfs, Welcome};
+pub use session::{Claim, ClaimedFile, FsInfo, Hello, Statfs, Welcome};
 pub use token::{Token, TokenError};

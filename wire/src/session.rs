@@ -70,11 +70,24 @@ codec! {
 }
 
 codec! {
-    /// These files were open when the server restarted, with the number of their latest open. Answer: nothing.
+    /// A file that was open when the server restarted.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ClaimedFile {
+        /// Which.
+        pub file: FileRef,
+        /// The number of its latest open.
+        pub number: u64,
+        /// What [`crate::Opened`] gave as proof that it was opened.
+        pub proof: u64,
+    }
+}
+
+codec! {
+    /// These files were open when the server restarted. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Claim {
         /// What was open.
-        pub files: Vec<(FileRef, u64)>,
+        pub files: Vec<ClaimedFile>,
         /// Nothing more will be claimed.
         pub last: bool,
     }
