@@ -4,16 +4,21 @@
 //! of files in [`Blocks`]. Nothing here knows what a key, a value or a block means, no code here
 //! reads a clock, and no method answers before what it promises is true.
 //!
-//! * [`kv`]: the engine trait, its [`Batch`], and the memory engine that defines what it means.
+//! * [`kv`]: the engine trait, its [`Batch`], the memory engine that defines what it means, and
+//!   RocksDB (feature `rocksdb`).
 //! * [`blocks`]: immutable, checksummed blocks over a local directory or memory.
 
 #![warn(missing_docs)]
 
 pub mod blocks;
+#[cfg(test)]
+mod conformance;
 pub mod kv;
 
 pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError};
 pub use kv::batch::{Batch, Op};
 pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;
+#[cfg(feature = "rocksdb")]
+pub use kv::rocks::{RocksConfig, RocksEngine};
 pub use kv::{Engine, EngineStats, Snapshot};

@@ -6,18 +6,13 @@
 //!
 //! Always true: `visible` is `stable` with all of `unsynced` applied, in order.
 
-use std::{
-    fs,
-    io::{self, Write},
-    ops::Bound,
-    path::Path,
-};
+use std::{fs, io::Write, ops::Bound, path::Path};
 
 use bytes::Bytes;
 use imbl::OrdMap;
 use parking_lot::RwLock;
 
-use super::{Engine, EngineStats, Snapshot, Visit};
+use super::{Engine, EngineStats, Snapshot, Visit, sync_parent};
 use crate::{Batch, Error, Op, Result};
 
 const VERSION: &str = "pando memory engine 1\n";
@@ -190,10 +185,72 @@ fn bounds<'a>(from: &'a [u8], to: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>
     (Bound::Included(from), Bound::Excluded(to))
 }
 
-/// Makes the name of `path` stable.
-pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
-        Some(_) | None => fs::File::open(".")?.sync_all(),
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::conformance::{Subject, check};
+
+    /// A new engine, or the one in a checkpoint.
+    pub(crate) fn open(path: &Path) -> MemoryEngine {
+        match path.exists() {
+            true => MemoryEngine::open(path).expect("a checkpoint"),
+            false => MemoryEngine::new(),
+        }
+    }
+
+    #[test]
+    fn it_conforms() {
+        let open = |path: &Path| -> Arc<dyn Engine> { Arc::new(open(path)) };
+        check(&Subject { open: &open, reopens: false });
+    }
+
+    #[test]
+    fn a_checkpoint_of_something_else_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("copy");
+        MemoryEngine::new().checkpoint(&path).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.push(0);
+        fs::write(&path, &bytes).unwrap();
+        assert!(matches!(MemoryEngine::open(&path), Err(Error::Corrupt(_))));
+        fs::write(&path, b"pando memory engine 9\n").unwrap();
+        assert!(matches!(MemoryEngine::open(&path), Err(Error::Version { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn a_power_cut_keeps_what_was_synced_and_a_prefix_of_the_rest(
+            syncs in vec(any::<bool>(), 0..20), keep in 0_usize..25,
+        ) {
+            let engine = MemoryEngine::new();
+            let (mut written, mut synced) = (0_u8, 0);
+            for sync in syncs {
+                written += 1;
+                let mut batch = Batch::new();
+                batch.put(b"last", &[written]);
+                batch.put(&[written], b"");
+                engine.write(batch).unwrap();
+                if sync {
+                    engine.sync().unwrap();
+                    synced = written;
+                }
+            }
+            prop_assert_eq!(engine.unsynced(), usize::from(written - synced));
+            let before = engine.snapshot();
+            engine.power_cut(keep);
+
+            let left = written.min(synced.saturating_add(u8::try_from(keep).unwrap()));
+            let last = (left > 0).then(|| Bytes::copy_from_slice(&[left]));
+            prop_assert_eq!(engine.get(b"last").unwrap(), last);
+            prop_assert_eq!(engine.stats().keys_estimated, if left == 0 { 0 } else { u64::from(left) + 1 });
+            prop_assert_eq!(engine.unsynced(), 0);
+            engine.power_cut(0);
+            prop_assert_eq!(engine.get(&[left]).unwrap().is_some(), left > 0);
+            prop_assert_eq!(before.get(&[written]).unwrap().is_some(), written > 0);
+        }
     }
 }

@@ -1,0 +1,285 @@
+//! RocksDB: the embedded engine. One database holds all shards of a server.
+//!
+//! `cli` opens it, `meta` uses it through [`Engine`]. It never syncs on a write: each write puts its
+//! batch into the log, in the kernel, and [`Engine::sync`] makes the log stable for all of them.
+//!
+//! Always true: the directory has a file `VERSION` before it has a database; a log with a torn end
+//! opens, with a prefix of its batches.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use rocksdb::{
+    AsColumnFamilyRef, ColumnFamilyDescriptor, DB, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME,
+    IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
+    checkpoint::Checkpoint, properties,
+};
+use self_cell::self_cell;
+
+use super::{Engine, EngineStats, Snapshot, Visit, sync_parent};
+use crate::{Batch, Error, Result};
+
+mod failure;
+mod options;
+#[cfg(test)]
+mod tests;
+
+pub use options::RocksConfig;
+
+const VERSION: &str = "pando rocksdb engine 1\n";
+const VERSION_FILE: &str = "VERSION";
+/// Where runs are written before they are taken in; in the same file system, so a link does.
+const INGEST_FOLDER: &str = "ingest";
+/// A run is cut into files of about this size, as compaction would cut it.
+const INGEST_FILE_BYTES: u64 = 64 << 20;
+
+/// A RocksDB database in a directory of its own.
+pub struct RocksEngine {
+    db: Arc<DB>,
+    path: PathBuf,
+    options: Options,
+    read: ReadOptions,
+    write: WriteOptions,
+    runs: AtomicU64,
+}
+
+impl RocksEngine {
+    /// Opens the database in `path`, making it when it is missing. `Error::InUse` when it is open
+    /// already, here or in another process.
+    pub fn open(path: &Path, config: &RocksConfig) -> Result<Self> {
+        claim(path)?;
+        let options = options::database(config);
+        // Named, so that there is a handle for reads of many keys.
+        let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+        let db = DB::open_cf_descriptors(&options, path, [family])
+            .map_err(|error| failure::of_opening(error, path))?;
+        // After the database, whose lock says that these files are nobody else's.
+        match fs::remove_dir_all(path.join(INGEST_FOLDER)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+        Ok(Self {
+            db: Arc::new(db),
+            path: path.to_owned(),
+            options,
+            read: ReadOptions::default(),
+            write: WriteOptions::default(),
+            runs: AtomicU64::new(0),
+        })
+    }
+
+    fn ingest_into(
+        &self,
+        folder: &Path,
+        run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+    ) -> Result<()> {
+        let files = write_tables(&self.options, folder, run)?;
+        if files.is_empty() {
+            return Ok(());
+        }
+        // The run is stable at once; what was written before it must not be lost behind it.
+        self.sync()?;
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.db.ingest_external_file_opts(&options, files).map_err(failure::of_using)
+    }
+
+    fn property(&self, name: &properties::PropName) -> u64 {
+        self.db.property_int_value(name).ok().flatten().unwrap_or_default()
+    }
+}
+
+impl Engine for RocksEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let value = self.db.get_pinned_opt(key, &self.read).map_err(failure::of_using)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let family = default_family(&self.db);
+        let values = self.db.batched_multi_get_cf_opt(&family, keys, false, &self.read);
+        let copied = values.into_iter().map(|value| {
+            let value = value.map_err(failure::of_using)?;
+            Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+        });
+        copied.collect()
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        walk(|bounds| self.db.raw_iterator_opt(bounds), from, to, visit)
+    }
+
+    fn write(&self, batch: Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        // Both have the same format, on purpose; so this is one copy and no work per change.
+        let batch = WriteBatch::from_data(batch.encoded());
+        self.db.write_opt(batch, &self.write).map_err(failure::of_using)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.db.flush_wal(true).map_err(failure::of_using)
+    }
+
+    fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<()> {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let folder = self.path.join(INGEST_FOLDER).join(number.to_string());
+        fs::create_dir_all(&folder)?;
+        let done = self.ingest_into(&folder, run);
+        // What cannot be removed now is removed when the database is opened next.
+        let _ = fs::remove_dir_all(&folder);
+        done
+    }
+
+    fn snapshot(&self) -> Box<dyn Snapshot> {
+        Box::new(Moment::new(Arc::clone(&self.db), |db| db.snapshot()))
+    }
+
+    fn checkpoint(&self, to: &Path) -> Result<()> {
+        let checkpoint = Checkpoint::new(&self.db).map_err(failure::of_using)?;
+        checkpoint.create_checkpoint(to).map_err(failure::of_using)?;
+        write_version(to)?;
+        Ok(sync_parent(to)?)
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats {
+            disk_bytes: folder_bytes(&self.path).unwrap_or_default(),
+            keys_estimated: self.property(properties::ESTIMATE_NUM_KEYS),
+            memtable_bytes: self.property(properties::CUR_SIZE_ALL_MEM_TABLES),
+            block_cache_bytes: self.property(properties::BLOCK_CACHE_USAGE),
+            table_reader_bytes: self.property(properties::ESTIMATE_TABLE_READERS_MEM),
+            compaction_pending_bytes: self.property(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
+        }
+    }
+}
+
+type DbSnapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
+
+self_cell!(
+    /// A snapshot that keeps its database open.
+    struct Moment {
+        owner: Arc<DB>,
+        #[covariant]
+        dependent: DbSnapshot,
+    }
+);
+
+impl Snapshot for Moment {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let snapshot = self.borrow_dependent();
+        let value = snapshot.get_pinned(key).map_err(failure::of_using)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        walk(|bounds| self.borrow_dependent().raw_iterator_opt(bounds), from, to, visit)
+    }
+}
+
+fn default_family(db: &DB) -> impl AsColumnFamilyRef + '_ {
+    db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).expect("`open` names the default family")
+}
+
+fn walk<'db>(
+    iterator: impl FnOnce(ReadOptions) -> DBRawIterator<'db>,
+    from: &[u8],
+    to: &[u8],
+    visit: &mut Visit<'_>,
+) -> Result<()> {
+    if from >= to {
+        return Ok(());
+    }
+    let mut bounds = ReadOptions::default();
+    bounds.set_iterate_upper_bound(to);
+    let mut at = iterator(bounds);
+    at.seek(from);
+    while let Some((key, value)) = at.item() {
+        if visit(key, value).is_break() {
+            return Ok(());
+        }
+        at.next();
+    }
+    at.status().map_err(failure::of_using)
+}
+
+/// Writes a run into table files; returns their paths, in key order.
+fn write_tables(
+    options: &Options,
+    folder: &Path,
+    run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+) -> Result<Vec<PathBuf>> {
+    let mut run = run.peekable();
+    let mut last: Option<Vec<u8>> = None;
+    let mut files = Vec::new();
+    while run.peek().is_some() {
+        let file = folder.join(format!("{}.sst", files.len()));
+        let mut table = SstFileWriter::create(options);
+        table.open(&file).map_err(failure::of_using)?;
+        while table.file_size() < INGEST_FILE_BYTES
+            && let Some((key, value)) = run.next()
+        {
+            if last.as_ref().is_some_and(|last| *last >= key) {
+                return Err(Error::Unordered);
+            }
+            table.put(&key, &value).map_err(failure::of_using)?;
+            last = Some(key);
+        }
+        table.finish().map_err(failure::of_using)?;
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// Makes a directory ours, or sees that it is.
+fn claim(path: &Path) -> Result<()> {
+    match fs::read(path.join(VERSION_FILE)) {
+        Ok(found) if found == VERSION.as_bytes() => Ok(()),
+        Ok(found) => Err(other_version(&found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if !path.try_exists()? {
+                fs::create_dir(path)?;
+                sync_parent(path)?;
+            }
+            // A crash while this file was written leaves nothing else; a stranger's files stay.
+            if fs::read_dir(path)?.any(|entry| entry.is_ok_and(|e| e.file_name() != NEW_VERSION)) {
+                return Err(other_version(b""));
+            }
+            Ok(write_version(path)?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn other_version(found: &[u8]) -> Error {
+    let found = String::from_utf8_lossy(&found[..found.len().min(64)]).trim_end().to_owned();
+    Error::Version { found, known: VERSION.trim_ascii_end() }
+}
+
+const NEW_VERSION: &str = "VERSION.new";
+
+/// Writes the version file, whole or not at all.
+fn write_version(path: &Path) -> io::Result<()> {
+    let new = path.join(NEW_VERSION);
+    let mut file = fs::File::create(&new)?;
+    file.write_all(VERSION.as_bytes())?;
+    file.sync_all()?;
+    let file = path.join(VERSION_FILE);
+    fs::rename(new, &file)?;
+    sync_parent(&file)
+}
+
+/// The bytes of the files in a folder that are still there when it comes to them.
+fn folder_bytes(path: &Path) -> io::Result<u64> {
+    let sizes = fs::read_dir(path)?.filter_map(|entry| entry.ok()?.metadata().ok());
+    Ok(sizes.filter(fs::Metadata::is_file).map(|file| file.len()).sum())
+}

@@ -1,0 +1,83 @@
+//! How RocksDB is set up for metadata: many small values, most look-ups of keys that are not there
+//! (every create checks for its name), little memory, quick starts.
+//!
+//! What was measured for each choice is in `docs/decisions/0004-engine.md`.
+
+use rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel,
+    Options,
+};
+
+/// How much memory the engine takes; the rest of its set-up has no choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RocksConfig {
+    /// Cached blocks, indexes and filters, in bytes.
+    pub block_cache_bytes: usize,
+    /// One memtable, in bytes; there may be three, and the log is as long as they are large.
+    pub memtable_bytes: usize,
+}
+
+impl Default for RocksConfig {
+    fn default() -> Self {
+        Self { block_cache_bytes: 64 << 20, memtable_bytes: 16 << 20 }
+    }
+}
+
+pub(super) fn database(config: &RocksConfig) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&tables(config));
+    writing(&mut options, config);
+    compaction(&mut options);
+    starting(&mut options);
+    options
+}
+
+fn tables(config: &RocksConfig) -> BlockBasedOptions {
+    let mut tables = BlockBasedOptions::default();
+    tables.set_block_cache(&Cache::new_lru_cache(config.block_cache_bytes));
+    tables.set_block_size(8 << 10);
+    tables.set_format_version(6);
+    // A name that is not there costs no read: a bit of one false answer in a hundred.
+    tables.set_bloom_filter(10.0, false);
+    tables.set_optimize_filters_for_memory(true);
+    // Indexes and filters live in the cache, in parts, so memory does not grow with the store.
+    tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    tables.set_partition_filters(true);
+    tables.set_cache_index_and_filter_blocks(true);
+    tables.set_cache_index_and_filter_blocks_with_high_priority(true);
+    tables.set_pin_top_level_index_and_filter(true);
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    tables
+}
+
+fn writing(options: &mut Options, config: &RocksConfig) {
+    options.set_write_buffer_size(config.memtable_bytes);
+    options.set_max_write_buffer_number(3);
+    options.set_memtable_prefix_bloom_ratio(0.05);
+    options.set_memtable_whole_key_filtering(true);
+    // The log is in the kernel when a write returns, and its torn end is cut off when it is opened.
+    options.set_manual_wal_flush(false);
+    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+}
+
+fn compaction(options: &mut Options) {
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_target_file_size_base(64 << 20);
+    options.set_max_background_jobs(2);
+    // Tables reach the disk as they are written, and not all at once under someone's sync.
+    options.set_bytes_per_sync(1 << 20);
+    // Stored answers and removed directories leave runs of deletions, slow to scan across.
+    options.add_compact_on_deletion_collector_factory(4096, 2048, 0.5);
+}
+
+fn starting(options: &mut Options) {
+    // With a bound, the database opens without opening every table.
+    options.set_max_open_files(1024);
+    options.set_skip_stats_update_on_db_open(true);
+    options.set_stats_dump_period_sec(0);
+    options.set_log_level(LogLevel::Warn);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+}

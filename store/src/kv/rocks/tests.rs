@@ -1,0 +1,187 @@
+//! RocksDB conforms, and keeps what it promises across kills, torn logs and locks.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    ops::ControlFlow,
+    process::{Child, Command, Stdio},
+};
+
+use super::*;
+use crate::conformance::{Subject, check};
+
+fn open(path: &Path) -> Result<RocksEngine> {
+    RocksEngine::open(path, &RocksConfig::default())
+}
+
+/// A batch whose number can be found again, in two keys.
+fn numbered(number: u32) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(&[b"left", &number.to_be_bytes()[..]].concat(), &[7; 50]);
+    batch.put(&[b"right", &number.to_be_bytes()[..]].concat(), &[7; 50]);
+    batch
+}
+
+/// How many numbered batches there are; panics when one is missing or half there.
+fn count(engine: &RocksEngine) -> u32 {
+    let mut keys = Vec::new();
+    let mut visit = |key: &[u8], _: &[u8]| {
+        keys.push(key.to_vec());
+        ControlFlow::Continue(())
+    };
+    engine.scan(b"left", b"s", &mut visit).unwrap();
+    let found = u32::try_from(keys.len() / 2).unwrap();
+    let all = ["left", "right"].iter();
+    let all = all.flat_map(|side| (0..found).map(|n| [side.as_bytes(), &n.to_be_bytes()].concat()));
+    assert!(keys.into_iter().eq(all), "the batches that are there are a prefix");
+    found
+}
+
+#[test]
+fn it_conforms() {
+    let open = |path: &Path| -> Arc<dyn Engine> { Arc::new(open(path).expect("open")) };
+    check(&Subject { open: &open, reopens: true });
+}
+
+#[test]
+fn a_torn_log_opens_with_a_prefix_of_its_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine");
+    let engine = open(&path).unwrap();
+    for number in 0..200 {
+        engine.write(numbered(number)).unwrap();
+    }
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
+    let mut found = Vec::new();
+    for cut in (0..=10).rev() {
+        // What a power cut leaves: all files, the log not as long as it was.
+        let torn = dir.path().join(format!("torn{cut}"));
+        fs::create_dir(&torn).unwrap();
+        for file in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
+            let copy = torn.join(file.file_name().unwrap());
+            if file.is_file() {
+                fs::copy(&file, &copy).unwrap();
+            }
+            if is_log(&file) {
+                let log = fs::File::options().write(true).open(&copy).unwrap();
+                log.set_len(log.metadata().unwrap().len() * cut / 10).unwrap();
+            }
+        }
+        found.push(count(&open(&torn).unwrap()));
+    }
+    assert_eq!((found[0], found[10]), (200, 0));
+    assert!(found.is_sorted_by(|more, less| more > less), "{found:?}");
+}
+
+#[test]
+fn a_directory_of_another_version_or_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine");
+    drop(open(&path).unwrap());
+    fs::write(path.join(VERSION_FILE), b"pando rocksdb engine 2\n").unwrap();
+    let found = match open(&path) {
+        Err(Error::Version { found, .. }) => found,
+        other => panic!("{:?}", other.err()),
+    };
+    assert_eq!(found, "pando rocksdb engine 2");
+
+    let foreign = dir.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("letter.txt"), b"").unwrap();
+    assert!(matches!(open(&foreign), Err(Error::Version { .. })));
+    assert!(!foreign.join(VERSION_FILE).exists());
+}
+
+#[test]
+fn what_an_unfinished_ingest_left_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    let left = dir.path().join(INGEST_FOLDER).join("0");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("0.sst"), b"half").unwrap();
+    let engine = open(dir.path()).unwrap();
+    assert!(!left.exists());
+    engine.ingest(&mut [(b"k".to_vec(), b"v".to_vec())].into_iter()).unwrap();
+    assert!(!left.exists());
+}
+
+#[test]
+fn damaged_tables_are_corrupt() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    let run = (0..1000_u32).map(|i| (i.to_be_bytes().to_vec(), vec![7; 100]));
+    engine.ingest(&mut { run }).unwrap();
+    drop(engine);
+    let mut files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let table = files.find(|path| path.extension().is_some_and(|e| e == "sst")).unwrap();
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[100..200].fill(0x55);
+    fs::write(&table, bytes).unwrap();
+    let engine = open(dir.path()).unwrap();
+    assert!(matches!(engine.get(&0_u32.to_be_bytes()), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn a_second_opener_is_told_that_it_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    assert!(matches!(open(dir.path()), Err(Error::InUse(path)) if path == dir.path()));
+    drop(engine);
+    let mut child = writer(dir.path());
+    read_numbers(&mut child, 1);
+    assert!(matches!(open(dir.path()), Err(Error::InUse(_))));
+    end(child);
+    open(dir.path()).unwrap();
+}
+
+#[test]
+fn a_killed_process_loses_nothing_it_was_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut before = 0;
+    for kill_after in [1, 700, 5000] {
+        let mut child = writer(dir.path());
+        let answered = read_numbers(&mut child, kill_after);
+        end(child);
+        let found = count(&open(dir.path()).unwrap());
+        assert!(found > answered && answered >= before, "found={found} answered={answered}");
+        before = found;
+    }
+}
+
+const WRITER_PATH: &str = "PANDO_TEST_WRITER_PATH";
+
+/// The other process of the two tests above: writes numbered batches, never syncs, and prints the
+/// number of each when it was answered, until it is killed.
+#[test]
+fn write_until_killed() {
+    let Ok(path) = env::var(WRITER_PATH) else { return };
+    let engine = open(Path::new(&path)).unwrap();
+    let from = count(&engine);
+    let mut out = io::stdout().lock();
+    for number in from..from + 10_000_000 {
+        engine.write(numbered(number)).unwrap();
+        // The other end is gone when this process should be.
+        if writeln!(out, "\nanswered {number}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+}
+
+fn writer(path: &Path) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "kv::rocks::tests::write_until_killed", "--nocapture"]);
+    command.env(WRITER_PATH, path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits for so many answers; returns the number of the last one.
+fn read_numbers(child: &mut Child, wanted: usize) -> u32 {
+    let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines().map(|line| line.unwrap());
+    let numbers = lines.filter_map(|line| line.strip_prefix("answered ").map(str::to_owned));
+    numbers.take(wanted).last().expect("the writer writes").parse().unwrap()
+}
+
+/// SIGKILL.
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
