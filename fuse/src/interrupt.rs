@@ -1,0 +1,141 @@
+//! Which requests are in hand, and which of them the kernel wants to end early.
+//!
+//! Shared by all descriptors of a connection, because the kernel may hand an INTERRUPT to another
+//! descriptor than the one that read the request. Every request is registered before its handler runs
+//! and taken out with its answer, so an INTERRUPT finds it whatever the handler does in between.
+//!
+//! Race: another runtime may have read a request and not yet registered it when its INTERRUPT is
+//! handled here. Such interrupts are remembered, the last few of them, and found by `register`. One
+//! whose request has been answered already is never found: uniques are not used again.
+
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use slab::Slab;
+
+use crate::types::Unique;
+
+/// Interrupts remembered for requests that are not registered yet; that race lasts microseconds.
+const EARLY_MAX: usize = 64;
+
+/// The table of requests in hand.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    in_hand: Slab<InHand>,
+    early: VecDeque<Unique>,
+}
+
+#[derive(Debug)]
+struct InHand {
+    unique: Unique,
+    interrupted: bool,
+    waker: Option<Waker>,
+}
+
+/// A request's place in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot(usize);
+
+impl Interrupts {
+    pub(crate) fn register(&self, unique: Unique) -> Slot {
+        let mut table = self.0.lock();
+        let early = table.early.iter().position(|&early| early == unique);
+        if let Some(at) = early {
+            table.early.remove(at);
+        }
+        Slot(table.in_hand.insert(InHand { unique, interrupted: early.is_some(), waker: None }))
+    }
+
+    pub(crate) fn unregister(&self, slot: Slot) {
+        self.0.lock().in_hand.remove(slot.0);
+    }
+
+    /// Marks a request and wakes its task. False when the request is not in hand.
+    pub(crate) fn interrupt(&self, unique: Unique) -> bool {
+        let mut table = self.0.lock();
+        let found = table.in_hand.iter_mut().find(|(_, in_hand)| in_hand.unique == unique);
+        if let Some((_, in_hand)) = found {
+            in_hand.interrupted = true;
+            let waker = in_hand.waker.take();
+            drop(table);
+            waker.into_iter().for_each(Waker::wake);
+            return true;
+        }
+        if table.early.len() == EARLY_MAX {
+            table.early.pop_front();
+        }
+        table.early.push_back(unique);
+        false
+    }
+
+    pub(crate) fn is_interrupted(&self, slot: Slot) -> bool {
+        self.0.lock().in_hand[slot.0].interrupted
+    }
+
+    pub(crate) fn poll(&self, slot: Slot, cx: &mut Context<'_>) -> Poll<()> {
+        let mut table = self.0.lock();
+        let in_hand = &mut table.in_hand[slot.0];
+        if in_hand.interrupted {
+            return Poll::Ready(());
+        }
+        match &mut in_hand.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => in_hand.waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_finds_a_request_in_hand_and_wakes_it() {
+        let interrupts = Interrupts::default();
+        let slot = interrupts.register(Unique(8));
+        let mut cx = Context::from_waker(Waker::noop());
+
+        assert!(interrupts.poll(slot, &mut cx).is_pending());
+        assert!(interrupts.interrupt(Unique(8)));
+        assert!(interrupts.poll(slot, &mut cx).is_ready());
+        assert!(interrupts.is_interrupted(slot));
+    }
+
+    #[test]
+    fn an_interrupt_that_comes_before_its_request_is_registered_is_not_lost() {
+        let interrupts = Interrupts::default();
+
+        assert!(!interrupts.interrupt(Unique(8)));
+        let other = interrupts.register(Unique(6));
+        let slot = interrupts.register(Unique(8));
+
+        assert!(interrupts.is_interrupted(slot));
+        assert!(!interrupts.is_interrupted(other));
+    }
+
+    #[test]
+    fn an_interrupt_of_an_answered_request_touches_no_other() {
+        let interrupts = Interrupts::default();
+        let answered = interrupts.register(Unique(8));
+        interrupts.unregister(answered);
+        assert!(!interrupts.interrupt(Unique(8)));
+        let next = interrupts.register(Unique(10));
+        assert!(!interrupts.is_interrupted(next));
+    }
+
+    #[test]
+    fn interrupts_without_a_request_are_bounded() {
+        let interrupts = Interrupts::default();
+        for unique in 0..1000 {
+            interrupts.interrupt(Unique(unique * 2));
+        }
+        assert_eq!(interrupts.0.lock().early.len(), EARLY_MAX);
+    }
+}

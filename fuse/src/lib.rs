@@ -1,0 +1,46 @@
+//! The Linux kernel's FUSE protocol, versions 7.31 to 7.45, on a non-blocking `/dev/fuse`.
+//!
+//! For whoever serves a file system from a single-threaded runtime: [`mount`] gives a [`Connection`],
+//! [`Session::start`] agrees with the kernel, and [`Session::run`] reads requests and calls a
+//! [`Handler`], which answers inline or later, from a task. Requests are decoded without copies,
+//! answers are one writev(2), interrupted system calls are told to whoever waits for them, and
+//! [`Notifier`] tells the kernel what to forget.
+//!
+//! This crate knows nothing of any file system. It never spawns, never reads a clock, and keeps no state of nodes or handles: ids are the handler's.
+//!
+//! Always true: each request is answered exactly once, by the handler or, when it drops the
+//! [`Reply`], by us with EIO.
+
+#![warn(missing_docs)]
+
+mod abi;
+mod buffer;
+mod channel;
+mod init;
+mod interrupt;
+mod mount;
+mod notify;
+
+mod reply;
+mod request;
+mod session;
+mod sys;
+mod types;
+
+pub use rustix::io::Errno;
+
+pub use crate::{
+    init::{Capabilities, InitOptions, Negotiated},
+    mount::{Connection, MountError, MountOptions, Unmount, mount, unmount},
+    notify::{Notice, Notifier},
+    reply::{DirPage, DirPlusPage, Reply},
+    request::{
+        Extensions, Header, Op, OwnedRequest, Request, SecurityContext, SecurityContexts, SetAttr,
+        SetTime, SupplementaryGroups,
+    },
+    session::{Ended, Handler, Session, SessionError},
+    types::{
+        Attr, Entry, FileLock, Handle, LockKind, LockOwner, LockType, NodeId, OpenFlags, StatFs,
+        StatxExtra, Timespec, Unique,
+    },
+};

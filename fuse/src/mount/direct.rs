@@ -1,0 +1,48 @@
+//! mount(2), for root.
+
+use std::{ffi::CString, os::fd::AsRawFd, os::fd::OwnedFd, path::Path};
+
+use rustix::{fs::FileType, io::Errno, mount::MountFlags};
+
+use super::{MountError, MountOptions, kernel};
+use crate::sys;
+
+pub(super) fn mount(options: &MountOptions, path: &Path) -> Result<OwnedFd, MountError> {
+    let fd = sys::open_device().map_err(|errno| MountError::OpenDevice(errno.into()))?;
+    let stat = rustix::fs::stat(path).map_err(|errno| kernel(path, errno))?;
+    let root_mode = FileType::from_raw_mode(stat.st_mode).as_raw_mode();
+    let data = CString::new(data(options, fd.as_raw_fd(), root_mode))
+        .map_err(|_| kernel(path, Errno::INVAL))?;
+    let kind = match options.subtype.as_str() {
+        "" => String::from("fuse"),
+        subtype => format!("fuse.{subtype}"),
+    };
+    rustix::mount::mount(options.fsname.as_str(), path, kind, flags(options), data.as_c_str())
+        .map_err(|errno| kernel(path, errno))?;
+    Ok(fd)
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, options.nosuid);
+    flags.set(MountFlags::NODEV, options.nodev);
+    flags.set(MountFlags::NOEXEC, options.noexec);
+    flags
+}
+
+fn data(options: &MountOptions, fd: i32, root_mode: u32) -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}");
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    if let Some(bytes) = options.max_read {
+        data.push_str(&format!(",max_read={bytes}"));
+    }
+    data
+}
