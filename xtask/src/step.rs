@@ -129,10 +129,11 @@ fn parent_of(pid: u32) -> Option<u32> {
 
 /// Sends a signal; a process that has ended already is no error.
 pub(crate) fn signal(pid: u32, name: &str) {
-    let sent =
-        Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+    // The shell's own `kill`; the program of that name is not part of a small system.
+    let command = format!("kill -s {name} {pid}");
+    let sent = Command::new("sh").args(["-c", &command]).stderr(Stdio::null()).status();
     if let Err(error) = sent {
-        say(&format!("cannot run kill: {error}"));
+        say(&format!("cannot send a signal: {error}"));
     }
 }
 
