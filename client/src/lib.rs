@@ -3,6 +3,7 @@
 
 mod error;
 mod filesystem;
+pub mod model;
 
 pub use error::{Error, Result};
 pub use filesystem::{FileSystem, Handle, Made, New};

@@ -1,0 +1,430 @@
+//! The model: a whole file system in memory, which defines what the right answer is.
+//!
+//! Tests call it: random operations on the real client and on the model must give equal answers, and the
+//! mount is tested over it. It never talks to a server, never caches and is never clever: a map of inodes,
+//! directories that are maps from names to inode numbers, contents in pages. Where POSIX leaves a choice,
+//! or says nothing of which error comes first, it does what Linux does on ext4.
+//!
+//! Always true after every operation: what [`Model::check`] checks. An operation that fails changes nothing:
+//! each one reads, checks, and only then writes.
+
+mod attributes;
+mod check;
+mod contents;
+mod namespace;
+mod rename;
+#[cfg(test)]
+mod tests;
+mod who;
+mod xattrs;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use base::{
+    Access, Attr, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey, Ino, SetAttr, Time,
+};
+use bytes::Bytes;
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+
+use self::{contents::Contents, who::Who};
+use crate::{FileSystem, Handle, Made, New, Result};
+
+/// What the model says it could hold, in bytes and in inodes.
+const CAPACITY: u64 = 1 << 40;
+
+/// One client of a file system in memory. A clone is the same client; [`Model::client`] makes another one.
+#[derive(Clone)]
+pub struct Model {
+    state: Arc<Mutex<State>>,
+    trusted: bool,
+}
+
+impl Model {
+    /// An empty file system, its root `0755` of the superuser, and a client of it.
+    ///
+    /// `trusted`: what mode bits, the sticky bit, ownership and privilege forbid is not checked, because the
+    /// caller's kernel has done so.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, key: HashKey, trusted: bool) -> Model {
+        Model::with_pages(clock, key, trusted, 4096)
+    }
+
+    /// As [`Model::new`], with contents kept in pages of so many bytes. No answer but `allocated` depends
+    /// on it.
+    ///
+    /// # Panics
+    /// When a page has no bytes.
+    #[must_use]
+    pub fn with_pages(
+        clock: Arc<dyn Clock>,
+        key: HashKey,
+        trusted: bool,
+        page_bytes: u32,
+    ) -> Model {
+        assert!(page_bytes > 0, "a page has bytes");
+        Model { state: Arc::new(Mutex::new(State::new(clock, key, page_bytes))), trusted }
+    }
+
+    /// Another client of the same file system.
+    #[must_use]
+    pub fn client(&self, trusted: bool) -> Model {
+        Model { state: Arc::clone(&self.state), trusted }
+    }
+
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut State) -> std::result::Result<T, FsError>,
+    ) -> Result<T> {
+        let mut state = self.state.lock().expect("no operation panics halfway");
+        Ok(act(&mut state)?)
+    }
+
+    fn who<'a>(&self, cred: &'a Cred) -> Who<'a> {
+        Who { cred, trusted: self.trusted }
+    }
+}
+
+/// The file system. Each operation is one method, in the file that its name suggests.
+struct State {
+    clock: Arc<dyn Clock>,
+    key: HashKey,
+    page_bytes: u32,
+    /// Everything that has a name or is open.
+    inodes: BTreeMap<Ino, Inode>,
+    handles: BTreeMap<Handle, Open>,
+    /// The highest numbers given out.
+    last_ino: u64,
+    last_handle: u64,
+}
+
+/// A file, directory, symbolic link or special file.
+struct Inode {
+    /// All but `size` and `allocated`, which [`State::attr`] takes from the body.
+    attr: Attr,
+    xattrs: BTreeMap<Bytes, Bytes>,
+    /// How many handles are on it.
+    opens: u32,
+    body: Body,
+}
+
+enum Body {
+    File(Contents),
+    Directory(Directory),
+    Symlink(Bytes),
+    Special,
+}
+
+struct Directory {
+    id: DirId,
+    /// Where it is now; the root's is itself.
+    parent: Ino,
+    entries: BTreeMap<EntryName, Ino>,
+}
+
+/// An open file.
+struct Open {
+    ino: Ino,
+    readable: bool,
+    writable: bool,
+}
+
+impl State {
+    fn new(clock: Arc<dyn Clock>, key: HashKey, page_bytes: u32) -> State {
+        let mut state = State {
+            clock,
+            key,
+            page_bytes,
+            inodes: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            last_ino: Ino::ROOT.0 - 1,
+            last_handle: 0,
+        };
+        let entries = BTreeMap::new();
+        let root = Directory { id: DirId::ROOT, parent: Ino::ROOT, entries };
+        state.add_inode(Body::Directory(root), FileKind::Directory, 0o755, 0, 0);
+        state
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// A new inode, without a name yet; a directory's link count is 2 from the start, others' is 1.
+    fn add_inode(&mut self, body: Body, kind: FileKind, mode: u32, uid: u32, gid: u32) -> Ino {
+        self.last_ino += 1;
+        let (ino, now) = (Ino(self.last_ino), self.now());
+        let attr = Attr {
+            ino,
+            kind,
+            mode,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        };
+        self.inodes.insert(ino, Inode { attr, xattrs: BTreeMap::new(), opens: 0, body });
+        ino
+    }
+
+    /// An inode that is known to be there.
+    fn inode(&self, ino: Ino) -> &Inode {
+        self.inodes.get(&ino).expect("names and handles keep an inode")
+    }
+
+    fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("names and handles keep an inode")
+    }
+
+    fn attr(&self, ino: Ino) -> Attr {
+        let inode = self.inode(ino);
+        let (size, allocated) = match &inode.body {
+            Body::File(contents) => (contents.len(), contents.stored()),
+            Body::Directory(directory) => (directory.entries.len() as u64, 0),
+            Body::Symlink(target) => (target.len() as u64, 0),
+            Body::Special => (0, 0),
+        };
+        Attr { size, allocated, ..inode.attr }
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.inode(ino).attr.kind == FileKind::Directory
+    }
+
+    /// A directory that is known to be one.
+    fn directory(&self, ino: Ino) -> &Directory {
+        match &self.inode(ino).body {
+            Body::Directory(directory) => directory,
+            Body::File(_) | Body::Symlink(_) | Body::Special => unreachable!("checked before"),
+        }
+    }
+
+    fn directory_mut(&mut self, ino: Ino) -> &mut Directory {
+        match &mut self.inode_mut(ino).body {
+            Body::Directory(directory) => directory,
+            Body::File(_) | Body::Symlink(_) | Body::Special => unreachable!("checked before"),
+        }
+    }
+
+    /// The directory that (id, ino) names, if it is still there.
+    fn find_dir(&self, dir: &DirRef) -> Option<Ino> {
+        match &self.inodes.get(&dir.ino)?.body {
+            Body::Directory(found) if found.id == dir.id => Some(dir.ino),
+            Body::Directory(_) | Body::File(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The directory for an operation on a name in it.
+    ///
+    /// POSIX: in a removed directory there are no names, and none can be made: ENOENT.
+    fn dir(&self, dir: &DirRef) -> std::result::Result<Ino, FsError> {
+        self.find_dir(dir).ok_or(FsError::NotFound)
+    }
+
+    /// The inode for an operation on the node itself: it may have another name by now, or none.
+    fn node(&self, node: &NodeRef) -> std::result::Result<Ino, FsError> {
+        let found = match node {
+            NodeRef::Dir(dir) => self.find_dir(dir),
+            NodeRef::File(file) => self.inodes.contains_key(&file.ino).then_some(file.ino),
+        };
+        found.ok_or(FsError::Stale)
+    }
+
+    fn file(&self, file: &FileRef) -> std::result::Result<Ino, FsError> {
+        self.node(&NodeRef::File(file.clone()))
+    }
+
+    fn dir_ref(&self, ino: Ino) -> DirRef {
+        let id = self.directory(ino).id;
+        DirRef { id, ino, home: id, ticket: 0 }
+    }
+
+    fn entry(&self, ino: Ino) -> Entry {
+        let (dir, target) = match &self.inode(ino).body {
+            Body::Directory(_) => (Some(self.dir_ref(ino)), None),
+            Body::Symlink(target) => (None, Some(target.clone())),
+            Body::File(_) | Body::Special => (None, None),
+        };
+        Entry { attr: self.attr(ino), dir, target }
+    }
+
+    /// Drops an inode that has neither a name nor a handle.
+    fn forget_unused(&mut self, ino: Ino) {
+        let inode = self.inode(ino);
+        if inode.attr.nlink == 0 && inode.opens == 0 {
+            self.inodes.remove(&ino);
+        }
+    }
+}
+
+impl FileSystem for Model {
+    fn root(&self) -> (DirRef, Attr) {
+        self.with(|state| Ok((state.dir_ref(Ino::ROOT), state.attr(Ino::ROOT))))
+            .expect("nothing in it fails")
+    }
+
+    async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        self.with(|state| state.lookup(self.who(cred), dir, name))
+    }
+
+    async fn getattr(&self, _cred: &Cred, node: &NodeRef) -> Result<Attr> {
+        self.with(|state| Ok(state.attr(state.node(node)?)))
+    }
+
+    async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        self.with(|state| state.setattr(self.who(cred), node, &set))
+    }
+
+    async fn readlink(&self, _cred: &Cred, file: &FileRef) -> Result<Bytes> {
+        self.with(|state| state.readlink(file))
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Made> {
+        self.with(|state| state.create(self.who(cred), dir, name, new, exclusive, open))
+    }
+
+    async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
+        self.with(|state| state.mkdir(self.who(cred), dir, name, mode))
+    }
+
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry> {
+        self.with(|state| state.symlink(self.who(cred), dir, name, target))
+    }
+
+    async fn link(
+        &self,
+        cred: &Cred,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry> {
+        self.with(|state| state.link(self.who(cred), target, dir, name))
+    }
+
+    async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        self.with(|state| state.unlink(self.who(cred), dir, name))
+    }
+
+    async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        self.with(|state| state.rmdir(self.who(cred), dir, name))
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+    ) -> Result<Ino> {
+        self.with(|state| state.rename(self.who(cred), from, to, mode))
+    }
+
+    async fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage> {
+        self.with(|state| state.readdir(self.who(cred), dir, after, entries_max, plus))
+    }
+
+    async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
+        self.with(|state| state.open(self.who(cred), file, access))
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
+        self.with(|state| state.read(handle, offset, len))
+    }
+
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        self.with(|state| state.write(handle, offset, &data, clear_set_id))
+    }
+
+    async fn flush(&self, handle: Handle) -> Result<()> {
+        self.with(|state| state.opened(handle).map(|_| ()))
+    }
+
+    async fn fsync(&self, handle: Handle) -> Result<()> {
+        self.with(|state| state.opened(handle).map(|_| ()))
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        self.with(|state| state.release(handle))
+    }
+
+    async fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        self.with(|state| state.xattrs(self.who(cred), node))
+    }
+
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.with(|state| state.setxattr(self.who(cred), node, name, value, mode))
+    }
+
+    async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        self.with(|state| state.removexattr(self.who(cred), node, &name))
+    }
+
+    async fn statfs(&self) -> Result<Statfs> {
+        self.with(|state| {
+            let used: u64 = state.inodes.keys().map(|ino| state.attr(*ino).allocated).sum();
+            let files = state.inodes.len() as u64;
+            Ok(Statfs {
+                bytes: CAPACITY,
+                bytes_free: CAPACITY.saturating_sub(used),
+                files,
+                files_free: CAPACITY.saturating_sub(files),
+            })
+        })
+    }
+
+    async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
+        self.with(|state| {
+            let attr = state.attr(state.node(node)?);
+            Ok(vec![
+                ("ino".to_owned(), attr.ino.to_string()),
+                ("kind".to_owned(), format!("{:?}", attr.kind)),
+            ])
+        })
+    }
+}

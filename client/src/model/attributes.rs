@@ -1,0 +1,121 @@
+//! `setattr`: chmod, chown, utimensat and truncate.
+//!
+//! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). Who may do what is Linux' `setattr_prepare`.
+
+use base::{
+    Access, Attr, FileKind, FsError, SetAttr, SetTime, Time,
+    attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID},
+    limits::FILE_BYTES_MAX,
+};
+use wire::NodeRef;
+
+use super::{State, who::Who};
+
+type Result<T> = std::result::Result<T, FsError>;
+
+/// The mode that is left when set-id bits go. Set-group-id without group execution once meant mandatory
+/// locking, and stays.
+pub(super) fn without_set_id(mode: u32) -> u32 {
+    let group = if mode & MODE_GROUP_EXECUTE != 0 { MODE_SETGID } else { 0 };
+    mode & !(MODE_SETUID | group)
+}
+
+impl State {
+    pub(super) fn setattr(&mut self, who: Who<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr> {
+        let ino = self.node(node)?;
+        let before = self.attr(ino);
+        let now = self.now();
+        if set.access_only {
+            who.may(&before, Access::READ)?;
+            let atime = at(set.atime, now).unwrap_or(before.atime).max(before.atime);
+            self.inode_mut(ino).attr.atime = atime;
+            return Ok(self.attr(ino));
+        }
+        may_truncate(who, &before, set)?;
+        may_change_owner(who, &before, set)?;
+        may_change_mode(who, &before, set)?;
+        may_set_times(who, &before, set)?;
+
+        if let Some(size) = set.size {
+            self.contents_mut(ino).truncate(size);
+        }
+        let attr = &mut self.inode_mut(ino).attr;
+        attr.mode = new_mode(who, &before, set);
+        attr.uid = set.uid.unwrap_or(before.uid);
+        attr.gid = set.gid.unwrap_or(before.gid);
+        attr.atime = at(set.atime, now).unwrap_or(before.atime);
+        let touched = set.size.map(|_| now).unwrap_or(before.mtime);
+        attr.mtime = at(set.mtime, now).unwrap_or(touched);
+        let nothing = SetAttr { clear_set_id: set.clear_set_id, ..SetAttr::default() };
+        if *set != nothing || attr.mode != before.mode {
+            attr.ctime = now;
+        }
+        Ok(self.attr(ino))
+    }
+}
+
+fn at(set: Option<SetTime>, now: Time) -> Option<Time> {
+    match set {
+        None => None,
+        Some(SetTime::Now) => Some(now),
+        Some(SetTime::At(time)) => Some(time),
+    }
+}
+
+fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+    let Some(size) = set.size else { return Ok(()) };
+    match attr.kind {
+        FileKind::File => {}
+        FileKind::Directory => return Err(FsError::IsDirectory),
+        FileKind::Symlink
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => return Err(FsError::Invalid),
+    }
+    who.may(attr, Access::WRITE)?;
+    if size > FILE_BYTES_MAX { Err(FsError::FileTooBig) } else { Ok(()) }
+}
+
+/// Only the superuser gives files away; an owner may give them to another of the groups they are in.
+fn may_change_owner(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+    let owned = who.owns(attr).is_ok();
+    let uid_stays = set.uid.is_none_or(|uid| owned && uid == attr.uid);
+    let gid_allowed =
+        set.gid.is_none_or(|gid| owned && (gid == attr.gid || who.cred.in_group(gid)));
+    if uid_stays && gid_allowed { Ok(()) } else { who.rules() }
+}
+
+fn may_change_mode(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+    if set.mode.is_none() {
+        return Ok(());
+    }
+    if attr.kind == FileKind::Symlink {
+        return Err(FsError::NotSupported);
+    }
+    who.owns(attr)
+}
+
+/// Whoever may write may set both times to now; anything else is the owner's.
+fn may_set_times(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) if who.owns(attr).is_err() => {
+            who.may(attr, Access::WRITE)
+        }
+        (_, _) => who.owns(attr),
+    }
+}
+
+fn new_mode(who: Who<'_>, before: &Attr, set: &SetAttr) -> u32 {
+    if let Some(mode) = set.mode {
+        let member = who.in_group(set.gid.unwrap_or(before.gid));
+        return mode & MODE_BITS & !(if member { 0 } else { MODE_SETGID });
+    }
+    let clear = set.clear_set_id || set.uid.is_some() || set.gid.is_some();
+    if clear && before.kind != FileKind::Directory {
+        without_set_id(before.mode)
+    } else {
+        before.mode
+    }
+}

@@ -1,0 +1,200 @@
+//! File contents, and the handles that read and write them.
+
+use std::collections::BTreeMap;
+
+use base::{Access, FsError, Ino, limits::FILE_BYTES_MAX};
+use bytes::Bytes;
+use wire::FileRef;
+
+use super::{Body, Open, State, attributes::without_set_id, who::Who};
+use crate::Handle;
+
+/// The bytes of a file, in pages; a page that is missing is zeros.
+///
+/// Invariant: bytes of a page beyond the end of the file are zeros.
+pub(super) struct Contents {
+    len: u64,
+    page_bytes: u32,
+    pages: BTreeMap<u64, Vec<u8>>,
+}
+
+/// A piece of one page: its number, and from where to where in it.
+struct Piece {
+    page: u64,
+    from: usize,
+    to: usize,
+}
+
+impl Contents {
+    pub(super) fn new(page_bytes: u32) -> Contents {
+        Contents { len: 0, page_bytes, pages: BTreeMap::new() }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes in pages.
+    pub(super) fn stored(&self) -> u64 {
+        self.pages.len() as u64 * u64::from(self.page_bytes)
+    }
+
+    pub(super) fn read(&self, offset: u64, len: u32) -> Bytes {
+        let end = self.len.min(offset.saturating_add(u64::from(len)));
+        let mut out = Vec::new();
+        for piece in self.pieces(offset, end) {
+            match self.pages.get(&piece.page) {
+                Some(page) => out.extend_from_slice(&page[piece.from..piece.to]),
+                None => out.resize(out.len() + (piece.to - piece.from), 0),
+            }
+        }
+        out.into()
+    }
+
+    pub(super) fn write(&mut self, offset: u64, mut data: &[u8]) {
+        let end = offset + data.len() as u64;
+        for piece in self.pieces(offset, end) {
+            let (now, later) = data.split_at(piece.to - piece.from);
+            self.page(piece.page)[piece.from..piece.to].copy_from_slice(now);
+            data = later;
+        }
+        self.len = self.len.max(end);
+    }
+
+    /// Cuts, or grows with zeros.
+    pub(super) fn truncate(&mut self, len: u64) {
+        let page_bytes = u64::from(self.page_bytes);
+        self.pages.retain(|page, _| page * page_bytes < len);
+        let from = usize::try_from(len % page_bytes).expect("less than a page");
+        if let Some(last) = self.pages.get_mut(&(len / page_bytes)) {
+            last[from..].fill(0);
+        }
+        self.len = len;
+    }
+
+    /// Whether the invariant holds.
+    pub(super) fn is_zero_beyond_its_end(&self) -> bool {
+        let page_bytes = u64::from(self.page_bytes);
+        self.pages.iter().all(|(number, page)| {
+            let kept = self.len.saturating_sub(number * page_bytes).min(page_bytes);
+            let kept = usize::try_from(kept).expect("at most a page");
+            page[kept..].iter().all(|byte| *byte == 0)
+        })
+    }
+
+    fn page(&mut self, number: u64) -> &mut Vec<u8> {
+        let page_bytes = usize::try_from(self.page_bytes).expect("u32 fits");
+        self.pages.entry(number).or_insert_with(|| vec![0; page_bytes])
+    }
+
+    fn pieces(&self, offset: u64, end: u64) -> impl Iterator<Item = Piece> + use<> {
+        let page_bytes = u64::from(self.page_bytes);
+        let within = |bytes: u64| usize::try_from(bytes).expect("at most a page");
+        (offset / page_bytes..end.div_ceil(page_bytes)).filter_map(move |page| {
+            let start = page * page_bytes;
+            let from = offset.max(start) - start;
+            let to = end.min(start + page_bytes) - start;
+            (from < to).then(|| Piece { page, from: within(from), to: within(to) })
+        })
+    }
+}
+
+impl State {
+    pub(super) fn open(
+        &mut self,
+        who: Who<'_>,
+        file: &FileRef,
+        access: Option<Access>,
+    ) -> Result<Handle, FsError> {
+        let ino = self.file(file)?;
+        match &self.inode(ino).body {
+            Body::File(_) => {}
+            Body::Directory(_) => return Err(FsError::IsDirectory),
+            Body::Symlink(_) => return Err(FsError::Loop),
+            Body::Special => return Err(FsError::NoSuchDevice),
+        }
+        if let Some(access) = access {
+            who.may(&self.attr(ino), access)?;
+        }
+        // A trusted session's kernel knows what each of its handles may do.
+        let has = |want| who.trusted || access.is_some_and(|access| access.and(want) == access);
+        let (readable, writable) = (has(Access::READ), has(Access::WRITE));
+        Ok(self.add_handle(Open { ino, readable, writable }))
+    }
+
+    /// A handle for everything, on a file that was just made.
+    pub(super) fn open_new(&mut self, ino: Ino) -> Handle {
+        self.add_handle(Open { ino, readable: true, writable: true })
+    }
+
+    fn add_handle(&mut self, open: Open) -> Handle {
+        self.last_handle += 1;
+        let handle = Handle(self.last_handle);
+        self.inode_mut(open.ino).opens += 1;
+        self.handles.insert(handle, open);
+        handle
+    }
+
+    pub(super) fn opened(&self, handle: Handle) -> Result<&Open, FsError> {
+        self.handles.get(&handle).ok_or(FsError::BadHandle)
+    }
+
+    pub(super) fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
+        let open = self.opened(handle)?;
+        if !open.readable {
+            return Err(FsError::BadHandle);
+        }
+        Ok(self.contents(open.ino).read(offset, len))
+    }
+
+    pub(super) fn write(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        clear_set_id: bool,
+    ) -> Result<(), FsError> {
+        let open = self.opened(handle)?;
+        if !open.writable {
+            return Err(FsError::BadHandle);
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(data.len() as u64).ok_or(FsError::FileTooBig)?;
+        if end > FILE_BYTES_MAX {
+            return Err(FsError::FileTooBig);
+        }
+
+        let (ino, now) = (open.ino, self.now());
+        self.contents_mut(ino).write(offset, data);
+        let attr = &mut self.inode_mut(ino).attr;
+        (attr.mtime, attr.ctime) = (now, now);
+        if clear_set_id {
+            attr.mode = without_set_id(attr.mode);
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, handle: Handle) -> Result<(), FsError> {
+        let open = self.handles.remove(&handle).ok_or(FsError::BadHandle)?;
+        self.inode_mut(open.ino).opens -= 1;
+        self.forget_unused(open.ino);
+        Ok(())
+    }
+
+    /// The contents of what is known to be a file.
+    pub(super) fn contents_mut(&mut self, ino: Ino) -> &mut Contents {
+        match &mut self.inode_mut(ino).body {
+            Body::File(contents) => contents,
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => unreachable!("checked before"),
+        }
+    }
+
+    fn contents(&self, ino: Ino) -> &Contents {
+        match &self.inode(ino).body {
+            Body::File(contents) => contents,
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => unreachable!("checked before"),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Names: looking them up, listing them, making and removing them. Moving them is in `rename`.
+
+use std::collections::BTreeMap;
+
+use base::{
+    Access, Attr, DirId, EntryName, FileKind, FsError, Ino, NameVersion, Time,
+    attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_STICKY},
+    limits::{LINKS_MAX, SYMLINK_BYTES_MAX},
+};
+use bytes::Bytes;
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage};
+
+use super::{Body, Contents, Directory, State, who::Who};
+use crate::{Made, New};
+
+type Result<T> = std::result::Result<T, FsError>;
+
+/// What `mkdir` takes of a mode.
+const MKDIR_BITS: u32 = MODE_STICKY | 0o777;
+
+// What an application asks for.
+impl State {
+    pub(super) fn lookup(&self, who: Who<'_>, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        let dir = self.searched(who, dir)?;
+        let ino = self.child(dir, name).ok_or(FsError::NotFound)?;
+        Ok(self.entry(ino))
+    }
+
+    pub(super) fn readlink(&self, file: &FileRef) -> Result<Bytes> {
+        let ino = self.file(file)?;
+        self.entry(ino).target.ok_or(FsError::Invalid)
+    }
+
+    pub(super) fn readdir(
+        &self,
+        who: Who<'_>,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage> {
+        let dir = self.dir(dir)?;
+        let attr = self.attr(dir);
+        who.may(&attr, Access::READ)?;
+        // Attributes are what a look-up says, and that needs permission to search.
+        let plus = plus && who.may(&attr, Access::EXECUTE).is_ok();
+
+        let directory = self.directory(dir);
+        let mut listed: BTreeMap<u64, Vec<ReaddirEntry>> = BTreeMap::new();
+        for (name, ino) in &directory.entries {
+            let (name, kind, pos) = (name.clone(), self.inode(*ino).attr.kind, self.key.pos(name));
+            let entry = plus.then(|| self.entry(*ino));
+            listed.entry(pos).or_default().push(ReaddirEntry { pos, name, ino: *ino, kind, entry });
+        }
+        let mut rest = listed.into_iter().filter(|(pos, _)| *pos > after).peekable();
+        let mut entries = Vec::new();
+        while let Some((_, run)) =
+            rest.next_if(|_| (entries.len() as u64) < u64::from(entries_max.max(1)))
+        {
+            entries.extend(run);
+        }
+        let end = rest.peek().is_none();
+        Ok(ReaddirPage { entries, end, attr, parent_ino: directory.parent })
+    }
+
+    pub(super) fn create(
+        &mut self,
+        who: Who<'_>,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Made> {
+        let device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let body = match new.kind {
+            FileKind::File => Body::File(Contents::new(self.page_bytes)),
+            FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Body::Special
+            }
+            FileKind::Directory | FileKind::Symlink => return Err(FsError::Invalid),
+        };
+        let found = self.searched(who, dir)?;
+        if let Some(ino) = self.child(found, name).filter(|_| !exclusive) {
+            return Ok(Made { entry: self.entry(ino), existed: true, handle: None });
+        }
+        let dir = self.vacant(who, dir, name)?;
+        if device {
+            who.rules()?;
+        }
+
+        let ino = self.add(who, dir, name, body, new.kind, new.mode & MODE_BITS);
+        if device {
+            self.inode_mut(ino).attr.rdev = new.rdev;
+        }
+        let handle = (open && new.kind == FileKind::File).then(|| self.open_new(ino));
+        Ok(Made { entry: self.entry(ino), existed: false, handle })
+    }
+
+    pub(super) fn mkdir(
+        &mut self,
+        who: Who<'_>,
+        dir: &DirRef,
+        name: &EntryName,
+        mode: u32,
+    ) -> Result<Entry> {
+        let parent = self.vacant(who, dir, name)?;
+        let id = self.birth_id(dir.id, name);
+        let body = Directory { id, parent, entries: BTreeMap::new() };
+        let kind = FileKind::Directory;
+        let ino = self.add(who, parent, name, Body::Directory(body), kind, mode & MKDIR_BITS);
+        Ok(self.entry(ino))
+    }
+
+    pub(super) fn symlink(
+        &mut self,
+        who: Who<'_>,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() > SYMLINK_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        if target.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let dir = self.vacant(who, dir, name)?;
+        let ino = self.add(who, dir, name, Body::Symlink(target), FileKind::Symlink, 0o777);
+        Ok(self.entry(ino))
+    }
+
+    /// Linux: the target is found, then the new name is; a directory is refused last.
+    pub(super) fn link(
+        &mut self,
+        who: Who<'_>,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry> {
+        let ino = self.node(target)?;
+        let dir = self.vacant(who, dir, name)?;
+        let attr = self.attr(ino);
+        if attr.kind == FileKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        if attr.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        if attr.nlink >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+
+        let now = self.now();
+        let attr = &mut self.inode_mut(ino).attr;
+        attr.nlink += 1;
+        attr.ctime = now;
+        self.put_name(dir, name, ino, now);
+        Ok(self.entry(ino))
+    }
+
+    pub(super) fn unlink(&mut self, who: Who<'_>, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        let dir = self.searched(who, dir)?;
+        let ino = self.child(dir, name).ok_or(FsError::NotFound)?;
+        self.may_delete(who, dir, ino, false)?;
+
+        let now = self.now();
+        self.take_name(dir, name, now);
+        Ok(self.drop_link(ino, now))
+    }
+
+    pub(super) fn rmdir(&mut self, who: Who<'_>, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        let dir = self.searched(who, dir)?;
+        let ino = self.child(dir, name).ok_or(FsError::NotFound)?;
+        self.may_delete(who, dir, ino, true)?;
+        if !self.directory(ino).entries.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+
+        let now = self.now();
+        self.take_name(dir, name, now);
+        self.drop_link(ino, now);
+        Ok(ino)
+    }
+}
+
+// What they have in common.
+impl State {
+    /// The directory, if the caller may look for names in it.
+    pub(super) fn searched(&self, who: Who<'_>, dir: &DirRef) -> Result<Ino> {
+        let ino = self.dir(dir)?;
+        who.may(&self.attr(ino), Access::EXECUTE)?;
+        Ok(ino)
+    }
+
+    pub(super) fn child(&self, dir: Ino, name: &EntryName) -> Option<Ino> {
+        self.directory(dir).entries.get(name).copied()
+    }
+
+    /// The directory, if `name` is free in it and the caller may take it.
+    fn vacant(&self, who: Who<'_>, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        let dir = self.searched(who, dir)?;
+        if self.child(dir, name).is_some() {
+            return Err(FsError::Exists);
+        }
+        who.may(&self.attr(dir), Access::CHANGE)?;
+        Ok(dir)
+    }
+
+    /// Whether `victim` may be taken out of `dir`, as a directory or as anything else. Linux: `may_delete`.
+    pub(super) fn may_delete(
+        &self,
+        who: Who<'_>,
+        dir: Ino,
+        victim: Ino,
+        as_directory: bool,
+    ) -> Result<()> {
+        let (dir, victim) = (self.attr(dir), self.attr(victim));
+        who.may(&dir, Access::CHANGE)?;
+        who.may_remove(&dir, victim.uid)?;
+        match (as_directory, victim.kind == FileKind::Directory) {
+            (true, false) => Err(FsError::NotDirectory),
+            (false, true) => Err(FsError::IsDirectory),
+            (true, true) | (false, false) => Ok(()),
+        }
+    }
+
+    /// A new inode of the caller's, as `name`. Linux: `inode_init_owner` and `mode_strip_sgid`.
+    fn add(
+        &mut self,
+        who: Who<'_>,
+        dir: Ino,
+        name: &EntryName,
+        body: Body,
+        kind: FileKind,
+        mode: u32,
+    ) -> Ino {
+        let parent = self.attr(dir);
+        let (mut gid, mut mode) = (who.cred.gid, mode);
+        if parent.mode & MODE_SETGID != 0 {
+            gid = parent.gid;
+            if kind == FileKind::Directory {
+                mode |= MODE_SETGID;
+            } else if mode & MODE_GROUP_EXECUTE != 0 && !who.in_group(gid) {
+                mode &= !MODE_SETGID;
+            }
+        }
+        let ino = self.add_inode(body, kind, mode, who.cred.uid, gid);
+        let now = self.now();
+        self.put_name(dir, name, ino, now);
+        ino
+    }
+
+    /// The id of a directory born as `name`: the first that no living directory has.
+    fn birth_id(&self, parent: DirId, name: &EntryName) -> DirId {
+        let taken = |id: &DirId| {
+            self.inodes.values().any(|inode| match &inode.body {
+                Body::Directory(directory) => directory.id == *id,
+                Body::File(_) | Body::Symlink(_) | Body::Special => false,
+            })
+        };
+        (0..=u32::MAX)
+            .map(|version| self.key.dir_id(parent, name, NameVersion(version)))
+            .find(|id| !taken(id))
+            .expect("fewer directories than versions")
+    }
+
+    /// Writes an entry, and what the directories on both ends must know of it.
+    pub(super) fn put_name(&mut self, dir: Ino, name: &EntryName, ino: Ino, now: Time) {
+        let before = self.directory_mut(dir).entries.insert(name.clone(), ino);
+        assert!(before.is_none(), "the name is free");
+        if self.is_dir(ino) {
+            self.directory_mut(ino).parent = dir;
+            self.inode_mut(dir).attr.nlink += 1;
+        }
+        self.changed(dir, now);
+    }
+
+    /// Takes an entry out; what it named keeps its link count.
+    pub(super) fn take_name(&mut self, dir: Ino, name: &EntryName, now: Time) {
+        let ino = self.directory_mut(dir).entries.remove(name).expect("found before");
+        if self.is_dir(ino) {
+            self.inode_mut(dir).attr.nlink -= 1;
+        }
+        self.changed(dir, now);
+    }
+
+    /// What an inode is after it lost a name: a directory is gone then.
+    pub(super) fn drop_link(&mut self, ino: Ino, now: Time) -> Attr {
+        let is_dir = self.is_dir(ino);
+        let attr = &mut self.inode_mut(ino).attr;
+        attr.nlink = if is_dir { 0 } else { attr.nlink - 1 };
+        attr.ctime = now;
+        let attr = self.attr(ino);
+        self.forget_unused(ino);
+        attr
+    }
+
+    fn changed(&mut self, dir: Ino, now: Time) {
+        let attr = &mut self.inode_mut(dir).attr;
+        (attr.mtime, attr.ctime) = (now, now);
+    }
+}

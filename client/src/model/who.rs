@@ -1,0 +1,49 @@
+//! Who asks, and whether they may.
+
+use base::{
+    Access, Attr, Cred, FsError,
+    access::{permits, permits_removal},
+};
+
+/// The identity of a request, and whether a kernel has checked it already.
+#[derive(Clone, Copy)]
+pub(super) struct Who<'a> {
+    pub(super) cred: &'a Cred,
+    pub(super) trusted: bool,
+}
+
+impl Who<'_> {
+    /// Whether nothing is forbidden: to the superuser, and where the kernel has checked.
+    pub(super) fn privileged(self) -> bool {
+        self.trusted || self.cred.is_root()
+    }
+
+    /// Mode bits.
+    pub(super) fn may(self, attr: &Attr, want: Access) -> Result<(), FsError> {
+        if self.trusted { Ok(()) } else { permits(attr, self.cred, want) }
+    }
+
+    /// The sticky bit of `dir`, for an entry that belongs to `owner`.
+    pub(super) fn may_remove(self, dir: &Attr, owner: u32) -> Result<(), FsError> {
+        if self.trusted { Ok(()) } else { permits_removal(dir, owner, self.cred) }
+    }
+
+    /// What only the owner may do.
+    pub(super) fn owns(self, attr: &Attr) -> Result<(), FsError> {
+        if self.privileged() || self.cred.uid == attr.uid {
+            Ok(())
+        } else {
+            Err(FsError::NotPermitted)
+        }
+    }
+
+    /// What only the superuser may do.
+    pub(super) fn rules(self) -> Result<(), FsError> {
+        if self.privileged() { Ok(()) } else { Err(FsError::NotPermitted) }
+    }
+
+    /// Whether it may give something to `gid` and leave the set-group-id bit on it.
+    pub(super) fn in_group(self, gid: u32) -> bool {
+        self.privileged() || self.cred.in_group(gid)
+    }
+}

@@ -1,0 +1,123 @@
+//! Extended attributes.
+//!
+//! POSIX: xattr(7). Who may do what is Linux' `xattr_permission`, and what `security.` and ACLs add to it.
+
+use base::{
+    Access, Attr, FileKind, FsError, Ino,
+    attr::MODE_STICKY,
+    limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX},
+};
+use bytes::Bytes;
+use wire::{NodeRef, XattrMode};
+
+use super::{State, who::Who};
+
+type Result<T> = std::result::Result<T, FsError>;
+
+/// The first part of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Namespace {
+    User,
+    Trusted,
+    Security,
+    System,
+}
+
+impl Namespace {
+    fn of(name: &[u8]) -> Option<Namespace> {
+        let all = [
+            (&b"user."[..], Namespace::User),
+            (b"trusted.", Namespace::Trusted),
+            (b"security.", Namespace::Security),
+            (b"system.", Namespace::System),
+        ];
+        all.into_iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, found)| found)
+    }
+}
+
+impl State {
+    /// POSIX: attributes of `trusted.` are hidden from all but the superuser; values need read permission.
+    pub(super) fn xattrs(&self, who: Who<'_>, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        let ino = self.node(node)?;
+        who.may(&self.attr(ino), Access::READ)?;
+        let shown =
+            |name: &Bytes| who.privileged() || Namespace::of(name) != Some(Namespace::Trusted);
+        let all = self.inode(ino).xattrs.iter();
+        Ok(all
+            .filter(|(name, _)| shown(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect())
+    }
+
+    pub(super) fn setxattr(
+        &mut self,
+        who: Who<'_>,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()> {
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(FsError::TooBig);
+        }
+        let ino = self.may_write_xattr(who, node, &name)?;
+        let xattrs = &self.inode(ino).xattrs;
+        match mode {
+            XattrMode::Create if xattrs.contains_key(&name) => return Err(FsError::Exists),
+            XattrMode::Replace if !xattrs.contains_key(&name) => return Err(FsError::NoData),
+            XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+        }
+        let others = xattrs.iter().filter(|(other, _)| **other != name);
+        let others: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+        if others + name.len() + value.len() > XATTRS_BYTES_MAX {
+            return Err(FsError::NoSpace);
+        }
+
+        let now = self.now();
+        let inode = self.inode_mut(ino);
+        inode.xattrs.insert(name, value);
+        inode.attr.ctime = now;
+        Ok(())
+    }
+
+    pub(super) fn removexattr(&mut self, who: Who<'_>, node: &NodeRef, name: &Bytes) -> Result<()> {
+        let ino = self.may_write_xattr(who, node, name)?;
+        let now = self.now();
+        let inode = self.inode_mut(ino);
+        inode.xattrs.remove(name).ok_or(FsError::NoData)?;
+        inode.attr.ctime = now;
+        Ok(())
+    }
+
+    fn may_write_xattr(&self, who: Who<'_>, node: &NodeRef, name: &[u8]) -> Result<Ino> {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+            return Err(FsError::Range);
+        }
+        let ino = self.node(node)?;
+        let attr = self.attr(ino);
+        let Some(namespace) = Namespace::of(name) else {
+            who.may(&attr, Access::WRITE)?;
+            return Err(FsError::NotSupported);
+        };
+        match namespace {
+            Namespace::User => may_write_user(who, &attr)?,
+            Namespace::Trusted | Namespace::Security => who.rules()?,
+            Namespace::System => who.owns(&attr)?,
+        }
+        if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
+            return Err(FsError::Invalid);
+        }
+        Ok(ino)
+    }
+}
+
+/// Only what has contents can have them; in a sticky directory they are the owner's.
+fn may_write_user(who: Who<'_>, attr: &Attr) -> Result<()> {
+    if !matches!(attr.kind, FileKind::File | FileKind::Directory) {
+        return Err(FsError::NotPermitted);
+    }
+    if attr.kind == FileKind::Directory && attr.mode & MODE_STICKY != 0 {
+        who.owns(attr)?;
+    }
+    who.may(attr, Access::WRITE)
+}
