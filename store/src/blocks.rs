@@ -18,6 +18,8 @@ mod config;
 mod folders;
 mod format;
 mod name;
+#[cfg(feature = "s3")]
+mod s3;
 #[cfg(test)]
 mod tests;
 

@@ -6,7 +6,7 @@
 //!
 //! * [`kv`]: the engine trait, its [`Batch`], the memory engine that defines what it means, and
 //!   RocksDB (feature `rocksdb`).
-//! * [`blocks`]: immutable, checksummed blocks over a local directory or memory.
+//! * [`blocks`]: immutable, checksummed blocks over a local directory, memory or S3 (feature `s3`).
 
 #![warn(missing_docs)]
 

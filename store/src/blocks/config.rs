@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fmt, fs,
     path::{self, Path},
     sync::Arc,
 };
@@ -12,31 +12,49 @@ use object_store::local::LocalFileSystem;
 use super::{Blocks, BlocksError, Folders, folders::sync_folder};
 
 /// The address of a block store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlocksConfig {
-    /// `file:///absolute/directory` (taken as it stands, without `%` escapes).
+    /// `file:///absolute/directory`, or `s3://bucket/prefix?option=value&...` (feature `s3`). Both
+    /// are taken as they stand, without `%` escapes.
     pub url: String,
-    /// Options of an S3 store.
+    /// Options of an S3 store: `region`, `endpoint`, `allow_http`, `access_key_id`,
+    /// `secret_access_key` and the others of `object_store::aws::AmazonS3ConfigKey`. They count
+    /// before those of the address. An unknown one is refused.
     pub options: BTreeMap<String, String>,
+    /// Variables of the process. Those that S3 knows (`AWS_ACCESS_KEY_ID`, ...) count where there
+    /// is no option; all others are passed over.
+    pub environment: Vec<(String, String)>,
 }
 
 impl BlocksConfig {
-    /// An address without options.
+    /// An address alone.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), options: BTreeMap::new() }
+        Self { url: url.into(), ..Self::default() }
     }
 
     pub(super) fn open(&self) -> Result<Blocks, BlocksError> {
         match self.url.split_once("://") {
             Some(("file", path)) => open_directory(Path::new(path)),
-            Some((scheme, _)) => Err(self.refused(format!("no store is called {scheme}"))),
-            None => Err(self.refused("it has no scheme".to_owned())),
+            #[cfg(feature = "s3")]
+            Some(("s3", place)) => super::s3::open(self, place),
+            #[cfg(not(feature = "s3"))]
+            Some(("s3", _)) => Err(self.refused("this program is built without s3")),
+            Some(_) => Err(self.refused("it is neither file:// nor s3://")),
+            None => Err(self.refused("it has no scheme")),
         }
     }
 
-    fn refused(&self, reason: String) -> BlocksError {
-        BlocksError::Config { url: self.url.clone(), reason }
+    pub(super) fn refused(&self, reason: impl Into<String>) -> BlocksError {
+        BlocksError::Config { url: self.url.clone(), reason: reason.into() }
+    }
+}
+
+/// Without values: there are keys among them.
+impl fmt::Debug for BlocksConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options: Vec<_> = self.options.keys().collect();
+        f.debug_struct("BlocksConfig").field("url", &self.url).field("options", &options).finish()
     }
 }
 

@@ -11,7 +11,7 @@ fn data(len: u32) -> Bytes {
 }
 
 /// What every store does.
-async fn behaves(blocks: &Blocks) {
+pub(super) async fn behaves(blocks: &Blocks) {
     let ids = [BlockId(1), BlockId(7 << 64), BlockId(u128::MAX)];
     let lens = [1, 100_000, BLOCK_BYTES_MAX];
     for (id, len) in ids.into_iter().zip(lens) {

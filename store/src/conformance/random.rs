@@ -35,7 +35,8 @@ enum Change {
 pub(super) fn random_histories_match_an_ordered_map(subject: &Subject<'_>) {
     // The same histories in every run.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+    let config =
+        Config { cases: subject.histories, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, rng);
     let history = vec(step(), 1..40);
     let run = runner.run(&history, |steps| {

@@ -139,7 +139,7 @@ fn every_seeded_bug_is_caught_by_a_rule_that_names_it() {
             Arc::new(Wrong { inner, bug })
         };
         let reopens = bug == Bug::ForgetsWhenDropped;
-        let broken = broken(&Subject { open: &open, reopens });
+        let broken = broken(&Subject { open: &open, reopens, histories: 16 });
         assert!(broken.contains(&rule), "{bug:?} broken={broken:?}");
     }
 }

@@ -205,7 +205,7 @@ pub(crate) mod tests {
     #[test]
     fn it_conforms() {
         let open = |path: &Path| -> Arc<dyn Engine> { Arc::new(open(path)) };
-        check(&Subject { open: &open, reopens: false });
+        check(&Subject { open: &open, reopens: false, histories: 256 });
     }
 
     #[test]

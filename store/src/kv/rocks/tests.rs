@@ -40,7 +40,7 @@ fn count(engine: &RocksEngine) -> u32 {
 #[test]
 fn it_conforms() {
     let open = |path: &Path| -> Arc<dyn Engine> { Arc::new(open(path).expect("open")) };
-    check(&Subject { open: &open, reopens: true });
+    check(&Subject { open: &open, reopens: true, histories: 24 });
 }
 
 #[test]
