@@ -346,7 +346,7 @@ macro_rules! codec {
         }
 
         impl $crate::codec::Decode for $name {
-            fn decode(input: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::DecodeError> {
+            fn decode(input: &mut $crate::codec::Reader<'_>) -> std::result::Result<Self, $crate::codec::DecodeError> {
                 let _ = &input;
                 Ok(Self { $($field: $crate::codec::Decode::decode(input)?,)* })
             }
@@ -370,7 +370,7 @@ macro_rules! codec {
         }
 
         impl $crate::codec::Decode for $name {
-            fn decode(input: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::DecodeError> {
+            fn decode(input: &mut $crate::codec::Reader<'_>) -> std::result::Result<Self, $crate::codec::DecodeError> {
                 match <u8 as $crate::codec::Decode>::decode(input)? {
                     $($tag => Ok($crate::codec!(@take $name, $variant, input $(, $type)?)),)*
                     tag => Err($crate::codec::DecodeError::Tag { what: stringify!($name), tag }),

@@ -16,7 +16,8 @@ pub mod token;
 
 pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, SessionStatus, Status};
 pub use data::{
-    BlockGet, BlockMap, BlockMapped, BlockPut, ChunkSlices, Slice, SliceSource, Write, Written,
+    BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices, Slice, SliceSource, Write,
+    Written,
 };
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};

@@ -1,0 +1,300 @@
+//! One core: a single-threaded executor of requests.
+//!
+//! Connections stay on the core that accepted them. In one wake-up every connection that has bytes decodes
+//! all its requests into the core's queue; then the whole queue is executed inline, its effects gathered in
+//! one batch, written once, and only then is all of it answered. So the cost of a write is shared by
+//! everything that was ready, and nobody waits for a timer.
+//!
+//! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
+
+use base::{Ino, SessionId, Time};
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    compact,
+    driver::{self, Incoming, Outcome},
+    error::{Fault, describe},
+    reclaim,
+    serve::Connection,
+    server::{Counters, Durability, Shared},
+    session::Session,
+    sync,
+    txn::{After, Caller, Group, Txn},
+};
+
+/// After so many requests a group is written even if more are waiting: it bounds their delay.
+const GROUP_REQUESTS_MAX: usize = 512;
+/// After so many bytes as well.
+const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// One core of a server. Cloning shares it; it never leaves its thread.
+#[derive(Clone)]
+pub struct Core {
+    pub(crate) inner: Rc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    index: usize,
+    queue: RefCell<Vec<Work>>,
+    wake: Notify,
+}
+
+/// Something to execute.
+pub(crate) enum Work {
+    /// A client's request.
+    Request(Incoming),
+    /// A step of a background task; its sender hears whether it was done.
+    Step(Step, oneshot::Sender<()>),
+}
+
+/// Background work that must see, and be seen by, the requests around it.
+pub(crate) enum Step {
+    /// Remove an orphan that nobody has open, or a part of the contents of an inode that is gone.
+    Reclaim(Ino),
+    /// Forget blocks that were deleted.
+    Forget(Vec<crate::record::Key>),
+    /// Replace a chunk's slices, if they are still what they were.
+    Compacted(Box<compact::Rewritten>),
+    /// Forget a session.
+    EndSession(SessionId),
+}
+
+/// What one run of the queue has gathered.
+struct Run {
+    group: Group,
+    now: Time,
+    after: After,
+    /// Connections with replies in this group, and where in their buffer these start.
+    touched: Vec<(Rc<Connection>, usize)>,
+    /// Steps and syncs that are done with this group's write.
+    done: Vec<oneshot::Sender<()>>,
+    executed: usize,
+}
+
+impl Core {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Core {
+        let (queue, wake) = (RefCell::default(), Notify::new());
+        Core { inner: Rc::new(Inner { shared, index, queue, wake }) }
+    }
+
+    /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
+    pub async fn run(&self) {
+        loop {
+            self.inner.wake.notified().await;
+            // Connections that are ready in the same wake-up bring their requests first.
+            tokio::task::yield_now().await;
+            loop {
+                let work = self.inner.queue.take();
+                if work.is_empty() {
+                    break;
+                }
+                self.inner.execute_all(work);
+            }
+        }
+    }
+
+    /// What the server does besides answering: syncs, leases, reclaim, compaction. One core runs it.
+    pub async fn background(&self) {
+        let shared = &self.inner.shared;
+        tokio::join!(
+            sync::run(shared.clone()),
+            crate::serve::watch_leases(self.clone()),
+            reclaim::run(self.clone()),
+            compact::run(self.clone()),
+        );
+    }
+
+    /// Has a step executed; returns when its group is written.
+    pub(crate) async fn step(&self, step: Step) {
+        let (done, written) = oneshot::channel();
+        self.inner.push(Work::Step(step, done));
+        // A step that was refused drops its sender; its task looks again later.
+        let _ = written.await;
+    }
+}
+
+impl Inner {
+    pub(crate) fn push(&self, work: Work) {
+        self.queue.borrow_mut().push(work);
+        self.wake.notify_one();
+    }
+
+    fn execute_all(&self, work: Vec<Work>) {
+        let mut run = Run {
+            group: Group::new(self.index),
+            now: self.shared.clock.now(),
+            after: After::default(),
+            touched: Vec::new(),
+            done: Vec::new(),
+            executed: 0,
+        };
+        for work in work {
+            match work {
+                Work::Request(incoming) => self.execute(&mut run, incoming),
+                Work::Step(step, done) => self.execute_step(&mut run, step, done),
+            }
+            run.executed += 1;
+            if run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX {
+                self.write(&mut run);
+            }
+        }
+        self.write(&mut run);
+    }
+
+    fn execute(&self, run: &mut Run, incoming: Incoming) {
+        Counters::add(&self.shared.counters.requests);
+        loop {
+            run.touch(&incoming.connection);
+            match driver::execute(&self.shared, &mut run.group, &incoming, run.now) {
+                Outcome::Answered(after) => {
+                    run.after.absorb(after);
+                    return;
+                }
+                Outcome::Async(task) => {
+                    if task.after_write {
+                        self.write(run);
+                    }
+                    tokio::task::spawn_local(task.future);
+                    return;
+                }
+                Outcome::Again(fault) => self.make_way(run, &fault),
+            }
+        }
+    }
+
+    fn execute_step(&self, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
+        loop {
+            let caller = Caller { cred: &base::Cred::ROOT, session: None };
+            let mut txn = Txn::new(&self.shared, &mut run.group, caller, run.now);
+            let result = match &step {
+                Step::Reclaim(ino) => reclaim::step(&mut txn, *ino),
+                Step::Forget(keys) => {
+                    keys.iter().for_each(|key| txn.delete(key.clone()));
+                    Ok(())
+                }
+                Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
+                Step::EndSession(session) => driver::forget_session(&mut txn, *session),
+            };
+            match result {
+                Ok(()) => {
+                    let after = txn.commit();
+                    run.after.absorb(after);
+                    run.done.push(done);
+                    return;
+                }
+                Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => self.make_way(run, &fault),
+                Err(Fault::Halt(reason)) => return self.shared.halt(&reason),
+                Err(Fault::Answer(error)) => {
+                    return tracing::error!(%error, "a background step failed");
+                }
+                Err(Fault::Retry(_) | Fault::Refused(_)) => return,
+            }
+        }
+    }
+
+    /// Writes the group, so that its locks are free and its effects are in the engine, and then waits for the
+    /// lock that was in the way.
+    fn make_way(&self, run: &mut Run, fault: &Fault) {
+        self.write(run);
+        if let Fault::Locked(lock) = fault {
+            Counters::add(&self.shared.counters.lock_conflicts);
+            self.shared.locks.wait(*lock);
+        }
+    }
+
+    /// Writes the group and lets its replies go.
+    fn write(&self, run: &mut Run) {
+        let batch = run.group.take_batch();
+        let wrote = !batch.is_empty();
+        if wrote && !self.shared.is_halted() {
+            Counters::add(&self.shared.counters.groups);
+            match self.shared.engine.write(batch) {
+                Ok(()) => self.shared.sync.written(),
+                Err(error) => self.shared.halt(&describe(&error)),
+            }
+        }
+        let after = std::mem::take(&mut run.after);
+        self.shared.invalidations.add(&after.events);
+        self.shared.locks.unlock_all(&mut run.group.locks);
+        self.shared.backlog.add(after.reclaim);
+        run.executed = 0;
+        run.done.drain(..).for_each(|done| {
+            // Whoever waited may have gone.
+            let _ = done.send(());
+        });
+        let touched = std::mem::take(&mut run.touched);
+        if self.shared.is_halted() && wrote {
+            touched.into_iter().for_each(|(connection, start)| connection.discard(start));
+        } else if wrote && self.shared.options.durability == Durability::Strict {
+            self.send_when_stable(touched);
+        } else {
+            touched.into_iter().for_each(|(connection, _)| connection.send());
+        }
+    }
+
+    fn send_when_stable(&self, touched: Vec<(Rc<Connection>, usize)>) {
+        let held: Vec<_> = touched
+            .into_iter()
+            .map(|(connection, start)| {
+                let replies = connection.hold(start);
+                (connection, replies)
+            })
+            .collect();
+        let shared = self.shared.clone();
+        tokio::task::spawn_local(async move {
+            shared.sync.wait().await;
+            for (connection, replies) in held {
+                connection.send_held(&replies);
+            }
+        });
+    }
+}
+
+impl Run {
+    fn touch(&mut self, connection: &Rc<Connection>) {
+        if !self.touched.iter().any(|(touched, _)| Rc::ptr_eq(touched, connection)) {
+            self.touched.push((connection.clone(), connection.buffered()));
+        }
+    }
+}
+
+impl After {
+    fn absorb(&mut self, other: After) {
+        self.events.extend(other.events);
+        self.reclaim.extend(other.reclaim);
+    }
+}
+
+/// Keeps a session's place on a connection.
+#[derive(Default)]
+pub(crate) struct Seat {
+    session: RefCell<Option<Arc<Session>>>,
+    taken: Cell<bool>,
+}
+
+impl Seat {
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        self.session.borrow().clone()
+    }
+
+    pub(crate) fn take(&self, session: Arc<Session>) {
+        self.leave();
+        self.taken.set(true);
+        self.session.replace(Some(session));
+    }
+
+    pub(crate) fn leave(&self) {
+        if self.taken.replace(false)
+            && let Some(session) = self.session.take()
+        {
+            session.leave();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests that wait: for blocks, for stable storage, for a check. They run beside the groups.
+
+use std::sync::Arc;
+
+use base::FsError;
+use store::BlocksError;
+use wire::{Answer, BlockGet, BlockPut, Reply, Request, Retry};
+
+use crate::{
+    driver::{Incoming, Task},
+    error::{Result, describe},
+    ops::blocks::part_ticket,
+    server::{Counters, Shared},
+    session::Session,
+};
+
+/// The task for a request that waits; `None` for all others.
+pub(crate) fn task(
+    shared: &Arc<Shared>,
+    session: &Session,
+    incoming: &Incoming,
+) -> Option<Result<Task>> {
+    let after_write = matches!(incoming.request, Request::Sync);
+    let shared = shared.clone();
+    let connection = incoming.connection.clone();
+    let call = incoming.header.call;
+    let answer = move |shared: &Shared, result: std::result::Result<Reply, Answer>| {
+        let answer = result.map_or_else(|answer| answer, Answer::Done);
+        connection.reply_now(shared, call, &answer);
+    };
+    let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
+        Request::Sync => Box::pin(async move {
+            shared.sync.wait().await;
+            answer(&shared, Ok(Reply::Nothing));
+        }),
+        Request::BlockPut(put) => {
+            if let Err(fault) = may_put(session, put) {
+                return Some(Err(fault));
+            }
+            let put = put.clone();
+            Box::pin(async move {
+                Counters::add(&shared.counters.block_put);
+                let result = shared.blocks.put(put.block, put.data).await;
+                answer(&shared, result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
+            })
+        }
+        Request::BlockGet(get) => {
+            if let Err(fault) = may_get(session, get) {
+                return Some(Err(fault));
+            }
+            let get = get.clone();
+            Box::pin(async move {
+                Counters::add(&shared.counters.block_get);
+                let range = get.part.offset..get.part.offset.saturating_add(get.len);
+                let result = shared.blocks.get(get.part.block, get.part.block_bytes, range).await;
+                answer(&shared, result.map(Reply::Data).map_err(|error| refuse(&error)));
+            })
+        }
+        _ => return None,
+    };
+    Some(Ok(Task { future, after_write }))
+}
+
+/// A session puts only blocks of its own.
+fn may_put(session: &Session, put: &BlockPut) -> Result<()> {
+    if session.read_only() {
+        return Err(FsError::ReadOnly.into());
+    }
+    if put.block.session() != session.id {
+        return Err(FsError::NotPermitted.into());
+    }
+    if put.data.is_empty() || put.data.len() > base::limits::CHUNK_BYTES as usize {
+        return Err(FsError::Invalid.into());
+    }
+    Ok(())
+}
+
+/// A session gets only blocks that it was told of.
+fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
+    let own = get.part.block.session() == session.id;
+    if session.trusted() || own || get.part.ticket == part_ticket(session, get.part.block) {
+        Ok(())
+    } else {
+        Err(FsError::Denied.into())
+    }
+}
+
+fn refuse(error: &BlocksError) -> Answer {
+    match error {
+        // It was replaced while the client read it: the client asks where the contents are now.
+        BlocksError::Missing { .. } => Answer::Retry(Retry::StaleDir),
+        BlocksError::Full(_) => Answer::Failed(FsError::NoSpace),
+        BlocksError::Bounds { .. } => Answer::Failed(FsError::Invalid),
+        other => {
+            tracing::error!(error = describe(other), "a block cannot be read or written");
+            Answer::Failed(FsError::Io)
+        }
+    }
+}

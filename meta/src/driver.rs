@@ -1,0 +1,222 @@
+//! What happens around every operation, once: session, limits, stored answer, transaction, counters.
+
+use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
+
+use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use bytes::Bytes;
+use wire::{Answer, Reply, Request, RequestHeader, Retry};
+
+use crate::{
+    data,
+    error::{Fault, Result},
+    ops,
+    record::{key, system::StoredAnswer},
+    serve::Connection,
+    server::{Counters, Shared},
+    session::{Seen, Session},
+    txn::{After, Caller, Group, Txn},
+};
+
+/// A request that has arrived.
+pub(crate) struct Incoming {
+    pub(crate) connection: Rc<Connection>,
+    pub(crate) header: RequestHeader,
+    pub(crate) request: Request,
+}
+
+/// How execution went.
+pub(crate) enum Outcome {
+    /// The answer is in the connection's buffer.
+    Answered(After),
+    /// The answer comes later, from this task.
+    Async(Task),
+    /// It must be executed again, after the group is written and the lock is free.
+    Again(Fault),
+}
+
+/// Work that waits.
+pub(crate) struct Task {
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+    /// The group must be written before it starts.
+    pub(crate) after_write: bool,
+}
+
+/// Executes one request as a part of `group`.
+pub(crate) fn execute(
+    shared: &Arc<Shared>,
+    group: &mut Group,
+    incoming: &Incoming,
+    now: Time,
+) -> Outcome {
+    let Incoming { connection, header, request } = incoming;
+    if shared.is_halted() {
+        connection.reply(shared, header.call, &Answer::Halted);
+        return Outcome::Answered(After::default());
+    }
+    let result = match request {
+        Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
+        other => match connection.seat.session() {
+            None => Err(Fault::Retry(Retry::NoSession)),
+            Some(session) => return in_session(shared, group, incoming, &session, other, now),
+        },
+    };
+    finish(shared, incoming, result.map(|reply| (reply, After::default())))
+}
+
+fn in_session(
+    shared: &Arc<Shared>,
+    group: &mut Group,
+    incoming: &Incoming,
+    session: &Arc<Session>,
+    request: &Request,
+    now: Time,
+) -> Outcome {
+    let Incoming { connection, header, .. } = incoming;
+    if let Err(fault) = admit(shared, session, header, request, now) {
+        return finish(shared, incoming, Err(fault));
+    }
+    if let Some(future) = data::task(shared, session, incoming) {
+        return match future {
+            Ok(task) => Outcome::Async(task),
+            Err(fault) => finish(shared, incoming, Err(fault)),
+        };
+    }
+    let numbered = request.mutates();
+    if numbered {
+        match session.begin(header.seq, header.unanswered) {
+            Ok(Seen::New) => {}
+            Ok(Seen::Answered(answer)) => {
+                Counters::add(&shared.counters.duplicates_suppressed);
+                connection.reply_encoded(shared, header.call, &answer);
+                return Outcome::Answered(After::default());
+            }
+            Ok(Seen::Echo) => return finish(shared, incoming, Err(Fault::Retry(Retry::Busy))),
+            Err(fault) => return finish(shared, incoming, Err(fault)),
+        }
+    }
+
+    let caller = Caller { cred: &header.cred, session: Some(session) };
+    let mut txn = Txn::new(shared, group, caller, now);
+    let result = ops::run(&mut txn, request).map(|reply| {
+        if numbered { keep_answer(&mut txn, header, session, reply) } else { Kept::No(reply) }
+    });
+    match result {
+        Ok(kept) => {
+            let after = txn.commit();
+            match kept {
+                Kept::Yes(answer) => connection.reply_encoded(shared, header.call, &answer),
+                Kept::No(reply) => connection.reply(shared, header.call, &Answer::Done(reply)),
+            }
+            Outcome::Answered(after)
+        }
+        Err(fault) => {
+            if numbered {
+                match &fault {
+                    // Remembered, though not stored: an echo of it must not succeed where it failed.
+                    Fault::Answer(error) => {
+                        session.answered(header.seq, Answer::Failed(*error).to_vec().into());
+                    }
+                    Fault::Retry(_)
+                    | Fault::Refused(_)
+                    | Fault::Locked(_)
+                    | Fault::WriteFirst
+                    | Fault::Halt(_) => session.not_executed(header.seq),
+                }
+            }
+            finish(shared, incoming, Err(fault))
+        }
+    }
+}
+
+enum Kept {
+    Yes(Bytes),
+    No(Reply),
+}
+
+/// Stores the answer in the batch of its effect.
+fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, reply: Reply) -> Kept {
+    let answer = Bytes::from(Answer::Done(reply).to_vec());
+    let slot = u16::try_from(header.seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits");
+    let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
+    let stored = StoredAnswer { seq: header.seq, answer: answer.clone() };
+    txn.put(key::answer(shard, session.id, slot), &stored);
+    session.answered(header.seq, answer.clone());
+    Kept::Yes(answer)
+}
+
+const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
+
+/// Whether the request may be executed at all.
+fn admit(
+    shared: &Shared,
+    session: &Session,
+    header: &RequestHeader,
+    request: &Request,
+    now: Time,
+) -> Result<()> {
+    session.heard();
+    let mutates = request.mutates();
+    session.admit(&header.cred, mutates, now)?;
+    if mutates && header.seq == Seq(0) {
+        return Err(Fault::Refused("a change without a request number".into()));
+    }
+    let administrative =
+        matches!(request, Request::Status | Request::FsckStart(_) | Request::FsckPoll(_));
+    if administrative && !session.administers() {
+        return Err(FsError::NotPermitted.into());
+    }
+    if header.epoch < shared.map.epoch {
+        return Err(Fault::Retry(Retry::Moved(shared.map.clone())));
+    }
+    if header.cache_version != 0
+        && let Some(events) = shared.invalidations.since(header.cache_version)
+    {
+        return Err(Fault::Retry(Retry::StaleCache(events)));
+    }
+    Ok(())
+}
+
+/// Answers, unless it must be run again.
+fn finish(shared: &Shared, incoming: &Incoming, result: Result<(Reply, After)>) -> Outcome {
+    let (answer, after) = match result {
+        Ok((reply, after)) => (Answer::Done(reply), after),
+        Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => return Outcome::Again(fault),
+        Err(fault) => (answer_of(shared, fault), After::default()),
+    };
+    incoming.connection.reply(shared, incoming.header.call, &answer);
+    Outcome::Answered(after)
+}
+
+/// What a client is told.
+pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
+    match fault {
+        Fault::Answer(error) => Answer::Failed(error),
+        Fault::Retry(retry) => Answer::Retry(retry),
+        Fault::Refused(reason) => Answer::Refused(reason),
+        Fault::Locked(_) | Fault::WriteFirst => Answer::Retry(Retry::Busy),
+        Fault::Halt(reason) => {
+            shared.halt(&reason);
+            Answer::Halted
+        }
+    }
+}
+
+/// Forgets a session: its record and its stored answers. Its opens are released.
+pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let shared = txn.shared;
+    let mut answers = Vec::new();
+    for shard in (0..shared.config.shards).map(ShardId) {
+        answers.extend(txn.scan_prefix(&key::answers(shard, session), usize::MAX)?);
+    }
+    for (key, _) in answers {
+        txn.delete(key);
+    }
+    txn.delete(key::session(session));
+    shared.sessions.lock().remove(&session);
+    let closed = shared.opens.end_session(session);
+    txn.reclaim.extend(closed);
+    if shared.opens.claimed(session) {
+        shared.backlog.sweep();
+    }
+    Ok(())
+}

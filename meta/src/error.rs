@@ -1,0 +1,85 @@
+//! How an operation can end other than well.
+
+use base::{DecodeError, FsError};
+use wire::Retry;
+
+/// The result of an operation's step.
+pub(crate) type Result<T> = std::result::Result<T, Fault>;
+
+/// Why an operation did not succeed. Nothing it did is kept.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The file system's own answer; the application sees its errno.
+    Answer(FsError),
+    /// Ask again, where and when the reason says.
+    Retry(Retry),
+    /// The request itself is not allowed, in words.
+    Refused(String),
+    /// Another core holds the lock: run it again when the lock is free.
+    Locked(u64),
+    /// It must see what this group has not written yet: run it again after the group's write.
+    WriteFirst,
+    /// This server can no longer vouch for its data and stops serving.
+    Halt(String),
+}
+
+impl From<FsError> for Fault {
+    fn from(error: FsError) -> Fault {
+        Fault::Answer(error)
+    }
+}
+
+impl From<store::Error> for Fault {
+    fn from(error: store::Error) -> Fault {
+        match error {
+            // A block of the store that cannot be read: this file is broken, everything else works.
+            store::Error::Corrupt(reason) => {
+                tracing::error!(reason, "the store is damaged; run `pando fsck`");
+                Fault::Answer(FsError::Io)
+            }
+            error @ (store::Error::Io(_)
+            | store::Error::Full(_)
+            | store::Error::InUse(_)
+            | store::Error::Version { .. }
+            | store::Error::Unordered) => Fault::Halt(describe(&error)),
+        }
+    }
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Fault {
+        tracing::error!(%error, "a record is damaged; run `pando fsck`");
+        Fault::Answer(FsError::Io)
+    }
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no file system in the engine.
+    #[error("not formatted; run `pando format` first")]
+    NotFormatted,
+    /// A record that everything depends on cannot be read.
+    #[error("a system record is damaged")]
+    Damaged(#[from] DecodeError),
+    /// The engine failed.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// Why a server stopped serving.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("server halted: {0}")]
+pub struct Problem(pub String);

@@ -1,0 +1,90 @@
+//! The invalidation list: which directories were moved or changed permissions, in order.
+//!
+//! Clients cache what they resolved and are not told of changes; a request that stands on a cached path
+//! carries the version it was resolved at, and is refused when the list has something newer (InfiniFS §3.4,
+//! lazy invalidation). The list is bounded; who is behind its start drops the whole cache.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use base::DirId;
+use parking_lot::Mutex;
+use wire::CacheEvents;
+
+const EVENTS_MAX: usize = 10_000;
+
+/// The list. Its first version is drawn at start, so that no version of an earlier run is current.
+pub(crate) struct Invalidations {
+    version: AtomicU64,
+    /// The events that led to the present version, oldest first.
+    events: Mutex<VecDeque<DirId>>,
+}
+
+impl Invalidations {
+    pub(crate) fn new(version: u64) -> Invalidations {
+        Invalidations { version: AtomicU64::new(version), events: Mutex::default() }
+    }
+
+    /// The present version.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Adds events; called before the operation that caused them is answered.
+    pub(crate) fn add(&self, dirs: &[DirId]) {
+        if dirs.is_empty() {
+            return;
+        }
+        let mut events = self.events.lock();
+        events.extend(dirs);
+        while events.len() > EVENTS_MAX {
+            events.pop_front();
+        }
+        self.version.fetch_add(dirs.len() as u64, Ordering::AcqRel);
+    }
+
+    /// What happened since `version`; `None` when nothing did.
+    pub(crate) fn since(&self, version: u64) -> Option<CacheEvents> {
+        if version == self.version() {
+            return None;
+        }
+        let events = self.events.lock();
+        let now = self.version();
+        let missed = now.checked_sub(version).and_then(|missed| usize::try_from(missed).ok());
+        match missed {
+            Some(missed) if missed <= events.len() => Some(CacheEvents {
+                version: now,
+                reset: false,
+                dirs: events.iter().skip(events.len() - missed).copied().collect(),
+            }),
+            Some(_) | None => Some(CacheEvents { version: now, reset: true, dirs: Vec::new() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_exactly_what_it_missed() {
+        let list = Invalidations::new(100);
+        assert_eq!(list.since(100), None);
+        list.add(&[DirId(7), DirId(8)]);
+        list.add(&[DirId(9)]);
+        let events = list.since(101).unwrap();
+        assert_eq!((events.version, events.reset), (103, false));
+        assert_eq!(events.dirs, [DirId(8), DirId(9)]);
+    }
+
+    #[test]
+    fn a_client_of_another_run_or_far_behind_drops_everything() {
+        let list = Invalidations::new(100);
+        assert!(list.since(99).unwrap().reset);
+        assert!(list.since(101).unwrap().reset);
+        list.add(&vec![DirId(1); EVENTS_MAX + 1]);
+        assert!(list.since(100).unwrap().reset);
+    }
+}

@@ -1,0 +1,32 @@
+//! The metadata server.
+//!
+//! [`format()`] makes a file system in an empty engine; [`Server::open`] serves one; each core runs
+//! [`Core::run`] and is handed connections. It is called by `cli`, and by `lab` in a simulated world; it
+//! opens no socket or file, reads no clock and starts no thread of its own.
+//!
+//! One request goes in a straight line: `serve` (bytes to messages) → `core` (a group of requests, one
+//! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
+
+mod compact;
+mod core;
+mod data;
+mod driver;
+mod error;
+mod format;
+mod fsck;
+mod invalidation;
+mod lock;
+mod opens;
+mod ops;
+mod reclaim;
+mod record;
+mod serve;
+mod server;
+mod session;
+mod sync;
+mod txn;
+
+pub use core::Core;
+pub use error::{OpenError, Problem};
+pub use format::{FormatError, FormatOptions, format};
+pub use server::{Durability, Offload, Server, ServerOptions, Space};

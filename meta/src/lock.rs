@@ -1,0 +1,107 @@
+//! The lock table that all cores of a server share.
+//!
+//! A core locks what its group of requests changes: a directory (its entries and content record), an
+//! inode, or all directory renames at once. It holds the locks until the group's write is done, and never
+//! waits for one while it holds any: a core that meets a lock writes its group, which frees its own locks,
+//! and only then waits. So nobody waits for somebody who waits.
+
+use base::{DirId, HashMap, Ino};
+use parking_lot::{Condvar, Mutex};
+
+const STRIPES: usize = 64;
+
+/// What can be locked, as a number. Two things with one number only exclude each other needlessly.
+pub(crate) type LockId = u64;
+
+/// Taken by renames of directories: they may not overlap, or two of them could make a loop.
+pub(crate) const DIRECTORY_RENAME: LockId = 1;
+
+pub(crate) fn dir_lock(dir: DirId) -> LockId {
+    let folded = dir.0 ^ (dir.0 >> 64);
+    (u64::try_from(folded & u128::from(u64::MAX)).expect("masked") << 1).max(2)
+}
+
+pub(crate) fn ino_lock(ino: Ino) -> LockId {
+    (ino.0 << 1) | 1
+}
+
+/// The table.
+pub(crate) struct LockTable {
+    /// With one core nobody can be in the way, and locking costs nothing.
+    shared: bool,
+    stripes: Vec<Stripe>,
+}
+
+#[derive(Default)]
+struct Stripe {
+    owners: Mutex<HashMap<LockId, usize>>,
+    freed: Condvar,
+}
+
+impl LockTable {
+    pub(crate) fn new(cores: usize) -> LockTable {
+        LockTable { shared: cores > 1, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+    }
+
+    fn stripe(&self, lock: LockId) -> &Stripe {
+        let mixed = lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        &self.stripes[usize::try_from(mixed).expect("six bits")]
+    }
+
+    /// Takes `lock` for `core`; `true` if it was free, `None` if `core` has it already.
+    pub(crate) fn try_lock(&self, lock: LockId, core: usize) -> Result<Option<LockId>, LockId> {
+        if !self.shared {
+            return Ok(None);
+        }
+        let mut owners = self.stripe(lock).owners.lock();
+        match owners.get(&lock) {
+            None => {
+                owners.insert(lock, core);
+                Ok(Some(lock))
+            }
+            Some(owner) if *owner == core => Ok(None),
+            Some(_) => Err(lock),
+        }
+    }
+
+    /// Frees what a core's group held.
+    pub(crate) fn unlock_all(&self, locks: &mut Vec<LockId>) {
+        for lock in locks.drain(..) {
+            let stripe = self.stripe(lock);
+            stripe.owners.lock().remove(&lock);
+            stripe.freed.notify_all();
+        }
+    }
+
+    /// Blocks this thread until `lock` is free. The caller holds no lock, and those who do never wait.
+    pub(crate) fn wait(&self, lock: LockId) {
+        let stripe = self.stripe(lock);
+        let mut owners = stripe.owners.lock();
+        while owners.contains_key(&lock) {
+            stripe.freed.wait(&mut owners);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_keeps_other_cores_out_until_its_group_is_written() {
+        let table = LockTable::new(2);
+        let mut held = Vec::from_iter(table.try_lock(7, 0).unwrap());
+        assert_eq!(table.try_lock(7, 0), Ok(None));
+        assert_eq!(table.try_lock(7, 1), Err(7));
+        table.unlock_all(&mut held);
+        table.wait(7);
+        assert_eq!(table.try_lock(7, 1), Ok(Some(7)));
+    }
+
+    #[test]
+    fn directories_and_inodes_have_locks_of_their_own() {
+        assert_ne!(dir_lock(DirId(5)), ino_lock(Ino(5)));
+        assert_ne!(ino_lock(Ino(0)), DIRECTORY_RENAME + 1);
+        assert!(dir_lock(DirId(0)) > DIRECTORY_RENAME);
+    }
+}

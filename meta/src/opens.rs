@@ -1,0 +1,147 @@
+//! Which session has which file open.
+//!
+//! Held in memory by the server of the files' names. After a restart it is empty, and the sessions that
+//! were there before claim their opens again; until all have, or their leases have ended, any file may be
+//! open.
+
+use base::{HashMap, HashSet, Ino, SessionId};
+use parking_lot::Mutex;
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Opens {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// For each open file the sessions that have it, each with the number of its latest open.
+    files: HashMap<Ino, Vec<(SessionId, u64)>>,
+    sessions: HashMap<SessionId, HashSet<Ino>>,
+    /// Sessions of before the restart that have not claimed yet.
+    unclaimed: HashSet<SessionId>,
+}
+
+impl Opens {
+    /// Waits for the claims of these sessions.
+    pub(crate) fn await_claims(&self, sessions: impl Iterator<Item = SessionId>) {
+        self.state.lock().unclaimed.extend(sessions);
+    }
+
+    /// A session has claimed all it had, or has ended. `true` when it was the last one waited for.
+    pub(crate) fn claimed(&self, session: SessionId) -> bool {
+        let mut state = self.state.lock();
+        state.unclaimed.remove(&session) && state.unclaimed.is_empty()
+    }
+
+    /// Whether claims are still waited for.
+    pub(crate) fn in_grace(&self) -> bool {
+        !self.state.lock().unclaimed.is_empty()
+    }
+
+    /// `session` opens `ino`, with its number for this open.
+    pub(crate) fn open(&self, ino: Ino, session: SessionId, number: u64) {
+        let mut state = self.state.lock();
+        state.sessions.entry(session).or_default().insert(ino);
+        let holders = state.files.entry(ino).or_default();
+        match holders.iter_mut().find(|(holder, _)| *holder == session) {
+            Some((_, latest)) => *latest = number.max(*latest),
+            None => holders.push((session, number)),
+        }
+    }
+
+    /// `session` has closed `ino`, unless it has opened it again since open `number`. `true` when nobody has
+    /// it open any more.
+    pub(crate) fn release(&self, ino: Ino, session: SessionId, number: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(holders) = state.files.get_mut(&ino) else { return false };
+        let before = holders.len();
+        holders.retain(|(holder, latest)| *holder != session || *latest > number);
+        if holders.len() == before {
+            return false;
+        }
+        let closed = holders.is_empty();
+        if closed {
+            state.files.remove(&ino);
+        }
+        if let Some(inos) = state.sessions.get_mut(&session) {
+            inos.remove(&ino);
+        }
+        closed
+    }
+
+    /// A session has ended; the files that nobody has open any more.
+    pub(crate) fn end_session(&self, session: SessionId) -> Vec<Ino> {
+        let mut state = self.state.lock();
+        let mut inos: Vec<Ino> = state.sessions.remove(&session).into_iter().flatten().collect();
+        inos.sort_unstable();
+        inos.retain(|ino| {
+            let Some(holders) = state.files.get_mut(ino) else { return false };
+            holders.retain(|(holder, _)| *holder != session);
+            let closed = holders.is_empty();
+            if closed {
+                state.files.remove(ino);
+            }
+            closed
+        });
+        inos
+    }
+
+    /// Whether `session` has `ino` open.
+    pub(crate) fn has(&self, ino: Ino, session: SessionId) -> bool {
+        let state = self.state.lock();
+        state
+            .files
+            .get(&ino)
+            .is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == session))
+    }
+
+    /// Whether anybody has `ino` open, or may have and not have said so yet.
+    pub(crate) fn maybe_open(&self, ino: Ino) -> bool {
+        let state = self.state.lock();
+        !state.unclaimed.is_empty() || state.files.contains_key(&ino)
+    }
+
+    /// How many files a session has open.
+    pub(crate) fn count(&self, session: SessionId) -> u64 {
+        self.state.lock().sessions.get(&session).map_or(0, |inos| inos.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+
+    #[test]
+    fn a_file_is_closed_when_its_last_session_closes_it() {
+        let opens = Opens::default();
+        opens.open(Ino(5), A, 1);
+        opens.open(Ino(5), B, 1);
+        assert!(!opens.release(Ino(5), A, 1));
+        assert!(opens.maybe_open(Ino(5)));
+        assert_eq!(opens.end_session(B), [Ino(5)]);
+        assert!(!opens.maybe_open(Ino(5)));
+    }
+
+    #[test]
+    fn a_release_older_than_the_latest_open_does_nothing() {
+        let opens = Opens::default();
+        opens.open(Ino(5), A, 2);
+        assert!(!opens.release(Ino(5), A, 1));
+        assert!(opens.has(Ino(5), A));
+        assert!(opens.release(Ino(5), A, 2));
+    }
+
+    #[test]
+    fn until_all_have_claimed_any_file_may_be_open() {
+        let opens = Opens::default();
+        opens.await_claims([A, B].into_iter());
+        assert!(opens.maybe_open(Ino(9)));
+        assert!(!opens.claimed(A));
+        assert!(opens.claimed(B));
+        assert!(!opens.maybe_open(Ino(9)));
+    }
+}

@@ -1,0 +1,118 @@
+//! The operations, a file each: read, check, write. What goes around them is in `driver`.
+
+pub(crate) mod blocks;
+mod create;
+pub(crate) mod hello;
+mod info;
+mod link;
+mod lookup;
+mod mkdir;
+mod open;
+mod readdir;
+mod rename;
+mod rmdir;
+mod session;
+mod setattr;
+mod stat;
+mod symlink;
+mod unlink;
+mod write;
+mod xattr;
+
+use std::sync::atomic::AtomicU64;
+
+use wire::{Reply, Request};
+
+use crate::{error::Result, server::Counters, txn::Txn};
+
+/// Runs the operation that a request asks for.
+pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
+    let counters = &txn.shared.counters;
+    let count = |counter: &AtomicU64| Counters::add(counter);
+    match request {
+        Request::Lookup(req) => {
+            count(&counters.lookup);
+            lookup::run(txn, req).map(Reply::Entry)
+        }
+        Request::Walk(req) => {
+            count(&counters.lookup);
+            lookup::walk(txn, req).map(Reply::Walked)
+        }
+        Request::Getattr(req) => {
+            count(&counters.getattr);
+            stat::run(txn, req).map(Reply::Attr)
+        }
+        Request::Setattr(req) => {
+            count(&counters.setattr);
+            setattr::run(txn, req).map(Reply::Attr)
+        }
+        Request::Create(req) => {
+            count(&counters.create);
+            create::run(txn, req).map(Reply::Created)
+        }
+        Request::Mkdir(req) => {
+            count(&counters.mkdir);
+            mkdir::run(txn, req).map(Reply::Entry)
+        }
+        Request::Symlink(req) => {
+            count(&counters.symlink);
+            symlink::run(txn, req).map(Reply::Entry)
+        }
+        Request::Link(req) => {
+            count(&counters.link);
+            link::run(txn, req).map(Reply::Entry)
+        }
+        Request::Unlink(req) => {
+            count(&counters.unlink);
+            unlink::run(txn, req).map(Reply::Attr)
+        }
+        Request::Rmdir(req) => {
+            count(&counters.rmdir);
+            rmdir::run(txn, req).map(Reply::Ino)
+        }
+        Request::Rename(req) => {
+            count(&counters.rename);
+            rename::run(txn, req).map(Reply::Ino)
+        }
+        Request::Readdir(req) => {
+            count(&counters.readdir);
+            readdir::run(txn, req).map(Reply::Page)
+        }
+        Request::Open(req) => {
+            count(&counters.open);
+            open::run(txn, req).map(Reply::Opened)
+        }
+        Request::Release(req) => session::release(txn, req).map(|()| Reply::Nothing),
+        Request::Claim(req) => session::claim(txn, req).map(|()| Reply::Nothing),
+        Request::Ping => Ok(Reply::Nothing),
+        Request::Bye => session::bye(txn).map(|()| Reply::Nothing),
+        Request::Statfs => Ok(Reply::Statfs(session::statfs(txn))),
+        Request::Write(req) => {
+            count(&counters.write);
+            write::run(txn, req).map(Reply::Written)
+        }
+        Request::BlockMap(req) => {
+            count(&counters.block_map);
+            blocks::run(txn, req).map(Reply::BlockMapped)
+        }
+        Request::Setxattr(req) => {
+            count(&counters.xattr);
+            xattr::set(txn, req).map(|()| Reply::Nothing)
+        }
+        Request::Xattrs(req) => {
+            count(&counters.xattr);
+            xattr::list(txn, req).map(Reply::Xattrs)
+        }
+        Request::Removexattr(req) => {
+            count(&counters.xattr);
+            xattr::remove(txn, req).map(|()| Reply::Nothing)
+        }
+        Request::Status => Ok(Reply::Status(txn.shared.status())),
+        Request::FsckStart(req) => crate::fsck::start(txn.shared, *req).map(Reply::Job),
+        Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
+        Request::Info(req) => info::run(txn, req).map(Reply::Lines),
+        Request::Hello(_) | Request::Sync | Request::BlockPut(_) | Request::BlockGet(_) => {
+            unreachable!("the driver answers these itself")
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `create`: make a file or a special file, and open it if that is asked.
+//!
+//! The inode is embedded in its entry, and born on the shard of its directory: one shard, one batch.
+//!
+//! Cost: two locked reads (one of them, for the name, mostly answered by the bloom filter) and one batch of
+//! two puts and the stored answer.
+//! POSIX: open(2) with `O_CREAT`, mknod(2). EEXIST when the name is taken and `exclusive` was asked.
+
+use base::{
+    Access, FileKind, FsError,
+    attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID},
+};
+use bytes::Bytes;
+use wire::{Create, Created};
+
+use super::open;
+use crate::{
+    error::Result,
+    record::{Contents, EntryRecord, Inode, Times, Xattrs},
+    txn::{Dir, Txn, show_inode},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
+    let mut dir = txn.dir_locked(&req.dir)?;
+    if let Some(found) = txn.entry(&dir, &req.name)? {
+        if req.exclusive {
+            txn.dir_permits(&dir, Access::EXECUTE)?;
+            return Err(FsError::Exists.into());
+        }
+        txn.dir_permits(&dir, Access::EXECUTE)?;
+        return Ok(Created { entry: txn.show(&found)?, existed: true, opened: None });
+    }
+    txn.dir_permits(&dir, Access::CHANGE)?;
+    let contents = match req.kind {
+        FileKind::File => Contents::Inline(Bytes::new()),
+        FileKind::Fifo | FileKind::Socket => Contents::Device(0),
+        FileKind::CharDevice | FileKind::BlockDevice => {
+            if txn.checks() && !txn.caller.cred.is_root() {
+                return Err(FsError::NotPermitted.into());
+            }
+            Contents::Device(req.rdev)
+        }
+        FileKind::Directory | FileKind::Symlink => return Err(FsError::Invalid.into()),
+    };
+    let inode = new_inode(txn, &dir, req.kind, req.mode, contents)?;
+
+    // Race: `dir` is locked until we commit, so no rmdir can leave the name without a directory, and no other
+    // create can take it.
+    txn.put_entry(&dir, &req.name, &EntryRecord::Node(inode.clone()));
+    dir.content.entries += 1;
+    txn.touch(&mut dir);
+    txn.put_dir(&dir);
+    let opened = match req.open {
+        Some(number) => Some(open::opened(txn, &inode, number)?),
+        None => None,
+    };
+    Ok(Created { entry: show_inode(&inode), existed: false, opened })
+}
+
+/// A new inode in `dir`, with the owner and group that POSIX gives it.
+pub(crate) fn new_inode(
+    txn: &mut Txn<'_>,
+    dir: &Dir,
+    kind: FileKind,
+    mode: u32,
+    contents: Contents,
+) -> Result<Inode> {
+    let cred = txn.caller.cred;
+    let inherits = dir.content.mode & MODE_SETGID != 0;
+    let gid = if inherits { dir.content.gid } else { cred.gid };
+    let mut mode = mode & MODE_BITS;
+    // As Linux: who is not of the group may not make an executable that acts as it.
+    let acts = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
+    if acts && inherits && txn.checks() && !cred.is_root() && !cred.in_group(gid) {
+        mode &= !MODE_SETGID;
+    }
+    let shard = txn.shard(dir.content.home);
+    Ok(Inode {
+        ino: txn.new_ino(shard)?,
+        kind,
+        mode,
+        uid: cred.uid,
+        gid,
+        nlink: 1,
+        size: 0,
+        allocated: 0,
+        times: Times::born(txn.now),
+        moved: false,
+        xattrs: Xattrs::NONE,
+        contents,
+    })
+}

@@ -1,0 +1,105 @@
+//! `info`: what `pando info` prints: where something is and how it is kept.
+
+use base::{DirId, FsError};
+use wire::{Info, SliceSource};
+
+use crate::{
+    error::Result,
+    record::{ChunkRecord, Content, Contents, key},
+    txn::{Dir, Located, Node, Place, Txn},
+};
+
+/// How many chunks are described.
+const CHUNKS_SHOWN: usize = 16;
+
+type Lines = Vec<(String, String)>;
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Info) -> Result<Lines> {
+    match txn.node(&req.node)? {
+        Node::Dir(dir) => directory(txn, &dir),
+        Node::File(file) => other(txn, &file),
+    }
+}
+
+fn line(lines: &mut Lines, name: &str, value: impl ToString) {
+    lines.push((name.to_owned(), value.to_string()));
+}
+
+fn server(txn: &Txn<'_>, shard: base::ShardId) -> String {
+    let map = &txn.shared.map;
+    map.server_of(shard).map_or_else(String::new, |server| map.servers[usize::from(server)].clone())
+}
+
+fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
+    let content = &dir.content;
+    let shard = txn.shard(content.home);
+    let mut lines = Lines::new();
+    line(&mut lines, "kind", "directory");
+    line(&mut lines, "ino", content.ino);
+    line(&mut lines, "dir_id", dir.id);
+    line(&mut lines, "name_version", content.birth_version);
+    line(&mut lines, "home", content.home);
+    line(&mut lines, "shard", shard.0);
+    line(&mut lines, "server", server(txn, shard));
+    line(&mut lines, "entries", content.entries);
+    line(&mut lines, "subdirectories", content.subdirs);
+    line(&mut lines, "path", path(txn, dir.id, content.clone())?);
+    Ok(lines)
+}
+
+fn other(txn: &Txn<'_>, file: &Located) -> Result<Lines> {
+    let inode = &file.inode;
+    let mut lines = Lines::new();
+    line(&mut lines, "kind", format!("{:?}", inode.kind).to_lowercase());
+    line(&mut lines, "ino", inode.ino);
+    line(&mut lines, "links", inode.nlink);
+    let shard = match &file.place {
+        Place::Entry(at) => txn.shard(at.home),
+        Place::Slot => inode.ino.shard(),
+    };
+    line(&mut lines, "shard", shard.0);
+    line(&mut lines, "server", server(txn, shard));
+    match &inode.contents {
+        Contents::Inline(data) => {
+            line(&mut lines, "contents", format!("inline bytes={}", data.len()))
+        }
+        Contents::Target(target) => line(&mut lines, "target", target.escape_ascii()),
+        Contents::Device(rdev) => line(&mut lines, "device", rdev),
+        Contents::Blocks => {
+            line(&mut lines, "contents", format!("blocks allocated={}", inode.allocated));
+            for (key, value) in txn.scan_prefix(&key::chunks(inode.ino), CHUNKS_SHOWN)? {
+                let record = <ChunkRecord as crate::record::Record>::from_record(&value)?;
+                if let Some((_, chunk)) = key::parse_chunk(&key) {
+                    line(&mut lines, &format!("chunk {chunk}"), describe(&record));
+                }
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn describe(record: &ChunkRecord) -> String {
+    let slices = record.slices.iter().map(|slice| {
+        let range = format!("{}+{}", slice.start, slice.len);
+        match &slice.source {
+            SliceSource::Embedded(_) => format!("{range} embedded"),
+            SliceSource::Zeros => format!("{range} zeros"),
+            SliceSource::Block(part) => format!("{range} block {}", part.block),
+        }
+    });
+    slices.collect::<Vec<_>>().join(", ")
+}
+
+/// The directory's path, by its back pointers.
+fn path(txn: &Txn<'_>, id: DirId, content: Content) -> Result<String> {
+    let mut names = Vec::new();
+    let (mut id, mut content) = (id, content);
+    while id != DirId::ROOT {
+        names.push(content.name.as_ref().map_or_else(String::new, ToString::to_string));
+        id = content.parent;
+        let key = txn.content_key(content.parent_home, id);
+        content = txn.get(&key)?.ok_or(FsError::Stale)?;
+    }
+    names.reverse();
+    Ok(format!("/{}", names.join("/")))
+}

@@ -1,0 +1,57 @@
+//! `link`: give an existing file one more name.
+//!
+//! The inode leaves its entry for its slot on the shard of birth, and both names point there.
+//!
+//! Cost: three locked reads and one batch of up to five puts.
+//! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK.
+
+use base::{Access, FsError, limits::LINKS_MAX};
+use wire::{Entry, Link, NodeRef};
+
+use crate::{
+    error::Result,
+    record::EntryRecord,
+    txn::{Place, Txn, show_inode},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
+    let NodeRef::File(file) = &req.target else {
+        return Err(FsError::NotPermitted.into());
+    };
+    let mut dir = txn.dir_locked(&req.dir)?;
+    // The old name becomes a pointer: its directory must stay as it is meanwhile.
+    txn.lock(crate::lock::dir_lock(file.dir.id))?;
+    let mut target = txn.file_locked(file)?;
+    if let Place::Entry(at) = &target.place {
+        // It may have been found elsewhere than under the name we were given.
+        let elsewhere = at.dir;
+        txn.lock(crate::lock::dir_lock(elsewhere))?;
+        target = txn.file_locked(file)?;
+    }
+    if txn.entry(&dir, &req.name)?.is_some() {
+        txn.dir_permits(&dir, Access::EXECUTE)?;
+        return Err(FsError::Exists.into());
+    }
+    txn.dir_permits(&dir, Access::CHANGE)?;
+    if target.inode.nlink == 0 {
+        return Err(FsError::NotFound.into());
+    }
+    if target.inode.nlink >= LINKS_MAX {
+        return Err(FsError::TooManyLinks.into());
+    }
+
+    let ino = target.inode.ino;
+    if let Place::Entry(at) = target.place.clone() {
+        txn.move_inode(&mut target, Place::Slot)?;
+        let key = txn.name_key(at.home, at.dir, &at.name, crate::record::key::Part::Main);
+        txn.put(key, &EntryRecord::Link(ino));
+    }
+    target.inode.nlink += 1;
+    target.inode.times.ctime = txn.now;
+    txn.put_inode(&target);
+    txn.put_entry(&dir, &req.name, &EntryRecord::Link(ino));
+    dir.content.entries += 1;
+    txn.touch(&mut dir);
+    txn.put_dir(&dir);
+    Ok(show_inode(&target.inode))
+}

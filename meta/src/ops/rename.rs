@@ -1,0 +1,275 @@
+//! `rename`: move an entry, over an existing one, only to a free name, or in exchange for another.
+//!
+//! A directory keeps its id: only its access record moves, and its back pointer changes. A file's inode moves
+//! along with its name, and leaves word at its shard of birth. All shards are in one store, so all of it is
+//! one batch; renames of directories are serialised, so that no two of them can make a loop.
+//!
+//! Cost: four to eight locked reads, one more for each directory above the target when a directory changes
+//! its parent, and one batch.
+//! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST.
+
+use base::{Access as Permission, DirId, EntryName, FsError, Ino, NameVersion};
+use wire::{Rename, RenameMode};
+
+use super::{rmdir, unlink};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{Access, EntryRecord, Location, RenameList, XattrSet, key::Part},
+    txn::{Dir, Located, Place, Txn},
+};
+
+/// The directories of a rename: one, or two.
+struct Sides {
+    from: Dir,
+    /// `None` when both names are in `from`.
+    to: Option<Dir>,
+}
+
+impl Sides {
+    fn to(&self) -> &Dir {
+        self.to.as_ref().unwrap_or(&self.from)
+    }
+
+    fn to_mut(&mut self) -> &mut Dir {
+        self.to.as_mut().unwrap_or(&mut self.from)
+    }
+}
+
+/// An entry on its way, lifted from its old place.
+enum Moving {
+    Dir(Access),
+    File { located: Located, link: bool, xattrs: Option<XattrSet> },
+}
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
+    let mut sides = sides_locked(txn, req)?;
+    let source = txn.entry(&sides.from, &req.from_name)?.ok_or(FsError::NotFound)?;
+    let target = txn.entry(sides.to(), &req.to_name)?;
+    permit(txn, &sides, req, &source, target.as_ref())?;
+
+    match (req.mode, &target) {
+        (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
+        (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
+        // Two names of one file: POSIX says that nothing happens.
+        (_, Some(target)) if target.ino() == source.ino() => return Ok(source.ino()),
+        (RenameMode::Replace | RenameMode::NoReplace, _) => {
+            if let Some(target) = &target {
+                replace(txn, &mut sides, req, &source, target)?;
+            }
+            let moving = lift(txn, &sides.from, &req.from_name, &source)?;
+            txn.delete_entry(&sides.from, &req.from_name);
+            sides.from.content.entries -= 1;
+            settle(txn, &mut sides, moving, &req.to_name, true)?;
+            sides.to_mut().content.entries += 1;
+        }
+        (RenameMode::Exchange, Some(target)) => {
+            let forth = lift(txn, &sides.from, &req.from_name, &source)?;
+            let back = lift(txn, sides.to(), &req.to_name, target)?;
+            settle(txn, &mut sides, forth, &req.to_name, true)?;
+            settle(txn, &mut sides, back, &req.from_name, false)?;
+        }
+    }
+    txn.touch(&mut sides.from);
+    if let Some(to) = &mut sides.to {
+        txn.touch(to);
+        txn.put_dir(to);
+    }
+    txn.put_dir(&sides.from);
+    Ok(source.ino())
+}
+
+fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
+    let from = txn.dir_locked(&req.from_dir)?;
+    let to = if req.from_dir.same(&req.to_dir) { None } else { Some(txn.dir_locked(&req.to_dir)?) };
+    Ok(Sides { from, to })
+}
+
+/// Everything that may forbid it.
+fn permit(
+    txn: &mut Txn<'_>,
+    sides: &Sides,
+    req: &Rename,
+    source: &EntryRecord,
+    target: Option<&EntryRecord>,
+) -> Result<()> {
+    txn.dir_permits(&sides.from, Permission::CHANGE)?;
+    txn.dir_permits(sides.to(), Permission::CHANGE)?;
+    moves_within_the_tree(txn, sides.to(), &sides.from, source)?;
+    if req.mode == RenameMode::Exchange
+        && let Some(target) = target
+    {
+        moves_within_the_tree(txn, &sides.from, sides.to(), target)?;
+    } else if let Some(EntryRecord::Dir(access)) = target {
+        // The source is in a directory that would be replaced: it is not empty.
+        txn.lock(lock::DIRECTORY_RENAME)?;
+        if txn.is_within(&sides.from, access.id)? {
+            return Err(FsError::NotEmpty.into());
+        }
+    }
+    for (dir, name, entry) in
+        [(&sides.from, &req.from_name, Some(source)), (sides.to(), &req.to_name, target)]
+    {
+        let Some(entry) = entry else { continue };
+        let owner = owner(txn, dir, name, entry)?;
+        txn.removal_permits(dir, owner)?;
+    }
+    Ok(())
+}
+
+/// A directory that gets a new parent may not go below itself, and its `..` must be the caller's to change.
+fn moves_within_the_tree(
+    txn: &mut Txn<'_>,
+    to: &Dir,
+    from: &Dir,
+    moved: &EntryRecord,
+) -> Result<()> {
+    let EntryRecord::Dir(access) = moved else { return Ok(()) };
+    if to.id == from.id {
+        return Ok(());
+    }
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    if txn.is_within(to, access.id)? {
+        return Err(FsError::Invalid.into());
+    }
+    let child = txn.child_locked(access)?;
+    txn.dir_permits(&child, Permission::WRITE)
+}
+
+fn owner(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<u32> {
+    match entry {
+        EntryRecord::Dir(access) => Ok(access.uid),
+        EntryRecord::Node(inode) => Ok(inode.uid),
+        EntryRecord::Link(ino) => Ok(txn.entry_inode_locked(dir, name, *ino)?.inode.uid),
+    }
+}
+
+/// Removes what stands in the way.
+fn replace(
+    txn: &mut Txn<'_>,
+    sides: &mut Sides,
+    req: &Rename,
+    source: &EntryRecord,
+    target: &EntryRecord,
+) -> Result<()> {
+    match (source, target) {
+        (EntryRecord::Dir(_), EntryRecord::Dir(access)) => {
+            let child = txn.child_locked(access)?;
+            if child.content.entries > 0 {
+                return Err(FsError::NotEmpty.into());
+            }
+            rmdir::remove(txn, &child)?;
+            sides.to_mut().content.subdirs -= 1;
+            txn.delete_entry(sides.to(), &req.to_name);
+        }
+        (EntryRecord::Dir(_), _) => return Err(FsError::NotDirectory.into()),
+        (_, EntryRecord::Dir(_)) => return Err(FsError::IsDirectory.into()),
+        _ => {
+            unlink::remove(txn, sides.to(), &req.to_name, target)?;
+        }
+    }
+    sides.to_mut().content.entries -= 1;
+    Ok(())
+}
+
+/// Takes an entry, with what belongs to it, from its old place.
+fn lift(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<Moving> {
+    if let EntryRecord::Dir(access) = entry {
+        return Ok(Moving::Dir(*access));
+    }
+    let located = txn.entry_inode_locked(dir, name, entry.ino())?;
+    let link = located.place == Place::Slot;
+    let xattrs = if link { None } else { txn.lift_xattrs(&located)? };
+    Ok(Moving::File { located, link, xattrs })
+}
+
+/// Puts an entry under its new name: `forth` into the new directory, or back into the old one.
+fn settle(
+    txn: &mut Txn<'_>,
+    sides: &mut Sides,
+    moving: Moving,
+    name: &EntryName,
+    forth: bool,
+) -> Result<()> {
+    let new = if forth { sides.to() } else { &sides.from };
+    match moving {
+        Moving::File { mut located, link, xattrs } => {
+            located.inode.times.ctime = txn.now;
+            if link {
+                txn.put_inode(&located);
+                txn.put_entry(new, name, &EntryRecord::Link(located.inode.ino));
+            } else {
+                txn.settle_inode(&mut located, Place::Entry(Location::of(new, name)), xattrs);
+            }
+        }
+        Moving::Dir(access) => {
+            let mut child = txn.child_locked(&access)?;
+            note_move(txn, &mut child, new, name)?;
+            child.content.times.ctime = txn.now;
+            txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
+            txn.put_dir(&child);
+            txn.events.push(child.id);
+            if let Sides { from, to: Some(to) } = sides {
+                let (less, more) = if forth { (from, to) } else { (to, from) };
+                less.content.subdirs -= 1;
+                more.content.subdirs += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Notes where a directory is now, there and at its birth place.
+///
+/// Paper: InfiniFS §3.3, rename list and back pointer.
+fn note_move(txn: &mut Txn<'_>, child: &mut Dir, new: &Dir, name: &EntryName) -> Result<()> {
+    let born_at_new = is_birthplace(child, new.id, name);
+    child.content.parent = new.id;
+    child.content.parent_ino = new.content.ino;
+    child.content.parent_home = new.content.home;
+    child.content.name = Some(name.clone());
+    if born_at_new {
+        forget_move(txn, child)
+    } else {
+        change_rename_list(txn, child, |versions, version| {
+            if !versions.contains(&version) {
+                versions.push(version);
+            }
+        })
+    }
+}
+
+/// Forgets, at the birth place, that the directory lives elsewhere: it is back, or gone.
+pub(crate) fn forget_move(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
+    change_rename_list(txn, child, |versions, version| versions.retain(|other| *other != version))
+}
+
+fn is_birthplace(child: &Dir, dir: DirId, name: &EntryName) -> bool {
+    child.content.birth_parent == dir && child.content.birth_name.as_ref() == Some(name)
+}
+
+fn change_rename_list(
+    txn: &mut Txn<'_>,
+    child: &Dir,
+    change: impl FnOnce(&mut Vec<NameVersion>, NameVersion),
+) -> Result<()> {
+    let Some(name) = &child.content.birth_name else {
+        return Err(Fault::Answer(FsError::Busy));
+    };
+    // Where the birth parent's group is follows from its id: no directory's home ever changes.
+    let home = txn.shared.config.locality.home(child.content.birth_parent, child.content.home);
+    txn.lock(lock::dir_lock(child.content.birth_parent))?;
+    let key = txn.name_key(home, child.content.birth_parent, name, Part::RenameList);
+    let old: RenameList = txn.get(&key)?.unwrap_or_default();
+    let mut list = old.clone();
+    change(&mut list.versions, child.content.birth_version);
+    if list == old {
+        return Ok(());
+    }
+    if list.versions.is_empty() {
+        txn.delete(key);
+    } else {
+        txn.put(key, &list);
+    }
+    Ok(())
+}

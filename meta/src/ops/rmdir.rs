@@ -1,0 +1,51 @@
+//! `rmdir`: remove an empty directory, its access record and its content record.
+//!
+//! Cost: three locked reads and one batch.
+//! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
+
+use base::{FsError, Ino};
+use wire::Rmdir;
+
+use crate::{
+    error::Result,
+    record::{EntryRecord, Xattrs},
+    txn::{Dir, Txn},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
+    let mut parent = txn.dir_locked(&req.dir)?;
+    let access = match txn.entry(&parent, &req.name)? {
+        Some(EntryRecord::Dir(access)) => access,
+        Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => {
+            return Err(FsError::NotDirectory.into());
+        }
+        None => return Err(FsError::NotFound.into()),
+    };
+    txn.removal_permits(&parent, access.uid)?;
+    let child = txn.child_locked(&access)?;
+    if child.content.entries > 0 {
+        return Err(FsError::NotEmpty.into());
+    }
+
+    // Race: the child is locked until we commit, so nothing can be made in it after we saw it empty.
+    remove(txn, &child)?;
+    txn.delete_entry(&parent, &req.name);
+    parent.content.entries -= 1;
+    parent.content.subdirs -= 1;
+    txn.touch(&mut parent);
+    txn.put_dir(&parent);
+    Ok(access.ino)
+}
+
+/// Removes an empty directory's content record, and what its birth place knows of it. The entry is the
+/// caller's to remove.
+pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
+    if child.content.xattrs == Xattrs::Spilled {
+        let key = txn.dir_xattrs_key(child);
+        txn.delete(key);
+    }
+    super::rename::forget_move(txn, child)?;
+    let key = txn.content_key(child.content.home, child.id);
+    txn.delete(key);
+    Ok(())
+}

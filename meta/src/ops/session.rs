@@ -1,0 +1,53 @@
+//! Requests about the session itself: closes, claims after a restart, the end; and `statfs`.
+
+use base::FsError;
+use wire::{Claim, Release, Statfs};
+
+use super::open::open_proof;
+use crate::{
+    driver,
+    error::{Fault, Result},
+    txn::Txn,
+};
+
+pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    for (ino, number) in &req.files {
+        if txn.shared.opens.release(*ino, session.id, *number) {
+            txn.shared.backlog.closed(*ino);
+        }
+    }
+    Ok(())
+}
+
+/// Takes up the opens of before the restart. Only what was opened can be claimed: the client shows the proof.
+pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    for claimed in &req.files {
+        if claimed.proof != open_proof(session, claimed.file.ino) {
+            return Err(FsError::Denied.into());
+        }
+        txn.shared.opens.open(claimed.file.ino, session.id, claimed.number);
+    }
+    if req.last && txn.shared.opens.claimed(session.id) {
+        txn.shared.backlog.sweep();
+    }
+    Ok(())
+}
+
+/// The client leaves: what it had open is closed, and its answers are forgotten.
+pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    driver::forget_session(txn, session.id).map_err(|fault| match fault {
+        // The client does not wait for it twice.
+        Fault::Retry(_) => Fault::Answer(FsError::TryAgain),
+        other => other,
+    })
+}
+
+pub(crate) fn statfs(txn: &Txn<'_>) -> Statfs {
+    let (bytes, bytes_free) = (txn.shared.options.space)();
+    // An inode takes a few hundred bytes of the store; that many more could still be made.
+    let files_free = bytes_free / 256;
+    Statfs { bytes, bytes_free, files: txn.shared.files_estimated(), files_free }
+}

@@ -1,0 +1,173 @@
+//! `setattr`: chmod, chown, utimensat and truncate.
+//!
+//! A directory's permissions stand in its content record and, for those who walk, in its access record: both
+//! change in one batch, and clients that cached the directory are told (an invalidation event).
+//!
+//! Cost: one locked read and one batch; three reads for a directory; one read for each chunk that is cut.
+//! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
+
+use base::{
+    Access, Attr, FsError, SetAttr, SetTime, Time,
+    attr::{MODE_BITS, MODE_SETGID},
+};
+use wire::{DirRef, NodeRef, Setattr};
+
+use super::write;
+use crate::{
+    error::Result,
+    lock,
+    record::{EntryRecord, Times, inode::without_set_id},
+    txn::{Dir, Located, Node, Txn},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Setattr) -> Result<Attr> {
+    match txn.node_locked(&req.node)? {
+        Node::Dir(dir) => {
+            let NodeRef::Dir(named) = &req.node else {
+                return Err(FsError::Invalid.into());
+            };
+            directory(txn, dir, named, &req.set)
+        }
+        Node::File(file) => other(txn, file, &req.set),
+    }
+}
+
+fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> Result<Attr> {
+    if set.size.is_some() {
+        return Err(FsError::IsDirectory.into());
+    }
+    let old = dir.attr();
+    if set.access_only {
+        dir.content.times.atime = later(set.atime, txn.now, dir.content.times.atime);
+        txn.put_dir(&dir);
+        return Ok(dir.attr());
+    }
+    permit(txn, &old, set)?;
+    let content = &mut dir.content;
+    content.mode = new_mode(txn, &old, set);
+    content.uid = set.uid.unwrap_or(content.uid);
+    content.gid = set.gid.unwrap_or(content.gid);
+    set_times(&mut content.times, set, txn.now);
+    let seen_by_walkers = (old.mode, old.uid, old.gid) != (content.mode, content.uid, content.gid);
+    if seen_by_walkers {
+        change_access(txn, &dir)?;
+        txn.events.push(named.id);
+    }
+    txn.put_dir(&dir);
+    Ok(dir.attr())
+}
+
+/// Repeats a directory's permissions in its access record.
+fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
+    let Some(name) = &dir.content.name else { return Ok(()) };
+    // Race: a rename could move the entry between our look and our write.
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.lock(lock::dir_lock(dir.content.parent))?;
+    let key = txn.name_key(
+        dir.content.parent_home,
+        dir.content.parent,
+        name,
+        crate::record::key::Part::Main,
+    );
+    match txn.get::<EntryRecord>(&key)? {
+        Some(EntryRecord::Dir(access)) if access.ino == dir.content.ino => {
+            txn.put(key, &EntryRecord::Dir(Txn::access_of(dir)));
+            Ok(())
+        }
+        Some(_) | None => {
+            tracing::error!(id = %dir.id, "a directory's back pointer leads nowhere; run `pando fsck`");
+            Err(FsError::Io.into())
+        }
+    }
+}
+
+fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
+    let old = file.inode.attr();
+    if set.access_only {
+        file.inode.times.atime = later(set.atime, txn.now, file.inode.times.atime);
+        txn.put_inode(&file);
+        return Ok(file.inode.attr());
+    }
+    permit(txn, &old, set)?;
+    if let Some(size) = set.size {
+        if old.kind != base::FileKind::File {
+            return Err(FsError::Invalid.into());
+        }
+        let open =
+            txn.caller.session.is_some_and(|session| txn.shared.opens.has(old.ino, session.id));
+        if !open {
+            txn.inode_permits(&file.inode, Access::WRITE)?;
+        }
+        write::truncate(txn, &mut file.inode, size)?;
+        file.inode.times.mtime = txn.now;
+    }
+    let inode = &mut file.inode;
+    inode.mode = new_mode(txn, &old, set);
+    inode.uid = set.uid.unwrap_or(inode.uid);
+    inode.gid = set.gid.unwrap_or(inode.gid);
+    set_times(&mut inode.times, set, txn.now);
+    txn.put_inode(&file);
+    Ok(file.inode.attr())
+}
+
+/// Who may change what, where it is the server's to check.
+fn permit(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> Result<()> {
+    let cred = txn.caller.cred;
+    if !txn.checks() || cred.is_root() {
+        return Ok(());
+    }
+    let owns = cred.uid == old.uid;
+    let keeps_uid = set.uid.is_none_or(|uid| uid == old.uid);
+    let may_gid = set.gid.is_none_or(|gid| owns && (gid == old.gid || cred.in_group(gid)));
+    if !keeps_uid || !may_gid || (set.uid.is_some() && !owns) {
+        return Err(FsError::NotPermitted.into());
+    }
+    if set.mode.is_some() && !owns {
+        return Err(FsError::NotPermitted.into());
+    }
+    let times = [set.atime, set.mtime];
+    if times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) && !owns {
+        return Err(FsError::NotPermitted.into());
+    }
+    if times.iter().any(|time| matches!(time, Some(SetTime::Now))) && !owns {
+        base::access::permits(old, cred, Access::WRITE)?;
+    }
+    Ok(())
+}
+
+fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
+    let mut mode = old.mode;
+    if let Some(new) = set.mode {
+        mode = new & MODE_BITS;
+        let gid = set.gid.unwrap_or(old.gid);
+        // POSIX chmod: who is not of the file's group does not give its rights away.
+        if txn.checks() && !txn.caller.cred.is_root() && !txn.caller.cred.in_group(gid) {
+            mode &= !MODE_SETGID;
+        }
+    }
+    let changes_owner = set.uid.is_some() || set.gid.is_some();
+    let is_directory = old.kind == base::FileKind::Directory;
+    if !is_directory && (set.clear_set_id || (changes_owner && set.mode.is_none())) {
+        mode = without_set_id(mode);
+    }
+    mode
+}
+
+fn set_times(times: &mut Times, set: &SetAttr, now: Time) {
+    let resolve = |time: Option<SetTime>, old: Time| match time {
+        None => old,
+        Some(SetTime::Now) => now,
+        Some(SetTime::At(time)) => time,
+    };
+    times.atime = resolve(set.atime, times.atime);
+    times.mtime = resolve(set.mtime, times.mtime);
+    times.ctime = now;
+}
+
+fn later(time: Option<SetTime>, now: Time, old: Time) -> Time {
+    match time {
+        None => old,
+        Some(SetTime::Now) => now.max(old),
+        Some(SetTime::At(time)) => time.max(old),
+    }
+}

@@ -1,0 +1,36 @@
+//! `symlink`: make a symbolic link. Its target rests in the entry.
+//!
+//! Cost: as `create`.
+//! POSIX: symlink(2). EEXIST when the name is taken, ENAMETOOLONG beyond 4095 bytes.
+
+use base::{Access, FileKind, FsError, limits::SYMLINK_BYTES_MAX};
+use wire::{Entry, Symlink};
+
+use super::create::new_inode;
+use crate::{
+    error::Result,
+    record::{Contents, EntryRecord},
+    txn::{Txn, show_inode},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
+    if req.target.is_empty() || req.target.contains(&0) {
+        return Err(FsError::Invalid.into());
+    }
+    if req.target.len() > SYMLINK_BYTES_MAX {
+        return Err(FsError::NameTooLong.into());
+    }
+    let mut dir = txn.dir_locked(&req.dir)?;
+    if txn.entry(&dir, &req.name)?.is_some() {
+        txn.dir_permits(&dir, Access::EXECUTE)?;
+        return Err(FsError::Exists.into());
+    }
+    txn.dir_permits(&dir, Access::CHANGE)?;
+    let contents = Contents::Target(req.target.clone());
+    let inode = new_inode(txn, &dir, FileKind::Symlink, 0o777, contents)?;
+    txn.put_entry(&dir, &req.name, &EntryRecord::Node(inode.clone()));
+    dir.content.entries += 1;
+    txn.touch(&mut dir);
+    txn.put_dir(&dir);
+    Ok(show_inode(&inode))
+}

@@ -1,0 +1,42 @@
+//! `unlink`: remove a name that is no directory's.
+//!
+//! A file that is open somewhere lives on, without a name, until it is closed everywhere.
+//!
+//! Cost: two locked reads and one batch; one read more for a file with several names.
+//! POSIX: unlink(2). EISDIR for a directory, as Linux has it.
+
+use base::{Attr, FsError};
+use wire::Unlink;
+
+use crate::{
+    error::Result,
+    record::EntryRecord,
+    txn::{Dir, Txn},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
+    let mut dir = txn.dir_locked(&req.dir)?;
+    let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
+    let attr = remove(txn, &dir, &req.name, &entry)?;
+    dir.content.entries -= 1;
+    txn.touch(&mut dir);
+    txn.put_dir(&dir);
+    Ok(attr)
+}
+
+/// Removes a name and its share of the inode. The directory's count and times are the caller's.
+pub(crate) fn remove(
+    txn: &mut Txn<'_>,
+    dir: &Dir,
+    name: &base::EntryName,
+    entry: &EntryRecord,
+) -> Result<Attr> {
+    if let EntryRecord::Dir(access) = entry {
+        txn.removal_permits(dir, access.uid)?;
+        return Err(FsError::IsDirectory.into());
+    }
+    let located = txn.entry_inode_locked(dir, name, entry.ino())?;
+    txn.removal_permits(dir, located.inode.uid)?;
+    txn.delete_entry(dir, name);
+    Ok(txn.drop_name(located)?.attr())
+}

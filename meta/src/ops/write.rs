@@ -1,0 +1,208 @@
+//! `write`: new contents, named after their blocks are stored.
+//!
+//! Small contents stay in the entry while everything written is embedded and the file is short enough. Then
+//! they move to the first chunk's record, and slices are painted over them.
+//!
+//! Cost: one locked read and one for each chunk, and one batch.
+//! POSIX: pwrite(2). EFBIG.
+
+use std::ops::ControlFlow;
+
+use base::{
+    FileKind, FsError,
+    limits::{CHUNK_BYTES, FILE_BYTES_MAX},
+};
+use bytes::{Bytes, BytesMut};
+use wire::{ChunkSlices, Slice, SliceSource, Write, Written};
+
+use crate::{
+    compact,
+    error::Result,
+    reclaim::Garbage,
+    record::{ChunkRecord, Contents, Inode, Record as _, chunk::is_sound, inode::blocks_of, key},
+    txn::Txn,
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
+    let mut file = txn.file_locked(&req.file)?;
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    if file.inode.kind != FileKind::File {
+        return Err(FsError::Invalid.into());
+    }
+    if !txn.shared.opens.has(file.inode.ino, session.id) {
+        txn.inode_permits(&file.inode, base::Access::WRITE)?;
+    }
+    check(req, session.id)?;
+
+    let inode = &mut file.inode;
+    let end = inode.size.max(req.end);
+    if !write_inline(txn, inode, req, end) {
+        leave_inline(txn, inode);
+        for chunk in &req.chunks {
+            paint(txn, inode, chunk)?;
+        }
+    }
+    inode.size = end;
+    inode.times.mtime = txn.now;
+    inode.times.ctime = txn.now;
+    if req.clear_set_id {
+        inode.clear_set_id();
+    }
+    txn.put_inode(&file);
+    if file.inode.nlink == 0 {
+        // An orphan's slot was rewritten; its note stays as it is.
+        debug_assert_eq!(file.place, crate::txn::Place::Slot);
+    }
+    Ok(Written { attr: file.inode.attr() })
+}
+
+/// A client names only what keeps within its file and blocks of its own.
+fn check(req: &Write, session: base::SessionId) -> Result<()> {
+    if req.end > FILE_BYTES_MAX {
+        return Err(FsError::FileTooBig.into());
+    }
+    for chunk in &req.chunks {
+        let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
+        for slice in &chunk.slices {
+            let own =
+                blocks_of(std::slice::from_ref(slice)).all(|block| block.session() == session);
+            if !is_sound(slice) || !own {
+                return Err(FsError::Invalid.into());
+            }
+            if start + u64::from(slice.start) + u64::from(slice.len) > req.end {
+                return Err(FsError::Invalid.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes into the entry, if all of it can stay there.
+fn write_inline(txn: &Txn<'_>, inode: &mut Inode, req: &Write, end: u64) -> bool {
+    let Contents::Inline(old) = &inode.contents else { return false };
+    let embedded = |slice: &Slice| matches!(slice.source, SliceSource::Embedded(_));
+    let small = end <= u64::from(txn.shared.config.inline_bytes_max);
+    if !small || !req.chunks.iter().all(|c| c.chunk == 0 && c.slices.iter().all(embedded)) {
+        return false;
+    }
+    let mut data = BytesMut::zeroed(usize::try_from(end).expect("at most inline_bytes_max"));
+    data[..old.len()].copy_from_slice(old);
+    for slice in req.chunks.iter().flat_map(|chunk| &chunk.slices) {
+        if let SliceSource::Embedded(bytes) = &slice.source {
+            let start = slice.start as usize;
+            data[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    inode.contents = Contents::Inline(data.freeze());
+    inode.allocated = 0;
+    true
+}
+
+/// Moves what is in the entry to the first chunk's record.
+fn leave_inline(txn: &mut Txn<'_>, inode: &mut Inode) {
+    let Contents::Inline(data) = &inode.contents else { return };
+    if !data.is_empty() {
+        let len = u32::try_from(data.len()).expect("at most inline_bytes_max");
+        let slice = Slice { start: 0, len, source: SliceSource::Embedded(data.clone()) };
+        txn.put(key::chunk(inode.ino, 0), &ChunkRecord { slices: vec![slice] });
+    }
+    inode.allocated = data.len() as u64;
+    inode.contents = Contents::Blocks;
+}
+
+/// Puts slices over a chunk, oldest first.
+fn paint(txn: &mut Txn<'_>, inode: &mut Inode, chunk: &ChunkSlices) -> Result<()> {
+    let ino = inode.ino;
+    change_chunk(txn, inode, chunk.chunk, |record| {
+        for slice in &chunk.slices {
+            let mut slice = slice.clone();
+            if let SliceSource::Block(part) = &mut slice.source {
+                part.ticket = 0;
+            }
+            record.paint(slice);
+        }
+        if compact::is_ragged(record) { Some((ino, chunk.chunk)) } else { None }
+    })
+}
+
+/// Changes a chunk's slices; blocks that nothing shows any more become garbage.
+fn change_chunk(
+    txn: &mut Txn<'_>,
+    inode: &mut Inode,
+    chunk: u32,
+    change: impl FnOnce(&mut ChunkRecord) -> Option<(base::Ino, u32)>,
+) -> Result<()> {
+    let key = key::chunk(inode.ino, chunk);
+    let old: ChunkRecord = txn.get(&key)?.unwrap_or_default();
+    let mut new = old.clone();
+    let ragged = change(&mut new);
+    for block in blocks_of(&old.slices) {
+        if !blocks_of(&new.slices).any(|kept| kept == block) {
+            txn.put(key::garbage(inode.ino.shard(), block), &Garbage {});
+            txn.reclaim.push(inode.ino);
+        }
+    }
+    inode.allocated = (inode.allocated + new.allocated()).saturating_sub(old.allocated());
+    if new.slices.is_empty() {
+        txn.delete(key);
+    } else {
+        txn.put(key, &new);
+    }
+    if let Some((ino, chunk)) = ragged {
+        txn.shared.compact.add(ino, chunk);
+    }
+    Ok(())
+}
+
+/// Cuts a file, or grows it with zeros.
+pub(crate) fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+    if size > FILE_BYTES_MAX {
+        return Err(FsError::FileTooBig.into());
+    }
+    if let Contents::Inline(data) = &inode.contents {
+        if size <= u64::from(txn.shared.config.inline_bytes_max) {
+            let mut new = BytesMut::from(&data[..]);
+            new.resize(usize::try_from(size).expect("at most inline_bytes_max"), 0);
+            inode.contents = Contents::Inline(new.freeze());
+        } else {
+            leave_inline(txn, inode);
+        }
+    } else if size < inode.size {
+        cut(txn, inode, size)?;
+    }
+    inode.size = size;
+    Ok(())
+}
+
+/// Drops what is behind `size`. Nothing of it shows again when the file grows later.
+fn cut(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+    let boundary = u32::try_from(size / u64::from(CHUNK_BYTES)).map_err(|_| FsError::FileTooBig)?;
+    let within = u32::try_from(size % u64::from(CHUNK_BYTES)).expect("a remainder");
+    let first_gone = if within == 0 { boundary } else { boundary + 1 };
+    let mut gone: Vec<(u32, Bytes)> = Vec::new();
+    let end = key::end_of(&key::chunks(inode.ino));
+    txn.scan(&key::chunk(inode.ino, first_gone), &end, &mut |key, value| {
+        gone.extend(key::parse_chunk(key).map(|(_, chunk)| (chunk, Bytes::copy_from_slice(value))));
+        ControlFlow::Continue(())
+    })?;
+    for (chunk, value) in gone {
+        let record = ChunkRecord::from_record(&value)?;
+        for block in blocks_of(&record.slices) {
+            txn.put(key::garbage(inode.ino.shard(), block), &Garbage {});
+            txn.reclaim.push(inode.ino);
+        }
+        inode.allocated = inode.allocated.saturating_sub(record.allocated());
+        txn.delete(key::chunk(inode.ino, chunk));
+    }
+    if within > 0 {
+        change_chunk(txn, inode, boundary, |record| {
+            record.truncate(within);
+            None
+        })?;
+    }
+    if size == 0 {
+        inode.contents = Contents::Inline(Bytes::new());
+        inode.allocated = 0;
+    }
+    Ok(())
+}

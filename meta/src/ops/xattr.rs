@@ -1,0 +1,129 @@
+//! Extended attributes: set, list with values, remove.
+//!
+//! Cost: one locked read and one batch; one more of each when they are many.
+//! POSIX: none; Linux xattr(7). EEXIST, ENODATA, ERANGE, E2BIG, ENOSPC, EOPNOTSUPP.
+
+use base::{
+    Access, Attr, FileKind, FsError,
+    limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX},
+};
+use bytes::Bytes;
+use wire::{Getattr, Removexattr, SetXattr, XattrMode};
+
+use crate::{
+    error::Result,
+    record::XattrSet,
+    txn::{Node, Txn},
+};
+
+pub(crate) fn set(txn: &mut Txn<'_>, req: &SetXattr) -> Result<()> {
+    if req.value.len() > XATTR_VALUE_BYTES_MAX {
+        return Err(FsError::TooBig.into());
+    }
+    let (name, value) = (&req.name, &req.value);
+    change(txn, &req.node, name, |set| {
+        match (set.list.binary_search_by(|(other, _)| other.cmp(name)), req.mode) {
+            (Ok(_), XattrMode::Create) => return Err(FsError::Exists),
+            (Err(_), XattrMode::Replace) => return Err(FsError::NoData),
+            (Ok(at), XattrMode::Set | XattrMode::Replace) => set.list[at].1 = value.clone(),
+            (Err(at), XattrMode::Set | XattrMode::Create) => {
+                set.list.insert(at, (name.clone(), value.clone()));
+            }
+        }
+        if set.bytes() > XATTRS_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
+    })
+}
+
+pub(crate) fn remove(txn: &mut Txn<'_>, req: &Removexattr) -> Result<()> {
+    change(txn, &req.node, &req.name, |set| {
+        let at = set.list.binary_search_by(|(other, _)| other.cmp(&req.name));
+        set.list.remove(at.map_err(|_| FsError::NoData)?);
+        Ok(())
+    })
+}
+
+pub(crate) fn list(txn: &mut Txn<'_>, req: &Getattr) -> Result<Vec<(Bytes, Bytes)>> {
+    let (attr, set) = match txn.node(&req.node)? {
+        Node::Dir(dir) => (dir.attr(), txn.dir_xattrs(&dir)?),
+        Node::File(file) => (file.inode.attr(), txn.file_xattrs(&file)?),
+    };
+    let mut list = set.list;
+    if txn.checks() {
+        let cred = txn.caller.cred;
+        let readable = base::access::permits(&attr, cred, Access::READ).is_ok();
+        list.retain(|(name, _)| match namespace(name) {
+            Some(Namespace::User) => readable,
+            Some(Namespace::Trusted) => cred.is_root(),
+            Some(Namespace::Security | Namespace::System) | None => true,
+        });
+    }
+    Ok(list)
+}
+
+fn change(
+    txn: &mut Txn<'_>,
+    node: &wire::NodeRef,
+    name: &Bytes,
+    change: impl FnOnce(&mut XattrSet) -> std::result::Result<(), FsError>,
+) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
+        return Err(FsError::Range.into());
+    }
+    match txn.node_locked(node)? {
+        Node::Dir(mut dir) => {
+            permit(txn, &dir.attr(), name)?;
+            let mut set = txn.dir_xattrs(&dir)?;
+            change(&mut set)?;
+            dir.content.times.ctime = txn.now;
+            txn.put_dir_xattrs(&mut dir, set);
+        }
+        Node::File(mut file) => {
+            permit(txn, &file.inode.attr(), name)?;
+            let mut set = txn.file_xattrs(&file)?;
+            change(&mut set)?;
+            file.inode.times.ctime = txn.now;
+            txn.put_file_xattrs(&mut file, set);
+        }
+    }
+    Ok(())
+}
+
+enum Namespace {
+    User,
+    Trusted,
+    Security,
+    System,
+}
+
+fn namespace(name: &[u8]) -> Option<Namespace> {
+    let (space, rest) = name.split_at(name.iter().position(|byte| *byte == b'.')?);
+    match space {
+        _ if rest.len() < 2 => None,
+        b"user" => Some(Namespace::User),
+        b"trusted" => Some(Namespace::Trusted),
+        b"security" => Some(Namespace::Security),
+        b"system" => Some(Namespace::System),
+        _ => None,
+    }
+}
+
+fn permit(txn: &Txn<'_>, attr: &Attr, name: &[u8]) -> Result<()> {
+    let space = namespace(name).ok_or(FsError::NotSupported)?;
+    // xattr(7): user attributes are for files and directories only.
+    if matches!(space, Namespace::User)
+        && !matches!(attr.kind, FileKind::File | FileKind::Directory)
+    {
+        return Err(FsError::NotPermitted.into());
+    }
+    let cred = txn.caller.cred;
+    if !txn.checks() || cred.is_root() {
+        return Ok(());
+    }
+    match space {
+        Namespace::User => Ok(base::access::permits(attr, cred, Access::WRITE)?),
+        Namespace::System if cred.uid == attr.uid => Ok(()),
+        Namespace::System | Namespace::Trusted | Namespace::Security => {
+            Err(FsError::NotPermitted.into())
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Finishing what operations leave behind: orphans, contents of removed files, replaced blocks.
+//!
+//! An operation that drops the last name of a large file only notes that there is work (an `R` record, or a
+//! `G` record for a block). This task does it, in steps that are ordinary small transactions; after a crash
+//! it finds the notes and goes on. A block is deleted before the record that names it is.
+
+use std::{collections::VecDeque, ops::ControlFlow};
+
+use base::{BlockId, HashSet, Ino, ShardId};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::Engine;
+use tokio::sync::Notify;
+
+use crate::{
+    Core, OpenError,
+    core::Step,
+    error::{Result, describe},
+    lock,
+    record::{
+        ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
+    },
+    server::Counters,
+    txn::{Located, Place, Txn},
+};
+
+/// How many chunks of a removed file one step takes.
+const CHUNKS_A_STEP: usize = 256;
+
+/// Inodes to look at.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Ino>,
+    /// Orphans that were open when they were last looked at.
+    orphans: HashSet<Ino>,
+}
+
+impl Backlog {
+    /// What was left before this start.
+    pub(crate) fn load(
+        engine: &dyn Engine,
+        shards: u16,
+    ) -> std::result::Result<Backlog, OpenError> {
+        let mut state = State::default();
+        for shard in (0..shards).map(ShardId) {
+            let prefix = key::kind(shard, b'R');
+            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+                state.queue.extend(key::parse_ino(key));
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(Backlog { state: Mutex::new(state), wake: Notify::new() })
+    }
+
+    /// Adds work.
+    pub(crate) fn add(&self, inos: Vec<Ino>) {
+        if !inos.is_empty() {
+            self.state.lock().queue.extend(inos);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A file was closed by the last session that had it open.
+    pub(crate) fn closed(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        if state.orphans.remove(&ino) {
+            state.queue.push_back(ino);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Nothing may be open unknown to us any more: look at all orphans again.
+    pub(crate) fn sweep(&self) {
+        let mut state = self.state.lock();
+        let mut orphans: Vec<Ino> = state.orphans.drain().collect();
+        orphans.sort_unstable();
+        state.queue.extend(orphans);
+        self.wake.notify_one();
+    }
+
+    /// Keeps an orphan that is still open until it is closed.
+    fn keep(&self, ino: Ino) {
+        self.state.lock().orphans.insert(ino);
+    }
+
+    fn next(&self) -> Option<Ino> {
+        self.state.lock().queue.pop_front()
+    }
+}
+
+/// Works for as long as the server runs.
+pub(crate) async fn run(core: Core) {
+    let shared = &core.inner.shared;
+    // Blocks that a crash left to delete.
+    delete_garbage(&core).await;
+    loop {
+        while let Some(ino) = shared.backlog.next() {
+            core.step(Step::Reclaim(ino)).await;
+        }
+        delete_garbage(&core).await;
+        shared.backlog.wake.notified().await;
+    }
+}
+
+/// One step for one inode. A part of a large file leaves the rest for the next step.
+pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    txn.lock(lock::ino_lock(ino))?;
+    let Some(reclaim) = txn.get::<Reclaim>(&key::reclaim(ino))? else { return Ok(()) };
+    match reclaim.kind {
+        ReclaimKind::Orphan => orphan(txn, ino),
+        ReclaimKind::Contents => contents(txn, ino),
+    }
+}
+
+fn orphan(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    match txn.get::<Slot>(&key::inode(ino, Part::Main))? {
+        Some(Slot::Inode(inode)) if inode.nlink == 0 => {
+            if txn.shared.opens.maybe_open(ino) {
+                txn.shared.backlog.keep(ino);
+                // Race: it may have been closed before it was kept.
+                if !txn.shared.opens.maybe_open(ino) {
+                    txn.shared.backlog.closed(ino);
+                }
+                return Ok(());
+            }
+            Counters::add(&txn.shared.counters.inodes_reclaimed);
+            txn.delete_inode(&Located { place: Place::Slot, inode });
+        }
+        Some(Slot::Inode(_) | Slot::Moved(_)) | None => txn.delete(key::reclaim(ino)),
+    }
+    Ok(())
+}
+
+fn contents(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    let chunks = txn.scan_prefix(&key::chunks(ino), CHUNKS_A_STEP)?;
+    for (chunk, value) in &chunks {
+        let record = ChunkRecord::from_record(value)?;
+        for block in blocks_of(&record.slices) {
+            txn.put(key::garbage(ino.shard(), block), &Garbage {});
+        }
+        txn.delete(chunk.clone());
+    }
+    if chunks.len() < CHUNKS_A_STEP {
+        Counters::add(&txn.shared.counters.inodes_reclaimed);
+        txn.delete(key::reclaim(ino));
+    }
+    // Once more: for what is left, and then for the blocks.
+    txn.reclaim.push(ino);
+    Ok(())
+}
+
+base::codec! {
+    /// The value of a block to delete: its key says it all.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Garbage {}
+}
+
+impl crate::record::Record for Garbage {}
+
+/// Deletes the blocks that nothing names any more, then forgets them.
+async fn delete_garbage(core: &Core) {
+    let shared = &core.inner.shared;
+    for shard in (0..shared.config.shards).map(ShardId) {
+        loop {
+            let found = match garbage_of(shared.engine.as_ref(), shard) {
+                Ok(found) => found,
+                Err(error) => {
+                    return tracing::error!(error = describe(&error), "cannot list garbage");
+                }
+            };
+            if found.is_empty() {
+                break;
+            }
+            // The records that named them are gone; make sure of it before the blocks are.
+            shared.sync.wait().await;
+            let mut gone = Vec::new();
+            for (key, block) in found {
+                match shared.blocks.delete(block).await {
+                    Ok(()) => {
+                        Counters::add(&shared.counters.blocks_deleted);
+                        gone.push(key);
+                    }
+                    Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
+                }
+            }
+            if gone.is_empty() {
+                break;
+            }
+            core.step(Step::Forget(gone)).await;
+        }
+    }
+}
+
+fn garbage_of(engine: &dyn Engine, shard: ShardId) -> store::Result<Vec<(Key, BlockId)>> {
+    let prefix = key::kind(shard, b'G');
+    let mut found = Vec::new();
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+        found.extend(key::parse_garbage(key).map(|block| (Key::from_slice(key), block)));
+        if found.len() < CHUNKS_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(found)
+}
+
+/// A chunk's bytes as stored, for those who read records directly.
+pub(crate) fn chunk_of(value: &[u8]) -> std::result::Result<ChunkRecord, base::DecodeError> {
+    ChunkRecord::from_record(&Bytes::copy_from_slice(value))
+}

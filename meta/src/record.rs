@@ -1,0 +1,49 @@
+//! What the server stores: keys and values.
+//!
+//! Persisted: every key and value has golden bytes in `testdata/`, described in `docs/BYTES.md`. A value
+//! starts with its version, so that a later build knows what it reads.
+
+pub(crate) mod chunk;
+pub(crate) mod content;
+pub(crate) mod entry;
+pub(crate) mod inode;
+pub(crate) mod key;
+pub(crate) mod system;
+
+use base::{Decode, DecodeError, Encode, Reader};
+use bytes::Bytes;
+
+pub(crate) use chunk::ChunkRecord;
+pub(crate) use content::{Content, ContentState};
+pub(crate) use entry::{Access, EntryRecord, RenameList};
+pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
+pub(crate) use key::Key;
+pub(crate) use system::{Config, Reclaim, ReclaimKind, SessionRecord};
+
+/// The version of every value that this build writes.
+const VERSION: u8 = 1;
+
+/// A value that is stored.
+pub(crate) trait Record: Encode + Decode {
+    /// The bytes to store: the version, then the value.
+    fn to_record(&self) -> Bytes {
+        let mut out = Vec::with_capacity(160);
+        out.push(VERSION);
+        self.encode(&mut out);
+        out.into()
+    }
+
+    /// Reads what was stored.
+    fn from_record(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        match u8::decode(&mut reader)? {
+            VERSION => {}
+            tag => return Err(DecodeError::Tag { what: "record version", tag }),
+        }
+        let value = Self::decode(&mut reader)?;
+        if reader.is_empty() { Ok(value) } else { Err(DecodeError::Trailing) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

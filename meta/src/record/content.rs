@@ -1,0 +1,72 @@
+//! A directory as seen from its children: its content record.
+
+use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec};
+
+use super::{Record, Times, Xattrs};
+
+codec! {
+    /// Where a directory is in its life.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum ContentState {
+        /// A mkdir over several shards has not committed yet.
+        Pending = 1,
+        /// It is there.
+        Live = 2,
+        /// An rmdir over several shards has not committed yet.
+        Removing = 3,
+    }
+}
+
+codec! {
+    /// A content record. Mode, owner and group are those of the access record, so that the one server that has
+    /// the group answers `stat` and checks create and unlink.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Content {
+        pub state: ContentState,
+        /// Its entry, and all above it, are on stable storage. Only a mkdir over several stores needs to
+        /// wait for it; within one store nothing below can be older than the entry.
+        pub confirmed: bool,
+        pub ino: Ino,
+        /// The birth triple: parent, name, version.
+        pub birth_parent: DirId,
+        pub birth_name: Option<EntryName>,
+        pub birth_version: NameVersion,
+        pub home: DirId,
+        pub layout: Layout,
+        /// The back pointer: the directory that holds the entry now, how that is placed, and the name there.
+        pub parent: DirId,
+        pub parent_ino: Ino,
+        pub parent_home: DirId,
+        pub name: Option<EntryName>,
+        pub mode: u32,
+        pub uid: u32,
+        pub gid: u32,
+        pub times: Times,
+        pub entries: u64,
+        pub subdirs: u32,
+        pub xattrs: Xattrs,
+    }
+}
+
+impl Record for Content {}
+
+impl Content {
+    /// What `stat` shows.
+    pub(crate) fn attr(&self) -> Attr {
+        Attr {
+            ino: self.ino,
+            kind: FileKind::Directory,
+            mode: self.mode,
+            nlink: self.subdirs.saturating_add(2),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            size: self.entries,
+            allocated: 0,
+            atime: self.times.atime,
+            mtime: self.times.mtime,
+            ctime: self.times.ctime,
+            btime: self.times.btime,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What stands under a name.
+
+use base::{DirId, Ino, NameVersion, codec};
+
+use super::{Inode, Record};
+
+codec! {
+    /// A directory as seen from its parent: its access record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Access {
+        pub id: DirId,
+        pub ino: Ino,
+        pub home: DirId,
+        pub mode: u32,
+        pub uid: u32,
+        pub gid: u32,
+    }
+}
+
+codec! {
+    /// An entry.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) enum EntryRecord {
+        /// A file, symbolic link or special file with one name: the whole inode.
+        Node(Inode) = 1,
+        /// A directory.
+        Dir(Access) = 2,
+        /// One of several names: the inode is in its slot.
+        Link(Ino) = 3,
+    }
+}
+
+impl Record for EntryRecord {}
+
+impl EntryRecord {
+    pub(crate) fn ino(&self) -> Ino {
+        match self {
+            EntryRecord::Node(inode) => inode.ino,
+            EntryRecord::Dir(access) => access.ino,
+            EntryRecord::Link(ino) => *ino,
+        }
+    }
+}
+
+codec! {
+    /// Versions of directories that were born under a name and now live elsewhere.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub(crate) struct RenameList {
+        pub versions: Vec<NameVersion>,
+    }
+}
+
+impl Record for RenameList {}

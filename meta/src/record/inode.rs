@@ -1,0 +1,200 @@
+//! Inodes: of everything but directories.
+
+use base::{
+    Attr, BlockId, Decode, DecodeError, DirId, Encode, EntryName, FileKind, Ino, Reader, Time,
+    attr::MODE_SETUID, codec,
+};
+use bytes::Bytes;
+
+use super::Record;
+
+/// The four times. Persisted: a byte of flags, then only the times that differ from the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Times {
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) btime: Time,
+}
+
+impl Times {
+    /// All the same: something was just made.
+    pub(crate) fn born(now: Time) -> Times {
+        Times { atime: now, mtime: now, ctime: now, btime: now }
+    }
+
+    fn chain(&self) -> [(Time, Time, u8); 3] {
+        [(self.atime, self.mtime, 1), (self.mtime, self.ctime, 2), (self.ctime, self.btime, 4)]
+    }
+}
+
+impl Encode for Times {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let flags =
+            self.chain().iter().filter(|(a, b, _)| a == b).fold(0, |f, (_, _, bit)| f | bit);
+        out.push(flags);
+        self.atime.encode(out);
+        for (before, time, _) in self.chain() {
+            if before != time {
+                time.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Times {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let flags = u8::decode(input)?;
+        if flags > 7 {
+            return Err(DecodeError::Tag { what: "times", tag: flags });
+        }
+        let atime = Time::decode(input)?;
+        let mut next =
+            |before, bit| if flags & bit != 0 { Ok(before) } else { Time::decode(input) };
+        let mtime = next(atime, 1)?;
+        let ctime = next(mtime, 2)?;
+        let btime = next(ctime, 4)?;
+        Ok(Times { atime, mtime, ctime, btime })
+    }
+}
+
+codec! {
+    /// All extended attributes of one node, sorted by name.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub(crate) struct XattrSet {
+        pub list: Vec<(Bytes, Bytes)>,
+    }
+}
+
+impl Record for XattrSet {}
+
+impl XattrSet {
+    /// What the set counts towards the limit of a node.
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
+    }
+}
+
+codec! {
+    /// Where a node's extended attributes are.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) enum Xattrs {
+        /// Here.
+        Embedded(XattrSet) = 1,
+        /// In the record beside this one.
+        Spilled = 2,
+    }
+}
+
+impl Xattrs {
+    pub(crate) const NONE: Xattrs = Xattrs::Embedded(XattrSet { list: Vec::new() });
+}
+
+codec! {
+    /// What is in an inode.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) enum Contents {
+        /// A regular file's bytes, all of them.
+        Inline(Bytes) = 1,
+        /// A regular file's bytes are in `B` records.
+        Blocks = 2,
+        /// A symbolic link's target.
+        Target(Bytes) = 3,
+        /// A device's number; 0 for pipes and sockets.
+        Device(u32) = 4,
+    }
+}
+
+codec! {
+    /// An inode.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Inode {
+        pub ino: Ino,
+        pub kind: FileKind,
+        pub mode: u32,
+        pub uid: u32,
+        pub gid: u32,
+        pub nlink: u32,
+        /// The file's length; 0 unless it is a regular file.
+        pub size: u64,
+        /// Bytes that slices cover.
+        pub allocated: u64,
+        pub times: Times,
+        /// It was renamed once: its slot at the shard of birth points here.
+        pub moved: bool,
+        pub xattrs: Xattrs,
+        pub contents: Contents,
+    }
+}
+
+impl Inode {
+    /// What `stat` shows.
+    pub(crate) fn attr(&self) -> Attr {
+        let (size, allocated, rdev) = match &self.contents {
+            Contents::Inline(data) => (self.size, data.len() as u64, 0),
+            Contents::Blocks => (self.size, self.allocated, 0),
+            Contents::Target(target) => (target.len() as u64, 0, 0),
+            Contents::Device(rdev) => (0, 0, *rdev),
+        };
+        Attr {
+            ino: self.ino,
+            kind: self.kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev,
+            size,
+            allocated,
+            atime: self.times.atime,
+            mtime: self.times.mtime,
+            ctime: self.times.ctime,
+            btime: self.times.btime,
+        }
+    }
+
+    /// Clears what a writer without privilege may not leave: set-user-id, and set-group-id where the
+    /// group may execute.
+    pub(crate) fn clear_set_id(&mut self) {
+        self.mode = without_set_id(self.mode);
+    }
+}
+
+/// A mode after a write or a change of owner.
+pub(crate) fn without_set_id(mode: u32) -> u32 {
+    use base::attr::{MODE_GROUP_EXECUTE, MODE_SETGID};
+    let keep_group = mode & MODE_GROUP_EXECUTE == 0;
+    let cleared = if keep_group { MODE_SETUID } else { MODE_SETUID | MODE_SETGID };
+    mode & !cleared
+}
+
+codec! {
+    /// A name in a directory.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Location {
+        pub dir: DirId,
+        pub home: DirId,
+        pub name: EntryName,
+    }
+}
+
+codec! {
+    /// What the shard of birth knows of an inode that is not embedded where it was born.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) enum Slot {
+        /// It is here: it has, or had, several names, or none and is still open.
+        Inode(Inode) = 1,
+        /// It was renamed, and is embedded there.
+        Moved(Location) = 2,
+    }
+}
+
+impl Record for Slot {}
+
+/// The blocks that `slices` name.
+pub(crate) fn blocks_of(slices: &[wire::Slice]) -> impl Iterator<Item = BlockId> {
+    slices.iter().filter_map(|slice| match &slice.source {
+        wire::SliceSource::Block(part) => Some(part.block),
+        wire::SliceSource::Embedded(_) | wire::SliceSource::Zeros => None,
+    })
+}

@@ -1,0 +1,172 @@
+//! Keys: `shard · kind · …`, big-endian, so that byte order is the order we list in.
+//!
+//! | kind | after it | value |
+//! |---|---|---|
+//! | `N` | dir id, pos, name, 0, part | what belongs to one name: entry, rename list, spilled xattrs |
+//! | `D` | dir id, partition, part | content record, spilled xattrs |
+//! | `I` | ino, part | an inode that is not embedded, or where it is now; spilled xattrs |
+//! | `B` | ino, chunk | the slices of a chunk |
+//! | `R` | ino | an inode to reclaim |
+//! | `G` | block | a block to delete |
+//! | `Q` | session, slot | a stored answer |
+//! | `C` | | inode numbers reserved on this shard |
+//! | `S` | session | a session (shard 0) |
+//! | `F` | | the file system's configuration (shard 0) |
+
+use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
+use smallvec::SmallVec;
+
+/// A key; names of ordinary length need no allocation.
+pub(crate) type Key = SmallVec<[u8; 72]>;
+
+/// Which part of a name, directory or inode a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// The thing itself.
+    Main = 0,
+    /// Versions born under a name that live elsewhere.
+    RenameList = 1,
+    /// Extended attributes that did not fit.
+    Xattrs = 2,
+}
+
+/// How many bytes of an `N` key come before the position.
+const ENTRY_PREFIX_BYTES: usize = 2 + 1 + 16;
+
+fn start(shard: ShardId, kind: u8) -> Key {
+    let mut key = Key::new();
+    key.extend_from_slice(&shard.0.to_be_bytes());
+    key.push(kind);
+    key
+}
+
+fn with(mut key: Key, bytes: &[u8]) -> Key {
+    key.extend_from_slice(bytes);
+    key
+}
+
+/// All names of a directory.
+pub(crate) fn names(shard: ShardId, dir: DirId) -> Key {
+    with(start(shard, b'N'), &dir.0.to_be_bytes())
+}
+
+/// All names of a directory from position `pos` on.
+pub(crate) fn names_from(shard: ShardId, dir: DirId, pos: u64) -> Key {
+    with(names(shard, dir), &pos.to_be_bytes())
+}
+
+/// One part of a name.
+pub(crate) fn name(shard: ShardId, dir: DirId, pos: u64, name: &EntryName, part: Part) -> Key {
+    let mut key = names_from(shard, dir, pos);
+    key.extend_from_slice(name.as_bytes());
+    key.extend_from_slice(&[0, part as u8]);
+    key
+}
+
+/// The position, name and part in an `N` key.
+pub(crate) fn parse_name(key: &[u8]) -> Option<(u64, &[u8], u8)> {
+    let (pos, rest) = key.get(ENTRY_PREFIX_BYTES..)?.split_first_chunk::<8>()?;
+    let (name_and_zero, part) = rest.split_at_checked(rest.len().checked_sub(1)?)?;
+    let (zero, name) = name_and_zero.split_last()?;
+    (*zero == 0).then_some((u64::from_be_bytes(*pos), name, part[0]))
+}
+
+/// The directory in an `N` or `D` key.
+pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
+    Some(DirId(u128::from_be_bytes(*key.get(3..)?.first_chunk::<16>()?)))
+}
+
+/// A content record or its spilled xattrs.
+pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) -> Key {
+    let key = with(start(shard, b'D'), &dir.0.to_be_bytes());
+    with(with(key, &partition.to_be_bytes()), &[part as u8])
+}
+
+/// An inode slot or its spilled xattrs.
+pub(crate) fn inode(ino: Ino, part: Part) -> Key {
+    with(with(start(ino.shard(), b'I'), &ino.0.to_be_bytes()), &[part as u8])
+}
+
+/// All chunks of an inode.
+pub(crate) fn chunks(ino: Ino) -> Key {
+    with(start(ino.shard(), b'B'), &ino.0.to_be_bytes())
+}
+
+/// One chunk.
+pub(crate) fn chunk(ino: Ino, chunk: u32) -> Key {
+    with(chunks(ino), &chunk.to_be_bytes())
+}
+
+/// The inode and chunk in a `B` key.
+pub(crate) fn parse_chunk(key: &[u8]) -> Option<(Ino, u32)> {
+    let (ino, rest) = key.get(3..)?.split_first_chunk::<8>()?;
+    Some((Ino(u64::from_be_bytes(*ino)), u32::from_be_bytes(rest.try_into().ok()?)))
+}
+
+/// The inode in an `I` or `R` key.
+pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
+    Some(Ino(u64::from_be_bytes(*key.get(3..)?.first_chunk::<8>()?)))
+}
+
+/// An inode to reclaim.
+pub(crate) fn reclaim(ino: Ino) -> Key {
+    with(start(ino.shard(), b'R'), &ino.0.to_be_bytes())
+}
+
+/// A block to delete, kept on the shard of the inode it belonged to.
+pub(crate) fn garbage(shard: ShardId, block: BlockId) -> Key {
+    with(start(shard, b'G'), &block.0.to_be_bytes())
+}
+
+/// The block in a `G` key.
+pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
+    Some(BlockId(u128::from_be_bytes(key.get(3..)?.try_into().ok()?)))
+}
+
+/// All stored answers of a session on one shard.
+pub(crate) fn answers(shard: ShardId, session: SessionId) -> Key {
+    with(start(shard, b'Q'), &session.0.to_be_bytes())
+}
+
+/// One stored answer.
+pub(crate) fn answer(shard: ShardId, session: SessionId, slot: u16) -> Key {
+    with(answers(shard, session), &slot.to_be_bytes())
+}
+
+/// The reservation of inode numbers.
+pub(crate) fn counter(shard: ShardId) -> Key {
+    start(shard, b'C')
+}
+
+/// A session.
+pub(crate) fn session(session: SessionId) -> Key {
+    with(start(ShardId(0), b'S'), &session.0.to_be_bytes())
+}
+
+/// The session in an `S` key.
+pub(crate) fn parse_session(key: &[u8]) -> Option<SessionId> {
+    Some(SessionId(u64::from_be_bytes(key.get(3..)?.try_into().ok()?)))
+}
+
+/// The configuration.
+pub(crate) fn config() -> Key {
+    start(ShardId(0), b'F')
+}
+
+/// All keys of one kind on one shard.
+pub(crate) fn kind(shard: ShardId, kind: u8) -> Key {
+    start(shard, kind)
+}
+
+/// The first key after all that start with `prefix`.
+pub(crate) fn end_of(prefix: &[u8]) -> Key {
+    let mut end = Key::from_slice(prefix);
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // A prefix of 0xff bytes would be a shard that no file system has.
+    Key::from_slice(&[u8::MAX; 8])
+}

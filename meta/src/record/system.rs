@@ -1,0 +1,80 @@
+//! Records of the server itself.
+
+use base::{HashKey, Locality, Time, codec};
+use bytes::Bytes;
+
+use super::Record;
+
+codec! {
+    /// The file system, as it was formatted.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Config {
+        pub name: String,
+        pub uuid: u128,
+        pub shards: u16,
+        pub hash_key: HashKey,
+        pub locality: Locality,
+        pub inline_bytes_max: u32,
+        /// URL of the block store, as given to format.
+        pub blocks: String,
+        /// Signs tokens.
+        pub signing_key: Bytes,
+        pub created: Time,
+    }
+}
+
+impl Record for Config {}
+
+codec! {
+    /// A session, so that it outlives a restart.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct SessionRecord {
+        pub secret: u64,
+        pub client: String,
+        pub opened: Time,
+    }
+}
+
+impl Record for SessionRecord {}
+
+codec! {
+    /// Why an inode must be looked at.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum ReclaimKind {
+        /// It has no name, and lives in its slot while it is open.
+        Orphan = 1,
+        /// It is gone; its chunks and blocks are not yet.
+        Contents = 2,
+    }
+}
+
+codec! {
+    /// An inode that a background task has to finish.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Reclaim {
+        pub kind: ReclaimKind,
+    }
+}
+
+impl Record for Reclaim {}
+
+codec! {
+    /// The first inode number of a shard that is not reserved.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Reserved {
+        pub end: u64,
+    }
+}
+
+impl Record for Reserved {}
+
+codec! {
+    /// A stored answer.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct StoredAnswer {
+        pub seq: base::Seq,
+        pub answer: Bytes,
+    }
+}
+
+impl Record for StoredAnswer {}

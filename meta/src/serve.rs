@@ -1,0 +1,248 @@
+//! Connections: bytes to requests, replies to bytes.
+//!
+//! A connection that was accepted stays on its core. Its reader takes everything that has arrived, decodes
+//! every whole frame and hands the requests to the core; its writer sends everything that was answered with
+//! one write.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use base::{Decode as _, Encode as _, Reader};
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::Notify,
+};
+use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
+
+use crate::{
+    Core,
+    core::{Seat, Step, Work},
+    driver::Incoming,
+    server::{Counters, Shared},
+};
+
+/// A client that does not read its replies is not read from any more.
+const BUFFERED_BYTES_MAX: usize = 16 << 20;
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// A connection must introduce itself within so long.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One connection, as the core sees it.
+pub(crate) struct Connection {
+    pub(crate) seat: Seat,
+    out: RefCell<Vec<u8>>,
+    /// How much of `out` may be sent.
+    ready: Cell<usize>,
+    wake: Notify,
+    drained: Notify,
+    closed: Cell<bool>,
+}
+
+impl Connection {
+    fn new() -> Connection {
+        Connection {
+            seat: Seat::default(),
+            out: RefCell::default(),
+            ready: Cell::new(0),
+            wake: Notify::new(),
+            drained: Notify::new(),
+            closed: Cell::new(false),
+        }
+    }
+
+    /// Appends a reply to the buffer; it leaves with [`Connection::send`].
+    pub(crate) fn reply(&self, shared: &Shared, call: u64, answer: &Answer) {
+        self.put(shared, call, |out| answer.encode(out));
+    }
+
+    /// As [`Connection::reply`], of an answer that is bytes already.
+    pub(crate) fn reply_encoded(&self, shared: &Shared, call: u64, answer: &Bytes) {
+        self.put(shared, call, |out| out.extend_from_slice(answer));
+    }
+
+    /// Appends a reply and sends it.
+    pub(crate) fn reply_now(&self, shared: &Shared, call: u64, answer: &Answer) {
+        self.reply(shared, call, answer);
+        self.send();
+    }
+
+    fn put(&self, shared: &Shared, call: u64, fill: impl FnOnce(&mut Vec<u8>)) {
+        if self.closed.get() {
+            return;
+        }
+        let header = ReplyHeader { call, cache_version: shared.invalidations.version() };
+        frame::put_frame(&mut self.out.borrow_mut(), |out| {
+            header.encode(out);
+            fill(out);
+        });
+    }
+
+    /// How many bytes are waiting to be sent.
+    pub(crate) fn buffered(&self) -> usize {
+        self.out.borrow().len()
+    }
+
+    /// Lets everything in the buffer go.
+    pub(crate) fn send(&self) {
+        self.ready.set(self.buffered());
+        self.wake.notify_one();
+    }
+
+    /// Takes back what was appended from `start` on.
+    pub(crate) fn hold(&self, start: usize) -> Vec<u8> {
+        let mut out = self.out.borrow_mut();
+        let start = start.min(out.len());
+        out.split_off(start)
+    }
+
+    /// Sends what was held.
+    pub(crate) fn send_held(&self, replies: &[u8]) {
+        if !self.closed.get() {
+            self.out.borrow_mut().extend_from_slice(replies);
+            self.send();
+        }
+    }
+
+    /// Drops what was appended from `start` on: its effect was not written.
+    pub(crate) fn discard(&self, start: usize) {
+        self.hold(start);
+        self.close();
+    }
+
+    fn close(&self) {
+        self.closed.set(true);
+        self.wake.notify_one();
+        self.drained.notify_one();
+    }
+}
+
+impl Core {
+    /// Serves a connection until it ends. The future stays on this core.
+    pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        Counters::add(&self.inner.shared.counters.connections);
+        let connection = Rc::new(Connection::new());
+        let (read, write) = tokio::io::split(stream);
+        tokio::select! {
+            biased;
+            result = self.read_requests(read, &connection) => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "connection refused");
+                }
+            }
+            () = write_replies(write, &connection) => {}
+        }
+        connection.close();
+        connection.seat.leave();
+    }
+
+    async fn read_requests(
+        &self,
+        mut read: impl AsyncRead + Unpin,
+        connection: &Rc<Connection>,
+    ) -> Result<(), FrameError> {
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let opening = async {
+            while !frame::take_opening(&mut buffer)? {
+                if !fill(&mut read, &mut buffer).await {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        match tokio::time::timeout(HELLO_TIMEOUT, opening).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) | Err(_) => return Ok(()),
+            Ok(Err(FrameError::Version(version))) => {
+                // In the form of version 1, which every client can read.
+                let text = FrameError::Version(version).to_string();
+                connection.reply_now(&self.inner.shared, 0, &Answer::Refused(text));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return Err(FrameError::Version(version));
+            }
+            Ok(Err(error)) => return Err(error),
+        }
+        loop {
+            while let Some(bytes) = frame::take_frame(&mut buffer)? {
+                let mut reader = Reader::new(&bytes);
+                let header = RequestHeader::decode(&mut reader)?;
+                let request = Request::decode(&mut reader)?;
+                let incoming = Incoming { connection: connection.clone(), header, request };
+                self.inner.push(Work::Request(incoming));
+            }
+            while connection.buffered() > BUFFERED_BYTES_MAX && !connection.closed.get() {
+                connection.drained.notified().await;
+            }
+            let introduced = connection.seat.session().is_some();
+            let filled = if introduced {
+                fill(&mut read, &mut buffer).await
+            } else {
+                let read = fill(&mut read, &mut buffer);
+                tokio::time::timeout(HELLO_TIMEOUT, read).await.unwrap_or(false)
+            };
+            if !filled {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Reads what is there; `false` at the end of the stream.
+async fn fill(read: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> bool {
+    buffer.reserve(READ_BYTES);
+    matches!(read.read_buf(buffer).await, Ok(bytes) if bytes > 0)
+}
+
+async fn write_replies(mut write: impl AsyncWrite + Unpin, connection: &Connection) {
+    let mut sending = Vec::new();
+    loop {
+        let ready = connection.ready.replace(0);
+        if ready == 0 {
+            if connection.closed.get() {
+                return;
+            }
+            connection.wake.notified().await;
+            continue;
+        }
+        {
+            let mut out = connection.out.borrow_mut();
+            if ready >= out.len() {
+                std::mem::swap(&mut *out, &mut sending);
+            } else {
+                sending.extend(out.drain(..ready));
+            }
+        }
+        if write.write_all(&sending).await.is_err() {
+            return;
+        }
+        sending.clear();
+        connection.drained.notify_one();
+    }
+}
+
+/// Ends sessions that were silent for longer than their lease.
+pub(crate) async fn watch_leases(core: Core) {
+    let shared = &core.inner.shared;
+    let lease = shared.options.lease;
+    loop {
+        tokio::time::sleep(lease / 4).await;
+        let mut expired: Vec<_> = {
+            let sessions = shared.sessions.lock();
+            sessions
+                .values()
+                .filter(|session| session.idle() > lease)
+                .map(|session| session.id)
+                .collect()
+        };
+        expired.sort_unstable();
+        for session in expired {
+            tracing::info!(%session, "session expired");
+            Counters::add(&shared.counters.sessions_expired);
+            core.step(Step::EndSession(session)).await;
+        }
+    }
+}

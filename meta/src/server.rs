@@ -1,0 +1,455 @@
+//! What all cores of a server share.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::{Clock, ClusterMap, HashMap, Ino, Random, Seq, SessionId, ShardId};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::{Batch, Blocks, Engine};
+use wire::FsInfo;
+
+use crate::{
+    Core, OpenError, Problem,
+    compact::CompactQueue,
+    fsck::Jobs,
+    invalidation::Invalidations,
+    lock::LockTable,
+    opens::Opens,
+    reclaim::Backlog,
+    record::{Config, Record as _, SessionRecord, key, system::Reserved, system::StoredAnswer},
+    session::Session,
+    sync::SyncQueue,
+};
+
+/// When an operation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is visible and survives a crash of the server; it is on stable storage after `fsync`, `sync`
+    /// or the commit interval.
+    Relaxed,
+    /// When it is on stable storage.
+    Strict,
+}
+
+/// Where work that blocks is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// On threads of the runtime, so that a core never waits for a disk.
+    Threads,
+    /// Where it is called: in a simulation nothing blocks.
+    Inline,
+}
+
+impl Offload {
+    /// Runs `work` and returns what it returned.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        match self {
+            Offload::Inline => work(),
+            Offload::Threads => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime is shutting down: whoever waits is dropped with it.
+                    Err(_) => std::future::pending().await,
+                },
+            },
+        }
+    }
+}
+
+/// Total and free bytes of the place where blocks and metadata are.
+pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+/// How to serve.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// The address that clients are told.
+    pub address: String,
+    /// How many cores will be run. More than one makes the lock table real.
+    pub cores: usize,
+    /// When operations are answered.
+    pub durability: Durability,
+    /// Answered operations are on stable storage after so long at most.
+    pub commit_interval: Duration,
+    /// A session ends when nothing was heard of it for so long.
+    pub lease: Duration,
+    /// Where blocking work is done.
+    pub offload: Offload,
+    /// What clients must know to reach a shared block store themselves; empty: they go through the server.
+    pub blocks_url: String,
+    /// Options of the shared store (endpoint, region, keys).
+    pub blocks_options: Vec<(String, String)>,
+    /// Space of the file system.
+    pub space: Space,
+}
+
+/// A metadata server. Cloning shares it.
+#[derive(Clone)]
+pub struct Server {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all cores share.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) blocks: Blocks,
+    pub(crate) config: Config,
+    pub(crate) options: ServerOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) random: Arc<dyn Random>,
+    pub(crate) map: ClusterMap,
+    pub(crate) incarnation: u64,
+    pub(crate) started: tokio::time::Instant,
+    pub(crate) locks: LockTable,
+    pub(crate) inos: InoCounters,
+    pub(crate) opens: Opens,
+    pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub(crate) invalidations: Invalidations,
+    pub(crate) sync: SyncQueue,
+    pub(crate) backlog: Backlog,
+    pub(crate) compact: CompactQueue,
+    pub(crate) jobs: Jobs,
+    pub(crate) counters: Counters,
+    halted: tokio::sync::watch::Sender<Option<Problem>>,
+}
+
+impl Server {
+    /// Opens the file system in `engine`.
+    ///
+    /// Cost: a read for each session and each inode left to reclaim, and one synced write. It does not grow
+    /// with the number of files.
+    ///
+    /// # Errors
+    /// When it is not formatted, or cannot be read.
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Server, OpenError> {
+        let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
+        let config = Config::from_record(&config)?;
+        let inos = InoCounters::reserve(engine.as_ref(), config.shards)?;
+        let sessions = load_sessions(engine.as_ref())?;
+        let backlog = Backlog::load(engine.as_ref(), config.shards)?;
+        let opens = Opens::default();
+        opens.await_claims(sessions.keys().copied());
+        let shared = Shared {
+            blocks,
+            map: ClusterMap::single(&options.address, config.shards),
+            incarnation: random.next(),
+            started: tokio::time::Instant::now(),
+            locks: LockTable::new(options.cores),
+            inos,
+            opens,
+            sessions: Mutex::new(sessions),
+            // Half of the range, so that it can count up; never 0, which means "by handle".
+            invalidations: Invalidations::new(random.next() >> 1 | 1),
+            sync: SyncQueue::default(),
+            backlog,
+            compact: CompactQueue::default(),
+            jobs: Jobs::default(),
+            counters: Counters::default(),
+            halted: tokio::sync::watch::Sender::new(None),
+            engine,
+            config,
+            options,
+            clock,
+            random,
+        };
+        Ok(Server { shared: Arc::new(shared) })
+    }
+
+    /// One core; it stays on the thread that makes it.
+    #[must_use]
+    pub fn core(&self, index: usize) -> Core {
+        Core::new(self.shared.clone(), index)
+    }
+
+    /// Returns when the server can no longer serve, with the reason.
+    pub async fn halted(&self) -> Problem {
+        let mut halted = self.shared.halted.subscribe();
+        match halted.wait_for(Option::is_some).await {
+            Ok(problem) => problem.clone().expect("waited for"),
+            Err(_) => unreachable!("the sender lives as long as the server"),
+        }
+    }
+
+    /// Counters since the start, for `--http`.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.shared.counters.list()
+    }
+
+    /// What the server is doing.
+    #[must_use]
+    pub fn status(&self) -> wire::Status {
+        self.shared.status()
+    }
+
+    /// Makes everything answered so far stable; the last act of a clean stop.
+    ///
+    /// # Errors
+    /// When the engine cannot.
+    pub fn sync(&self) -> Result<(), store::Error> {
+        self.shared.engine.sync()
+    }
+}
+
+impl Shared {
+    /// Stops serving: from now on every request is answered with `Halted`.
+    pub(crate) fn halt(&self, reason: &str) {
+        tracing::error!(reason, "the server stops serving");
+        self.halted.send_if_modified(|problem| {
+            let first = problem.is_none();
+            problem.get_or_insert_with(|| Problem(reason.to_owned()));
+            first
+        });
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.borrow().is_some()
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.sessions.lock().get(&id).cloned()
+    }
+
+    /// What a client must know of the file system.
+    pub(crate) fn fs_info(&self) -> FsInfo {
+        let shared_store = !self.options.blocks_url.is_empty();
+        FsInfo {
+            name: self.config.name.clone(),
+            uuid: self.config.uuid,
+            hash_key: self.config.hash_key,
+            locality: self.config.locality,
+            inline_bytes_max: self.config.inline_bytes_max,
+            blocks: if shared_store { self.options.blocks_url.clone() } else { "server".into() },
+            blocks_options: self.options.blocks_options.clone(),
+        }
+    }
+
+    /// The answers that a session was given before this server started.
+    pub(crate) fn stored_answers(
+        &self,
+        session: SessionId,
+    ) -> Result<Vec<(Seq, Bytes)>, store::Error> {
+        let mut found = Vec::new();
+        for shard in (0..self.config.shards).map(ShardId) {
+            let prefix = key::answers(shard, session);
+            self.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, value| {
+                // A damaged answer is as good as none: the client asked long ago, or asks again.
+                if let Ok(stored) = StoredAnswer::from_record(&Bytes::copy_from_slice(value)) {
+                    found.push((stored.seq, stored.answer));
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn status(&self) -> wire::Status {
+        let engine = self.engine.stats();
+        let mut sessions: Vec<_> = self
+            .sessions
+            .lock()
+            .values()
+            .map(|session| wire::SessionStatus {
+                session: session.id,
+                client: session.client.clone(),
+                idle_seconds: session.idle().as_secs(),
+                open_files: self.opens.count(session.id),
+            })
+            .collect();
+        sessions.sort_unstable_by_key(|status| status.session);
+        wire::Status {
+            name: self.config.name.clone(),
+            uuid: self.config.uuid,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            shards: self.config.shards,
+            durability: match self.options.durability {
+                Durability::Relaxed => "relaxed".to_owned(),
+                Durability::Strict => "strict".to_owned(),
+            },
+            commit_interval_ms: u64::try_from(self.options.commit_interval.as_millis())
+                .unwrap_or(u64::MAX),
+            blocks: self.config.blocks.clone(),
+            sessions,
+            files: self.files_estimated(),
+            counters: self.counters.list(),
+            store_bytes: engine.disk_bytes,
+            store_records: engine.keys_estimated,
+        }
+    }
+
+    /// About how many inodes there are: the engine's estimate of its records, an entry or two for each.
+    pub(crate) fn files_estimated(&self) -> u64 {
+        self.engine.stats().keys_estimated
+    }
+}
+
+fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
+    let mut sessions = HashMap::default();
+    let prefix = key::kind(ShardId(0), b'S');
+    let mut damaged = None;
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match (
+        key::parse_session(key),
+        SessionRecord::from_record(&Bytes::copy_from_slice(value)),
+    ) {
+        (Some(id), Ok(record)) => {
+            sessions.insert(id, Arc::new(Session::new(id, record.secret, record.client)));
+            ControlFlow::Continue(())
+        }
+        (None, _) => {
+            damaged = Some(base::DecodeError::Invalid("session key"));
+            ControlFlow::Break(())
+        }
+        (_, Err(error)) => {
+            damaged = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    damaged.map_or(Ok(sessions), |error| Err(error.into()))
+}
+
+/// How many inode numbers are reserved at a time on each shard.
+const INOS_RESERVED: u64 = 1 << 16;
+
+/// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them is used, so
+/// no power cut gives a number out twice.
+pub(crate) struct InoCounters {
+    shards: Vec<Mutex<Range>>,
+}
+
+struct Range {
+    next: u64,
+    end: u64,
+}
+
+impl InoCounters {
+    fn reserve(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
+        let mut batch = Batch::default();
+        let mut ranges = Vec::with_capacity(usize::from(shards));
+        for shard in (0..shards).map(ShardId) {
+            let reserved = engine.get(&key::counter(shard))?.ok_or(OpenError::NotFormatted)?;
+            let next = Reserved::from_record(&reserved)?.end;
+            let end = next + INOS_RESERVED;
+            batch.put(&key::counter(shard), &Reserved { end }.to_record());
+            ranges.push(Mutex::new(Range { next, end }));
+        }
+        engine.write(batch)?;
+        engine.sync()?;
+        Ok(InoCounters { shards: ranges })
+    }
+
+    /// The next number of `shard`. One in many thousands waits for a sync.
+    pub(crate) fn next(&self, shard: ShardId, engine: &dyn Engine) -> crate::error::Result<Ino> {
+        let mut range = self.shards[usize::from(shard.0)].lock();
+        if range.next == range.end {
+            let end = range.end + INOS_RESERVED;
+            let mut batch = Batch::default();
+            batch.put(&key::counter(shard), &Reserved { end }.to_record());
+            engine.write(batch)?;
+            engine.sync()?;
+            range.end = end;
+        }
+        range.next += 1;
+        Ok(Ino::new(shard, range.next - 1))
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters since the start.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            /// Their names and values.
+            pub(crate) fn list(&self) -> Vec<(String, u64)> {
+                vec![$((stringify!($name).to_owned(), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections accepted.
+    connections,
+    /// Requests read.
+    requests,
+    /// Engine writes; requests over groups is the size of a group.
+    groups,
+    /// Mutating requests that were asked again and got their stored answer.
+    duplicates_suppressed,
+    /// Requests refused because another core held a lock, and run again.
+    lock_conflicts,
+    /// Syncs of the engine.
+    syncs,
+    /// Sessions opened.
+    sessions_opened,
+    /// Sessions resumed.
+    sessions_resumed,
+    /// Sessions ended by their lease.
+    sessions_expired,
+    /// Look-ups, walks included.
+    lookup,
+    /// stat by handle.
+    getattr,
+    /// chmod, chown, utimes, truncate.
+    setattr,
+    /// Files made.
+    create,
+    /// Directories made.
+    mkdir,
+    /// Symbolic links made.
+    symlink,
+    /// Hard links made.
+    link,
+    /// Names removed.
+    unlink,
+    /// Directories removed.
+    rmdir,
+    /// Renames.
+    rename,
+    /// Pages of listings.
+    readdir,
+    /// Opens.
+    open,
+    /// Writes of contents.
+    write,
+    /// Look-ups of blocks.
+    block_map,
+    /// Extended attributes read or changed.
+    xattr,
+    /// Blocks stored through the server.
+    block_put,
+    /// Blocks read through the server.
+    block_get,
+    /// Blocks deleted in the background.
+    blocks_deleted,
+    /// Chunks rewritten in the background.
+    chunks_compacted,
+    /// Inodes removed in the background.
+    inodes_reclaimed,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,263 @@
+//! Sessions: who is connected, what they may do, and what was answered to them.
+//!
+//! A session outlives its connections and a restart of the server: its record and its stored answers are in
+//! the store. Requests of a session may come over several connections and cores.
+//!
+//! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
+//! client says that it has it. A number that is asked again gets that answer.
+
+use std::collections::VecDeque;
+
+use base::{Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use wire::Token;
+
+use crate::error::{Fault, Result};
+
+/// One session.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) secret: u64,
+    pub(crate) client: String,
+    key: HashKey,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The token of the latest Hello; `None` after a restart, until the client is back.
+    rights: Option<Rights>,
+    connections: usize,
+    heard: tokio::time::Instant,
+    answers: Answers,
+}
+
+/// What the latest Hello showed.
+#[derive(Clone)]
+pub(crate) struct Rights {
+    pub(crate) token: Token,
+    pub(crate) kernel_checks: bool,
+}
+
+/// Answers to mutating requests that the client may still ask for.
+#[derive(Default)]
+struct Answers {
+    /// The number of the first slot: the lowest that the client has no answer to.
+    first: u64,
+    slots: VecDeque<Slot>,
+}
+
+#[derive(Clone, Default)]
+enum Slot {
+    #[default]
+    Unseen,
+    Executing,
+    Answered(Bytes),
+}
+
+/// What is known of a mutating request before it is executed.
+pub(crate) enum Seen {
+    /// It is new: execute it.
+    New,
+    /// This was the answer.
+    Answered(Bytes),
+    /// It is being executed, or its client has had the answer: it is an echo of an older connection.
+    Echo,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
+        let state = State {
+            rights: None,
+            connections: 0,
+            heard: tokio::time::Instant::now(),
+            answers: Answers { first: 1, slots: VecDeque::new() },
+        };
+        let key = HashKey { k0: secret, k1: id.0 };
+        Session { id, secret, client, key, state: Mutex::new(state) }
+    }
+
+    /// A connection joins the session.
+    pub(crate) fn join(&self, rights: Rights) {
+        let mut state = self.state.lock();
+        state.rights = Some(rights);
+        state.connections += 1;
+        state.heard = tokio::time::Instant::now();
+    }
+
+    /// Whether nobody has come back to it since the server started.
+    pub(crate) fn returns_after_restart(&self) -> bool {
+        self.state.lock().rights.is_none()
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.connections = state.connections.saturating_sub(1);
+    }
+
+    /// The session was heard of.
+    pub(crate) fn heard(&self) {
+        self.state.lock().heard = tokio::time::Instant::now();
+    }
+
+    /// For how long nothing was heard.
+    pub(crate) fn idle(&self) -> std::time::Duration {
+        self.state.lock().heard.elapsed()
+    }
+
+    /// Whether the session may do this now, as `cred`.
+    pub(crate) fn admit(&self, cred: &Cred, mutates: bool, now: Time) -> Result<()> {
+        let state = self.state.lock();
+        let rights = state.rights.as_ref().ok_or(Fault::Retry(wire::Retry::NoSession))?;
+        if rights.token.expired(now) {
+            return Err(Fault::Refused(wire::TokenError::Expired.to_string()));
+        }
+        rights.token.may_act_as(cred)?;
+        if mutates && rights.token.read_only {
+            return Err(FsError::ReadOnly.into());
+        }
+        Ok(())
+    }
+
+    fn with_rights<T>(&self, ask: impl FnOnce(&Rights) -> T, otherwise: T) -> T {
+        self.state.lock().rights.as_ref().map_or(otherwise, ask)
+    }
+
+    /// See [`Token::trusted`].
+    pub(crate) fn trusted(&self) -> bool {
+        self.with_rights(|rights| rights.token.trusted(), false)
+    }
+
+    /// Whether the session may change anything at all.
+    pub(crate) fn read_only(&self) -> bool {
+        self.with_rights(|rights| rights.token.read_only, true)
+    }
+
+    /// Whether the session may ask for what administrators ask.
+    pub(crate) fn administers(&self) -> bool {
+        self.with_rights(|rights| rights.token.administers(), false)
+    }
+
+    /// Whether the server checks permissions, or the client's kernel has.
+    pub(crate) fn checks_permissions(&self) -> bool {
+        self.with_rights(|rights| !rights.kernel_checks || rights.token.uid.is_some(), true)
+    }
+
+    /// Proof that this session was shown something.
+    pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
+        self.key.mac(parts)
+    }
+
+    /// Notes that request `seq` is about to be executed, unless it was before.
+    pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen> {
+        let mut state = self.state.lock();
+        state.answers.forget_before(unanswered.0.min(seq.0));
+        state.answers.begin(seq.0)
+    }
+
+    /// Keeps the answer to `seq`.
+    pub(crate) fn answered(&self, seq: Seq, answer: Bytes) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.answers.slot(seq.0) {
+            *slot = Slot::Answered(answer);
+        }
+    }
+
+    /// Nothing happened to `seq`: it may come again.
+    pub(crate) fn not_executed(&self, seq: Seq) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.answers.slot(seq.0) {
+            *slot = Slot::Unseen;
+        }
+    }
+
+    /// Takes in the answers that were stored before a restart.
+    pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>) {
+        stored.sort_unstable_by_key(|(seq, _)| *seq);
+        let Some((newest, _)) = stored.last() else { return };
+        let mut state = self.state.lock();
+        state.answers.first = (newest.0 + 1).saturating_sub(REQUESTS_IN_FLIGHT_MAX).max(1);
+        for (seq, answer) in stored {
+            if let Some(slot) = state.answers.slot(seq.0) {
+                *slot = Slot::Answered(answer);
+            }
+        }
+    }
+}
+
+impl Answers {
+    fn forget_before(&mut self, unanswered: u64) {
+        while self.first < unanswered {
+            self.first += 1;
+            if self.slots.pop_front().is_none() {
+                self.first = unanswered;
+            }
+        }
+    }
+
+    fn slot(&mut self, seq: u64) -> Option<&mut Slot> {
+        let index = seq.checked_sub(self.first).filter(|index| *index < REQUESTS_IN_FLIGHT_MAX)?;
+        let index = usize::try_from(index).ok()?;
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, Slot::Unseen);
+        }
+        self.slots.get_mut(index)
+    }
+
+    fn begin(&mut self, seq: u64) -> Result<Seen> {
+        if seq < self.first {
+            return Ok(Seen::Echo);
+        }
+        let too_far = "more requests in flight than a session may have";
+        let slot = self.slot(seq).ok_or_else(|| Fault::Refused(too_far.to_owned()))?;
+        Ok(match slot {
+            Slot::Unseen => {
+                *slot = Slot::Executing;
+                Seen::New
+            }
+            Slot::Executing => Seen::Echo,
+            Slot::Answered(answer) => Seen::Answered(answer.clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> Session {
+        Session::new(SessionId(1), 2, "test".into())
+    }
+
+    fn begin(session: &Session, seq: u64, unanswered: u64) -> Seen {
+        session.begin(Seq(seq), Seq(unanswered)).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_number_that_is_asked_again_gets_its_answer() {
+        let session = session();
+        assert!(matches!(begin(&session, 1, 1), Seen::New));
+        assert!(matches!(begin(&session, 1, 1), Seen::Echo));
+        session.answered(Seq(1), Bytes::from_static(b"one"));
+        assert!(matches!(begin(&session, 1, 1), Seen::Answered(answer) if answer == "one"));
+        assert!(matches!(begin(&session, 2, 2), Seen::New));
+        assert!(matches!(begin(&session, 1, 1), Seen::Echo));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_keeps_to_its_window() {
+        let session = session();
+        let beyond = Seq(REQUESTS_IN_FLIGHT_MAX + 1);
+        assert!(matches!(session.begin(beyond, Seq(1)), Err(Fault::Refused(_))));
+        assert!(matches!(begin(&session, beyond.0, 2), Seen::New));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_survive_a_restart() {
+        let session = session();
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())]);
+        assert!(matches!(begin(&session, 9, 7), Seen::Answered(answer) if answer == "nine"));
+        assert!(matches!(begin(&session, 8, 7), Seen::New));
+    }
+}

@@ -1,0 +1,213 @@
+//! Directories and entries within a transaction.
+
+use base::{
+    Access, Attr, DirId, EntryName, FsError, Ino, ShardId,
+    access::{permits, permits_removal},
+    placement::shard_of,
+};
+use wire::{DirRef, Entry, Retry};
+
+use super::{Txn, halves};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
+};
+
+/// A content record and where its group is.
+#[derive(Clone)]
+pub(crate) struct Dir {
+    pub(crate) id: DirId,
+    pub(crate) content: Content,
+}
+
+impl Dir {
+    /// What `stat` shows.
+    pub(crate) fn attr(&self) -> Attr {
+        self.content.attr()
+    }
+}
+
+impl Txn<'_> {
+    /// The shard of a directory's group.
+    pub(crate) fn shard(&self, home: DirId) -> ShardId {
+        shard_of(home, 0, self.shared.config.shards)
+    }
+
+    fn position(&self, name: &EntryName) -> u64 {
+        self.shared.config.hash_key.pos(name)
+    }
+
+    /// The key of one part of a name in a directory placed by `home`.
+    pub(crate) fn name_key(
+        &self,
+        home: DirId,
+        dir: DirId,
+        name: &EntryName,
+        part: Part,
+    ) -> record::Key {
+        key::name(self.shard(home), dir, self.position(name), name, part)
+    }
+
+    /// The key of a directory's content record.
+    pub(crate) fn content_key(&self, home: DirId, dir: DirId) -> record::Key {
+        key::content(self.shard(home), dir, 0, Part::Main)
+    }
+
+    /// How the caller names this directory from now on.
+    pub(crate) fn dir_ref(&self, id: DirId, ino: Ino, home: DirId) -> DirRef {
+        let ticket = self.ticket(&dir_parts(id, ino, home));
+        DirRef { id, ino, home, ticket }
+    }
+
+    /// The content record of a directory, which must be the one that is meant.
+    pub(crate) fn dir(&self, dir: &DirRef) -> Result<Dir> {
+        self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)?;
+        let content: Option<Content> = self.get(&self.content_key(dir.home, dir.id))?;
+        match content {
+            Some(content) if content.ino == dir.ino && content.state == ContentState::Live => {
+                Ok(Dir { id: dir.id, content })
+            }
+            Some(_) | None => Err(Fault::Retry(Retry::StaleDir)),
+        }
+    }
+
+    /// As [`Txn::dir`], to be changed, or to keep anybody from removing it.
+    pub(crate) fn dir_locked(&mut self, dir: &DirRef) -> Result<Dir> {
+        self.lock(lock::dir_lock(dir.id))?;
+        self.dir(dir)
+    }
+
+    /// As [`Txn::dir_locked`], of a directory that an access record names.
+    pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
+        self.lock(lock::dir_lock(access.id))?;
+        let content: Option<Content> = self.get(&self.content_key(access.home, access.id))?;
+        match content {
+            Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
+            Some(_) | None => {
+                tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
+                Err(FsError::Io.into())
+            }
+        }
+    }
+
+    /// Stores a content record.
+    pub(crate) fn put_dir(&mut self, dir: &Dir) {
+        let key = self.content_key(dir.content.home, dir.id);
+        self.put(key, &dir.content);
+    }
+
+    /// Checks permission on a directory, if that is the server's to check.
+    pub(crate) fn dir_permits(&self, dir: &Dir, want: Access) -> Result<()> {
+        if self.checks() {
+            permits(&dir.attr(), self.caller.cred, want)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the caller may remove or rename what belongs to `owner` in `dir`.
+    pub(crate) fn removal_permits(&self, dir: &Dir, owner: u32) -> Result<()> {
+        self.dir_permits(dir, Access::CHANGE)?;
+        if self.checks() {
+            permits_removal(&dir.attr(), owner, self.caller.cred)?;
+        }
+        Ok(())
+    }
+
+    /// What stands under `name`.
+    pub(crate) fn entry(&self, dir: &Dir, name: &EntryName) -> Result<Option<EntryRecord>> {
+        self.get(&self.name_key(dir.content.home, dir.id, name, Part::Main))
+    }
+
+    /// Puts an entry under `name`.
+    pub(crate) fn put_entry(&mut self, dir: &Dir, name: &EntryName, entry: &EntryRecord) {
+        let key = self.name_key(dir.content.home, dir.id, name, Part::Main);
+        self.put(key, entry);
+    }
+
+    /// Removes the entry under `name`.
+    pub(crate) fn delete_entry(&mut self, dir: &Dir, name: &EntryName) {
+        let key = self.name_key(dir.content.home, dir.id, name, Part::Main);
+        self.delete(key);
+    }
+
+    /// The access record that repeats what a content record says.
+    pub(crate) fn access_of(dir: &Dir) -> record::Access {
+        let content = &dir.content;
+        record::Access {
+            id: dir.id,
+            ino: content.ino,
+            home: content.home,
+            mode: content.mode,
+            uid: content.uid,
+            gid: content.gid,
+        }
+    }
+
+    /// Notes a change of a directory's entries.
+    pub(crate) fn touch(&self, dir: &mut Dir) {
+        dir.content.times.mtime = self.now;
+        dir.content.times.ctime = self.now;
+    }
+
+    /// What a look-up answers for an entry.
+    pub(crate) fn show(&self, record: &EntryRecord) -> Result<Entry> {
+        match record {
+            EntryRecord::Node(inode) => Ok(show_inode(inode)),
+            EntryRecord::Link(ino) => Ok(show_inode(&self.slot_inode(*ino)?)),
+            EntryRecord::Dir(access) => {
+                let key = self.content_key(access.home, access.id);
+                let content: Option<Content> = self.get(&key)?;
+                let Some(content) = content.filter(|content| content.ino == access.ino) else {
+                    // Read without a lock: it may have been removed since we read the entry.
+                    return Err(Fault::Retry(Retry::Busy));
+                };
+                let dir = self.dir_ref(access.id, access.ino, access.home);
+                Ok(Entry { attr: content.attr(), dir: Some(dir), target: None })
+            }
+        }
+    }
+
+    /// An inode that must be in its slot.
+    pub(crate) fn slot_inode(&self, ino: Ino) -> Result<Inode> {
+        match self.get(&key::inode(ino, Part::Main))? {
+            Some(Slot::Inode(inode)) => Ok(inode),
+            // Read without a lock: the name may have gone since we read it.
+            Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),
+        }
+    }
+
+    /// Whether `ancestor` is `dir` or above it.
+    ///
+    /// Race: the caller has locked all directory renames, so the chain stays as we walk it.
+    pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
+        let mut at = dir.clone();
+        loop {
+            if at.id == ancestor {
+                return Ok(true);
+            }
+            if at.id == DirId::ROOT {
+                return Ok(false);
+            }
+            let parent = at.content.parent;
+            let content: Option<Content> =
+                self.get(&self.content_key(at.content.parent_home, parent))?;
+            let Some(content) = content else { return Err(Fault::Retry(Retry::Busy)) };
+            at = Dir { id: parent, content };
+        }
+    }
+}
+
+/// What a look-up answers for an inode.
+pub(crate) fn show_inode(inode: &Inode) -> Entry {
+    let target = match &inode.contents {
+        Contents::Target(target) => Some(target.clone()),
+        Contents::Inline(_) | Contents::Blocks | Contents::Device(_) => None,
+    };
+    Entry { attr: inode.attr(), dir: None, target }
+}
+
+fn dir_parts(id: DirId, ino: Ino, home: DirId) -> [u64; 5] {
+    let ([id_high, id_low], [home_high, home_low]) = (halves(id.0), halves(home.0));
+    [id_high, id_low, ino.0, home_high, home_low]
+}

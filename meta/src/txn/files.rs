@@ -1,0 +1,255 @@
+//! Files within a transaction: where an inode is, and what becomes of it.
+
+use base::{Access, EntryName, FsError, Ino, access::permits};
+use wire::{FileRef, NodeRef, Retry};
+
+use super::{Txn, dirs::Dir};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{
+        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, XattrSet, Xattrs, key,
+        key::Part,
+    },
+};
+
+/// Where an inode rests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the entry of its only name.
+    Entry(Location),
+    /// In its slot on the shard of birth.
+    Slot,
+}
+
+/// An inode and where it rests.
+#[derive(Debug, Clone)]
+pub(crate) struct Located {
+    pub(crate) place: Place,
+    pub(crate) inode: Inode,
+}
+
+/// A directory or anything else, ready to be changed.
+pub(crate) enum Node {
+    Dir(Dir),
+    File(Located),
+}
+
+impl Txn<'_> {
+    /// Finds a file by (dir, name, ino).
+    ///
+    /// Where the name has it no more, the shard of birth knows. A session that must prove its walks may
+    /// follow it there only if it has the file open: an open file stays open wherever it is moved.
+    pub(crate) fn file(&self, file: &FileRef) -> Result<Located> {
+        let open = self.has_open(file.ino);
+        if !open && self.checks() {
+            let dir = self.dir(&file.dir)?;
+            self.dir_permits(&dir, Access::EXECUTE)?;
+        } else {
+            let dir = &file.dir;
+            self.check_ticket_of(dir)?;
+        }
+        let at = Location { dir: file.dir.id, home: file.dir.home, name: file.name.clone() };
+        match self.at(&at, file.ino)? {
+            Some(found) => Ok(found),
+            None if open || self.trusts() => self.by_ino(file.ino),
+            None => Err(FsError::Stale.into()),
+        }
+    }
+
+    /// As [`Txn::file`], to be changed.
+    pub(crate) fn file_locked(&mut self, file: &FileRef) -> Result<Located> {
+        self.lock(lock::ino_lock(file.ino))?;
+        self.file(file)
+    }
+
+    /// As [`Txn::file_locked`] or `dir_locked`.
+    pub(crate) fn node_locked(&mut self, node: &NodeRef) -> Result<Node> {
+        match node {
+            NodeRef::Dir(dir) => Ok(Node::Dir(self.dir_locked(dir)?)),
+            NodeRef::File(file) => Ok(Node::File(self.file_locked(file)?)),
+        }
+    }
+
+    /// As [`Txn::node_locked`], only to read.
+    pub(crate) fn node(&self, node: &NodeRef) -> Result<Node> {
+        match node {
+            NodeRef::Dir(dir) => Ok(Node::Dir(self.dir(dir)?)),
+            NodeRef::File(file) => Ok(Node::File(self.file(file)?)),
+        }
+    }
+
+    fn trusts(&self) -> bool {
+        self.caller.session.is_none_or(crate::session::Session::trusted)
+    }
+
+    fn has_open(&self, ino: Ino) -> bool {
+        self.caller.session.is_some_and(|session| self.shared.opens.has(ino, session.id))
+    }
+
+    fn check_ticket_of(&self, dir: &wire::DirRef) -> Result<()> {
+        let again = self.dir_ref(dir.id, dir.ino, dir.home);
+        if again.ticket == dir.ticket || self.trusts() {
+            Ok(())
+        } else {
+            Err(FsError::Denied.into())
+        }
+    }
+
+    fn at(&self, at: &Location, ino: Ino) -> Result<Option<Located>> {
+        let key = self.name_key(at.home, at.dir, &at.name, Part::Main);
+        match self.get(&key)? {
+            Some(EntryRecord::Node(inode)) if inode.ino == ino => {
+                Ok(Some(Located { place: Place::Entry(at.clone()), inode }))
+            }
+            Some(EntryRecord::Link(found)) if found == ino => {
+                match self.get(&key::inode(ino, Part::Main))? {
+                    Some(Slot::Inode(inode)) => Ok(Some(Located { place: Place::Slot, inode })),
+                    Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),
+                }
+            }
+            Some(EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_)) | None => {
+                Ok(None)
+            }
+        }
+    }
+
+    fn by_ino(&self, ino: Ino) -> Result<Located> {
+        match self.get(&key::inode(ino, Part::Main))? {
+            Some(Slot::Inode(inode)) => Ok(Located { place: Place::Slot, inode }),
+            Some(Slot::Moved(at)) => self.at(&at, ino)?.ok_or(Fault::Retry(Retry::Busy)),
+            None => Err(FsError::Stale.into()),
+        }
+    }
+
+    /// Finds the inode of an entry that was read under its directory's lock, and locks it.
+    pub(crate) fn entry_inode_locked(
+        &mut self,
+        dir: &Dir,
+        name: &EntryName,
+        ino: Ino,
+    ) -> Result<Located> {
+        self.lock(lock::ino_lock(ino))?;
+        let at = Location { dir: dir.id, home: dir.content.home, name: name.clone() };
+        self.at(&at, ino)?.ok_or_else(|| {
+            // The directory is locked, so the name cannot have changed.
+            tracing::error!(%ino, %name, "a link has no inode; run `pando fsck`");
+            FsError::Io.into()
+        })
+    }
+
+    /// Stores an inode where it rests.
+    pub(crate) fn put_inode(&mut self, located: &Located) {
+        match &located.place {
+            Place::Slot => {
+                let slot = Slot::Inode(located.inode.clone());
+                self.put(key::inode(located.inode.ino, Part::Main), &slot);
+            }
+            Place::Entry(at) => {
+                let key = self.name_key(at.home, at.dir, &at.name, Part::Main);
+                self.put(key, &EntryRecord::Node(located.inode.clone()));
+            }
+        }
+    }
+
+    /// The key of an inode's spilled xattrs.
+    pub(crate) fn xattrs_key(&self, located: &Located) -> crate::record::Key {
+        match &located.place {
+            Place::Slot => key::inode(located.inode.ino, Part::Xattrs),
+            Place::Entry(at) => self.name_key(at.home, at.dir, &at.name, Part::Xattrs),
+        }
+    }
+
+    /// Moves an inode, and its spilled xattrs, to another place. The old entry is the caller's to remove.
+    pub(crate) fn move_inode(&mut self, located: &mut Located, place: Place) -> Result<()> {
+        if located.place == place {
+            self.put_inode(located);
+            return Ok(());
+        }
+        let xattrs = self.lift_xattrs(located)?;
+        self.settle_inode(located, place, xattrs);
+        Ok(())
+    }
+
+    /// Takes an inode's spilled xattrs from where it rests.
+    pub(crate) fn lift_xattrs(&mut self, located: &Located) -> Result<Option<XattrSet>> {
+        if located.inode.xattrs != Xattrs::Spilled {
+            return Ok(None);
+        }
+        let key = self.xattrs_key(located);
+        let xattrs = self.get(&key)?;
+        self.delete(key);
+        Ok(xattrs)
+    }
+
+    /// Puts an inode, with the xattrs that were lifted, at its new place.
+    pub(crate) fn settle_inode(
+        &mut self,
+        located: &mut Located,
+        place: Place,
+        xattrs: Option<XattrSet>,
+    ) {
+        located.place = place;
+        if let Some(xattrs) = xattrs {
+            let key = self.xattrs_key(located);
+            self.put(key, &xattrs);
+        }
+        if let Place::Entry(at) = &located.place {
+            located.inode.moved = true;
+            let slot = Slot::Moved(at.clone());
+            self.put(key::inode(located.inode.ino, Part::Main), &slot);
+        }
+        self.put_inode(located);
+    }
+
+    /// Takes one name from an inode whose entry the caller removes. The last one takes the inode along,
+    /// unless it is open somewhere: then it lives on in its slot.
+    pub(crate) fn drop_name(&mut self, mut located: Located) -> Result<Inode> {
+        let ino = located.inode.ino;
+        located.inode.nlink = located.inode.nlink.saturating_sub(1);
+        located.inode.times.ctime = self.now;
+        if located.inode.nlink > 0 {
+            self.put_inode(&located);
+        } else if self.shared.opens.maybe_open(ino) {
+            self.move_inode(&mut located, Place::Slot)?;
+            self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
+            self.reclaim.push(ino);
+        } else {
+            self.delete_inode(&located);
+        }
+        Ok(located.inode)
+    }
+
+    /// Removes an inode for good; its contents go in the background.
+    pub(crate) fn delete_inode(&mut self, located: &Located) {
+        let ino = located.inode.ino;
+        if located.inode.xattrs == Xattrs::Spilled {
+            let key = self.xattrs_key(located);
+            self.delete(key);
+        }
+        if located.place == Place::Slot || located.inode.moved {
+            self.delete(key::inode(ino, Part::Main));
+        }
+        if located.inode.contents == Contents::Blocks {
+            self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Contents });
+            self.reclaim.push(ino);
+        } else if located.inode.nlink == 0 && located.place == Place::Slot {
+            self.delete(key::reclaim(ino));
+        }
+    }
+
+    /// Checks permission on an inode, if that is the server's to check.
+    pub(crate) fn inode_permits(&self, inode: &Inode, want: Access) -> Result<()> {
+        if self.checks() {
+            permits(&inode.attr(), self.caller.cred, want)?;
+        }
+        Ok(())
+    }
+}
+
+impl Location {
+    /// The name `name` in `dir`.
+    pub(crate) fn of(dir: &Dir, name: &EntryName) -> Location {
+        Location { dir: dir.id, home: dir.content.home, name: name.clone() }
+    }
+}

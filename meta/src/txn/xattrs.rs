@@ -1,0 +1,58 @@
+//! Extended attributes within a transaction: embedded while few, spilled beside their owner when many.
+
+use base::limits::XATTRS_EMBEDDED_BYTES_MAX;
+
+use super::{Txn, dirs::Dir, files::Located};
+use crate::{
+    error::Result,
+    record::{Key, XattrSet, Xattrs, key, key::Part},
+};
+
+impl Txn<'_> {
+    /// All extended attributes of a directory.
+    pub(crate) fn dir_xattrs(&self, dir: &Dir) -> Result<XattrSet> {
+        self.xattrs_at(&dir.content.xattrs, &self.dir_xattrs_key(dir))
+    }
+
+    /// All extended attributes of an inode.
+    pub(crate) fn file_xattrs(&self, located: &Located) -> Result<XattrSet> {
+        self.xattrs_at(&located.inode.xattrs, &self.xattrs_key(located))
+    }
+
+    /// Replaces a directory's extended attributes.
+    pub(crate) fn put_dir_xattrs(&mut self, dir: &mut Dir, set: XattrSet) {
+        let key = self.dir_xattrs_key(dir);
+        dir.content.xattrs = self.store_xattrs(&dir.content.xattrs, key, set);
+        self.put_dir(dir);
+    }
+
+    /// Replaces an inode's extended attributes.
+    pub(crate) fn put_file_xattrs(&mut self, located: &mut Located, set: XattrSet) {
+        let key = self.xattrs_key(located);
+        located.inode.xattrs = self.store_xattrs(&located.inode.xattrs, key, set);
+        self.put_inode(located);
+    }
+
+    /// The key of a directory's spilled xattrs.
+    pub(crate) fn dir_xattrs_key(&self, dir: &Dir) -> Key {
+        key::content(self.shard(dir.content.home), dir.id, 0, Part::Xattrs)
+    }
+
+    fn xattrs_at(&self, xattrs: &Xattrs, key: &Key) -> Result<XattrSet> {
+        match xattrs {
+            Xattrs::Embedded(set) => Ok(set.clone()),
+            Xattrs::Spilled => Ok(self.get(key)?.unwrap_or_default()),
+        }
+    }
+
+    fn store_xattrs(&mut self, old: &Xattrs, key: Key, set: XattrSet) -> Xattrs {
+        if set.bytes() > XATTRS_EMBEDDED_BYTES_MAX {
+            self.put(key, &set);
+            return Xattrs::Spilled;
+        }
+        if *old == Xattrs::Spilled {
+            self.delete(key);
+        }
+        Xattrs::Embedded(set)
+    }
+}
