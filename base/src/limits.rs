@@ -24,6 +24,10 @@ pub const INLINE_BYTES_MAX: u32 = 4096;
 pub const CHUNK_BYTES: u32 = 4 << 20;
 /// The largest file: chunk numbers are 32 bits wide.
 pub const FILE_BYTES_MAX: u64 = (CHUNK_BYTES as u64) << 32;
+/// How many slices of one chunk a write may carry.
+pub const SLICES_A_WRITE_MAX: usize = 1024;
+/// A chunk with so many slices takes no more until it was compacted.
+pub const SLICES_A_CHUNK_MAX: usize = 4096;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// How many mutating requests a session may have unanswered: stored answers live in that many slots.

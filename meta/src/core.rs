@@ -7,11 +7,7 @@
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
-use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
-    sync::Arc,
-};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use base::{Ino, SessionId, Time};
 use tokio::sync::{Notify, oneshot};
@@ -23,7 +19,6 @@ use crate::{
     reclaim,
     serve::Connection,
     server::{Counters, Durability, Shared},
-    session::Session,
     sync,
     txn::{After, Caller, Group, Txn},
 };
@@ -47,6 +42,10 @@ pub(crate) struct Inner {
 }
 
 /// Something to execute.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all work is requests; a box each would cost more"
+)]
 pub(crate) enum Work {
     /// A client's request.
     Request(Incoming),
@@ -269,32 +268,5 @@ impl After {
     fn absorb(&mut self, other: After) {
         self.events.extend(other.events);
         self.reclaim.extend(other.reclaim);
-    }
-}
-
-/// Keeps a session's place on a connection.
-#[derive(Default)]
-pub(crate) struct Seat {
-    session: RefCell<Option<Arc<Session>>>,
-    taken: Cell<bool>,
-}
-
-impl Seat {
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        self.session.borrow().clone()
-    }
-
-    pub(crate) fn take(&self, session: Arc<Session>) {
-        self.leave();
-        self.taken.set(true);
-        self.session.replace(Some(session));
-    }
-
-    pub(crate) fn leave(&self) {
-        if self.taken.replace(false)
-            && let Some(session) = self.session.take()
-        {
-            session.leave();
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::FsError;
 use store::BlocksError;
-use wire::{Answer, BlockGet, BlockPut, Reply, Request, Retry};
+use wire::{Answer, BlockGet, BlockPut, Reply, ReplyHeader, Request, Retry};
 
 use crate::{
     driver::{Incoming, Task},
@@ -19,19 +19,18 @@ pub(crate) fn task(
     shared: &Arc<Shared>,
     session: &Session,
     incoming: &Incoming,
+    reply: ReplyHeader,
 ) -> Option<Result<Task>> {
     let after_write = matches!(incoming.request, Request::Sync);
     let shared = shared.clone();
     let connection = incoming.connection.clone();
-    let call = incoming.header.call;
-    let answer = move |shared: &Shared, result: std::result::Result<Reply, Answer>| {
-        let answer = result.map_or_else(|answer| answer, Answer::Done);
-        connection.reply_now(shared, call, &answer);
+    let answer = move |result: std::result::Result<Reply, Answer>| {
+        connection.reply_now(reply, &result.map_or_else(|answer| answer, Answer::Done));
     };
     let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
         Request::Sync => Box::pin(async move {
             shared.sync.wait().await;
-            answer(&shared, Ok(Reply::Nothing));
+            answer(Ok(Reply::Nothing));
         }),
         Request::BlockPut(put) => {
             if let Err(fault) = may_put(session, put) {
@@ -41,7 +40,7 @@ pub(crate) fn task(
             Box::pin(async move {
                 Counters::add(&shared.counters.block_put);
                 let result = shared.blocks.put(put.block, put.data).await;
-                answer(&shared, result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
+                answer(result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
             })
         }
         Request::BlockGet(get) => {
@@ -53,7 +52,7 @@ pub(crate) fn task(
                 Counters::add(&shared.counters.block_get);
                 let range = get.part.offset..get.part.offset.saturating_add(get.len);
                 let result = shared.blocks.get(get.part.block, get.part.block_bytes, range).await;
-                answer(&shared, result.map(Reply::Data).map_err(|error| refuse(&error)));
+                answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
             })
         }
         _ => return None,

@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use bytes::Bytes;
-use wire::{Answer, Reply, Request, RequestHeader, Retry};
+use wire::{Answer, Reply, ReplyHeader, Request, RequestHeader, Retry};
 
 use crate::{
     data,
@@ -49,36 +49,40 @@ pub(crate) fn execute(
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, request } = incoming;
+    let reply = ReplyHeader { call: header.call, cache_version: shared.invalidations.version() };
     if shared.is_halted() {
-        connection.reply(shared, header.call, &Answer::Halted);
+        connection.reply(reply, &Answer::Halted);
         return Outcome::Answered(After::default());
     }
     let result = match request {
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
-        other => match connection.seat.session() {
+        other => match connection.session() {
             None => Err(Fault::Retry(Retry::NoSession)),
-            Some(session) => return in_session(shared, group, incoming, &session, other, now),
+            Some(session) => {
+                return in_session(shared, group, incoming, reply, &session, other, now);
+            }
         },
     };
-    finish(shared, incoming, result.map(|reply| (reply, After::default())))
+    finish(shared, incoming, reply, result.map(|reply| (reply, After::default())))
 }
 
 fn in_session(
     shared: &Arc<Shared>,
     group: &mut Group,
     incoming: &Incoming,
+    reply: ReplyHeader,
     session: &Arc<Session>,
     request: &Request,
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, .. } = incoming;
     if let Err(fault) = admit(shared, session, header, request, now) {
-        return finish(shared, incoming, Err(fault));
+        return finish(shared, incoming, reply, Err(fault));
     }
-    if let Some(future) = data::task(shared, session, incoming) {
+    if let Some(future) = data::task(shared, session, incoming, reply) {
         return match future {
             Ok(task) => Outcome::Async(task),
-            Err(fault) => finish(shared, incoming, Err(fault)),
+            Err(fault) => finish(shared, incoming, reply, Err(fault)),
         };
     }
     let numbered = request.mutates();
@@ -87,25 +91,27 @@ fn in_session(
             Ok(Seen::New) => {}
             Ok(Seen::Answered(answer)) => {
                 Counters::add(&shared.counters.duplicates_suppressed);
-                connection.reply_encoded(shared, header.call, &answer);
+                connection.reply_encoded(reply, &answer);
                 return Outcome::Answered(After::default());
             }
-            Ok(Seen::Echo) => return finish(shared, incoming, Err(Fault::Retry(Retry::Busy))),
-            Err(fault) => return finish(shared, incoming, Err(fault)),
+            Ok(Seen::Echo) => {
+                return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
+            }
+            Err(fault) => return finish(shared, incoming, reply, Err(fault)),
         }
     }
 
     let caller = Caller { cred: &header.cred, session: Some(session) };
     let mut txn = Txn::new(shared, group, caller, now);
-    let result = ops::run(&mut txn, request).map(|reply| {
-        if numbered { keep_answer(&mut txn, header, session, reply) } else { Kept::No(reply) }
+    let result = ops::run(&mut txn, request).map(|done| {
+        if numbered { keep_answer(&mut txn, header, session, done) } else { Kept::No(done) }
     });
     match result {
         Ok(kept) => {
             let after = txn.commit();
             match kept {
-                Kept::Yes(answer) => connection.reply_encoded(shared, header.call, &answer),
-                Kept::No(reply) => connection.reply(shared, header.call, &Answer::Done(reply)),
+                Kept::Yes(answer) => connection.reply_encoded(reply, &answer),
+                Kept::No(done) => connection.reply(reply, &Answer::Done(done)),
             }
             Outcome::Answered(after)
         }
@@ -123,11 +129,12 @@ fn in_session(
                     | Fault::Halt(_) => session.not_executed(header.seq),
                 }
             }
-            finish(shared, incoming, Err(fault))
+            finish(shared, incoming, reply, Err(fault))
         }
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "it lives for one call, on the stack")]
 enum Kept {
     Yes(Bytes),
     No(Reply),
@@ -177,13 +184,18 @@ fn admit(
 }
 
 /// Answers, unless it must be run again.
-fn finish(shared: &Shared, incoming: &Incoming, result: Result<(Reply, After)>) -> Outcome {
+fn finish(
+    shared: &Shared,
+    incoming: &Incoming,
+    reply: ReplyHeader,
+    result: Result<(Reply, After)>,
+) -> Outcome {
     let (answer, after) = match result {
-        Ok((reply, after)) => (Answer::Done(reply), after),
+        Ok((done, after)) => (Answer::Done(done), after),
         Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => return Outcome::Again(fault),
         Err(fault) => (answer_of(shared, fault), After::default()),
     };
-    incoming.connection.reply(shared, incoming.header.call, &answer);
+    incoming.connection.reply(reply, &answer);
     Outcome::Answered(after)
 }
 
@@ -212,7 +224,9 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         txn.delete(key);
     }
     txn.delete(key::session(session));
-    shared.sessions.lock().remove(&session);
+    if let Some(session) = shared.sessions.lock().remove(&session) {
+        session.end();
+    }
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);
     if shared.opens.claimed(session) {

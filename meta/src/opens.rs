@@ -34,11 +34,6 @@ impl Opens {
         state.unclaimed.remove(&session) && state.unclaimed.is_empty()
     }
 
-    /// Whether claims are still waited for.
-    pub(crate) fn in_grace(&self) -> bool {
-        !self.state.lock().unclaimed.is_empty()
-    }
-
     /// `session` opens `ino`, with its number for this open.
     pub(crate) fn open(&self, ino: Ino, session: SessionId, number: u64) {
         let mut state = self.state.lock();

@@ -7,6 +7,7 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,9 +21,10 @@ use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
 
 use crate::{
     Core,
-    core::{Seat, Step, Work},
+    core::{Step, Work},
     driver::Incoming,
-    server::{Counters, Shared},
+    server::Counters,
+    session::Session,
 };
 
 /// A client that does not read its replies is not read from any more.
@@ -34,7 +36,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection, as the core sees it.
 pub(crate) struct Connection {
-    pub(crate) seat: Seat,
+    session: RefCell<Option<Arc<Session>>>,
     out: RefCell<Vec<u8>>,
     /// How much of `out` may be sent.
     ready: Cell<usize>,
@@ -46,7 +48,7 @@ pub(crate) struct Connection {
 impl Connection {
     fn new() -> Connection {
         Connection {
-            seat: Seat::default(),
+            session: RefCell::default(),
             out: RefCell::default(),
             ready: Cell::new(0),
             wake: Notify::new(),
@@ -55,27 +57,37 @@ impl Connection {
         }
     }
 
-    /// Appends a reply to the buffer; it leaves with [`Connection::send`].
-    pub(crate) fn reply(&self, shared: &Shared, call: u64, answer: &Answer) {
-        self.put(shared, call, |out| answer.encode(out));
+    /// The session that the connection introduced itself with.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        self.session.borrow().clone()
+    }
+
+    /// The connection belongs to `session` from now on.
+    pub(crate) fn join(&self, session: Arc<Session>) {
+        self.session.replace(Some(session));
+    }
+
+    /// Appends a reply to the buffer; it leaves with [`Connection::send`]. Its version must have been read
+    /// before anything that the answer says: a client believes that nothing changed up to it.
+    pub(crate) fn reply(&self, header: ReplyHeader, answer: &Answer) {
+        self.put(header, |out| answer.encode(out));
     }
 
     /// As [`Connection::reply`], of an answer that is bytes already.
-    pub(crate) fn reply_encoded(&self, shared: &Shared, call: u64, answer: &Bytes) {
-        self.put(shared, call, |out| out.extend_from_slice(answer));
+    pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &Bytes) {
+        self.put(header, |out| out.extend_from_slice(answer));
     }
 
     /// Appends a reply and sends it.
-    pub(crate) fn reply_now(&self, shared: &Shared, call: u64, answer: &Answer) {
-        self.reply(shared, call, answer);
+    pub(crate) fn reply_now(&self, header: ReplyHeader, answer: &Answer) {
+        self.reply(header, answer);
         self.send();
     }
 
-    fn put(&self, shared: &Shared, call: u64, fill: impl FnOnce(&mut Vec<u8>)) {
+    fn put(&self, header: ReplyHeader, fill: impl FnOnce(&mut Vec<u8>)) {
         if self.closed.get() {
             return;
         }
-        let header = ReplyHeader { call, cache_version: shared.invalidations.version() };
         frame::put_frame(&mut self.out.borrow_mut(), |out| {
             header.encode(out);
             fill(out);
@@ -137,7 +149,6 @@ impl Core {
             () = write_replies(write, &connection) => {}
         }
         connection.close();
-        connection.seat.leave();
     }
 
     async fn read_requests(
@@ -160,7 +171,8 @@ impl Core {
             Ok(Err(FrameError::Version(version))) => {
                 // In the form of version 1, which every client can read.
                 let text = FrameError::Version(version).to_string();
-                connection.reply_now(&self.inner.shared, 0, &Answer::Refused(text));
+                let header = ReplyHeader { call: 0, cache_version: 0 };
+                connection.reply_now(header, &Answer::Refused(text));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 return Err(FrameError::Version(version));
             }
@@ -177,7 +189,7 @@ impl Core {
             while connection.buffered() > BUFFERED_BYTES_MAX && !connection.closed.get() {
                 connection.drained.notified().await;
             }
-            let introduced = connection.seat.session().is_some();
+            let introduced = connection.session().is_some();
             let filled = if introduced {
                 fill(&mut read, &mut buffer).await
             } else {

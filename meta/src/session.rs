@@ -27,7 +27,6 @@ pub(crate) struct Session {
 struct State {
     /// The token of the latest Hello; `None` after a restart, until the client is back.
     rights: Option<Rights>,
-    connections: usize,
     heard: tokio::time::Instant,
     answers: Answers,
 }
@@ -69,7 +68,6 @@ impl Session {
     pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
         let state = State {
             rights: None,
-            connections: 0,
             heard: tokio::time::Instant::now(),
             answers: Answers { first: 1, slots: VecDeque::new() },
         };
@@ -81,7 +79,6 @@ impl Session {
     pub(crate) fn join(&self, rights: Rights) {
         let mut state = self.state.lock();
         state.rights = Some(rights);
-        state.connections += 1;
         state.heard = tokio::time::Instant::now();
     }
 
@@ -90,10 +87,9 @@ impl Session {
         self.state.lock().rights.is_none()
     }
 
-    /// A connection has ended.
-    pub(crate) fn leave(&self) {
-        let mut state = self.state.lock();
-        state.connections = state.connections.saturating_sub(1);
+    /// The session is over: whoever still has it must open another.
+    pub(crate) fn end(&self) {
+        self.state.lock().rights = None;
     }
 
     /// The session was heard of.

@@ -151,7 +151,7 @@ impl<'a> Txn<'a> {
         &self,
         from: &[u8],
         to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         assert!(self.writes.is_empty(), "an operation scans before it writes");
         if self.group.overlay.keys().any(|key| &key[..] >= from && &key[..] < to) {

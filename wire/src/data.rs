@@ -107,8 +107,10 @@ codec! {
         pub attr: Attr,
         /// All of it, when it is small.
         pub inline: Option<Bytes>,
-        /// The chunks asked for that are not all zeros, in order.
+        /// The chunks from the first one asked for to before `end` that are not all zeros, in order.
         pub chunks: Vec<ChunkSlices>,
+        /// Where to go on asking: an answer is bounded in bytes as well.
+        pub end: u32,
     }
 }
 

@@ -5,17 +5,20 @@
 use std::ops::ControlFlow;
 
 use base::{BlockId, FsError, Ino};
+use bytes::Bytes;
 use wire::{BlockMap, BlockMapped, ChunkSlices, SliceSource};
 
 use crate::{
     error::Result,
-    record::{ChunkRecord, Contents, key},
+    record::{ChunkRecord, Contents, Record as _, key},
     session::Session,
     txn::{Txn, halves},
 };
 
 /// How many chunks one answer holds.
 const CHUNKS_MAX: u32 = 64;
+/// Records of so many bytes end an answer early.
+const BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     let file = txn.file(&req.file)?;
@@ -24,37 +27,41 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     if !open {
         txn.inode_permits(&file.inode, base::Access::READ)?;
     }
-    let mut answer = BlockMapped { attr: file.inode.attr(), inline: None, chunks: Vec::new() };
+    let end = req.first.saturating_add(req.count.clamp(1, CHUNKS_MAX));
+    let mut answer = BlockMapped { attr: file.inode.attr(), inline: None, chunks: Vec::new(), end };
     match &file.inode.contents {
         Contents::Inline(data) => answer.inline = Some(data.clone()),
         Contents::Blocks => {
-            let end = req.first.saturating_add(req.count.clamp(1, CHUNKS_MAX));
-            answer.chunks = chunks(txn, file.inode.ino, req.first, end)?;
+            (answer.chunks, answer.end) = chunks(txn, file.inode.ino, req.first, end)?;
         }
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     }
     Ok(answer)
 }
 
-/// The chunks from `first` to before `end` that are there.
-fn chunks(txn: &Txn<'_>, ino: Ino, first: u32, end: u32) -> Result<Vec<ChunkSlices>> {
+/// The chunks from `first` that are there, and before which one they end: `end`, or earlier when they are
+/// large.
+fn chunks(txn: &Txn<'_>, ino: Ino, first: u32, end: u32) -> Result<(Vec<ChunkSlices>, u32)> {
     if end - first == 1 {
-        return Ok(mapped(txn, ino, first)?.into_iter().collect());
+        return Ok((mapped(txn, ino, first)?.into_iter().collect(), end));
     }
     let mut found = Vec::new();
+    let (mut bytes, mut covered) = (0, end);
     txn.scan(&key::chunk(ino, first), &key::chunk(ino, end), &mut |key, value| {
-        found.extend(
-            key::parse_chunk(key).map(|(_, chunk)| (chunk, bytes::Bytes::copy_from_slice(value))),
-        );
+        let Some((_, chunk)) = key::parse_chunk(key) else { return ControlFlow::Continue(()) };
+        if bytes >= BYTES_MAX {
+            covered = chunk;
+            return ControlFlow::Break(());
+        }
+        bytes += value.len();
+        found.push((chunk, Bytes::copy_from_slice(value)));
         ControlFlow::Continue(())
     })?;
-    found
-        .into_iter()
-        .map(|(chunk, value)| {
-            let record = <ChunkRecord as crate::record::Record>::from_record(&value)?;
-            Ok(with_tickets(txn, chunk, record))
-        })
-        .collect()
+    let chunks = found.into_iter().map(|(chunk, value)| {
+        let record = ChunkRecord::from_record(&value)?;
+        Ok(with_tickets(txn, chunk, record))
+    });
+    Ok((chunks.collect::<Result<_>>()?, covered))
 }
 
 /// One chunk, if it is not all zeros.

@@ -63,7 +63,7 @@ pub(crate) fn run(
     if is_new {
         shared.sessions.lock().insert(session.id, session.clone());
     }
-    connection.seat.take(session);
+    connection.join(session);
     Ok(Reply::Welcome(welcome))
 }
 

@@ -18,6 +18,8 @@ use crate::{
 
 /// The most entries of one page, so that it fits in a frame.
 const ENTRIES_MAX: u32 = 4096;
+/// The most bytes of records of one page, for the same reason.
+const BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let dir = txn.dir(&req.dir)?;
@@ -43,7 +45,7 @@ fn scan(txn: &Txn<'_>, dir: &Dir, req: &Readdir) -> Result<(Found, bool)> {
     let from = key::names_from(shard, dir.id, req.after.saturating_add(1));
     let to = key::end_of(&key::names(shard, dir.id));
     let mut found: Found = Vec::new();
-    let mut end = true;
+    let (mut bytes, mut end) = (0, true);
     let mut damaged = false;
     txn.scan(&from, &to, &mut |key, value| {
         let Some((pos, name, part)) = key::parse_name(key) else {
@@ -54,12 +56,14 @@ fn scan(txn: &Txn<'_>, dir: &Dir, req: &Readdir) -> Result<(Found, bool)> {
             return ControlFlow::Continue(());
         }
         // A page ends only between two positions, so that its last one is where to go on.
-        if found.len() >= max && found.last().is_some_and(|(last, _, _)| *last != pos) {
+        let full = found.len() >= max || bytes >= BYTES_MAX;
+        if full && found.last().is_some_and(|(last, _, _)| *last != pos) {
             end = false;
             return ControlFlow::Break(());
         }
         match EntryName::new(name) {
             Ok(name) => {
+                bytes += key.len() + value.len();
                 found.push((pos, name, Bytes::copy_from_slice(value)));
                 ControlFlow::Continue(())
             }

@@ -37,6 +37,7 @@ impl Sides {
 }
 
 /// An entry on its way, lifted from its old place.
+#[expect(clippy::large_enum_variant, reason = "two of them live for one rename, on the stack")]
 enum Moving {
     Dir(Access),
     File { located: Located, link: bool, xattrs: Option<XattrSet> },

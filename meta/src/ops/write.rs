@@ -10,14 +10,14 @@ use std::ops::ControlFlow;
 
 use base::{
     FileKind, FsError,
-    limits::{CHUNK_BYTES, FILE_BYTES_MAX},
+    limits::{CHUNK_BYTES, FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
-use wire::{ChunkSlices, Slice, SliceSource, Write, Written};
+use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 
 use crate::{
     compact,
-    error::Result,
+    error::{Fault, Result},
     reclaim::Garbage,
     record::{ChunkRecord, Contents, Inode, Record as _, chunk::is_sound, inode::blocks_of, key},
     txn::Txn,
@@ -63,6 +63,9 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     }
     for chunk in &req.chunks {
         let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
+        if chunk.slices.len() > SLICES_A_WRITE_MAX {
+            return Err(FsError::Invalid.into());
+        }
         for slice in &chunk.slices {
             let own =
                 blocks_of(std::slice::from_ref(slice)).all(|block| block.session() == session);
@@ -134,6 +137,10 @@ fn change_chunk(
 ) -> Result<()> {
     let key = key::chunk(inode.ino, chunk);
     let old: ChunkRecord = txn.get(&key)?.unwrap_or_default();
+    if old.slices.len() > SLICES_A_CHUNK_MAX {
+        txn.shared.compact.add(inode.ino, chunk);
+        return Err(Fault::Retry(Retry::Busy));
+    }
     let mut new = old.clone();
     let ragged = change(&mut new);
     for block in blocks_of(&old.slices) {
