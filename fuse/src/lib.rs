@@ -6,7 +6,20 @@
 //! answers are one writev(2), interrupted system calls are told to whoever waits for them, and
 //! [`Notifier`] tells the kernel what to forget.
 //!
-//! This crate knows nothing of any file system. It never spawns, never reads a clock, and keeps no state of nodes or handles: ids are the handler's.
+//! ```no_run
+//! # use std::{path::Path, time::Duration};
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! use fuse::{MountOptions, NullFs, Session, Timespec};
+//!
+//! let connection = fuse::mount(&MountOptions::default(), Path::new("/mnt"))?;
+//! let session = Session::start(connection, &NullFs::init_options()).await?;
+//! session.run(&NullFs::new(Duration::from_secs(1), Timespec::default)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate knows nothing of any file system but [`NullFs`], which it is tested with. It never
+//! reads a clock, and keeps no state of nodes or handles: ids are the handler's.
 //!
 //! Always true: each request is answered exactly once, by the handler or, when it drops the
 //! [`Reply`], by us with EIO.
@@ -20,6 +33,7 @@ mod init;
 mod interrupt;
 mod mount;
 mod notify;
+mod null;
 
 mod reply;
 mod request;
@@ -33,6 +47,7 @@ pub use crate::{
     init::{Capabilities, InitOptions, Negotiated},
     mount::{Connection, MountError, MountOptions, Unmount, mount, unmount},
     notify::{Notice, Notifier},
+    null::NullFs,
     reply::{DirPage, DirPlusPage, Reply},
     request::{
         Extensions, Header, Op, OwnedRequest, Request, SecurityContext, SecurityContexts, SetAttr,

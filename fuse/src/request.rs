@@ -118,10 +118,10 @@ pub struct OwnedRequest(Bytes);
 impl OwnedRequest {
     /// The request again; decoding is a few loads.
     pub fn get(&self) -> Request<'_> {
-        match decode(&self.0, Source::Owned(&self.0)) {
-            Ok(Message::Request(request)) => request,
-            _ => unreachable!("these bytes were decoded as a request before they were kept"),
-        }
+        let Ok(Message::Request(request)) = decode(&self.0, Source::Owned(&self.0)) else {
+            unreachable!("these bytes were decoded as a request before they were kept");
+        };
+        request
     }
 }
 

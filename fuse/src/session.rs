@@ -8,6 +8,9 @@
 //! It answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and messages
 //! that make no sense (EIO).
 
+#[cfg(test)]
+mod tests;
+
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
@@ -270,9 +273,9 @@ async fn handshake(
             Next::Ended(_) => return Err(SessionError::Gone),
         };
         let (head, _) = request::header(&buffer[..len]).map_err(|_| SessionError::NoInit)?;
-        let offer = match request::decode(&buffer[..len], Source::Owned(&nothing)) {
-            Ok(Message::Init(offer)) => offer,
-            _ => return Err(SessionError::NoInit),
+        let Ok(Message::Init(offer)) = request::decode(&buffer[..len], Source::Owned(&nothing))
+        else {
+            return Err(SessionError::NoInit);
         };
         match init::negotiate(&offer, options) {
             Answer::Agreed(agreed, out) => {

@@ -127,4 +127,19 @@ mod tests {
             "fsname=pando#a\\,b,subtype=pando,allow_other,max_read=4096"
         );
     }
+
+    #[test]
+    fn the_helper_mounts_passes_the_descriptor_on_and_unmounts() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = MountOptions { fsname: "a,b".into(), ..MountOptions::default() };
+        let fd = mount(&options, dir.path()).unwrap();
+        assert!(rustix::fs::fcntl_getfl(&fd).unwrap().contains(OFlags::NONBLOCK));
+        let mounts = || std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = format!("a,b {} fuse ", dir.path().display());
+        assert!(mounts().contains(&line));
+        unmount(dir.path(), Unmount::Lazy).unwrap();
+        assert!(!mounts().contains(&line));
+        let refused = unmount(dir.path(), Unmount::WhenIdle);
+        assert!(matches!(refused, Err(MountError::Helper(said)) if !said.is_empty()));
+    }
 }

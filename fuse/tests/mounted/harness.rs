@@ -1,0 +1,237 @@
+//! A file system mounted for one test: served by a thread of its own, watched, and always unmounted.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    rc::Rc,
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use fuse::{
+    Connection, Ended, Handler, InitOptions, MountOptions, NodeId, Notifier, NullFs, Reply,
+    Request, Session, Timespec, Unmount,
+};
+
+/// How long anything here may take that takes no time when all is well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mounted file system.
+pub(crate) struct Mounted {
+    dir: tempfile::TempDir,
+    served: Vec<JoinHandle<Ended>>,
+    pub(crate) seen: Arc<Seen>,
+    pub(crate) notifier: Notifier,
+}
+
+/// How many requests of each kind came, by their name in the protocol.
+#[derive(Default)]
+pub(crate) struct Seen {
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    changed: Condvar,
+}
+
+impl Seen {
+    fn add(&self, name: &'static str) {
+        *self.counts.lock().unwrap().entry(name).or_default() += 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counts.lock().unwrap().get(name).copied().unwrap_or_default()
+    }
+
+    /// Waits until so many came.
+    pub(crate) fn wait(&self, name: &str, count: u64) {
+        let counts = self.counts.lock().unwrap();
+        let too_few = |counts: &mut BTreeMap<&str, u64>| {
+            counts.get(name).copied().unwrap_or_default() < count
+        };
+        let (counts, timeout) = self.changed.wait_timeout_while(counts, PATIENCE, too_few).unwrap();
+        assert!(!timeout.timed_out(), "waited for {count} {name}, seen: {counts:?}");
+    }
+}
+
+/// Counts, and hands on.
+struct Watched<H> {
+    inner: H,
+    seen: Arc<Seen>,
+}
+
+impl<H: Handler> Handler for Watched<H> {
+    fn request(&self, request: Request<'_>, reply: Reply) {
+        self.seen.add(request.name());
+        self.inner.request(request, reply);
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        self.inner.forget(node, lookups);
+    }
+}
+
+/// Takes every request out of the buffer and answers it later, from a task.
+pub(crate) struct Deferred<H>(pub(crate) Rc<H>);
+
+impl<H: Handler + 'static> Handler for Deferred<H> {
+    fn request(&self, request: Request<'_>, reply: Reply) {
+        let (inner, request) = (Rc::clone(&self.0), request.detach());
+        tokio::task::spawn_local(async move {
+            tokio::task::yield_now().await;
+            inner.request(request.get(), reply);
+        });
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        self.0.forget(node, lookups);
+    }
+}
+
+/// A file system in memory; the kernel may believe what it was told for `ttl`.
+pub(crate) fn null(ttl: Duration) -> NullFs {
+    let ticks = Cell::new(1_700_000_000);
+    NullFs::new(ttl, move || {
+        ticks.set(ticks.get() + 1);
+        Timespec { secs: ticks.get(), nanos: 5 }
+    })
+}
+
+/// Mounts the file system in memory, with long times to live.
+pub(crate) fn mount_null() -> Mounted {
+    mount(1, &NullFs::init_options(), || null(Duration::from_secs(3600)))
+}
+
+/// Mounts what `make` makes, and serves it from so many threads, each with its own.
+pub(crate) fn mount<H: Handler + 'static>(
+    threads: usize,
+    options: &InitOptions,
+    make: impl Fn() -> H + Clone + Send + 'static,
+) -> Mounted {
+    let dir = tempfile::tempdir().unwrap();
+    let mount_options = MountOptions {
+        fsname: "null".into(),
+        subtype: "null".into(),
+        default_permissions: true,
+        allow_other: true,
+        nosuid: true,
+        nodev: true,
+        ..MountOptions::default()
+    };
+    let connection = fuse::mount(&mount_options, dir.path()).expect("root can mount");
+    let seen = Arc::new(Seen::default());
+    let mut served = Vec::new();
+    let mut connection = Some(connection);
+    let mut notifier = None;
+    for _ in 0..threads {
+        let (send, receive) = mpsc::channel();
+        let serve = serve(connection.take().unwrap(), *options, make.clone(), &seen, send);
+        served.push(serve);
+        let (next, its_notifier) = receive.recv_timeout(PATIENCE).expect("the session starts");
+        connection = Some(next);
+        notifier = Some(its_notifier);
+    }
+    Mounted { dir, served, seen, notifier: notifier.unwrap() }
+}
+
+type Started = (Connection, Notifier);
+
+#[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
+fn serve<H: Handler + 'static>(
+    connection: Connection,
+    options: InitOptions,
+    make: impl FnOnce() -> H + Send + 'static,
+    seen: &Arc<Seen>,
+    started: mpsc::Sender<Started>,
+) -> JoinHandle<Ended> {
+    let seen = Arc::clone(seen);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let session = Session::start(connection, &options).await.unwrap();
+            let next = session.try_clone_connection().unwrap();
+            started.send((next, session.notifier())).unwrap();
+            session.run(&Watched { inner: make(), seen }).await.unwrap()
+        })
+    })
+}
+
+impl Mounted {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Unmounts and gives how each session ended.
+    pub(crate) fn unmount(self, when: Unmount) -> Vec<Ended> {
+        fuse::unmount(self.dir.path(), when).unwrap();
+        self.ended()
+    }
+
+    /// How each session ended; for a mount that is unmounted already.
+    pub(crate) fn ended(mut self) -> Vec<Ended> {
+        self.served.drain(..).map(|served| served.join().unwrap()).collect()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.served.is_empty() {
+            return;
+        }
+        let unmounted = fuse::unmount(self.dir.path(), Unmount::Lazy);
+        // After a failure someone may still be waiting for an answer that never comes.
+        if !std::thread::panicking() {
+            unmounted.unwrap();
+            self.served
+                .drain(..)
+                .for_each(|served| assert_eq!(served.join().unwrap(), Ended::Unmounted));
+        }
+    }
+}
+
+/// A process that does one thing (see `child_role`), killed at the latest when dropped.
+pub(crate) struct Role(Child);
+
+pub(crate) fn start_role(role: &str, path: &Path) -> Role {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["child_role", "--exact", "--nocapture"]);
+    command.env("FUSE_TEST_ROLE", role).env("FUSE_TEST_PATH", path);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    Role(command.spawn().unwrap())
+}
+
+impl Role {
+    /// Kills it, and fails if it does not end.
+    pub(crate) fn kill(mut self) -> ExitStatus {
+        self.0.kill().unwrap();
+        self.end()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        for _ in 0..2000 {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            wait_10_ms();
+        }
+        panic!("the process does not end");
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when a process has ended")]
+fn wait_10_ms() {
+    std::thread::sleep(Duration::from_millis(10));
+}
