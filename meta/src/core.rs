@@ -179,7 +179,7 @@ impl Inner {
                     Ok(())
                 }
                 Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
-                Step::EndSession(session) => driver::forget_session(&mut txn, *session),
+                Step::EndSession(session) => driver::expire_session(&mut txn, *session),
             };
             match result {
                 Ok(()) => {
@@ -219,10 +219,10 @@ impl Inner {
                 Err(error) => self.shared.halt(&describe(&error)),
             }
         }
-        let after = std::mem::take(&mut run.after);
+        let mut after = std::mem::take(&mut run.after);
         self.shared.invalidations.add(&after.events);
         self.shared.locks.unlock_all(&mut run.group.locks);
-        self.shared.backlog.add(after.reclaim);
+        self.shared.backlog.add(std::mem::take(&mut after.reclaim));
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.
@@ -231,7 +231,7 @@ impl Inner {
         let touched = std::mem::take(&mut run.touched);
         if self.shared.is_halted() && wrote {
             touched.into_iter().for_each(|(connection, start)| connection.discard(start));
-        } else if wrote && self.shared.options.durability == Durability::Strict {
+        } else if after.tells_of_change && self.shared.options.durability == Durability::Strict {
             self.send_when_stable(touched);
         } else {
             touched.into_iter().for_each(|(connection, _)| connection.send());
@@ -268,5 +268,6 @@ impl After {
     fn absorb(&mut self, other: After) {
         self.events.extend(other.events);
         self.reclaim.extend(other.reclaim);
+        self.tells_of_change |= other.tells_of_change;
     }
 }

@@ -92,7 +92,7 @@ fn in_session(
             Ok(Seen::Answered(answer)) => {
                 Counters::add(&shared.counters.duplicates_suppressed);
                 connection.reply_encoded(reply, &answer);
-                return Outcome::Answered(After::default());
+                return Outcome::Answered(After { tells_of_change: true, ..After::default() });
             }
             Ok(Seen::Echo) => {
                 return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
@@ -210,6 +210,19 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
             shared.halt(&reason);
             Answer::Halted
         }
+    }
+}
+
+/// Ends a session whose lease has run out, unless it was heard of since that was seen.
+pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let lease = txn.shared.options.lease;
+    match txn.shared.session(session) {
+        Some(found) if found.idle() > lease => {
+            tracing::info!(%session, client = found.client, "session expired");
+            Counters::add(&txn.shared.counters.sessions_expired);
+            forget_session(txn, session)
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

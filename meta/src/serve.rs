@@ -252,8 +252,6 @@ pub(crate) async fn watch_leases(core: Core) {
         };
         expired.sort_unstable();
         for session in expired {
-            tracing::info!(%session, "session expired");
-            Counters::add(&shared.counters.sessions_expired);
             core.step(Step::EndSession(session)).await;
         }
     }

@@ -86,6 +86,8 @@ pub(crate) struct Txn<'a> {
 pub(crate) struct After {
     pub(crate) events: Vec<base::DirId>,
     pub(crate) reclaim: Vec<Ino>,
+    /// The answer tells of a change, so with strict durability it waits for stable storage.
+    pub(crate) tells_of_change: bool,
 }
 
 impl<'a> Txn<'a> {
@@ -101,10 +103,11 @@ impl<'a> Txn<'a> {
 
     /// Joins the group.
     pub(crate) fn commit(self) -> After {
+        let tells_of_change = !self.writes.is_empty();
         for (key, value) in self.writes {
             self.group.put(key, value);
         }
-        After { events: self.events, reclaim: self.reclaim }
+        After { events: self.events, reclaim: self.reclaim, tells_of_change }
     }
 
     /// Takes a lock until the group is written.

@@ -49,10 +49,6 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         inode.clear_set_id();
     }
     txn.put_inode(&file);
-    if file.inode.nlink == 0 {
-        // An orphan's slot was rewritten; its note stays as it is.
-        debug_assert_eq!(file.place, crate::txn::Place::Slot);
-    }
     Ok(Written { attr: file.inode.attr() })
 }
 
