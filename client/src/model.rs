@@ -40,6 +40,7 @@ const CAPACITY: u64 = 1 << 40;
 pub struct Model {
     state: Arc<Mutex<State>>,
     trusted: bool,
+    number: u64,
 }
 
 impl Model {
@@ -65,13 +66,19 @@ impl Model {
         page_bytes: u32,
     ) -> Model {
         assert!(page_bytes > 0, "a page has bytes");
-        Model { state: Arc::new(Mutex::new(State::new(clock, key, page_bytes))), trusted }
+        Model {
+            state: Arc::new(Mutex::new(State::new(clock, key, page_bytes))),
+            trusted,
+            number: 0,
+        }
     }
 
     /// Another client of the same file system.
     #[must_use]
     pub fn client(&self, trusted: bool) -> Model {
-        Model { state: Arc::clone(&self.state), trusted }
+        let mut state = self.state.lock().expect("no operation panics halfway");
+        state.last_client += 1;
+        Model { state: Arc::clone(&self.state), trusted, number: state.last_client }
     }
 
     fn with<T>(
@@ -83,7 +90,7 @@ impl Model {
     }
 
     fn who<'a>(&self, cred: &'a Cred) -> Who<'a> {
-        Who { cred, trusted: self.trusted }
+        Who { cred, trusted: self.trusted, client: self.number }
     }
 }
 
@@ -98,6 +105,7 @@ struct State {
     /// The highest numbers given out.
     last_ino: u64,
     last_handle: u64,
+    last_client: u64,
 }
 
 /// A file, directory, symbolic link or special file.
@@ -124,9 +132,10 @@ struct Directory {
     entries: BTreeMap<EntryName, Ino>,
 }
 
-/// An open file.
+/// An open file, and the client that has it open.
 struct Open {
     ino: Ino,
+    client: u64,
     readable: bool,
     writable: bool,
 }
@@ -141,6 +150,7 @@ impl State {
             handles: BTreeMap::new(),
             last_ino: Ino::ROOT.0 - 1,
             last_handle: 0,
+            last_client: 0,
         };
         let entries = BTreeMap::new();
         let root = Directory { id: DirId::ROOT, parent: Ino::ROOT, entries };

@@ -31,7 +31,7 @@ impl State {
             self.inode_mut(ino).attr.atime = atime;
             return Ok(self.attr(ino));
         }
-        may_truncate(who, &before, set)?;
+        may_truncate(who, &before, set, self.has_open_for_writing(who, ino))?;
         may_change_owner(who, &before, set)?;
         may_change_mode(who, &before, set)?;
         may_set_times(who, &before, set)?;
@@ -62,7 +62,7 @@ fn at(set: Option<SetTime>, now: Time) -> Option<Time> {
     }
 }
 
-fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr, open: bool) -> Result<()> {
     let Some(size) = set.size else { return Ok(()) };
     match attr.kind {
         FileKind::File => {}
@@ -73,7 +73,9 @@ fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
         | FileKind::CharDevice
         | FileKind::BlockDevice => return Err(FsError::Invalid),
     }
-    who.may(attr, Access::WRITE)?;
+    if !open {
+        who.may(attr, Access::WRITE)?;
+    }
     if size > FILE_BYTES_MAX { Err(FsError::FileTooBig) } else { Ok(()) }
 }
 

@@ -119,12 +119,18 @@ impl State {
         // A trusted session's kernel knows what each of its handles may do.
         let has = |want| who.trusted || access.is_some_and(|access| access.and(want) == access);
         let (readable, writable) = (has(Access::READ), has(Access::WRITE));
-        Ok(self.add_handle(Open { ino, readable, writable }))
+        Ok(self.add_handle(Open { ino, client: who.client, readable, writable }))
     }
 
     /// A handle for everything, on a file that was just made.
-    pub(super) fn open_new(&mut self, ino: Ino) -> Handle {
-        self.add_handle(Open { ino, readable: true, writable: true })
+    pub(super) fn open_new(&mut self, who: Who<'_>, ino: Ino) -> Handle {
+        self.add_handle(Open { ino, client: who.client, readable: true, writable: true })
+    }
+
+    /// Whether the client has the file open for writing: then it may truncate it, whatever its mode.
+    pub(super) fn has_open_for_writing(&self, who: Who<'_>, ino: Ino) -> bool {
+        let mut opens = self.handles.values();
+        opens.any(|open| open.ino == ino && open.client == who.client && open.writable)
     }
 
     fn add_handle(&mut self, open: Open) -> Handle {

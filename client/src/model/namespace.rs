@@ -93,7 +93,7 @@ impl State {
         if device {
             self.inode_mut(ino).attr.rdev = new.rdev;
         }
-        let handle = (open && new.kind == FileKind::File).then(|| self.open_new(ino));
+        let handle = (open && new.kind == FileKind::File).then(|| self.open_new(who, ino));
         Ok(Made { entry: self.entry(ino), existed: false, handle })
     }
 

@@ -10,6 +10,7 @@ use base::{
 pub(super) struct Who<'a> {
     pub(super) cred: &'a Cred,
     pub(super) trusted: bool,
+    pub(super) client: u64,
 }
 
 impl Who<'_> {

@@ -124,3 +124,17 @@ fn nothing_to_set_changes_nothing() {
     let before = fs.stat("f");
     assert_eq!(fs.setattr("f", SetAttr::default()), Ok(before));
 }
+
+#[test]
+fn whoever_has_a_file_open_for_writing_truncates_it_whatever_its_mode() {
+    let (fs, owner, _) = owned(0o644);
+    let open = |access| done(owner.model.open(&owner.cred, &owner.file("f"), access)).unwrap();
+    let (reader, writer) = (open(Some(Access::READ)), open(Some(Access::WRITE)));
+    owner.chmod("f", 0o444).unwrap();
+    assert!(owner.setattr("f", size(1)).is_ok());
+    let stranger = Fs { model: fs.model.client(false), cred: owner.cred.clone() };
+    assert_eq!(stranger.setattr("f", size(1)), Err(FsError::Denied));
+    done(owner.model.release(writer)).unwrap();
+    assert_eq!(owner.setattr("f", size(1)), Err(FsError::Denied));
+    done(owner.model.release(reader)).unwrap();
+}

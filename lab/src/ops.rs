@@ -1,0 +1,149 @@
+//! Random operations: what they are, how they are drawn, applied to two file systems, and compared.
+//!
+//! The universe is small, so that operations meet: a few names, three users, and for each client a few slots
+//! for directories, nodes and handles. An operation names slots; what it finds or makes goes into a slot that
+//! it names too. So a sequence stays meaningful when shrinking takes operations out of it, and slots hold on
+//! to what was moved or removed meanwhile, as programs do.
+//!
+//! Both sides see the same clock, which moves between operations only; so times are compared exactly.
+
+mod answer;
+mod apply;
+mod generate;
+mod run;
+mod search;
+
+use base::{Cred, EntryName, FileKind, SetTime};
+use bytes::Bytes;
+use wire::{RenameMode, XattrMode};
+
+pub use self::{
+    answer::{Answer, Listed, Seen, SeenEntry},
+    generate::steps,
+    run::{Difference, Rules, Tallies, Tally, compare},
+    search::{Found, search},
+};
+
+/// How many slots a client has for directories. The first is always the root.
+pub const DIRS: usize = 3;
+/// How many it has for nodes of any kind.
+pub const NODES: usize = 5;
+/// How many it has for open files.
+pub const HANDLES: usize = 2;
+
+/// One operation of a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The client that asks.
+    pub client: usize,
+    /// On behalf of whom.
+    pub user: User,
+    /// For what.
+    pub op: Op,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// The superuser.
+    Root,
+    /// Group 100, and also of group 300.
+    Ann,
+    /// Group 200.
+    Bob,
+}
+
+impl User {
+    /// The credentials.
+    #[must_use]
+    pub fn cred(self) -> Cred {
+        match self {
+            User::Root => Cred::ROOT,
+            User::Ann => Cred { uid: 100, gid: 100, groups: vec![300] },
+            User::Bob => Cred { uid: 200, gid: 200, groups: Vec::new() },
+        }
+    }
+}
+
+/// The name of something in the directory of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The slot of the directory; an empty one means the root.
+    pub dir: usize,
+    /// The name in it.
+    pub name: EntryName,
+}
+
+/// What `open` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFor {
+    /// Reading and writing.
+    Both,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Neither.
+    Nothing,
+}
+
+/// An operation. `into` is the slot for what was found or made: of a node, and of a directory too. Where a
+/// file or a handle is needed, the next slot that holds one is taken.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// Look up a name.
+    Lookup { at: Place, into: usize },
+    /// Attributes of a node.
+    Getattr { node: usize },
+    /// Permission and special bits.
+    Chmod { node: usize, mode: u32 },
+    /// Owner, group or both.
+    Chown { node: usize, uid: Option<u32>, gid: Option<u32> },
+    /// Times.
+    Utimes { node: usize, atime: Option<SetTime>, mtime: Option<SetTime> },
+    /// A read happened at this second.
+    Accessed { node: usize, sec: i64 },
+    /// Cut or grow a file.
+    Truncate { node: usize, size: u64, clear_set_id: bool },
+    /// Target of a symbolic link.
+    Readlink { node: usize },
+    /// Make a file or special file.
+    Create {
+        at: Place,
+        kind: FileKind,
+        mode: u32,
+        exclusive: bool,
+        open: Option<usize>,
+        into: usize,
+    },
+    /// Make a directory.
+    Mkdir { at: Place, mode: u32, into: usize },
+    /// Make a symbolic link.
+    Symlink { at: Place, target: Bytes, into: usize },
+    /// One more name for a node.
+    Link { node: usize, at: Place, into: usize },
+    /// Remove what is no directory.
+    Unlink { at: Place },
+    /// Remove a directory.
+    Rmdir { at: Place },
+    /// Move.
+    Rename { from: Place, to: Place, mode: RenameMode },
+    /// List a whole directory, page by page.
+    List { dir: usize, plus: bool },
+    /// Open a node into a slot for handles; what was open there is closed.
+    Open { node: usize, access: OpenFor, into: usize },
+    /// Read from an open file.
+    Read { handle: usize, offset: u64, len: u32 },
+    /// Write to an open file, bytes that `seed` decides.
+    Write { handle: usize, offset: u64, len: u32, seed: u8, clear_set_id: bool },
+    /// Close, `fsync` first if asked.
+    Close { handle: usize, fsync: bool },
+    /// All extended attributes.
+    Xattrs { node: usize },
+    /// Set one to so many bytes.
+    Setxattr { node: usize, name: &'static str, len: usize, mode: XattrMode },
+    /// Remove one.
+    Removexattr { node: usize, name: &'static str },
+    /// Wait for stable storage.
+    Sync,
+}

@@ -1,0 +1,98 @@
+//! Answers in a form that two file systems can be compared by.
+
+use std::collections::BTreeMap;
+
+use base::{Attr, EntryName, FileKind, FsError, Ino, Time};
+use bytes::Bytes;
+use wire::Entry;
+
+/// What an operation answered, without what two right file systems may differ in: inode numbers are
+/// numbered in the order in which they were seen, and `allocated` is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It did not apply: the slot is empty.
+    Skipped,
+    /// Done, with nothing to say.
+    Done,
+    /// Refused.
+    Failed(FsError),
+    /// An error that a file system should not give, or an answer that contradicts itself.
+    Broken(String),
+    /// Attributes.
+    Attr(Seen),
+    /// An entry.
+    Entry(SeenEntry),
+    /// What `create` found or made, whether it was there, and whether it was opened.
+    Made(SeenEntry, bool, bool),
+    /// An inode.
+    Ino(u64),
+    /// A whole directory: its attributes, its parent, and its entries in the order of names.
+    Listing(Seen, u64, Vec<Listed>),
+    /// Contents.
+    Data(Bytes),
+    /// Extended attributes, in the order of names.
+    Xattrs(Vec<(Bytes, Bytes)>),
+}
+
+/// Attributes; the fields are those of `base::Attr`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub ino: u64,
+    pub kind: FileKind,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub size: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+}
+
+/// An entry: its attributes, and where it points.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenEntry(pub Seen, pub Option<Bytes>);
+
+/// An entry of a listing, as in `wire::ReaddirEntry`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: EntryName,
+    pub ino: u64,
+    pub kind: FileKind,
+    pub entry: Option<SeenEntry>,
+}
+
+/// Numbers for inodes, in the order in which they were seen. Two sides that give equal numbers have
+/// the same inodes behind the same names, and use no inode number again.
+#[derive(Debug, Default)]
+pub(super) struct Numbering(BTreeMap<Ino, u64>);
+
+impl Numbering {
+    pub(super) fn ino(&mut self, ino: Ino) -> u64 {
+        let next = self.0.len() as u64;
+        *self.0.entry(ino).or_insert(next)
+    }
+
+    pub(super) fn attr(&mut self, attr: &Attr) -> Seen {
+        Seen {
+            ino: self.ino(attr.ino),
+            kind: attr.kind,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: attr.size,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+        }
+    }
+
+    pub(super) fn entry(&mut self, entry: &Entry) -> SeenEntry {
+        SeenEntry(self.attr(&entry.attr), entry.target.clone())
+    }
+}

@@ -1,0 +1,324 @@
+//! One side of a comparison: applies operations to its clients, and keeps their slots.
+
+use base::{Access, EntryName, SetAttr, SetTime, Time};
+use bytes::Bytes;
+use client::{Error, FileSystem, Handle, Made, New};
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry};
+
+use super::{
+    Answer, DIRS, HANDLES, NODES, Op, OpenFor, Place, Step, User,
+    answer::{Listed, Numbering},
+};
+
+/// The device number of every special file.
+const RDEV: u32 = 0x0103;
+
+/// A file system, as one or more of its clients see it.
+pub(super) struct Side<'a, F> {
+    clients: Vec<(&'a F, Slots)>,
+    numbering: Numbering,
+    page_entries: u32,
+}
+
+/// What a client holds on to.
+#[derive(Default)]
+struct Slots {
+    dirs: [Option<DirRef>; DIRS],
+    nodes: [Option<NodeRef>; NODES],
+    handles: [Option<Handle>; HANDLES],
+}
+
+type Outcome = Result<Answer, Error>;
+
+impl<'a, F: FileSystem> Side<'a, F> {
+    pub(super) fn new(clients: &'a [F], page_entries: u32) -> Side<'a, F> {
+        let clients = clients.iter().map(|fs| (fs, Slots::default())).collect();
+        Side { clients, numbering: Numbering::default(), page_entries }
+    }
+
+    pub(super) async fn apply(&mut self, step: &Step) -> Answer {
+        match self.run(step).await {
+            Ok(answer) => answer,
+            Err(Error::Fs(error)) => Answer::Failed(error),
+            Err(error) => Answer::Broken(error.to_string()),
+        }
+    }
+
+    /// Everybody may work in the root from now on.
+    pub(super) async fn open_up(&mut self) -> Outcome {
+        let fs = self.clients[0].0;
+        let root = NodeRef::Dir(fs.root().0);
+        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        let attr = fs.setattr(&User::Root.cred(), &root, set).await?;
+        Ok(Answer::Attr(self.numbering.attr(&attr)))
+    }
+
+    async fn run(&mut self, step: &Step) -> Outcome {
+        let (client, cred) = (step.client, &step.user.cred());
+        let fs = self.clients[client].0;
+        let set = SetAttr::default();
+        match &step.op {
+            Op::Lookup { at, into } => {
+                let (dir, name) = self.place(client, at);
+                let entry = fs.lookup(cred, &dir, name).await?;
+                Ok(self.keep(client, at, *into, &entry))
+            }
+            Op::Create { at, kind, mode, exclusive, open, into } => {
+                let (dir, name) = self.place(client, at);
+                let new = New { kind: *kind, mode: *mode, rdev: RDEV };
+                let made = fs.create(cred, &dir, name, new, *exclusive, open.is_some()).await?;
+                self.keep(client, at, *into, &made.entry);
+                self.made(client, *open, &made).await
+            }
+            Op::Mkdir { at, mode, into } => {
+                let (dir, name) = self.place(client, at);
+                let entry = fs.mkdir(cred, &dir, name, *mode).await?;
+                Ok(self.keep(client, at, *into, &entry))
+            }
+            Op::Symlink { at, target, into } => {
+                let (dir, name) = self.place(client, at);
+                let entry = fs.symlink(cred, &dir, name, target.clone()).await?;
+                Ok(self.keep(client, at, *into, &entry))
+            }
+            Op::Link { node, at, into } => {
+                let ((dir, name), node) =
+                    (self.place(client, at), self.file_or_node(client, *node));
+                let entry = fs.link(cred, &node, &dir, name).await?;
+                Ok(self.keep(client, at, *into, &entry))
+            }
+            Op::Unlink { at } => {
+                let (dir, name) = self.place(client, at);
+                let attr = fs.unlink(cred, &dir, name).await?;
+                Ok(Answer::Attr(self.numbering.attr(&attr)))
+            }
+            Op::Rmdir { at } => {
+                let (dir, name) = self.place(client, at);
+                let ino = fs.rmdir(cred, &dir, name).await?;
+                Ok(Answer::Ino(self.numbering.ino(ino)))
+            }
+            Op::Rename { from, to, mode } => {
+                let (from, to) = (self.place(client, from), self.place(client, to));
+                let ino = fs.rename(cred, (&from.0, from.1), (&to.0, to.1), *mode).await?;
+                Ok(Answer::Ino(self.numbering.ino(ino)))
+            }
+            Op::List { dir, plus } => self.list(step, *dir, *plus).await,
+            Op::Getattr { node } => {
+                let attr = fs.getattr(cred, &self.node(client, *node)).await?;
+                Ok(Answer::Attr(self.numbering.attr(&attr)))
+            }
+            Op::Chmod { node, mode } => {
+                self.set(step, self.node(client, *node), SetAttr { mode: Some(*mode), ..set }).await
+            }
+            Op::Chown { node, uid, gid } => {
+                self.set(step, self.node(client, *node), SetAttr { uid: *uid, gid: *gid, ..set })
+                    .await
+            }
+            Op::Utimes { node, atime, mtime } => {
+                self.set(
+                    step,
+                    self.node(client, *node),
+                    SetAttr { atime: *atime, mtime: *mtime, ..set },
+                )
+                .await
+            }
+            Op::Accessed { node, sec } => {
+                let atime = Some(SetTime::At(Time { sec: *sec, nsec: 0 }));
+                self.set(
+                    step,
+                    self.node(client, *node),
+                    SetAttr { atime, access_only: true, ..set },
+                )
+                .await
+            }
+            Op::Truncate { node, size, clear_set_id } => {
+                let clear_set_id = *clear_set_id;
+                let set = SetAttr { size: Some(*size), clear_set_id, ..set };
+                self.set(step, self.file_or_node(client, *node), set).await
+            }
+            Op::Readlink { node } => {
+                let Some(file) = self.file(client, *node) else {
+                    return Ok(Answer::Skipped);
+                };
+                Ok(Answer::Data(fs.readlink(cred, &file).await?))
+            }
+            Op::Open { node, access, into } => {
+                let Some(file) = self.file(client, *node) else {
+                    return Ok(Answer::Skipped);
+                };
+                let handle = fs.open(cred, &file, access.bits()).await?;
+                self.put_handle(client, *into, Some(handle)).await?;
+                Ok(Answer::Done)
+            }
+            Op::Read { handle, offset, len } => {
+                let Some((_, handle)) = self.open_slot(client, *handle) else {
+                    return Ok(Answer::Skipped);
+                };
+                Ok(Answer::Data(fs.read(handle, *offset, *len).await?))
+            }
+            Op::Write { handle, offset, len, seed, clear_set_id } => {
+                let Some((_, handle)) = self.open_slot(client, *handle) else {
+                    return Ok(Answer::Skipped);
+                };
+                fs.write(handle, *offset, pattern(*seed, *len), *clear_set_id).await?;
+                // Times and other clients' answers are exact once the server knows.
+                fs.flush(handle).await?;
+                Ok(Answer::Done)
+            }
+            Op::Close { handle, fsync } => {
+                let Some((slot, open)) = self.open_slot(client, *handle) else {
+                    return Ok(Answer::Skipped);
+                };
+                if *fsync {
+                    fs.fsync(open).await?;
+                }
+                self.put_handle(client, slot, None).await?;
+                Ok(Answer::Done)
+            }
+            Op::Xattrs { node } => {
+                let mut all = fs.xattrs(cred, &self.node(client, *node)).await?;
+                all.sort();
+                Ok(Answer::Xattrs(all))
+            }
+            Op::Setxattr { node, name, len, mode } => {
+                let (name, value) = (Bytes::from_static(name.as_bytes()), vec![7; *len].into());
+                fs.setxattr(cred, &self.node(client, *node), name, value, *mode).await?;
+                Ok(Answer::Done)
+            }
+            Op::Removexattr { node, name } => {
+                let name = Bytes::from_static(name.as_bytes());
+                fs.removexattr(cred, &self.node(client, *node), name).await?;
+                Ok(Answer::Done)
+            }
+            Op::Sync => {
+                fs.sync().await?;
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn dir(&self, client: usize, slot: usize) -> DirRef {
+        let (fs, slots) = &self.clients[client];
+        slots.dirs[slot].unwrap_or_else(|| fs.root().0)
+    }
+
+    fn place<'b>(&self, client: usize, at: &'b Place) -> (DirRef, &'b EntryName) {
+        (self.dir(client, at.dir), &at.name)
+    }
+
+    fn node(&self, client: usize, slot: usize) -> NodeRef {
+        let (fs, slots) = &self.clients[client];
+        slots.nodes[slot].clone().unwrap_or_else(|| NodeRef::Dir(fs.root().0))
+    }
+
+    /// What a link is made to, and what is truncated: a file if there is one.
+    fn file_or_node(&self, client: usize, slot: usize) -> NodeRef {
+        self.file(client, slot).map_or_else(|| self.node(client, slot), NodeRef::File)
+    }
+
+    /// What is no directory, from `slot` on.
+    fn file(&self, client: usize, slot: usize) -> Option<FileRef> {
+        let nodes = &self.clients[client].1.nodes;
+        (slot..slot + NODES).find_map(|slot| match &nodes[slot % NODES] {
+            Some(NodeRef::File(file)) => Some(file.clone()),
+            Some(NodeRef::Dir(_)) | None => None,
+        })
+    }
+
+    /// A slot with a handle, from `slot` on.
+    fn open_slot(&self, client: usize, slot: usize) -> Option<(usize, Handle)> {
+        let handles = &self.clients[client].1.handles;
+        let mut slots = (slot..slot + HANDLES).map(|slot| slot % HANDLES);
+        slots.find_map(|slot| Some((slot, handles[slot]?)))
+    }
+
+    /// Puts what was found or made into its slots.
+    fn keep(&mut self, client: usize, at: &Place, into: usize, entry: &Entry) -> Answer {
+        let (dir, name) = self.place(client, at);
+        let slots = &mut self.clients[client].1;
+        slots.nodes[into] = Some(entry.node(&dir, name));
+        // The first slot stays the root.
+        if let Some(found) = entry.dir.filter(|_| into > 0 && into < DIRS) {
+            slots.dirs[into] = Some(found);
+        }
+        Answer::Entry(self.numbering.entry(entry))
+    }
+
+    async fn made(&mut self, client: usize, open: Option<usize>, made: &Made) -> Outcome {
+        if let Some(slot) = open.filter(|_| made.handle.is_some()) {
+            self.put_handle(client, slot, made.handle).await?;
+        }
+        let entry = self.numbering.entry(&made.entry);
+        Ok(Answer::Made(entry, made.existed, made.handle.is_some()))
+    }
+
+    async fn set(&mut self, step: &Step, node: NodeRef, set: SetAttr) -> Outcome {
+        let fs = self.clients[step.client].0;
+        let attr = fs.setattr(&step.user.cred(), &node, set).await?;
+        Ok(Answer::Attr(self.numbering.attr(&attr)))
+    }
+
+    async fn list(&mut self, step: &Step, slot: usize, plus: bool) -> Outcome {
+        let (fs, dir) = (self.clients[step.client].0, self.dir(step.client, slot));
+        let (cred, mut after) = (step.user.cred(), 0);
+        let mut found: Vec<ReaddirEntry> = Vec::new();
+        let last = loop {
+            let page = fs.readdir(&cred, &dir, after, self.page_entries, plus).await?;
+            let positions = page.entries.iter().map(|entry| entry.pos);
+            let ordered = positions.clone().is_sorted() && positions.clone().all(|pos| pos > after);
+            if !ordered || (page.entries.is_empty() && !page.end) {
+                return Ok(Answer::Broken(format!("a page after {after}: {page:?}")));
+            }
+            after = positions.last().unwrap_or(after);
+            found.extend(page.entries.iter().cloned());
+            if page.end {
+                break page;
+            }
+        };
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let numbering = &mut self.numbering;
+        let listed = found.into_iter().map(|entry| Listed {
+            ino: numbering.ino(entry.ino),
+            name: entry.name,
+            kind: entry.kind,
+            entry: entry.entry.map(|entry| numbering.entry(&entry)),
+        });
+        let listed = listed.collect();
+        let (attr, parent) = (numbering.attr(&last.attr), numbering.ino(last.parent_ino));
+        Ok(Answer::Listing(attr, parent, listed))
+    }
+
+    /// Closes what was open in a slot, as programs do: flush, then release.
+    async fn put_handle(
+        &mut self,
+        client: usize,
+        slot: usize,
+        handle: Option<Handle>,
+    ) -> Result<(), Error> {
+        let (fs, slots) = &mut self.clients[client];
+        if let Some(old) = std::mem::replace(&mut slots.handles[slot], handle) {
+            fs.flush(old).await?;
+            fs.release(old).await?;
+        }
+        Ok(())
+    }
+}
+
+impl OpenFor {
+    fn bits(self) -> Option<Access> {
+        match self {
+            OpenFor::Both => Some(Access::READ.and(Access::WRITE)),
+            OpenFor::Read => Some(Access::READ),
+            OpenFor::Write => Some(Access::WRITE),
+            OpenFor::Nothing => None,
+        }
+    }
+}
+
+/// Bytes that differ from place to place and from write to write.
+fn pattern(seed: u8, len: u32) -> Bytes {
+    let byte = |at: u32| {
+        let mixed = (at ^ (u32::from(seed) << 8)).wrapping_mul(0x9e37_79b1);
+        u8::try_from(mixed >> 24).expect("eight bits are left")
+    };
+    (0..len).map(byte).collect()
+}

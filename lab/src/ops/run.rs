@@ -1,0 +1,113 @@
+//! Applies one sequence to two file systems, and says where they differ.
+
+use std::{collections::BTreeMap, fmt};
+
+use client::FileSystem;
+
+use super::{Answer, Step, apply::Side};
+use crate::clock::HandClock;
+
+/// How a comparison is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// How many entries of a listing the left side is asked for at once, and the right side.
+    pub page_entries: (u32, u32),
+}
+
+/// The first step that two file systems answered differently.
+#[derive(Debug, thiserror::Error)]
+pub struct Difference {
+    /// Its place in the sequence; `None` before the first step.
+    pub index: Option<usize>,
+    /// The step, as text.
+    pub step: String,
+    /// What the left side answered.
+    pub left: Box<Answer>,
+    /// What the right side answered.
+    pub right: Box<Answer>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { index, step, left, right } = self;
+        match index {
+            Some(index) => write!(f, "step {index}, ")?,
+            None => write!(f, "before the first step, ")?,
+        }
+        write!(f, "{step}\n  left:  {left:?}\n  right: {right:?}")
+    }
+}
+
+/// What became of the steps of a kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// They were done.
+    pub done: u32,
+    /// They were refused, by both sides alike.
+    pub refused: u32,
+    /// They did not apply to what their slots held.
+    pub skipped: u32,
+}
+
+/// A tally for each kind of operation.
+pub type Tallies = BTreeMap<String, Tally>;
+
+/// Applies `steps` to both sides, each with a client for every number that occurs in them, and compares what
+/// they answer. Both must be empty file systems, and take their time from `clock`. What became of the steps
+/// is added to `tallies`.
+///
+/// # Errors
+/// The first difference, or the first answer that no file system should give.
+pub async fn compare<L: FileSystem, R: FileSystem>(
+    clock: &HandClock,
+    rules: Rules,
+    (left, right): (&[L], &[R]),
+    steps: &[Step],
+    tallies: &mut Tallies,
+) -> Result<(), Difference> {
+    let mut left = Side::new(left, rules.page_entries.0);
+    let mut right = Side::new(right, rules.page_entries.1);
+    clock.tick();
+    let broken = |error: client::Error| Answer::Broken(error.to_string());
+    let opened = left.open_up().await.unwrap_or_else(broken);
+    same(None, "chmod of the root", opened, right.open_up().await.unwrap_or_else(broken))?;
+    for (index, step) in steps.iter().enumerate() {
+        clock.tick();
+        let (left, right) = (left.apply(step).await, right.apply(step).await);
+        count(tallies, step, &left);
+        same(Some(index), step, left, right)?;
+    }
+    Ok(())
+}
+
+fn count(tallies: &mut Tallies, step: &Step, answer: &Answer) {
+    let text = format!("{:?}", step.op);
+    let kind = text.split([' ', '{']).next().unwrap_or_default();
+    let tally = tallies.entry(kind.to_owned()).or_default();
+    match answer {
+        Answer::Skipped => tally.skipped += 1,
+        Answer::Failed(_) | Answer::Broken(_) => tally.refused += 1,
+        Answer::Done
+        | Answer::Attr(_)
+        | Answer::Entry(_)
+        | Answer::Made(..)
+        | Answer::Ino(_)
+        | Answer::Listing(..)
+        | Answer::Data(_)
+        | Answer::Xattrs(_) => tally.done += 1,
+    }
+}
+
+fn same(
+    index: Option<usize>,
+    step: impl fmt::Debug,
+    left: Answer,
+    right: Answer,
+) -> Result<(), Difference> {
+    let broken = matches!(left, Answer::Broken(_)) || matches!(right, Answer::Broken(_));
+    if left == right && !broken {
+        return Ok(());
+    }
+    let (left, right) = (Box::new(left), Box::new(right));
+    Err(Difference { index, step: format!("{step:?}"), left, right })
+}

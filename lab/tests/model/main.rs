@@ -1,0 +1,65 @@
+//! Random operations on two file systems give equal answers; and where they should not, that is noticed.
+#![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
+
+mod wrong;
+
+use std::{cell::RefCell, sync::Arc};
+
+use base::HashKey;
+use client::model::Model;
+use futures::executor::block_on;
+use lab::{
+    clock::HandClock,
+    ops::{Difference, Rules, Step, Tallies, compare, search},
+};
+
+use wrong::{Bug, Wrong};
+
+const KEY: HashKey = HashKey { k0: 11, k1: 12 };
+const START: i64 = 1_000_000;
+const STEPS_MAX: usize = 150;
+
+/// Two clients of a model.
+fn model(clock: &HandClock, trusted: bool, page_bytes: u32) -> [Model; 2] {
+    let model = Model::with_pages(Arc::new(clock.clone()), KEY, trusted, page_bytes);
+    [model.client(trusted), model]
+}
+
+#[test]
+fn the_model_answers_alike_with_pages_of_two_sizes() {
+    let rules = Rules { page_entries: (2, 100) };
+    let tallies = RefCell::new(Tallies::new());
+    for trusted in [false, true] {
+        let found = search(300, 2, STEPS_MAX, |steps| {
+            let clock = HandClock::at(START);
+            let (left, right) = (model(&clock, trusted, 7), model(&clock, trusted, 4096));
+            let tallies = &mut *tallies.borrow_mut();
+            let compared = block_on(compare(&clock, rules, (&left, &right), steps, tallies));
+            left[0].check();
+            compared
+        });
+        assert!(found.is_none(), "{}", found.expect("checked"));
+    }
+    println!("{:#?}", tallies.borrow());
+    for (kind, tally) in tallies.borrow().iter() {
+        assert!(tally.done > 0, "{kind} was never done");
+    }
+}
+
+fn compare_with(bug: Bug, steps: &[Step]) -> Result<(), Difference> {
+    let clock = HandClock::at(START);
+    let ([right, _], [inner, _]) = (model(&clock, false, 4096), model(&clock, false, 4096));
+    let sides = (&[right][..], &[Wrong { inner, bug }][..]);
+    let rules = Rules { page_entries: (1, 1) };
+    block_on(compare(&clock, rules, sides, steps, &mut Tallies::new()))
+}
+
+#[test]
+fn every_bug_is_noticed_in_a_few_steps() {
+    for bug in Bug::ALL {
+        let found = search(3_000, 1, STEPS_MAX, |steps| compare_with(bug, steps));
+        let found = found.unwrap_or_else(|| panic!("{bug:?} was not noticed"));
+        println!("{bug:?}\n{found}\n");
+        assert!(found.steps.len() <= 4, "{bug:?} needs fewer steps");
+    }
+}
