@@ -36,17 +36,19 @@ impl Namespace {
 }
 
 impl State {
-    /// POSIX: attributes of `trusted.` are hidden from all but the superuser; values need read permission.
+    /// What the caller may read. Linux: `trusted.` is the superuser's, `user.` needs permission to read, and the
+    /// others need none.
     pub(super) fn xattrs(&self, who: Who<'_>, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         let ino = self.node(node)?;
-        who.may(&self.attr(ino), Access::READ)?;
-        let shown =
-            |name: &Bytes| who.privileged() || Namespace::of(name) != Some(Namespace::Trusted);
-        let all = self.inode(ino).xattrs.iter();
-        Ok(all
-            .filter(|(name, _)| shown(name))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect())
+        let readable = who.may(&self.attr(ino), Access::READ).is_ok();
+        let shown = |name: &Bytes| match Namespace::of(name) {
+            Some(Namespace::User) => readable,
+            Some(Namespace::Trusted) => who.privileged(),
+            Some(Namespace::Security | Namespace::System) => true,
+            None => unreachable!("refused when it was set"),
+        };
+        let all = self.inode(ino).xattrs.iter().filter(|(name, _)| shown(name));
+        Ok(all.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
     pub(super) fn setxattr(
@@ -90,7 +92,7 @@ impl State {
     }
 
     fn may_write_xattr(&self, who: Who<'_>, node: &NodeRef, name: &[u8]) -> Result<Ino> {
-        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
             return Err(FsError::Range);
         }
         let ino = self.node(node)?;
