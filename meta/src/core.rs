@@ -10,9 +10,11 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use base::{Ino, SessionId, Time};
+use store::Batch;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
+    bugs::{self, Bug},
     compact,
     driver::{self, Incoming, Outcome},
     error::{Fault, describe},
@@ -94,7 +96,9 @@ impl Core {
                 if work.is_empty() {
                     break;
                 }
-                self.inner.execute_all(work);
+                if let Some(late) = self.inner.execute_all(work) {
+                    bugs::write_late(&self.inner.shared, late).await;
+                }
             }
         }
     }
@@ -125,7 +129,8 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    fn execute_all(&self, work: Vec<Work>) {
+    /// Executes and answers; what it returns was answered too early ([`Bug::AnswerBeforeWrite`]).
+    fn execute_all(&self, work: Vec<Work>) -> Option<Batch> {
         let mut run = Run {
             group: Group::new(self.index),
             now: self.shared.clock.now(),
@@ -144,7 +149,10 @@ impl Inner {
                 self.write(&mut run);
             }
         }
+        let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
+        let late = early.then(|| run.group.take_batch());
         self.write(&mut run);
+        late
     }
 
     fn execute(&self, run: &mut Run, incoming: Incoming) {
@@ -248,7 +256,9 @@ impl Inner {
             .collect();
         let shared = self.shared.clone();
         tokio::task::spawn_local(async move {
-            shared.sync.wait().await;
+            if !shared.bugs.has(Bug::SyncNotAwaited) {
+                shared.sync.wait().await;
+            }
             for (connection, replies) in held {
                 connection.send_held(&replies);
             }

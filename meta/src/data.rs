@@ -7,6 +7,7 @@ use store::BlocksError;
 use wire::{Answer, BlockGet, BlockPut, Reply, ReplyHeader, Request, Retry};
 
 use crate::{
+    bugs::Bug,
     driver::{Incoming, Task},
     error::{Result, describe},
     ops::blocks::part_ticket,
@@ -29,7 +30,9 @@ pub(crate) fn task(
     };
     let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
         Request::Sync => Box::pin(async move {
-            shared.sync.wait().await;
+            if !shared.bugs.has(Bug::SyncNotAwaited) {
+                shared.sync.wait().await;
+            }
             answer(Ok(Reply::Nothing));
         }),
         Request::BlockPut(put) => {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use wire::{Answer, Reply, ReplyHeader, Request, RequestHeader, Retry};
 
 use crate::{
+    bugs::Bug,
     data,
     error::{Fault, Result},
     ops,
@@ -89,6 +90,7 @@ fn in_session(
     if numbered {
         match session.begin(header.seq, header.unanswered) {
             Ok(Seen::New) => {}
+            Ok(Seen::Echo) if shared.bugs.has(Bug::EchoExecuted) => {}
             Ok(Seen::Answered(answer)) => {
                 Counters::add(&shared.counters.duplicates_suppressed);
                 connection.reply_encoded(reply, &answer);
@@ -146,7 +148,9 @@ fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, rep
     let slot = u16::try_from(header.seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits");
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
     let stored = StoredAnswer { seq: header.seq, answer: answer.clone() };
-    txn.put(key::answer(shard, session.id, slot), &stored);
+    if !txn.shared.bugs.has(Bug::AnswerNotStored) {
+        txn.put(key::answer(shard, session.id, slot), &stored);
+    }
     session.answered(header.seq, answer.clone());
     Kept::Yes(answer)
 }

@@ -7,6 +7,7 @@
 //! One request goes in a straight line: `serve` (bytes to messages) → `core` (a group of requests, one
 //! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
 
+mod bugs;
 mod compact;
 mod core;
 mod data;
@@ -26,6 +27,8 @@ mod session;
 mod sync;
 mod txn;
 
+#[cfg(feature = "bugs")]
+pub use bugs::Bug;
 pub use core::Core;
 pub use error::{OpenError, Problem};
 pub use format::{FormatError, FormatOptions, format};

@@ -17,6 +17,7 @@ use wire::FsInfo;
 
 use crate::{
     Core, OpenError, Problem,
+    bugs::{Bug, Planted},
     compact::CompactQueue,
     fsck::Jobs,
     invalidation::Invalidations,
@@ -120,6 +121,7 @@ pub(crate) struct Shared {
     pub(crate) compact: CompactQueue,
     pub(crate) jobs: Jobs,
     pub(crate) counters: Counters,
+    pub(crate) bugs: Planted,
     halted: tokio::sync::watch::Sender<Option<Problem>>,
 }
 
@@ -138,13 +140,41 @@ impl Server {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Server, OpenError> {
+        Server::open_with(engine, blocks, options, (clock, random), Planted::default())
+    }
+
+    /// As [`Server::open`], with a deliberate bug.
+    ///
+    /// # Errors
+    /// As [`Server::open`].
+    #[cfg(feature = "bugs")]
+    pub fn open_wrong(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        bug: Option<Bug>,
+    ) -> Result<Server, OpenError> {
+        Server::open_with(engine, blocks, options, (clock, random), Planted { bug })
+    }
+
+    fn open_with(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        (clock, random): (Arc<dyn Clock>, Arc<dyn Random>),
+        bugs: Planted,
+    ) -> Result<Server, OpenError> {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
-        let inos = InoCounters::reserve(engine.as_ref(), config.shards)?;
+        let inos = InoCounters::reserve(engine.as_ref(), config.shards, bugs)?;
         let sessions = load_sessions(engine.as_ref())?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let opens = Opens::default();
-        opens.await_claims(sessions.keys().copied());
+        if !bugs.has(Bug::ClaimsNotAwaited) {
+            opens.await_claims(sessions.keys().copied());
+        }
         let shared = Shared {
             blocks,
             map: ClusterMap::single(&options.address, config.shards),
@@ -161,6 +191,7 @@ impl Server {
             compact: CompactQueue::default(),
             jobs: Jobs::default(),
             counters: Counters::default(),
+            bugs,
             halted: tokio::sync::watch::Sender::new(None),
             engine,
             config,
@@ -339,7 +370,7 @@ struct Range {
 }
 
 impl InoCounters {
-    fn reserve(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
+    fn reserve(engine: &dyn Engine, shards: u16, bugs: Planted) -> Result<InoCounters, OpenError> {
         let mut batch = Batch::default();
         let mut ranges = Vec::with_capacity(usize::from(shards));
         for shard in (0..shards).map(ShardId) {
@@ -349,8 +380,10 @@ impl InoCounters {
             batch.put(&key::counter(shard), &Reserved { end }.to_record());
             ranges.push(Mutex::new(Range { next, end }));
         }
-        engine.write(batch)?;
-        engine.sync()?;
+        if !bugs.has(Bug::InosNotReserved) {
+            engine.write(batch)?;
+            engine.sync()?;
+        }
         Ok(InoCounters { shards: ranges })
     }
 

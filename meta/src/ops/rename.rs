@@ -13,6 +13,7 @@ use wire::{Rename, RenameMode};
 
 use super::{rmdir, unlink};
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     lock,
     record::{Access, EntryRecord, Location, RenameList, XattrSet, key::Part},
@@ -45,17 +46,31 @@ enum Moving {
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
     let mut sides = sides_locked(txn, req)?;
+    txn.dir_permits(&sides.from, Permission::EXECUTE)?;
+    txn.dir_permits(sides.to(), Permission::EXECUTE)?;
     let source = txn.entry(&sides.from, &req.from_name)?.ok_or(FsError::NotFound)?;
     let target = txn.entry(sides.to(), &req.to_name)?;
-    permit(txn, &sides, req, &source, target.as_ref())?;
-
     match (req.mode, &target) {
         (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
+        (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => {}
+    }
+    keeps_a_tree(txn, &sides, req.mode, &source, target.as_ref())?;
+    if target.as_ref().is_some_and(|target| target.ino() == source.ino()) {
         // Two names of one file: POSIX says that nothing happens.
-        (_, Some(target)) if target.ino() == source.ino() => return Ok(source.ino()),
-        (RenameMode::Replace | RenameMode::NoReplace, _) => {
-            if let Some(target) = &target {
+        return Ok(source.ino());
+    }
+    permit(txn, &sides, req, &source, target.as_ref())?;
+
+    match (req.mode, &target) {
+        (RenameMode::Exchange, Some(target)) => {
+            let forth = lift(txn, &sides.from, &req.from_name, &source)?;
+            let back = lift(txn, sides.to(), &req.to_name, target)?;
+            settle(txn, &mut sides, forth, &req.to_name, true)?;
+            settle(txn, &mut sides, back, &req.from_name, false)?;
+        }
+        (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, target) => {
+            if let Some(target) = target {
                 replace(txn, &mut sides, req, &source, target)?;
             }
             let moving = lift(txn, &sides.from, &req.from_name, &source)?;
@@ -63,12 +78,6 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
             sides.from.content.entries -= 1;
             settle(txn, &mut sides, moving, &req.to_name, true)?;
             sides.to_mut().content.entries += 1;
-        }
-        (RenameMode::Exchange, Some(target)) => {
-            let forth = lift(txn, &sides.from, &req.from_name, &source)?;
-            let back = lift(txn, sides.to(), &req.to_name, target)?;
-            settle(txn, &mut sides, forth, &req.to_name, true)?;
-            settle(txn, &mut sides, back, &req.from_name, false)?;
         }
     }
     txn.touch(&mut sides.from);
@@ -86,7 +95,39 @@ fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
     Ok(Sides { from, to })
 }
 
-/// Everything that may forbid it.
+/// No directory goes below itself, and none is replaced by what is below it.
+fn keeps_a_tree(
+    txn: &mut Txn<'_>,
+    sides: &Sides,
+    mode: RenameMode,
+    source: &EntryRecord,
+    target: Option<&EntryRecord>,
+) -> Result<()> {
+    if let EntryRecord::Dir(access) = source
+        && is_above(txn, access, sides.to())?
+    {
+        return Err(FsError::Invalid.into());
+    }
+    if let Some(EntryRecord::Dir(access)) = target
+        && is_above(txn, access, &sides.from)?
+    {
+        let error = if mode == RenameMode::Exchange { FsError::Invalid } else { FsError::NotEmpty };
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// Whether a directory is `dir` or above it; `dir` holds the other name of the rename.
+fn is_above(txn: &mut Txn<'_>, access: &Access, dir: &Dir) -> Result<bool> {
+    if dir.id == DirId::ROOT {
+        return Ok(false);
+    }
+    // Race: no directory may move while we walk up, nor until we commit.
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.is_within(dir, access.id)
+}
+
+/// Whether the caller may do it.
 fn permit(
     txn: &mut Txn<'_>,
     sides: &Sides,
@@ -96,18 +137,6 @@ fn permit(
 ) -> Result<()> {
     txn.dir_permits(&sides.from, Permission::CHANGE)?;
     txn.dir_permits(sides.to(), Permission::CHANGE)?;
-    moves_within_the_tree(txn, sides.to(), &sides.from, source)?;
-    if req.mode == RenameMode::Exchange
-        && let Some(target) = target
-    {
-        moves_within_the_tree(txn, &sides.from, sides.to(), target)?;
-    } else if let Some(EntryRecord::Dir(access)) = target {
-        // The source is in a directory that would be replaced: it is not empty.
-        txn.lock(lock::DIRECTORY_RENAME)?;
-        if txn.is_within(&sides.from, access.id)? {
-            return Err(FsError::NotEmpty.into());
-        }
-    }
     for (dir, name, entry) in
         [(&sides.from, &req.from_name, Some(source)), (sides.to(), &req.to_name, target)]
     {
@@ -115,26 +144,15 @@ fn permit(
         let owner = owner(txn, dir, name, entry)?;
         txn.removal_permits(dir, owner)?;
     }
+    // A directory that gets a new parent changes its `..`.
+    let exchanged = target.filter(|_| req.mode == RenameMode::Exchange);
+    for moved in [Some(source), exchanged] {
+        if let (Some(EntryRecord::Dir(access)), Some(_)) = (moved, &sides.to) {
+            let child = txn.child_locked(access)?;
+            txn.dir_permits(&child, Permission::WRITE)?;
+        }
+    }
     Ok(())
-}
-
-/// A directory that gets a new parent may not go below itself, and its `..` must be the caller's to change.
-fn moves_within_the_tree(
-    txn: &mut Txn<'_>,
-    to: &Dir,
-    from: &Dir,
-    moved: &EntryRecord,
-) -> Result<()> {
-    let EntryRecord::Dir(access) = moved else { return Ok(()) };
-    if to.id == from.id {
-        return Ok(());
-    }
-    txn.lock(lock::DIRECTORY_RENAME)?;
-    if txn.is_within(to, access.id)? {
-        return Err(FsError::Invalid.into());
-    }
-    let child = txn.child_locked(access)?;
-    txn.dir_permits(&child, Permission::WRITE)
 }
 
 fn owner(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<u32> {
@@ -209,7 +227,9 @@ fn settle(
             child.content.times.ctime = txn.now;
             txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
             txn.put_dir(&child);
-            txn.events.push(child.id);
+            if !txn.shared.bugs.has(Bug::MoveNotAnnounced) {
+                txn.events.push(child.id);
+            }
             if let Sides { from, to: Some(to) } = sides {
                 let (less, more) = if forth { (from, to) } else { (to, from) };
                 less.content.subdirs -= 1;

@@ -3,8 +3,9 @@
 use base::FsError;
 use wire::{Claim, Release, Statfs};
 
-use super::open::open_proof;
+use super::open::proven_access;
 use crate::{
+    bugs::Bug,
     driver,
     error::{Fault, Result},
     txn::Txn,
@@ -13,7 +14,9 @@ use crate::{
 pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     for (ino, number) in &req.files {
-        if txn.shared.opens.release(*ino, session.id, *number) {
+        let unnumbered = txn.shared.bugs.has(Bug::ReleaseNumberIgnored);
+        let number = if unnumbered { u64::MAX } else { *number };
+        if txn.shared.opens.release(*ino, session.id, number) {
             txn.shared.backlog.closed(*ino);
         }
     }
@@ -24,10 +27,9 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
 pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     for claimed in &req.files {
-        if claimed.proof != open_proof(session, claimed.file.ino) {
-            return Err(FsError::Denied.into());
-        }
-        txn.shared.opens.open(claimed.file.ino, session.id, claimed.number);
+        let ino = claimed.file.ino;
+        let access = proven_access(session, ino, claimed.proof).ok_or(FsError::Denied)?;
+        txn.shared.opens.open(ino, session.id, claimed.number, access);
     }
     if req.last && txn.shared.opens.claimed(session.id) {
         txn.shared.backlog.sweep();

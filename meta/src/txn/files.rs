@@ -5,6 +5,7 @@ use wire::{FileRef, NodeRef, Retry};
 
 use super::{Txn, dirs::Dir};
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     lock,
     record::{
@@ -84,7 +85,15 @@ impl Txn<'_> {
     }
 
     fn has_open(&self, ino: Ino) -> bool {
-        self.caller.session.is_some_and(|session| self.shared.opens.has(ino, session.id))
+        self.opened_for(ino, Access::NONE)
+    }
+
+    /// Whether the caller has the file open, for at least `want`.
+    pub(crate) fn opened_for(&self, ino: Ino, want: Access) -> bool {
+        let opens = &self.shared.opens;
+        self.caller.session.is_some_and(|session| {
+            opens.access(ino, session.id).is_some_and(|granted| granted.includes(want))
+        })
     }
 
     fn check_ticket_of(&self, dir: &wire::DirRef) -> Result<()> {
@@ -210,7 +219,7 @@ impl Txn<'_> {
         located.inode.times.ctime = self.now;
         if located.inode.nlink > 0 {
             self.put_inode(&located);
-        } else if self.shared.opens.maybe_open(ino) {
+        } else if self.shared.opens.maybe_open(ino) && !self.shared.bugs.has(Bug::OpensIgnored) {
             self.move_inode(&mut located, Place::Slot)?;
             self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
             self.reclaim.push(ino);
