@@ -1,0 +1,136 @@
+//! `pando serve`: serve a file system.
+
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, thread, time::Duration};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+
+use crate::{
+    data::DataDir,
+    output,
+    server::{self, Listen, Options, Running},
+    signals::Stop,
+};
+
+const LISTEN: &str = "127.0.0.1:7420";
+const HTTP: &str = "127.0.0.1:7421";
+const HTTP_OFF: &str = "off";
+/// Cores that are taken unasked. More are for machines that do nothing else.
+const CORES_MAX: usize = 8;
+
+/// Serve the file system in a data directory until SIGINT or SIGTERM.
+///
+/// When it serves, it prints its addresses, and writes them to DIR/address, a line each.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The data directory, made by `pando format`.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+/// How to serve, for `serve` and `up`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen for clients; port 0 takes a free one [default: 127.0.0.1:7420].
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Where to show the status page, with /metrics and /healthz; port 0 takes a free one, `off` shows none
+    /// [default: 127.0.0.1:7421].
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
+    /// Answered operations are on stable storage after so long at most.
+    #[arg(long, default_value = "20ms", value_name = "TIME", value_parser = interval)]
+    commit_interval: Duration,
+    /// When an operation is answered.
+    #[arg(long, value_enum, default_value_t = Durability::Relaxed)]
+    durability: Durability,
+    /// Threads that execute requests [default: half of the cores of this machine, at least 1, at most 8, as
+    /// clients on it need some too].
+    #[arg(long, value_name = "N")]
+    cores: Option<NonZeroUsize>,
+    /// A session ends when nothing was heard of its client for so long.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease)]
+    lease: Duration,
+    /// Listen on addresses that other machines reach, although nothing is encrypted.
+    #[arg(long)]
+    insecure: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Durability {
+    /// When it is done; it survives a crash of the server, and a power cut after fsync or the commit interval.
+    Relaxed,
+    /// When it is on stable storage.
+    Strict,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    between(text, Duration::from_millis(1), Duration::from_secs(60))
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
+}
+
+fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (min..=max).contains(&time) {
+        return Ok(time);
+    }
+    let [min, max] = [min, max].map(humantime::format_duration);
+    Err(format!("it must be between {min} and {max}"))
+}
+
+impl ServeArgs {
+    /// How to serve; `or_free_port`: where an address is not given and the default one is taken.
+    pub(crate) fn options(&self, or_free_port: bool) -> Options {
+        let listen = |given: Option<&str>, default: &str| Listen {
+            address: given.unwrap_or(default).to_owned(),
+            or_free_port: or_free_port && given.is_none(),
+        };
+        let available = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let cores = NonZeroUsize::new((available / 2).min(CORES_MAX)).unwrap_or(NonZeroUsize::MIN);
+        Options {
+            listen: listen(self.listen.as_deref(), LISTEN),
+            http: match self.http.as_deref() {
+                Some(HTTP_OFF) => None,
+                given => Some(listen(given, HTTP)),
+            },
+            insecure: self.insecure,
+            cores: self.cores.unwrap_or(cores),
+            durability: match self.durability {
+                Durability::Relaxed => meta::Durability::Relaxed,
+                Durability::Strict => meta::Durability::Strict,
+            },
+            commit_interval: self.commit_interval,
+            lease: self.lease,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    runtime.block_on(async {
+        let mut stop = Stop::listen()?;
+        let running = server::start(DataDir::open(&args.data)?, &args.serve.options(false))?;
+        announce(&running)?;
+        let failed = tokio::select! {
+            () = stop.asked() => None,
+            error = running.failed() => Some(error),
+        };
+        let stopped = running.stop();
+        failed.map_or(stopped, Err)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The one line that a server prints.
+pub(crate) fn announce(running: &Running) -> anyhow::Result<()> {
+    let page = running.http.map(|http| format!(", status page http://{http}")).unwrap_or_default();
+    output::print(&format!("serving {} at {}{page}", running.name(), running.address))
+}

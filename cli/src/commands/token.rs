@@ -1,0 +1,190 @@
+//! `pando token`: sign what others may do, and read what a token says.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use base::{Clock as _, Time};
+use clap::Subcommand;
+use serde::Serialize;
+use wire::Token;
+
+use crate::{data, output, system::SystemClock};
+
+/// Make and read tokens. Nothing is served without a valid one.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(Create),
+    Show(Show),
+}
+
+/// Print a new token: without limits the administrator's, else no more than the limits allow.
+///
+/// It needs to read DIR/signing.key and nothing else; a server may be running.
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The data directory of the file system.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Allow only this subtree; it is the root for whoever has the token.
+    #[arg(long, default_value = "/", value_name = "PATH", value_parser = subtree)]
+    path: String,
+    /// Act only as this user.
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Act only as these groups; may be given several times [default: the user's number].
+    #[arg(long, value_name = "GID", requires = "uid")]
+    gid: Vec<u32>,
+    /// Refuse every change.
+    #[arg(long)]
+    ro: bool,
+    /// End after so long, such as 30d or 12h [default: never].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    expires: Option<Duration>,
+}
+
+/// Print what a token says. Its signature is not checked: only servers can.
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// The file that holds the token.
+    #[arg(value_name = "FILE")]
+    token: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Create(create) => create.run(),
+        Command::Show(show) => show.run(),
+    }
+}
+
+impl Create {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let key = data::signing_key(&self.data)?;
+        let gids = match (self.uid, self.gid.as_slice()) {
+            (Some(uid), []) => vec![uid],
+            (_, gids) => gids.to_vec(),
+        };
+        let token = Token {
+            path: self.path.clone(),
+            uid: self.uid,
+            gids,
+            read_only: self.ro,
+            expires: self.expires.map(|after| end(SystemClock.now(), after)),
+        };
+        output::print(&token.sign(&key))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn end(now: Time, after: Duration) -> Time {
+    let nsec = now.nsec + after.subsec_nanos();
+    let carry = i64::from(nsec >= 1_000_000_000);
+    let sec = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
+    Time { sec: now.sec.saturating_add(sec).saturating_add(carry), nsec: nsec % 1_000_000_000 }
+}
+
+/// An absolute path without `.`, `..` and empty components.
+fn subtree(text: &str) -> Result<String, String> {
+    if !text.starts_with('/') {
+        return Err("it must be absolute: it begins at the root of the file system".to_owned());
+    }
+    let parts: Vec<_> = text.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.iter().any(|part| matches!(*part, "." | "..")) {
+        return Err("it must not hold . or ..".to_owned());
+    }
+    Ok(format!("/{}", parts.join("/")))
+}
+
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    uid: Option<u32>,
+    gids: Vec<u32>,
+    read_only: bool,
+    /// Seconds since the Unix epoch.
+    expires: Option<i64>,
+    expired: bool,
+}
+
+impl Show {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let shown = decode(&self.token)?;
+        if self.json {
+            output::print_json(&shown)?;
+        } else {
+            output::print(&shown.to_text())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn decode(file: &Path) -> anyhow::Result<Shown> {
+    let text = data::read_token(file)?;
+    let token = Token::unverified(&text).with_context(|| format!("{}", file.display()))?;
+    Ok(Shown {
+        expired: token.expired(SystemClock.now()),
+        path: token.path,
+        uid: token.uid,
+        gids: token.gids,
+        read_only: token.read_only,
+        expires: token.expires.map(|time| time.sec),
+    })
+}
+
+impl Shown {
+    fn to_text(&self) -> String {
+        let uid = self.uid.map_or_else(|| "any user".to_owned(), |uid| uid.to_string());
+        let gids: Vec<_> = self.gids.iter().map(ToString::to_string).collect();
+        let gids = if self.uid.is_some() { gids.join(" ") } else { "any group".to_owned() };
+        let end = self.expires.map_or_else(
+            || "never".to_owned(),
+            |sec| {
+                let since = Duration::from_secs(u64::try_from(sec).unwrap_or(0));
+                let time = std::time::UNIX_EPOCH + since;
+                let past = if self.expired { " (it has ended)" } else { "" };
+                format!("{}{past}", humantime::format_rfc3339_seconds(time))
+            },
+        );
+        output::rows(&[
+            ("path", self.path.clone()),
+            ("user", uid),
+            ("groups", gids),
+            ("changes", if self.read_only { "refused" } else { "allowed" }.to_owned()),
+            ("ends", end),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subtree_is_absolute_and_plain() {
+        assert_eq!(subtree("/"), Ok("/".to_owned()));
+        assert_eq!(subtree("//a//b/"), Ok("/a/b".to_owned()));
+        for text in ["", "a", "/a/../b", "/.", "./a"] {
+            assert!(subtree(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_end_carries_into_the_seconds() {
+        let now = Time { sec: 5, nsec: 999_999_999 };
+        assert_eq!(end(now, Duration::from_nanos(1)), Time { sec: 6, nsec: 0 });
+        assert_eq!(end(now, Duration::from_secs(2)), Time { sec: 7, nsec: 999_999_999 });
+    }
+}

@@ -1,0 +1,305 @@
+//! The data directory of a server.
+//!
+//! ```text
+//! DIR/pando.json    version of this layout, name, where blocks are; there once all the rest is
+//! DIR/meta/         metadata: a RocksDB database
+//! DIR/blocks/       contents of files, unless they are elsewhere
+//! DIR/signing.key   signs tokens; secret
+//! DIR/admin.token   the administrator's token; secret
+//! DIR/address       where the server listens, while it runs
+//! ```
+//!
+//! Invariants: one process at a time has the directory, by a lock on it. A directory without `pando.json`
+//! holds nobody's files: a format that was interrupted leaves `formatting` behind and is begun anew.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use meta::FormatOptions;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use store::{Blocks, BlocksConfig, RocksConfig, RocksEngine};
+use wire::Token;
+
+use crate::system::{SystemClock, SystemRandom, secret};
+
+/// Version of the layout above; a program opens no other.
+const VERSION: u32 = 1;
+const ABOUT: &str = "pando.json";
+const FORMATTING: &str = "formatting";
+const META: &str = "meta";
+const BLOCKS: &str = "blocks";
+const SIGNING_KEY: &str = "signing.key";
+const ADMIN_TOKEN: &str = "admin.token";
+const ADDRESS: &str = "address";
+/// The folder that a new ext4 disk has.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// What is chosen when a file system is made.
+pub(crate) struct New {
+    pub(crate) name: String,
+    pub(crate) shards: u16,
+    pub(crate) locality: base::Locality,
+    pub(crate) inline_bytes_max: u32,
+    /// Where blocks are; `None`: in the data directory.
+    pub(crate) blocks: Option<String>,
+}
+
+/// Contents of `pando.json`. Persisted.
+#[derive(Debug, Serialize, Deserialize)]
+struct About {
+    version: u32,
+    name: String,
+    /// URL of the block store; absent: `DIR/blocks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<String>,
+}
+
+/// A data directory that is ours for as long as this lives.
+pub(crate) struct DataDir {
+    path: PathBuf,
+    about: About,
+    /// Holds the lock.
+    _directory: File,
+}
+
+/// Whether there is a file system in `path`, of whatever version.
+pub(crate) fn is_formatted(path: &Path) -> bool {
+    path.join(ABOUT).exists()
+}
+
+/// Makes a file system in a directory, which is made when it is missing and must be empty otherwise.
+pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
+    let dir = prepare(path)?;
+    ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
+    begin(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o700))
+        .with_context(|| format!("cannot close {} to other users", path.display()))?;
+
+    let key = secret::<32>();
+    write_private(path, SIGNING_KEY, &key)?;
+    if new.blocks.is_none() {
+        Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?;
+    } else {
+        // Nothing is sent, but a wrong address is told now.
+        open_blocks(path, new.blocks.as_deref())?;
+    }
+    let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
+    let options = FormatOptions {
+        name: new.name.clone(),
+        shards: new.shards,
+        locality: new.locality,
+        inline_bytes_max: new.inline_bytes_max,
+        blocks: new.blocks.clone().unwrap_or_else(|| BLOCKS.to_owned()),
+        signing_key: key.to_vec(),
+    };
+    meta::format(&engine, &options, &SystemClock, &SystemRandom::default())?;
+    drop(engine);
+
+    let token = Token::administrator().sign(&key);
+    write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
+    let about = About { version: VERSION, name: new.name.clone(), blocks: new.blocks.clone() };
+    let about = serde_json::to_string_pretty(&about)? + "\n";
+    finish(path, &about).with_context(|| format!("cannot write to {}", path.display()))?;
+    drop(dir);
+    Ok(())
+}
+
+impl DataDir {
+    /// Takes the directory of a file system.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<DataDir> {
+        let about = read_about(path)?;
+        let directory = lock(path)?;
+        Ok(DataDir { path: path.to_owned(), about, _directory: directory })
+    }
+
+    /// Name of the file system.
+    pub(crate) fn name(&self) -> &str {
+        &self.about.name
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the metadata.
+    pub(crate) fn engine(&self) -> anyhow::Result<RocksEngine> {
+        Ok(RocksEngine::open(&self.path.join(META), &RocksConfig::default())?)
+    }
+
+    /// Opens the block store.
+    pub(crate) fn blocks(&self) -> anyhow::Result<Blocks> {
+        open_blocks(&self.path, self.about.blocks.as_deref())
+    }
+
+    /// Address of a block store that clients can reach by themselves.
+    pub(crate) fn shared_blocks(&self) -> Option<&str> {
+        self.about.blocks.as_deref().filter(|url| !url.starts_with("file://"))
+    }
+
+    /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have no bound.
+    pub(crate) fn blocks_folder(&self) -> Option<PathBuf> {
+        match &self.about.blocks {
+            None => Some(self.path.join(BLOCKS)),
+            Some(url) => url.strip_prefix("file://").map(PathBuf::from),
+        }
+    }
+
+    /// Says where the server listens: an address in each line.
+    pub(crate) fn write_address(&self, addresses: &[String]) -> anyhow::Result<()> {
+        let file = self.path.join(ADDRESS);
+        let new = file.with_extension("new");
+        let text: String = addresses.iter().map(|address| format!("{address}\n")).collect();
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &file))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// The server listens no more.
+    pub(crate) fn remove_address(&self) {
+        // It says nothing that anybody relies on.
+        let _ = fs::remove_file(self.path.join(ADDRESS));
+    }
+}
+
+/// The key that signs tokens. Takes no lock: a server may be running.
+pub(crate) fn signing_key(path: &Path) -> anyhow::Result<Vec<u8>> {
+    read_about(path)?;
+    let file = path.join(SIGNING_KEY);
+    fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn read_about(path: &Path) -> anyhow::Result<About> {
+    let file = path.join(ABOUT);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("no file system in {}; run `pando format` first", path.display())
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", file.display()));
+        }
+    };
+    // The version first: another one may have other fields.
+    let value: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+    let version = &value["version"];
+    ensure!(
+        version.as_u64() == Some(u64::from(VERSION)),
+        "{} has on-disk version {version}, this program knows {VERSION}",
+        path.display()
+    );
+    serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display()))
+}
+
+fn open_blocks(path: &Path, url: Option<&str>) -> anyhow::Result<Blocks> {
+    let blocks = match url {
+        None => Blocks::directory(&path.join(BLOCKS)),
+        Some(url) => Blocks::open(&BlocksConfig {
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .collect(),
+            ..BlocksConfig::new(url)
+        }),
+    };
+    blocks.context("cannot open the block store")
+}
+
+/// Makes the directory if need be, takes it, and sees that nothing of others is in it.
+fn prepare(path: &Path) -> anyhow::Result<File> {
+    if !path.exists() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    lock(path)
+}
+
+/// Makes sure that the directory is empty, but for what an interrupted format left, and marks it.
+fn begin(path: &Path) -> anyhow::Result<()> {
+    if path.join(FORMATTING).exists() {
+        for folder in [META, BLOCKS] {
+            remove(fs::remove_dir_all(path.join(folder)), path)?;
+        }
+        for file in [SIGNING_KEY, ADMIN_TOKEN] {
+            remove(fs::remove_file(path.join(file)), path)?;
+        }
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
+        let name = entry?.file_name();
+        ensure!(
+            name == LOST_AND_FOUND,
+            "{} is not empty: it holds {}",
+            path.display(),
+            name.display()
+        );
+    }
+    write_private(path, FORMATTING, b"")
+}
+
+fn remove(removed: io::Result<()>, path: &Path) -> anyhow::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| {
+            format!("cannot clear what an interrupted format left in {}", path.display())
+        }),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Writes `pando.json` in place of the mark, whole or not at all.
+fn finish(path: &Path, about: &str) -> io::Result<()> {
+    let mark = path.join(FORMATTING);
+    let mut file = File::create(&mark)?;
+    file.write_all(about.as_bytes())?;
+    file.sync_all()?;
+    // The names of everything else are stable before the one that vouches for them.
+    sync_directory(path)?;
+    fs::rename(&mark, path.join(ABOUT))?;
+    sync_directory(path)
+}
+
+/// Writes a file that only its owner may read, and waits until it is stable.
+fn write_private(path: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let file = path.join(name);
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        sync_directory(path)
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let directory = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(directory),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            bail!("{} is in use by another pando process", path.display())
+        }
+        Err(errno) => Err(errno).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+/// Reads a token from a file.
+pub(crate) fn read_token(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|file| file.take(1 << 20).read_to_string(&mut text))
+        .with_context(|| format!("cannot read the token in {}", file.display()))?;
+    Ok(text.trim().to_owned())
+}

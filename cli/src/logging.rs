@@ -1,0 +1,19 @@
+//! The log: lines on stderr, quiet unless something is wrong or someone asks.
+
+use std::io::{self, IsTerminal as _};
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging what `filter` lets through: a level, or `target=level` pairs.
+pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("cannot read the log level {filter:?}"))
+        .map_err(|error| crate::failure::usage(format!("{error:#}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! `pando`: the one program.
+//!
+//! Each subcommand is a file of `commands`; this file reads the command line, and turns what a
+//! subcommand returns into an exit code. What several subcommands need stands beside it: the data directory
+//! ([`data`]), a server's threads ([`server`]) and its status page ([`http`]).
+//!
+//! Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong. An error is one line on stderr, with
+//! its causes.
+
+mod commands;
+mod data;
+mod failure;
+mod http;
+mod logging;
+mod output;
+mod panics;
+mod server;
+mod signals;
+mod system;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::commands::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    panics::report_in_one_line();
+    match logging::start(&cli.log_level).and_then(|()| cli.command.run()) {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}

@@ -1,0 +1,307 @@
+//! A metadata server as threads: one per core, and one for the status page.
+//!
+//! `serve` and `up` call it. Each core thread has a single-threaded runtime and a `meta::Core` on it, core 0
+//! also accepts connections and does the background work. Connections are dealt to the cores in turn and stay
+//! where they are.
+//!
+//! Always true: what was executed when [`Running::stop`] was called is on stable storage when it returns;
+//! the threads have ended by then.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    num::NonZeroUsize,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow};
+use meta::{Durability, Offload, Server, ServerOptions};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{mpsc, watch},
+    task::LocalSet,
+};
+
+use crate::{
+    data::DataDir,
+    failure::usage,
+    http, panics,
+    system::{self, SystemClock, SystemRandom},
+};
+
+/// What a file system on a store without bounds says it has, in bytes: a pebibyte.
+const UNBOUNDED: u64 = 1 << 50;
+/// How long a stop waits for work that was handed to other threads.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// When connections cannot be accepted, it is tried again after so long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How to serve.
+pub(crate) struct Options {
+    pub(crate) listen: Listen,
+    /// Address of the status page; `None`: there is none.
+    pub(crate) http: Option<Listen>,
+    /// Addresses that other machines reach are allowed.
+    pub(crate) insecure: bool,
+    pub(crate) cores: NonZeroUsize,
+    pub(crate) durability: Durability,
+    pub(crate) commit_interval: Duration,
+    pub(crate) lease: Duration,
+}
+
+/// An address to listen on.
+pub(crate) struct Listen {
+    pub(crate) address: String,
+    /// When the address is taken, a free port will do.
+    pub(crate) or_free_port: bool,
+}
+
+/// A server that is serving. It must be stopped, not dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) http: Option<SocketAddr>,
+    server: Server,
+    data: DataDir,
+    stop: watch::Sender<bool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+/// Opens the file system in `data` and serves it.
+pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running> {
+    system::raise_open_files();
+    let listener = bind(&options.listen, options.insecure)?;
+    let page = options.http.as_ref().map(|http| bind(http, options.insecure)).transpose()?;
+    let address = listener.local_addr()?;
+    let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
+
+    let server = open(&data, options, address)?;
+    let (stop, stopped) = watch::channel(false);
+    let mut running = Running { address, http, server, data, stop, threads: Vec::new() };
+    let started = running.start_threads(options, listener, page, &stopped);
+    if let Err(error) = started.and_then(|()| running.write_address()) {
+        let _ = running.stop();
+        return Err(error);
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// Name of the file system.
+    pub(crate) fn name(&self) -> &str {
+        self.data.name()
+    }
+
+    /// Returns when the server cannot serve any more, with the reason.
+    pub(crate) async fn failed(&self) -> anyhow::Error {
+        tokio::select! {
+            problem = self.server.halted() => problem.into(),
+            () = panics::happened() => anyhow!("the server stopped after an internal error"),
+        }
+    }
+
+    /// Ends all threads and makes what was executed stable.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // A panic was logged, and is an error of `failed`.
+            let _ = thread.join();
+        }
+        self.data.remove_address();
+        self.server.sync().context("cannot make the last changes stable")
+    }
+
+    fn write_address(&self) -> anyhow::Result<()> {
+        let page = self.http.map(|address| format!("http://{address}"));
+        let addresses: Vec<_> = std::iter::once(self.address.to_string()).chain(page).collect();
+        self.data.write_address(&addresses)
+    }
+
+    fn start_threads(
+        &mut self,
+        options: &Options,
+        listener: TcpListener,
+        page: Option<TcpListener>,
+        stopped: &watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let (inboxes, outboxes): (Vec<_>, Vec<_>) =
+            (0..options.cores.get()).map(|_| mpsc::unbounded_channel()).unzip();
+        let mut acceptor = Some(Acceptor { listener, cores: inboxes });
+        for (index, connections) in outboxes.into_iter().enumerate() {
+            let core = Core {
+                server: self.server.clone(),
+                index,
+                connections,
+                acceptor: acceptor.take(),
+                stopped: stopped.clone(),
+            };
+            let runtime = runtime()?;
+            self.spawn(format!("core-{index}"), move || core.run(runtime))?;
+        }
+        if let Some(page) = page {
+            let (server, runtime) = (self.server.clone(), runtime()?);
+            let stopped = stopped.clone();
+            self.spawn("http".to_owned(), move || http::run(&runtime, page, server, stopped))?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+        let thread =
+            thread::Builder::new().name(name).spawn(work).context("cannot start a thread")?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+fn open(data: &DataDir, options: &Options, address: SocketAddr) -> anyhow::Result<Server> {
+    let blocks_url = data.shared_blocks().unwrap_or_default().to_owned();
+    let blocks_options = if blocks_url.is_empty() { Vec::new() } else { shared_store_options() };
+    let folder = data.blocks_folder();
+    let options = ServerOptions {
+        address: address.to_string(),
+        cores: options.cores.get(),
+        durability: options.durability,
+        commit_interval: options.commit_interval,
+        lease: options.lease,
+        offload: Offload::Threads,
+        blocks_url,
+        blocks_options,
+        space: Arc::new(move || match &folder {
+            Some(folder) => system::space(folder),
+            None => (UNBOUNDED, UNBOUNDED),
+        }),
+    };
+    let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
+    let engine = Arc::new(data.engine()?);
+    Server::open(engine, data.blocks()?, options, clock, random)
+        .with_context(|| format!("cannot serve {}", data.path().display()))
+}
+
+/// What clients are told so that they reach a shared store: our own variables for it, in the form of options.
+fn shared_store_options() -> Vec<(String, String)> {
+    let variables = [
+        ("AWS_REGION", "region"),
+        ("AWS_DEFAULT_REGION", "default_region"),
+        ("AWS_ENDPOINT", "endpoint"),
+        ("AWS_ENDPOINT_URL", "endpoint_url"),
+        ("AWS_ALLOW_HTTP", "allow_http"),
+        ("AWS_ACCESS_KEY_ID", "access_key_id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret_access_key"),
+        ("AWS_SESSION_TOKEN", "session_token"),
+    ];
+    let set =
+        |(variable, option): (&str, &str)| Some((option.to_owned(), std::env::var(variable).ok()?));
+    variables.into_iter().filter_map(set).collect()
+}
+
+fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {
+    let context = || format!("cannot listen on {}", listen.address);
+    let addresses: Vec<SocketAddr> =
+        listen.address.to_socket_addrs().with_context(context)?.collect();
+    if !insecure && let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback()) {
+        return Err(usage(format!(
+            "{open} can be reached from other machines, and what is sent is not encrypted; \
+             --insecure allows it"
+        )));
+    }
+    let bound = TcpListener::bind(addresses.as_slice());
+    let listener = match (bound, addresses.first()) {
+        (Err(error), Some(first))
+            if listen.or_free_port && error.kind() == io::ErrorKind::AddrInUse =>
+        {
+            TcpListener::bind((first.ip(), 0))
+        }
+        (bound, _) => bound,
+    };
+    let listener = listener.with_context(context)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .build()
+        .context("cannot start a runtime")
+}
+
+/// One core's part of the server, before its thread has it.
+struct Core {
+    server: Server,
+    index: usize,
+    connections: mpsc::UnboundedReceiver<TcpStream>,
+    acceptor: Option<Acceptor>,
+    stopped: watch::Receiver<bool>,
+}
+
+struct Acceptor {
+    listener: TcpListener,
+    cores: Vec<mpsc::UnboundedSender<TcpStream>>,
+}
+
+impl Core {
+    /// Serves until the server is stopped.
+    fn run(mut self, runtime: Runtime) {
+        let tasks = LocalSet::new();
+        tasks.block_on(&runtime, async {
+            let core = self.server.core(self.index);
+            let executor = core.clone();
+            tokio::task::spawn_local(async move { executor.run().await });
+            if let Some(acceptor) = self.acceptor.take() {
+                let background = core.clone();
+                tokio::task::spawn_local(async move { background.background().await });
+                tokio::task::spawn_local(acceptor.run());
+            }
+            tokio::task::spawn_local(take_connections(core, self.connections));
+            // The sender lives as long as the server.
+            let _ = self.stopped.wait_for(|stopped| *stopped).await;
+        });
+        drop(tasks);
+        runtime.shutdown_timeout(STOP_TIMEOUT);
+    }
+}
+
+async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedReceiver<TcpStream>) {
+    while let Some(stream) = connections.recv().await {
+        match prepare(stream) {
+            Ok(stream) => {
+                let core = core.clone();
+                tokio::task::spawn_local(async move { core.serve(stream).await });
+            }
+            Err(error) => tracing::warn!(%error, "a connection was lost at once"),
+        }
+    }
+}
+
+fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
+    stream.set_nodelay(true)?;
+    tokio::net::TcpStream::from_std(stream)
+}
+
+impl Acceptor {
+    /// Accepts connections and deals them to the cores in turn.
+    async fn run(self) {
+        let listener = match tokio::net::TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot accept connections"),
+        };
+        let mut cores = self.cores.iter().cycle();
+        loop {
+            let accepted = listener.accept().await.and_then(|(stream, _)| stream.into_std());
+            match accepted {
+                Ok(stream) => {
+                    let core = cores.next().expect("there is at least one core");
+                    // A core that has ended does so because the server stops.
+                    let _ = core.send(stream);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
