@@ -52,6 +52,21 @@ impl Access {
         Access(self.0 | other.0)
     }
 
+    /// None at all.
+    pub const NONE: Access = Access(0);
+
+    /// Whether all of `other` are among these.
+    #[must_use]
+    pub fn includes(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The low three bits.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
     /// The permissions of the low three bits.
     #[must_use]
     pub fn from_bits(bits: u32) -> Access {

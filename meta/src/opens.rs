@@ -4,7 +4,7 @@
 //! were there before claim their opens again; until all have, or their leases have ended, any file may be
 //! open.
 
-use base::{HashMap, HashSet, Ino, SessionId};
+use base::{Access, HashMap, HashSet, Ino, SessionId};
 use parking_lot::Mutex;
 
 /// The table.
@@ -15,11 +15,20 @@ pub(crate) struct Opens {
 
 #[derive(Default)]
 struct State {
-    /// For each open file the sessions that have it, each with the number of its latest open.
-    files: HashMap<Ino, Vec<(SessionId, u64)>>,
+    /// For each open file the sessions that have it.
+    files: HashMap<Ino, Vec<Holder>>,
     sessions: HashMap<SessionId, HashSet<Ino>>,
     /// Sessions of before the restart that have not claimed yet.
     unclaimed: HashSet<SessionId>,
+}
+
+/// A session that has a file open.
+struct Holder {
+    session: SessionId,
+    /// The number of its latest open.
+    latest: u64,
+    /// What all its opens together were for.
+    access: Access,
 }
 
 impl Opens {
@@ -34,15 +43,18 @@ impl Opens {
         state.unclaimed.remove(&session) && state.unclaimed.is_empty()
     }
 
-    /// `session` opens `ino`, with its number for this open.
-    pub(crate) fn open(&self, ino: Ino, session: SessionId, number: u64) {
+    /// `session` opens `ino` for `access`, with its number for this open; what it has it open for now.
+    pub(crate) fn open(&self, ino: Ino, session: SessionId, number: u64, access: Access) -> Access {
         let mut state = self.state.lock();
         state.sessions.entry(session).or_default().insert(ino);
         let holders = state.files.entry(ino).or_default();
-        match holders.iter_mut().find(|(holder, _)| *holder == session) {
-            Some((_, latest)) => *latest = number.max(*latest),
-            None => holders.push((session, number)),
+        if let Some(holder) = holders.iter_mut().find(|holder| holder.session == session) {
+            holder.latest = holder.latest.max(number);
+            holder.access = holder.access.and(access);
+            return holder.access;
         }
+        holders.push(Holder { session, latest: number, access });
+        access
     }
 
     /// `session` has closed `ino`, unless it has opened it again since open `number`. `true` when nobody has
@@ -51,7 +63,7 @@ impl Opens {
         let mut state = self.state.lock();
         let Some(holders) = state.files.get_mut(&ino) else { return false };
         let before = holders.len();
-        holders.retain(|(holder, latest)| *holder != session || *latest > number);
+        holders.retain(|holder| holder.session != session || holder.latest > number);
         if holders.len() == before {
             return false;
         }
@@ -72,7 +84,7 @@ impl Opens {
         inos.sort_unstable();
         inos.retain(|ino| {
             let Some(holders) = state.files.get_mut(ino) else { return false };
-            holders.retain(|(holder, _)| *holder != session);
+            holders.retain(|holder| holder.session != session);
             let closed = holders.is_empty();
             if closed {
                 state.files.remove(ino);
@@ -82,13 +94,11 @@ impl Opens {
         inos
     }
 
-    /// Whether `session` has `ino` open.
-    pub(crate) fn has(&self, ino: Ino, session: SessionId) -> bool {
+    /// What `session` has `ino` open for, if it has.
+    pub(crate) fn access(&self, ino: Ino, session: SessionId) -> Option<Access> {
         let state = self.state.lock();
-        state
-            .files
-            .get(&ino)
-            .is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == session))
+        let holder = state.files.get(&ino)?.iter().find(|holder| holder.session == session)?;
+        Some(holder.access)
     }
 
     /// Whether anybody has `ino` open, or may have and not have said so yet.
@@ -113,8 +123,8 @@ mod tests {
     #[test]
     fn a_file_is_closed_when_its_last_session_closes_it() {
         let opens = Opens::default();
-        opens.open(Ino(5), A, 1);
-        opens.open(Ino(5), B, 1);
+        opens.open(Ino(5), A, 1, Access::READ);
+        opens.open(Ino(5), B, 1, Access::READ);
         assert!(!opens.release(Ino(5), A, 1));
         assert!(opens.maybe_open(Ino(5)));
         assert_eq!(opens.end_session(B), [Ino(5)]);
@@ -124,9 +134,9 @@ mod tests {
     #[test]
     fn a_release_older_than_the_latest_open_does_nothing() {
         let opens = Opens::default();
-        opens.open(Ino(5), A, 2);
+        opens.open(Ino(5), A, 2, Access::READ);
         assert!(!opens.release(Ino(5), A, 1));
-        assert!(opens.has(Ino(5), A));
+        assert_eq!(opens.access(Ino(5), A), Some(Access::READ));
         assert!(opens.release(Ino(5), A, 2));
     }
 

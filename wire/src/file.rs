@@ -44,6 +44,8 @@ codec! {
         Inline(Bytes) = 1,
         /// They are in blocks; this is the first chunk.
         Blocks(ChunkSlices) = 2,
+        /// The file was not opened for reading.
+        Withheld = 3,
     }
 }
 

@@ -22,9 +22,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     let file = txn.file(&req.file)?;
-    let open =
-        txn.caller.session.is_some_and(|session| txn.shared.opens.has(file.inode.ino, session.id));
-    if !open {
+    if !txn.opened_for(file.inode.ino, base::Access::READ) {
         txn.inode_permits(&file.inode, base::Access::READ)?;
     }
     let end = req.first.saturating_add(req.count.clamp(1, CHUNKS_MAX));

@@ -51,7 +51,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     let opened = match req.open {
-        Some(number) => Some(open::opened(txn, &inode, number)?),
+        // Who makes a file may use it as it was opened, whatever mode it got.
+        Some(number) => Some(open::opened(txn, &inode, number, Access::READ.and(Access::WRITE))?),
         None => None,
     };
     Ok(Created { entry: show_inode(&inode), existed: false, opened })

@@ -9,7 +9,7 @@
 
 use base::{
     Access, FsError, Layout, NameVersion,
-    attr::{MODE_BITS, MODE_SETGID},
+    attr::{MODE_SETGID, MODE_STICKY},
 };
 use wire::{Entry, Mkdir};
 
@@ -19,6 +19,9 @@ use crate::{
     record::{Content, ContentState, EntryRecord, RenameList, Times, Xattrs, key::Part},
     txn::{Dir, Txn},
 };
+
+/// What mkdir(2) takes of the mode it is given, as Linux does.
+const MODE_OF_MKDIR: u32 = MODE_STICKY | 0o777;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
     let mut parent = txn.dir_locked(&req.dir)?;
@@ -76,7 +79,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         parent_ino: parent.content.ino,
         parent_home: parent.content.home,
         name: Some(req.name.clone()),
-        mode: (req.mode & MODE_BITS) | if inherits { MODE_SETGID } else { 0 },
+        mode: (req.mode & MODE_OF_MKDIR) | if inherits { MODE_SETGID } else { 0 },
         uid: cred.uid,
         gid: if inherits { parent.content.gid } else { cred.gid },
         times: Times::born(txn.now),

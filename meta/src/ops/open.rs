@@ -3,41 +3,65 @@
 //! Cost: one locked read and no write; one read more for a file in blocks.
 //! POSIX: open(2). EACCES, ESTALE.
 
-use base::{Access, FileKind, FsError};
+use base::{Access, FileKind, FsError, Ino};
 use wire::{Open, OpenState, Opened};
 
 use super::blocks::mapped;
 use crate::{
     error::Result,
     record::{Contents, Inode},
+    session::Session,
     txn::Txn,
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Open) -> Result<Opened> {
     let file = txn.file_locked(&req.file)?;
-    if file.inode.kind != FileKind::File {
-        return Err(FsError::Invalid.into());
+    match file.inode.kind {
+        FileKind::File => {}
+        FileKind::Symlink => return Err(FsError::Loop.into()),
+        FileKind::Directory => return Err(FsError::IsDirectory.into()),
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+            return Err(FsError::NoSuchDevice.into());
+        }
     }
-    txn.inode_permits(&file.inode, Access::from_bits(u32::from(req.access)))?;
-    opened(txn, &file.inode, req.number)
+    let access = Access::from_bits(u32::from(req.access));
+    txn.inode_permits(&file.inode, access)?;
+    opened(txn, &file.inode, req.number, access)
 }
 
 /// Notes the open and tells what the client needs of the contents.
 ///
 /// Race: the inode is locked until the group is written, so an unlink sees the open, or we see the unlink.
-pub(crate) fn opened(txn: &mut Txn<'_>, inode: &Inode, number: u64) -> Result<Opened> {
+pub(crate) fn opened(
+    txn: &mut Txn<'_>,
+    inode: &Inode,
+    number: u64,
+    access: Access,
+) -> Result<Opened> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    // What is open at once may do what any of it was opened for.
+    let access = txn.shared.opens.open(inode.ino, session.id, number, access);
     let contents = match &inode.contents {
+        _ if txn.checks() && !access.includes(Access::READ) => OpenState::Withheld,
         Contents::Inline(data) => OpenState::Inline(data.clone()),
         Contents::Blocks => OpenState::Blocks(mapped(txn, inode.ino, 0)?.unwrap_or_default()),
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };
-    let session = txn.caller.session.ok_or(FsError::Invalid)?;
-    txn.shared.opens.open(inode.ino, session.id, number);
-    let proof = open_proof(session, inode.ino);
+    let proof = open_proof(session, inode.ino, access);
     Ok(Opened { attr: inode.attr(), contents, proof })
 }
 
-/// Proof for a session that it has opened an inode.
-pub(crate) fn open_proof(session: &crate::session::Session, ino: base::Ino) -> u64 {
-    session.ticket(&[u64::from_le_bytes(*b"open-ino"), ino.0])
+/// Proof for a session that it has opened an inode, and for what: that stands in its low three bits.
+pub(crate) fn open_proof(session: &Session, ino: Ino, access: Access) -> u64 {
+    let bits = u64::from(access.bits());
+    let mac = session.ticket(&[u64::from_le_bytes(*b"open-ino"), ino.0, bits]);
+    mac & !ACCESS_MASK | bits
 }
+
+/// What a proof says an inode was opened for, if it is one.
+pub(crate) fn proven_access(session: &Session, ino: Ino, proof: u64) -> Option<Access> {
+    let access = Access::from_bits(u32::try_from(proof & ACCESS_MASK).ok()?);
+    (open_proof(session, ino, access) == proof).then_some(access)
+}
+
+const ACCESS_MASK: u64 = 7;

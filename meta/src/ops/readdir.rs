@@ -24,11 +24,13 @@ const BYTES_MAX: usize = 1 << 20;
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let dir = txn.dir(&req.dir)?;
     txn.dir_permits(&dir, Access::READ)?;
+    // What a listing says besides names and kinds is for those who may look them up.
+    let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
     let (records, end) = scan(txn, &dir, req)?;
     let mut entries = Vec::with_capacity(records.len());
     for (pos, name, value) in records {
         let record = EntryRecord::from_record(&value)?;
-        if let Some(entry) = list(txn, pos, name, &record, req.plus)? {
+        if let Some(entry) = list(txn, pos, name, &record, plus)? {
             entries.push(entry);
         }
     }

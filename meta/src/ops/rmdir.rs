@@ -3,7 +3,7 @@
 //! Cost: three locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
 
-use base::{FsError, Ino};
+use base::{Access, FsError, Ino};
 use wire::Rmdir;
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     let mut parent = txn.dir_locked(&req.dir)?;
+    txn.dir_permits(&parent, Access::EXECUTE)?;
     let access = match txn.entry(&parent, &req.name)? {
         Some(EntryRecord::Dir(access)) => access,
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => {

@@ -7,7 +7,7 @@
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{
-    Access, Attr, FsError, SetAttr, SetTime, Time,
+    Access, Attr, FileKind, FsError, SetAttr, SetTime, Time,
     attr::{MODE_BITS, MODE_SETGID},
 };
 use wire::{DirRef, NodeRef, Setattr};
@@ -21,15 +21,23 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Setattr) -> Result<Attr> {
+    let set = &req.set;
     match txn.node_locked(&req.node)? {
+        Node::Dir(dir) if is_nothing(set) => Ok(dir.attr()),
+        Node::File(file) if is_nothing(set) => Ok(file.inode.attr()),
         Node::Dir(dir) => {
             let NodeRef::Dir(named) = &req.node else {
                 return Err(FsError::Invalid.into());
             };
-            directory(txn, dir, named, &req.set)
+            directory(txn, dir, named, set)
         }
-        Node::File(file) => other(txn, file, &req.set),
+        Node::File(file) => other(txn, file, set),
     }
+}
+
+/// As utimensat(2) with two times to leave: not even `ctime` changes.
+fn is_nothing(set: &SetAttr) -> bool {
+    *set == SetAttr { access_only: set.access_only, ..SetAttr::default() }
 }
 
 fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> Result<Attr> {
@@ -38,6 +46,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     }
     let old = dir.attr();
     if set.access_only {
+        txn.dir_permits(&dir, Access::READ)?;
         dir.content.times.atime = later(set.atime, txn.now, dir.content.times.atime);
         txn.put_dir(&dir);
         return Ok(dir.attr());
@@ -84,18 +93,22 @@ fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
 fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     let old = file.inode.attr();
     if set.access_only {
+        if !txn.opened_for(old.ino, Access::READ) {
+            txn.inode_permits(&file.inode, Access::READ)?;
+        }
         file.inode.times.atime = later(set.atime, txn.now, file.inode.times.atime);
         txn.put_inode(&file);
         return Ok(file.inode.attr());
     }
+    if set.size.is_some() && old.kind != FileKind::File {
+        return Err(FsError::Invalid.into());
+    }
+    if set.mode.is_some() && old.kind == FileKind::Symlink {
+        return Err(FsError::NotSupported.into());
+    }
     permit(txn, &old, set)?;
     if let Some(size) = set.size {
-        if old.kind != base::FileKind::File {
-            return Err(FsError::Invalid.into());
-        }
-        let open =
-            txn.caller.session.is_some_and(|session| txn.shared.opens.has(old.ino, session.id));
-        if !open {
+        if !txn.opened_for(old.ino, Access::WRITE) {
             txn.inode_permits(&file.inode, Access::WRITE)?;
         }
         write::truncate(txn, &mut file.inode, size)?;
@@ -125,14 +138,15 @@ fn permit(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> Result<()> {
     if set.mode.is_some() && !owns {
         return Err(FsError::NotPermitted.into());
     }
-    let times = [set.atime, set.mtime];
-    if times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) && !owns {
-        return Err(FsError::NotPermitted.into());
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        _ if owns => Ok(()),
+        // utimensat(2): whoever may write may set both times to the present, and nothing else.
+        (Some(SetTime::Now), Some(SetTime::Now)) => {
+            Ok(base::access::permits(old, cred, Access::WRITE)?)
+        }
+        _ => Err(FsError::NotPermitted.into()),
     }
-    if times.iter().any(|time| matches!(time, Some(SetTime::Now))) && !owns {
-        base::access::permits(old, cred, Access::WRITE)?;
-    }
-    Ok(())
 }
 
 fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
@@ -146,7 +160,7 @@ fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
         }
     }
     let changes_owner = set.uid.is_some() || set.gid.is_some();
-    let is_directory = old.kind == base::FileKind::Directory;
+    let is_directory = old.kind == FileKind::Directory;
     if !is_directory && (set.clear_set_id || (changes_owner && set.mode.is_none())) {
         mode = without_set_id(mode);
     }

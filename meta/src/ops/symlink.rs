@@ -14,7 +14,10 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
-    if req.target.is_empty() || req.target.contains(&0) {
+    if req.target.is_empty() {
+        return Err(FsError::NotFound.into());
+    }
+    if req.target.contains(&0) {
         return Err(FsError::Invalid.into());
     }
     if req.target.len() > SYMLINK_BYTES_MAX {

@@ -5,7 +5,7 @@
 //! Cost: two locked reads and one batch; one read more for a file with several names.
 //! POSIX: unlink(2). EISDIR for a directory, as Linux has it.
 
-use base::{Attr, FsError};
+use base::{Access, Attr, FsError};
 use wire::Unlink;
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
     let mut dir = txn.dir_locked(&req.dir)?;
+    txn.dir_permits(&dir, Access::EXECUTE)?;
     let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
     let attr = remove(txn, &dir, &req.name, &entry)?;
     dir.content.entries -= 1;

@@ -29,7 +29,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     if file.inode.kind != FileKind::File {
         return Err(FsError::Invalid.into());
     }
-    if !txn.shared.opens.has(file.inode.ino, session.id) {
+    if !txn.opened_for(file.inode.ino, base::Access::WRITE) {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;

@@ -5,6 +5,7 @@
 
 use base::{
     Access, Attr, FileKind, FsError,
+    attr::MODE_STICKY,
     limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX},
 };
 use bytes::Bytes;
@@ -98,7 +99,7 @@ enum Namespace {
 fn namespace(name: &[u8]) -> Option<Namespace> {
     let (space, rest) = name.split_at(name.iter().position(|byte| *byte == b'.')?);
     match space {
-        _ if rest.len() < 2 => None,
+        _ if rest.is_empty() => None,
         b"user" => Some(Namespace::User),
         b"trusted" => Some(Namespace::Trusted),
         b"security" => Some(Namespace::Security),
@@ -108,16 +109,30 @@ fn namespace(name: &[u8]) -> Option<Namespace> {
 }
 
 fn permit(txn: &Txn<'_>, attr: &Attr, name: &[u8]) -> Result<()> {
-    let space = namespace(name).ok_or(FsError::NotSupported)?;
+    let cred = txn.caller.cred;
+    let checks = txn.checks() && !cred.is_root();
+    let Some(space) = namespace(name) else {
+        if checks {
+            base::access::permits(attr, cred, Access::WRITE)?;
+        }
+        return Err(FsError::NotSupported.into());
+    };
+    if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
+        return Err(FsError::Invalid.into());
+    }
     // xattr(7): user attributes are for files and directories only.
     if matches!(space, Namespace::User)
         && !matches!(attr.kind, FileKind::File | FileKind::Directory)
     {
         return Err(FsError::NotPermitted.into());
     }
-    let cred = txn.caller.cred;
-    if !txn.checks() || cred.is_root() {
+    if !checks {
         return Ok(());
+    }
+    // In a sticky directory user attributes are its owner's only.
+    let bound = attr.kind == FileKind::Directory && attr.mode & MODE_STICKY != 0;
+    if matches!(space, Namespace::User) && bound && cred.uid != attr.uid {
+        return Err(FsError::NotPermitted.into());
     }
     match space {
         Namespace::User => Ok(base::access::permits(attr, cred, Access::WRITE)?),
