@@ -3,7 +3,7 @@
 use base::FsError;
 
 /// The result of every operation.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation did not succeed. Waiting for a server that is away is not an error: the client asks
 /// again, with the same request number, until it answers or the session is lost.

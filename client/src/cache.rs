@@ -1,0 +1,464 @@
+//! The access cache: directories that paths were resolved through, with what is needed to walk on from
+//! them and to check permissions.
+//!
+//! `resolve` reads and fills it; `call` applies the events that a server sends when a request stood on
+//! something outdated. It is optimistic: nothing here is believed until a server has accepted a request
+//! that carries its version. It holds directories only, and never moves one: what changed is dropped.
+//!
+//! Paper: InfiniFS §3.4 (a tree whose leaves are on an LRU list: a directory is never evicted before those
+//! below it, so that what is near the root stays).
+//!
+//! Invariants, see [`AccessCache::check`]: each entry but the root hangs below another; exactly the entries
+//! without children, the root apart, are on the list.
+
+use base::{Access, Attr, Cred, DirId, EntryName, FsError, HashMap, access::permits};
+use wire::{CacheEvents, DirRef};
+
+/// What an entry takes, next to its name: itself, and its places in two maps.
+const ENTRY_BYTES: u64 = 450;
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
+
+/// A directory as the cache knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CachedDir {
+    pub(crate) dir: DirRef,
+    pub(crate) attr: Attr,
+}
+
+impl CachedDir {
+    /// Whether `cred` may walk through, as far as is known here.
+    pub(crate) fn permits_walk(&self, cred: &Cred) -> Result<(), FsError> {
+        permits(&self.attr, cred, Access::EXECUTE)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    found: CachedDir,
+    parent: u32,
+    name: Option<EntryName>,
+    children: HashMap<EntryName, u32>,
+    /// Neighbours on the list of leaves, towards the least and the most recently used.
+    colder: u32,
+    warmer: u32,
+}
+
+/// The cache of one client.
+#[derive(Debug)]
+pub(crate) struct AccessCache {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    by_id: HashMap<DirId, u32>,
+    coldest: u32,
+    warmest: u32,
+    bytes: u64,
+    bytes_max: u64,
+    /// The version of the server's list that everything here is at least as new as; 0 while nothing is cached.
+    version: u64,
+    /// The root's own attributes may be outdated.
+    root_stale: bool,
+}
+
+impl AccessCache {
+    /// A cache of `bytes_max` bytes below `root`; 0 turns it off.
+    pub(crate) fn new(root: CachedDir, bytes_max: u64) -> AccessCache {
+        let mut cache = AccessCache {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::default(),
+            coldest: NONE,
+            warmest: NONE,
+            bytes: 0,
+            bytes_max,
+            version: 0,
+            root_stale: false,
+        };
+        cache.reset(root);
+        cache
+    }
+
+    /// Whether anything is kept at all.
+    pub(crate) fn enabled(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// Drops everything.
+    pub(crate) fn reset(&mut self, root: CachedDir) {
+        let entry = Entry {
+            found: root,
+            parent: NONE,
+            name: None,
+            children: HashMap::default(),
+            colder: NONE,
+            warmer: NONE,
+        };
+        self.entries = vec![Some(entry)];
+        self.free.clear();
+        self.by_id.clear();
+        self.by_id.insert(root.dir.id, ROOT);
+        self.coldest = NONE;
+        self.warmest = NONE;
+        self.bytes = 0;
+        self.version = 0;
+        self.root_stale = false;
+    }
+
+    /// See [`AccessCache`]: what a request that stands on the cache carries.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The root; `None` when its attributes must be asked for first.
+    pub(crate) fn root(&self) -> Option<CachedDir> {
+        (!self.root_stale).then(|| self.entry(ROOT).found)
+    }
+
+    /// Takes in the root's attributes from a reply of `version`.
+    pub(crate) fn set_root(&mut self, attr: Attr, version: u64) {
+        if version >= self.version {
+            self.entry_mut(ROOT).found.attr = attr;
+            self.root_stale = false;
+        }
+    }
+
+    /// The directory `name` in `dir`, if it is here.
+    pub(crate) fn child(&mut self, dir: &DirRef, name: &EntryName) -> Option<CachedDir> {
+        let at = self.at(dir)?;
+        let child = *self.entry(at).children.get(name)?;
+        if self.entry(child).children.is_empty() {
+            self.unlist(child);
+            self.list(child);
+        }
+        Some(self.entry(child).found)
+    }
+
+    /// Takes in what a reply of `version` found as `name` in `dir`. `false` when the reply is older than what
+    /// is here, and must not be used.
+    pub(crate) fn insert(
+        &mut self,
+        dir: &DirRef,
+        name: &EntryName,
+        found: CachedDir,
+        version: u64,
+    ) -> bool {
+        if version < self.version {
+            return false;
+        }
+        let Some(parent) = self.at(dir).filter(|_| self.enabled()) else { return true };
+        if self.version == 0 {
+            self.version = version;
+        }
+        if let Some(child) = self.entry(parent).children.get(name).copied() {
+            if self.entry(child).found.dir.same(&found.dir) {
+                self.entry_mut(child).found = found;
+                return true;
+            }
+            self.remove(child);
+        }
+        // A directory is in one place only: where it was seen last.
+        if let Some(elsewhere) = self.by_id.get(&found.dir.id).copied() {
+            if elsewhere == ROOT {
+                return true;
+            }
+            self.remove(elsewhere);
+        }
+        if let Some(parent) = self.at(dir) {
+            self.add(parent, name, found);
+            self.evict();
+        }
+        true
+    }
+
+    /// Applies what a server says has changed.
+    pub(crate) fn apply(&mut self, events: &CacheEvents) {
+        if events.version < self.version && !events.reset {
+            return;
+        }
+        if events.reset {
+            self.forget_all();
+            return;
+        }
+        for id in &events.dirs {
+            self.forget(*id);
+        }
+        self.version = events.version;
+    }
+
+    /// Drops everything, because nobody can say what of it is still true.
+    pub(crate) fn forget_all(&mut self) {
+        let root = self.entry(ROOT).found;
+        self.reset(root);
+        self.root_stale = true;
+    }
+
+    /// Drops a directory and all below it.
+    pub(crate) fn forget(&mut self, id: DirId) {
+        match self.by_id.get(&id).copied() {
+            None => {}
+            Some(ROOT) => {
+                self.root_stale = true;
+                let children: Vec<u32> = self.entry(ROOT).children.values().copied().collect();
+                for child in children {
+                    self.remove(child);
+                }
+            }
+            Some(at) => self.remove(at),
+        }
+    }
+
+    /// Drops what is cached as `name` in `dir`, and all below it.
+    pub(crate) fn forget_name(&mut self, dir: &DirRef, name: &EntryName) {
+        let child = self.at(dir).and_then(|at| self.entry(at).children.get(name).copied());
+        if let Some(child) = child {
+            self.remove(child);
+        }
+    }
+
+    fn at(&self, dir: &DirRef) -> Option<u32> {
+        let at = *self.by_id.get(&dir.id)?;
+        self.entry(at).found.dir.same(dir).then_some(at)
+    }
+
+    fn entry(&self, at: u32) -> &Entry {
+        self.entries[at as usize].as_ref().expect("places in the maps and the list are taken")
+    }
+
+    fn entry_mut(&mut self, at: u32) -> &mut Entry {
+        self.entries[at as usize].as_mut().expect("places in the maps and the list are taken")
+    }
+
+    fn add(&mut self, parent: u32, name: &EntryName, found: CachedDir) {
+        let entry = Entry {
+            found,
+            parent,
+            name: Some(name.clone()),
+            children: HashMap::default(),
+            colder: NONE,
+            warmer: NONE,
+        };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.entries.push(None);
+                u32::try_from(self.entries.len() - 1)
+                    .expect("the byte limit is reached long before")
+            }
+        };
+        self.entries[at as usize] = Some(entry);
+        self.by_id.insert(found.dir.id, at);
+        if parent != ROOT && self.entry(parent).children.is_empty() {
+            self.unlist(parent);
+        }
+        self.entry_mut(parent).children.insert(name.clone(), at);
+        self.list(at);
+        self.bytes += entry_bytes(name);
+    }
+
+    /// Removes an entry that is not the root, and all below it.
+    fn remove(&mut self, at: u32) {
+        let mut doomed = vec![at];
+        let parent = self.entry(at).parent;
+        if let Some(name) = self.entry(at).name.clone() {
+            self.entry_mut(parent).children.remove(&name);
+        }
+        while let Some(at) = doomed.pop() {
+            if self.entry(at).children.is_empty() {
+                self.unlist(at);
+            }
+            let entry = self.entries[at as usize].take().expect("it hangs in the tree");
+            doomed.extend(entry.children.values());
+            self.by_id.remove(&entry.found.dir.id);
+            self.bytes -= entry.name.as_ref().map_or(0, entry_bytes);
+            self.free.push(at);
+        }
+        if parent != ROOT && self.entry(parent).children.is_empty() {
+            self.list(parent);
+        }
+    }
+
+    fn evict(&mut self) {
+        while self.bytes > self.bytes_max && self.coldest != NONE {
+            self.remove(self.coldest);
+        }
+    }
+
+    /// Puts a leaf at the warm end of the list.
+    fn list(&mut self, at: u32) {
+        let warmest = self.warmest;
+        let entry = self.entry_mut(at);
+        entry.colder = warmest;
+        entry.warmer = NONE;
+        if warmest == NONE {
+            self.coldest = at;
+        } else {
+            self.entry_mut(warmest).warmer = at;
+        }
+        self.warmest = at;
+    }
+
+    /// Takes a leaf off the list.
+    fn unlist(&mut self, at: u32) {
+        let (colder, warmer) = (self.entry(at).colder, self.entry(at).warmer);
+        if colder == NONE {
+            self.coldest = warmer;
+        } else {
+            self.entry_mut(colder).warmer = warmer;
+        }
+        if warmer == NONE {
+            self.warmest = colder;
+        } else {
+            self.entry_mut(warmer).colder = colder;
+        }
+    }
+
+    /// Asserts the invariants.
+    #[cfg(test)]
+    fn check(&self) {
+        let mut listed = Vec::new();
+        let mut at = self.coldest;
+        while at != NONE {
+            listed.push(at);
+            at = self.entry(at).warmer;
+        }
+        listed.sort_unstable();
+        let taken = self.entries.iter().enumerate();
+        let mut leaves = Vec::new();
+        let mut bytes = 0;
+        for (at, entry) in taken.filter_map(|(at, entry)| Some((at, entry.as_ref()?))) {
+            let at = u32::try_from(at).unwrap();
+            assert_eq!(self.by_id.get(&entry.found.dir.id), Some(&at));
+            if at == ROOT {
+                continue;
+            }
+            let name = entry.name.as_ref().unwrap();
+            bytes += entry_bytes(name);
+            assert_eq!(self.entry(entry.parent).children.get(name), Some(&at));
+            if entry.children.is_empty() {
+                leaves.push(at);
+            }
+        }
+        assert_eq!(listed, leaves);
+        assert_eq!(bytes, self.bytes);
+        assert!(self.bytes <= self.bytes_max);
+    }
+}
+
+fn entry_bytes(name: &EntryName) -> u64 {
+    ENTRY_BYTES + 2 * name.as_bytes().len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{FileKind, Ino, Time};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn dir(id: u128, ino: u64) -> CachedDir {
+        let time = Time::default();
+        let attr = Attr {
+            ino: Ino(ino),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        CachedDir { dir: DirRef { id: DirId(id), ino: Ino(ino), home: DirId(id), ticket: 0 }, attr }
+    }
+
+    fn name(text: &str) -> EntryName {
+        EntryName::new(text.as_bytes()).unwrap()
+    }
+
+    fn cache(bytes_max: u64) -> AccessCache {
+        AccessCache::new(dir(1, 1), bytes_max)
+    }
+
+    #[test]
+    fn a_directory_is_never_evicted_before_those_below_it() {
+        let mut cache = cache(3 * (ENTRY_BYTES + 2));
+        let (a, b, c, d) = (dir(300, 2), dir(301, 3), dir(302, 4), dir(303, 5));
+        assert!(cache.insert(&dir(1, 1).dir, &name("a"), a, 7));
+        assert!(cache.insert(&a.dir, &name("b"), b, 7));
+        assert!(cache.insert(&dir(1, 1).dir, &name("c"), c, 7));
+        assert!(cache.insert(&dir(1, 1).dir, &name("d"), d, 7));
+        cache.check();
+        assert_eq!(cache.child(&a.dir, &name("b")), None, "the coldest leaf went");
+        assert_eq!(cache.child(&dir(1, 1).dir, &name("a")), Some(a));
+    }
+
+    #[test]
+    fn what_was_used_last_stays_longest() {
+        let mut cache = cache(2 * (ENTRY_BYTES + 2));
+        let root = dir(1, 1).dir;
+        cache.insert(&root, &name("a"), dir(300, 2), 7);
+        cache.insert(&root, &name("b"), dir(301, 3), 7);
+        assert!(cache.child(&root, &name("a")).is_some());
+        cache.insert(&root, &name("c"), dir(302, 4), 7);
+        assert!(cache.child(&root, &name("a")).is_some());
+        assert!(cache.child(&root, &name("b")).is_none());
+    }
+
+    #[test]
+    fn a_reply_older_than_the_cache_is_refused() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        assert!(cache.insert(&root, &name("a"), dir(300, 2), 7));
+        assert_eq!(cache.version(), 7);
+        cache.apply(&CacheEvents { version: 9, reset: false, dirs: vec![DirId(300)] });
+        assert_eq!(cache.version(), 9);
+        assert_eq!(cache.child(&root, &name("a")), None);
+        assert!(!cache.insert(&root, &name("a"), dir(300, 2), 8));
+        assert!(cache.insert(&root, &name("a"), dir(300, 2), 10));
+        assert_eq!(cache.version(), 9, "a newer reply does not make the rest newer");
+    }
+
+    #[test]
+    fn a_client_that_is_too_far_behind_drops_everything() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        cache.insert(&root, &name("a"), dir(300, 2), 7);
+        cache.apply(&CacheEvents { version: 3, reset: true, dirs: Vec::new() });
+        assert_eq!((cache.version(), cache.root()), (0, None));
+        assert!(cache.child(&root, &name("a")).is_none());
+        assert!(cache.insert(&root, &name("a"), dir(300, 2), 3));
+    }
+
+    #[test]
+    fn another_directory_of_the_same_id_is_not_taken_for_it() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        cache.insert(&root, &name("a"), dir(300, 2), 7);
+        cache.insert(&dir(300, 2).dir, &name("b"), dir(301, 3), 7);
+        assert_eq!(cache.child(&dir(300, 9).dir, &name("b")), None);
+        cache.insert(&root, &name("a"), dir(300, 9), 7);
+        assert_eq!(cache.child(&dir(300, 9).dir, &name("b")), None);
+        cache.check();
+    }
+
+    proptest! {
+        #[test]
+        fn the_invariants_hold_whatever_is_done(steps in proptest::collection::vec((0u8..4, 0u64..12, 0u64..12), 0..200)) {
+            let mut cache = cache(6 * (ENTRY_BYTES + 4));
+            for (step, a, b) in steps {
+                let parent = dir(u128::from(a) + 1, a + 1).dir;
+                let (child, called) = (dir(u128::from(b) + 1, b + 1), name(&b.to_string()));
+                match step {
+                    0 | 1 => { cache.insert(&parent, &called, child, 7); }
+                    2 => { cache.child(&parent, &called); }
+                    _ => cache.forget(child.dir.id),
+                }
+                cache.check();
+            }
+        }
+    }
+}

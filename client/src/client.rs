@@ -1,0 +1,133 @@
+//! The client: what programs hold. Its operations by path are in `fs`, those by handle in `handles`.
+
+use std::sync::Arc;
+
+use base::Cred;
+use wire::{FsInfo, FsckPoll, FsckProgress, FsckStart, Reply, Request, Status, Welcome};
+
+use crate::{
+    Config, Error, Result, Stats,
+    call::Done,
+    contents::Files,
+    core::Core,
+    session::{self, keep},
+};
+
+/// A file system, as one program sees it. Cloning is cheap; clones share the session and all caches.
+///
+/// A dropped future does not take back what it has asked for: what was sent is seen through.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+    _alive: Arc<Alive>,
+    pub(crate) cred: Arc<Cred>,
+}
+
+/// Ends the session when the last clone goes.
+struct Alive(Arc<Core>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.channel.close();
+    }
+}
+
+impl Client {
+    /// Opens a session. Waits for a server for as long as none answers. Must be called within a tokio runtime
+    /// (of either kind), which also runs the client's background work.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the server will not serve this token, protocol or client.
+    pub async fn connect(config: Config) -> Result<Client> {
+        let opened = session::open(&config, None, |_| Vec::new(), || false).await?;
+        let cred = Arc::new(config.cred.clone());
+        let files = Files::new(&config, &opened.welcome)?;
+        let core = Arc::new(Core::new(config, opened.welcome.clone(), files));
+        tokio::spawn(keep(Arc::clone(&core), opened));
+        Ok(Client { _alive: Arc::new(Alive(Arc::clone(&core))), core, cred })
+    }
+
+    /// The same client, acting as `cred` in its operations by path.
+    #[must_use]
+    pub fn as_user(&self, cred: Cred) -> Client {
+        Client { cred: Arc::new(cred), ..self.clone() }
+    }
+
+    /// Sends everything that was written, ends the session, and waits until the server was told.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored.
+    pub async fn close(&self) -> Result<()> {
+        let flushed = self.flush_all().await;
+        self.release_all().await;
+        self.core.channel.close();
+        self.core.channel.ended().await;
+        flushed
+    }
+
+    /// What this client has sent.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core.channel.stats()
+    }
+
+    /// What the server said of the file system.
+    #[must_use]
+    pub fn fs_info(&self) -> FsInfo {
+        self.core.welcome().fs.clone()
+    }
+
+    /// Whether the session's token refuses every change.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.welcome().read_only
+    }
+
+    /// What the server is doing. For administrators.
+    ///
+    /// # Errors
+    /// `NotPermitted` when the token does not administer.
+    pub async fn status(&self) -> Result<Status> {
+        match self.ask_root(Request::Status).await?.reply {
+            Reply::Status(status) => Ok(status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Starts a check of the whole file system; its number. For administrators.
+    ///
+    /// # Errors
+    /// `Busy` when one is running; `NotPermitted` when the token does not administer.
+    pub async fn fsck_start(&self, gc: bool) -> Result<u64> {
+        match self.ask_root(Request::FsckStart(FsckStart { gc })).await?.reply {
+            Reply::Job(job) => Ok(job),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How far a check is; `cancel` ends it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such check; `NotPermitted` when the token does not administer.
+    pub async fn fsck_poll(&self, job: u64, cancel: bool) -> Result<FsckProgress> {
+        match self.ask_root(Request::FsckPoll(FsckPoll { job, cancel })).await?.reply {
+            Reply::Fsck(progress) => Ok(progress),
+            _ => Err(unexpected()),
+        }
+    }
+
+    pub(crate) fn welcome(&self) -> Arc<Welcome> {
+        self.core.welcome()
+    }
+
+    /// A request about nothing in particular.
+    pub(crate) async fn ask_root(&self, request: Request) -> Result<Done> {
+        self.core.ask(&self.cred, base::DirId::ROOT, request).await
+    }
+}
+
+/// The server answered with a reply that is none to the request.
+pub(crate) fn unexpected() -> Error {
+    tracing::error!("the server answered with a reply of another kind");
+    Error::Fs(base::FsError::Io)
+}

@@ -1,0 +1,222 @@
+//! File contents: which files this client has open, what was written and not sent, and where the rest is.
+//!
+//! `fs` and `handles` call it. It never resolves a path, and never keeps contents beyond the last close, but
+//! for a cache of blocks, which do not change. Consistency between clients is close-to-open: an open sees
+//! everything that was flushed before it, and a flush (every close does one) sends everything that was written.
+//!
+//! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
+//! * `state`: one open file. `dirty`, `slices`: what it is made of.
+//! * `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache.
+
+mod blocks;
+mod dirty;
+mod open;
+mod read;
+mod slices;
+mod state;
+mod write;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use base::{Attr, Cred, FsError, HashMap, Ino};
+use parking_lot::Mutex;
+use wire::{ClaimedFile, DirRef, FileRef, NodeRef, Welcome};
+
+use self::{
+    blocks::{BlockIo, ReadCache},
+    read::Ahead,
+    state::FileState,
+    write::Budget,
+};
+use crate::{Config, Error, Handle, Result};
+
+/// All open files of a client.
+pub(crate) struct Files {
+    table: Mutex<Table>,
+    pub(crate) io: BlockIo,
+    pub(crate) read_cache: ReadCache,
+    pub(crate) budget: Budget,
+    /// Counts changes of any file's contents by this client.
+    stamp: AtomicU64,
+    /// The number of the next open.
+    numbers: AtomicU64,
+    /// The counter of the next block.
+    blocks: AtomicU64,
+}
+
+struct Table {
+    files: HashMap<Ino, Arc<FileState>>,
+    handles: HashMap<u64, Arc<OpenFile>>,
+    next_handle: u64,
+    /// Files without handles whose release is not sent, with the number of their latest open.
+    closed: Vec<(Ino, u64)>,
+    /// A task will send them.
+    releasing: bool,
+    /// Files with something written, to be flushed by age.
+    aging: Vec<Arc<FileState>>,
+    /// A task will flush them.
+    ageing: bool,
+    /// Counts sessions, as [`crate::channel::Answered`] does.
+    life: u64,
+    /// The run of the server that knows of these files: it opened them, or they were claimed from it.
+    incarnation: u64,
+}
+
+/// An open file as one handle has it.
+pub(crate) struct OpenFile {
+    pub(crate) state: Arc<FileState>,
+    pub(crate) cred: Arc<Cred>,
+    /// Failed flushes that this handle has reported, or that were before it.
+    errors_seen: AtomicU64,
+    ahead: Mutex<Ahead>,
+    /// The access time was seen to.
+    accessed: AtomicBool,
+}
+
+impl Files {
+    /// No open files, of the session that `welcome` opened.
+    pub(crate) fn new(config: &Config, welcome: &Welcome) -> Result<Files> {
+        let table = Table {
+            files: HashMap::default(),
+            handles: HashMap::default(),
+            next_handle: 1,
+            closed: Vec::new(),
+            releasing: false,
+            aging: Vec::new(),
+            ageing: false,
+            life: 0,
+            incarnation: welcome.incarnation,
+        };
+        Ok(Files {
+            table: Mutex::new(table),
+            io: BlockIo::new(&welcome.fs)?,
+            read_cache: ReadCache::new(config.read_cache_bytes),
+            budget: Budget::new(config.dirty_bytes_max),
+            stamp: AtomicU64::new(1),
+            numbers: AtomicU64::new(1),
+            blocks: AtomicU64::new(1),
+        })
+    }
+
+    /// The present count of changes: taken before a request is sent whose answer has attributes.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Acquire)
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.stamp.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn next_block(&self) -> u64 {
+        self.blocks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn state(&self, ino: Ino) -> Option<Arc<FileState>> {
+        self.table.lock().files.get(&ino).cloned()
+    }
+
+    /// What `handle` stands for.
+    pub(crate) fn handle(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        let found = self.table.lock().handles.get(&handle.0).cloned();
+        found.ok_or(Error::Fs(FsError::BadHandle))
+    }
+
+    /// Attributes from an answer whose request was sent at `stamp`, with what this client has written since.
+    pub(crate) fn seen(&self, attr: Attr, stamp: u64) -> Attr {
+        let Some(state) = self.state(attr.ino) else { return attr };
+        let mut inner = state.lock();
+        let overtaken = inner.changed_at > stamp && inner.attr.ctime > attr.ctime;
+        if overtaken {
+            return inner.visible(inner.attr);
+        }
+        if !inner.doubtful && attr.ctime >= inner.attr.ctime && inner.changed_at <= stamp {
+            inner.learn_attr(attr);
+        }
+        inner.visible(attr)
+    }
+
+    /// The file that `node` names, if it is open.
+    pub(crate) fn open_state(&self, node: &NodeRef) -> Option<Arc<FileState>> {
+        match node {
+            NodeRef::File(file) => self.state(file.ino),
+            NodeRef::Dir(_) => None,
+        }
+    }
+
+    /// An open file's size was set; its attributes, with what was written since.
+    pub(crate) fn resized(&self, state: &FileState, attr: Attr) -> Attr {
+        let mut inner = state.lock();
+        inner.resized(attr, self.next_stamp());
+        inner.visible(attr)
+    }
+
+    /// A file was renamed by this client.
+    pub(crate) fn renamed(&self, from: (&DirRef, &base::EntryName), to: FileRef) {
+        if let Some(state) = self.state(to.ino) {
+            let mut inner = state.lock();
+            if inner.file.dir.same(from.0) && inner.file.name == *from.1 {
+                inner.file = to;
+            }
+        }
+    }
+
+    /// Two entries have changed places.
+    pub(crate) fn exchanged(
+        &self,
+        one: (&DirRef, &base::EntryName),
+        other: (&DirRef, &base::EntryName),
+    ) {
+        let states: Vec<Arc<FileState>> = self.table.lock().files.values().cloned().collect();
+        for state in states {
+            let mut inner = state.lock();
+            let stands = |at: (&DirRef, &base::EntryName), file: &FileRef| {
+                file.dir.same(at.0) && file.name == *at.1
+            };
+            let to = if stands(one, &inner.file) {
+                other
+            } else if stands(other, &inner.file) {
+                one
+            } else {
+                continue;
+            };
+            inner.file.dir = *to.0;
+            inner.file.name = to.1.clone();
+        }
+    }
+
+    /// What is open, to be claimed from run `incarnation` of the server.
+    pub(crate) fn claims(&self, incarnation: u64) -> Vec<ClaimedFile> {
+        let mut table = self.table.lock();
+        table.incarnation = incarnation;
+        let states: Vec<Arc<FileState>> = table.files.values().cloned().collect();
+        drop(table);
+        let claimed = states.iter().map(|state| {
+            let inner = state.lock();
+            ClaimedFile { file: inner.file.clone(), number: inner.number, proof: inner.proof }
+        });
+        claimed.collect()
+    }
+
+    /// The session is gone, and with it everything that was open.
+    pub(crate) fn lose(&self, incarnation: u64) {
+        let mut table = self.table.lock();
+        table.life += 1;
+        table.incarnation = incarnation;
+        table.closed.clear();
+        table.aging.clear();
+        let states = std::mem::take(&mut table.files);
+        drop(table);
+        for state in states.into_values() {
+            let bytes = state.lock().lose();
+            self.budget.give_back(bytes);
+            state.flushed.notify_waiters();
+        }
+    }
+}

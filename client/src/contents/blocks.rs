@@ -1,0 +1,300 @@
+//! Blocks: reading and writing them, through the server or in the store itself, and a cache of what was
+//! read.
+//!
+//! Blocks never change, so what the cache holds is never outdated. It is kept in units of 64 KiB, the
+//! smallest range whose checksum a store can check. A range that is being read is read once, by a task of its
+//! own, however many wait for it and whoever of them goes away.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use base::{BlockId, Cred, FsError, HashMap};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::{Blocks, BlocksConfig, BlocksError};
+use tokio::sync::watch;
+use wire::{BlockGet, BlockPut, FsInfo, Reply, Request, data::BlockPart};
+
+use crate::{Client, Error, Result, call::Failure, client::unexpected};
+
+const UNIT_BYTES: u32 = 64 << 10;
+
+/// Where blocks are.
+pub(crate) enum BlockIo {
+    /// The server reads and writes them for us.
+    Server,
+    /// A store that clients reach themselves.
+    Store(Blocks),
+}
+
+impl BlockIo {
+    /// What the server says of it.
+    pub(crate) fn new(fs: &FsInfo) -> Result<BlockIo> {
+        if fs.blocks == "server" {
+            return Ok(BlockIo::Server);
+        }
+        let mut config = BlocksConfig::new(fs.blocks.clone());
+        config.options = fs.blocks_options.iter().cloned().collect();
+        match Blocks::open(&config) {
+            Ok(blocks) => Ok(BlockIo::Store(blocks)),
+            Err(error) => Err(Error::Refused(format!("the store of blocks: {error}"))),
+        }
+    }
+}
+
+/// The result of reading a range of a block; `None`: the block is gone, because the file was changed.
+type Loaded = std::result::Result<Option<Bytes>, Error>;
+
+/// A range that is being read.
+#[derive(Clone)]
+struct Load {
+    /// Where it starts in the block.
+    start: u32,
+    result: watch::Receiver<Option<Loaded>>,
+}
+
+enum Unit {
+    Ready { bytes: Bytes, used: u64 },
+    Loading(Load),
+}
+
+/// What was read of late.
+pub(crate) struct ReadCache {
+    inner: Mutex<Cached>,
+    bytes_max: u64,
+}
+
+#[derive(Default)]
+struct Cached {
+    units: HashMap<(BlockId, u32), Unit>,
+    /// Units that are ready, by when they were last used.
+    by_use: BTreeMap<u64, (BlockId, u32)>,
+    uses: u64,
+    bytes: u64,
+}
+
+/// A part of what was asked for, or who will have it.
+enum Part {
+    Ready(u32, Bytes),
+    Waiting(Load),
+}
+
+impl ReadCache {
+    pub(crate) fn new(bytes_max: u64) -> ReadCache {
+        ReadCache { inner: Mutex::default(), bytes_max }
+    }
+
+    pub(crate) fn enabled(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// Keeps a block that was just written.
+    pub(crate) fn keep(&self, block: BlockId, data: &Bytes) {
+        if self.enabled() {
+            let mut inner = self.inner.lock();
+            inner.store(block, 0, data);
+            inner.evict(self.bytes_max);
+        }
+    }
+}
+
+impl Cached {
+    fn touch(&mut self, key: (BlockId, u32)) {
+        self.uses += 1;
+        if let Some(Unit::Ready { used, .. }) = self.units.get_mut(&key) {
+            self.by_use.remove(used);
+            *used = self.uses;
+            self.by_use.insert(self.uses, key);
+        }
+    }
+
+    /// Keeps what was read from `start`, which is the start of a unit.
+    fn store(&mut self, block: BlockId, start: u32, data: &Bytes) {
+        for (index, at) in (0..data.len()).step_by(UNIT_BYTES as usize).enumerate() {
+            let unit = start / UNIT_BYTES + u32::try_from(index).expect("a block has few units");
+            let end = (at + UNIT_BYTES as usize).min(data.len());
+            self.drop_unit((block, unit));
+            self.uses += 1;
+            self.bytes += (end - at) as u64;
+            self.by_use.insert(self.uses, (block, unit));
+            let ready = Unit::Ready { bytes: data.slice(at..end), used: self.uses };
+            self.units.insert((block, unit), ready);
+        }
+    }
+
+    fn drop_unit(&mut self, key: (BlockId, u32)) {
+        if let Some(Unit::Ready { bytes, used }) = self.units.remove(&key) {
+            self.by_use.remove(&used);
+            self.bytes -= bytes.len() as u64;
+        }
+    }
+
+    fn evict(&mut self, bytes_max: u64) {
+        while self.bytes > bytes_max
+            && let Some((_, key)) = self.by_use.first_key_value()
+        {
+            self.drop_unit(*key);
+        }
+    }
+}
+
+impl Client {
+    /// Stores a block; it is on stable storage when this returns.
+    pub(crate) async fn put_block(&self, cred: &Cred, block: BlockId, data: Bytes) -> Result<()> {
+        self.core.files.read_cache.keep(block, &data);
+        match &self.core.files.io {
+            BlockIo::Server => {
+                let put = Request::BlockPut(BlockPut { block, data });
+                self.core.ask(cred, base::DirId::ROOT, put).await?;
+                Ok(())
+            }
+            BlockIo::Store(blocks) => {
+                blocks.put(block, data).await.map_err(|error| Error::Fs(store_error(&error)))
+            }
+        }
+    }
+
+    /// Reads `len` bytes of a block from `part.offset` on; `None` when the block is gone. Returns them in
+    /// parts, each with its place in the block.
+    pub(crate) async fn get_block(
+        &self,
+        cred: &Arc<Cred>,
+        part: BlockPart,
+        len: u32,
+    ) -> Result<Option<Vec<(u32, Bytes)>>> {
+        if !self.core.files.read_cache.enabled() {
+            let bytes = self.load(cred, part, len).await?;
+            return Ok(bytes.map(|bytes| vec![(part.offset, bytes)]));
+        }
+        let range = part.offset..part.offset + len;
+        let mut found = Vec::new();
+        for wanted in self.want_block(cred, part, range) {
+            match wanted {
+                Part::Ready(start, bytes) => found.push((start, bytes)),
+                Part::Waiting(mut load) => {
+                    let loaded = match load.result.wait_for(Option::is_some).await {
+                        Ok(result) => result.clone(),
+                        Err(_) => None,
+                    };
+                    match loaded.unwrap_or(Err(Error::Closed))? {
+                        Some(bytes) => found.push((load.start, bytes)),
+                        None => return Ok(None),
+                    }
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Starts to read a range of a block, for later.
+    pub(crate) fn prefetch_block(&self, cred: &Arc<Cred>, part: BlockPart, len: u32) {
+        self.want_block(cred, part, part.offset..part.offset + len);
+    }
+
+    /// What is in the cache of a range, and loads for the rest, which this starts.
+    fn want_block(&self, cred: &Arc<Cred>, part: BlockPart, range: Range<u32>) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut missing: Option<(Range<u32>, watch::Sender<Option<Loaded>>)> = None;
+        let start_load = |missing: &mut Option<(Range<u32>, watch::Sender<Option<Loaded>>)>| {
+            if let Some((units, sender)) = missing.take() {
+                self.spawn_load(cred, part, units, sender);
+            }
+        };
+        let mut inner = self.core.files.read_cache.inner.lock();
+        for unit in range.start / UNIT_BYTES..range.end.div_ceil(UNIT_BYTES) {
+            let key = (part.block, unit);
+            match inner.units.get(&key) {
+                Some(Unit::Ready { bytes, .. }) => {
+                    parts.push(Part::Ready(unit * UNIT_BYTES, bytes.clone()));
+                    inner.touch(key);
+                    start_load(&mut missing);
+                }
+                Some(Unit::Loading(load)) => {
+                    parts.push(Part::Waiting(load.clone()));
+                    start_load(&mut missing);
+                }
+                None => {
+                    if let Some((units, _)) = &mut missing {
+                        units.end = unit + 1;
+                    } else {
+                        let (sender, result) = watch::channel(None);
+                        parts.push(Part::Waiting(Load { start: unit * UNIT_BYTES, result }));
+                        missing = Some((unit..unit + 1, sender));
+                    }
+                    let Some(Part::Waiting(load)) = parts.last() else { continue };
+                    let load = load.clone();
+                    inner.units.insert(key, Unit::Loading(load));
+                }
+            }
+        }
+        drop(inner);
+        start_load(&mut missing);
+        parts
+    }
+
+    fn spawn_load(
+        &self,
+        cred: &Arc<Cred>,
+        part: BlockPart,
+        units: Range<u32>,
+        sender: watch::Sender<Option<Loaded>>,
+    ) {
+        let (client, cred) = (self.clone(), Arc::clone(cred));
+        self.core.spawn(async move {
+            let offset = units.start * UNIT_BYTES;
+            let end = (units.end * UNIT_BYTES).min(part.block_bytes);
+            let whole = BlockPart { offset, ..part };
+            let loaded = client.load(&cred, whole, end - offset).await;
+            let cache = &client.core.files.read_cache;
+            let mut inner = cache.inner.lock();
+            for unit in units {
+                inner.units.remove(&(part.block, unit));
+            }
+            if let Ok(Some(bytes)) = &loaded {
+                inner.store(part.block, offset, bytes);
+                inner.evict(cache.bytes_max);
+            }
+            drop(inner);
+            // Everybody who waited may have gone.
+            let _ = sender.send(Some(loaded));
+        });
+    }
+
+    async fn load(&self, cred: &Cred, part: BlockPart, len: u32) -> Loaded {
+        let bytes = match &self.core.files.io {
+            BlockIo::Server => {
+                let get = Request::BlockGet(BlockGet { part, len });
+                match self.core.call(cred, base::DirId::ROOT, get, 0).await {
+                    Ok(done) => match done.reply {
+                        Reply::Data(bytes) => bytes,
+                        _ => return Err(unexpected()),
+                    },
+                    Err(Failure::StaleDir | Failure::StaleCache) => return Ok(None),
+                    Err(Failure::Error(error)) => return Err(error),
+                }
+            }
+            BlockIo::Store(blocks) => {
+                let range = part.offset..part.offset.saturating_add(len);
+                match blocks.get(part.block, part.block_bytes, range).await {
+                    Ok(bytes) => bytes,
+                    Err(BlocksError::Missing { .. }) => return Ok(None),
+                    Err(error) => return Err(Error::Fs(store_error(&error))),
+                }
+            }
+        };
+        if bytes.len() == len as usize { Ok(Some(bytes)) } else { Err(unexpected()) }
+    }
+}
+
+fn store_error(error: &BlocksError) -> FsError {
+    tracing::error!(%error, "a block cannot be read or written");
+    match error {
+        BlocksError::Full(_) => FsError::NoSpace,
+        BlocksError::Refused(_) => FsError::Denied,
+        BlocksError::Missing { .. }
+        | BlocksError::Corrupt { .. }
+        | BlocksError::Bounds { .. }
+        | BlocksError::Config { .. }
+        | BlocksError::Store(_)
+        | BlocksError::Io(_) => FsError::Io,
+    }
+}

@@ -1,0 +1,328 @@
+//! Reading: what was written here over what the server has, and reading ahead.
+//!
+//! Where the bytes come from is decided at one moment, under the file's lock; blocks are fetched after that.
+//! They do not change; one that is gone was replaced by another client, and then the map is asked for anew.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
+
+use base::{Cred, FsError, SetAttr, SetTime, limits::CHUNK_BYTES};
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
+
+use super::{OpenFile, dirty::by_chunk, state::Inner};
+use crate::{Client, Result, client::unexpected};
+
+/// How many chunks are asked for at once; the server answers no more.
+const MAP_CHUNKS: u32 = 64;
+/// How often a read starts anew because blocks were replaced under it.
+const ATTEMPTS_MAX: u32 = 8;
+const AHEAD_BYTES_MIN: u64 = 256 << 10;
+const AHEAD_BYTES_MAX: u64 = 4 << 20;
+
+/// How a handle is read.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Where the next read starts if it goes on in sequence.
+    next: u64,
+    /// How far ahead to read; 0 while reads jump about.
+    window: u64,
+    /// Up to here it was asked for.
+    asked: u64,
+}
+
+impl Ahead {
+    /// Notes a read; what to read ahead.
+    fn note(&mut self, offset: u64, end: u64, size: u64) -> Range<u64> {
+        if offset != self.next {
+            *self = Ahead { next: end, window: 0, asked: end };
+            return end..end;
+        }
+        self.next = end;
+        self.window = (self.window * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
+        let from = self.asked.max(end);
+        let to = size.min(end + self.window);
+        // Not in small steps, unless the end is near.
+        if to < from + self.window / 2 && to != size {
+            return end..end;
+        }
+        self.asked = to.max(from);
+        from..to.max(from)
+    }
+}
+
+/// Bytes of a block to be fetched: where they go, from which part, and how many.
+struct Fetch {
+    at: usize,
+    part: BlockPart,
+    len: u32,
+}
+
+/// Where the bytes of a read come from.
+#[derive(Default)]
+struct Plan {
+    /// How many bytes there are.
+    len: usize,
+    /// Those that are here, and where they go.
+    here: Vec<(usize, Bytes)>,
+    fetch: Vec<Fetch>,
+}
+
+enum Next {
+    Read(Plan),
+    /// Chunks from this one on must be asked for first.
+    Map(u32),
+}
+
+impl Inner {
+    /// Plans a read, or says what must be known first.
+    fn plan(&self, offset: u64, len: u32) -> Next {
+        if self.doubtful {
+            return Next::Map(u32::try_from(offset / u64::from(CHUNK_BYTES)).unwrap_or(0));
+        }
+        let end = self.size().min(offset.saturating_add(u64::from(len)));
+        let mut plan = Plan::default();
+        let Some(len) = end.checked_sub(offset).filter(|len| *len > 0) else {
+            return Next::Read(plan);
+        };
+        plan.len = usize::try_from(len).expect("at most the 32 bits that were asked for");
+        for (chunk, range, at) in by_chunk(offset, len) {
+            let start = range.start;
+            let place = |found: u32| at + (found - start) as usize;
+            let mut gaps: SmallVec<[Range<u32>; 4]> = smallvec![range.clone()];
+            for (found, bytes) in self.dirty.within(chunk, range) {
+                plan.here.push((place(found), Bytes::copy_from_slice(bytes)));
+                subtract(&mut gaps, found, bytes.len());
+            }
+            if gaps.is_empty() {
+                continue;
+            }
+            let flushing = self.flushing.iter().flat_map(|set| &set.chunks);
+            for piece in
+                flushing.filter(|(number, _)| *number == chunk).flat_map(|(_, pieces)| pieces)
+            {
+                for gap in gaps.clone() {
+                    let from = gap.start.max(piece.start);
+                    let piece_end = piece.start as usize + piece.data.len();
+                    let to = (gap.end as usize).min(piece_end);
+                    if (from as usize) < to {
+                        let first = (from - piece.start) as usize;
+                        let bytes = piece.data.slice(first..to - piece.start as usize);
+                        subtract(&mut gaps, from, bytes.len());
+                        plan.here.push((place(from), bytes));
+                    }
+                }
+            }
+            if gaps.is_empty() {
+                continue;
+            }
+            if !self.map.knows(chunk) {
+                return Next::Map(chunk);
+            }
+            let Some(view) = self.map.get(chunk) else { continue };
+            for slice in gaps.into_iter().flat_map(|gap| view.within(gap)) {
+                let at = place(slice.start);
+                match slice.source {
+                    SliceSource::Embedded(bytes) => plan.here.push((at, bytes)),
+                    SliceSource::Block(part) => plan.fetch.push(Fetch { at, part, len: slice.len }),
+                    SliceSource::Zeros => {}
+                }
+            }
+        }
+        Next::Read(plan)
+    }
+
+    /// The blocks in a range, as far as they are known.
+    fn blocks_in(&self, range: &Range<u64>) -> Vec<(BlockPart, u32)> {
+        let mut blocks = Vec::new();
+        for (chunk, part, _) in by_chunk(range.start, range.end - range.start) {
+            let Some(view) = self.map.get(chunk) else { continue };
+            for slice in view.within(part) {
+                match slice.source {
+                    SliceSource::Block(part) => blocks.push((part, slice.len)),
+                    SliceSource::Embedded(_) | SliceSource::Zeros => {}
+                }
+            }
+        }
+        blocks
+    }
+}
+
+/// Takes `len` bytes from `start` out of ranges.
+fn subtract(gaps: &mut SmallVec<[Range<u32>; 4]>, start: u32, len: usize) {
+    let end = start + u32::try_from(len).expect("it lies within a chunk");
+    let mut left = SmallVec::new();
+    for gap in gaps.drain(..) {
+        let before = gap.start..gap.end.min(start);
+        let after = gap.start.max(end)..gap.end;
+        left.extend([before, after].into_iter().filter(|rest| rest.start < rest.end));
+    }
+    *gaps = left;
+}
+
+impl Client {
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    pub(crate) async fn read_file(
+        &self,
+        open: &Arc<OpenFile>,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes> {
+        if !open.accessed.swap(true, Ordering::AcqRel) {
+            self.note_access(open);
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let (next, ahead) = {
+                let inner = open.state.lock();
+                inner.check()?;
+                let next = inner.plan(offset, len);
+                let ahead = match &next {
+                    Next::Read(plan) if self.core.files.read_cache.enabled() => {
+                        let end = offset + plan.len as u64;
+                        let ahead = open.ahead.lock().note(offset, end, inner.size());
+                        inner.blocks_in(&ahead)
+                    }
+                    Next::Read(_) | Next::Map(_) => Vec::new(),
+                };
+                (next, ahead)
+            };
+            match next {
+                Next::Map(first) => self.fetch_map(open, first).await?,
+                Next::Read(plan) => {
+                    let fetched = self.fetch(&open.cred, &plan, ahead).await?;
+                    if let Some(bytes) = fetched {
+                        return Ok(bytes);
+                    }
+                    open.state.lock().forget_contents();
+                }
+            }
+        }
+        tracing::error!(ino = %open.state.ino, "contents change faster than they can be read");
+        Err(FsError::Io.into())
+    }
+
+    /// Fetches what a plan lacks, and starts to read ahead; `None` when a block is gone.
+    async fn fetch(
+        &self,
+        cred: &Arc<Cred>,
+        plan: &Plan,
+        ahead: Vec<(BlockPart, u32)>,
+    ) -> Result<Option<Bytes>> {
+        if let ([(0, bytes)], []) = (&plan.here[..], &plan.fetch[..])
+            && bytes.len() == plan.len
+        {
+            return Ok(Some(bytes.clone()));
+        }
+        if !ahead.is_empty() {
+            // What is wanted now goes first.
+            let now = plan.fetch.iter().map(|fetch| (fetch.part, fetch.len));
+            now.chain(ahead).for_each(|(part, len)| self.prefetch_block(cred, part, len));
+        }
+        let fetches = plan.fetch.iter().map(|fetch| self.get_block(cred, fetch.part, fetch.len));
+        let fetched = futures::future::try_join_all(fetches).await?;
+        let mut out = vec![0; plan.len];
+        for (fetch, parts) in plan.fetch.iter().zip(fetched) {
+            let Some(parts) = parts else { return Ok(None) };
+            let range = fetch.part.offset as usize..(fetch.part.offset + fetch.len) as usize;
+            for (start, bytes) in parts {
+                let start = start as usize;
+                let from = range.start.max(start);
+                let to = range.end.min(start + bytes.len());
+                if from < to {
+                    let at = fetch.at + from - range.start;
+                    out[at..at + to - from].copy_from_slice(&bytes[from - start..to - start]);
+                }
+            }
+        }
+        for (at, bytes) in &plan.here {
+            out[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(Some(out.into()))
+    }
+
+    /// Asks where contents are, from chunk `first` on.
+    pub(crate) async fn fetch_map(&self, open: &Arc<OpenFile>, first: u32) -> Result<()> {
+        loop {
+            let (file, changes) = {
+                let inner = open.state.lock();
+                inner.check()?;
+                (inner.file.clone(), inner.changes)
+            };
+            let home = file.dir.home;
+            let count = MAP_CHUNKS.min(u32::MAX - first).max(1);
+            let request = Request::BlockMap(BlockMap { file, first, count });
+            let done = self.core.ask(&open.cred, home, request).await?;
+            let Reply::BlockMapped(mapped) = done.reply else { return Err(unexpected()) };
+            if mapped.end <= first || mapped.end > first + count {
+                return Err(unexpected());
+            }
+            if open.state.lock().learn_map(first, mapped, changes) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The file is read: its access time is kept as `relatime` does.
+    fn note_access(&self, open: &OpenFile) {
+        let inner = open.state.lock();
+        let (node, attr) = (NodeRef::File(inner.file.clone()), inner.attr);
+        drop(inner);
+        self.touch_later(&open.cred, node, &attr);
+    }
+
+    /// Sets a node's access time in the background, if `relatime` would.
+    pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &base::Attr) {
+        let day_ms = 24 * 60 * 60 * 1000;
+        let now = self.core.config.clock.now();
+        let due = attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || attr.atime.plus_ms(day_ms) <= now;
+        if !due || self.read_only() {
+            return;
+        }
+        let (client, cred) = (self.clone(), cred.clone());
+        self.core.spawn(async move {
+            let set =
+                SetAttr { atime: Some(SetTime::Now), access_only: true, ..SetAttr::default() };
+            let home = node.home();
+            let request = Request::Setattr(wire::Setattr { node, set });
+            if let Err(error) = client.core.ask(&cred, home, request).await {
+                tracing::debug!(%error, "an access time was not kept");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequential_reads_are_read_ahead_and_others_are_not() {
+        let size = 100 << 20;
+        let mut ahead = Ahead::default();
+        assert_eq!(ahead.note(0, 4096, size), 4096..4096 + AHEAD_BYTES_MIN);
+        assert_eq!(ahead.note(1 << 20, (1 << 20) + 4096, size).len_bytes(), 0);
+        let mut at = (1 << 20) + 4096;
+        let mut asked = 0;
+        for _ in 0..64 {
+            asked += ahead.note(at, at + 131_072, size).len_bytes();
+            at += 131_072;
+        }
+        assert!(asked >= 64 * 131_072);
+        assert!(ahead.asked <= at + AHEAD_BYTES_MAX);
+    }
+
+    trait LenBytes {
+        fn len_bytes(&self) -> u64;
+    }
+
+    impl LenBytes for Range<u64> {
+        fn len_bytes(&self) -> u64 {
+            self.end - self.start
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! One open file, shared by all its handles of this client.
+//!
+//! What a program reads is, from the top: what was written and not sent (`dirty`), what is being sent
+//! (`flushing`), and what the server said (`map`). One flush of a file is under way at a time, so its
+//! writes reach the server in order.
+//!
+//! Invariant: `map` is a state of the file at the server, plus all flushes that ended since. Answers that
+//! were asked for before the last such change (`changes`) are not taken in.
+
+use std::{mem, sync::Arc};
+
+use base::{Attr, Cred, Ino, Time, limits::CHUNK_BYTES};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+use wire::{BlockMapped, ChunkSlices, FileRef, OpenState, Slice, SliceSource};
+
+use super::{
+    dirty::{Dirty, Piece},
+    slices::SliceMap,
+};
+use crate::{Error, Result};
+
+/// An open file.
+pub(crate) struct FileState {
+    pub(crate) ino: Ino,
+    inner: Mutex<Inner>,
+    /// Woken whenever a flush has ended.
+    pub(crate) flushed: Notify,
+}
+
+/// What is sent in one flush.
+#[derive(Debug)]
+pub(crate) struct FlushSet {
+    /// Chunks in order, each with the pieces that were written.
+    pub(crate) chunks: Vec<(u32, Vec<Piece>)>,
+    /// Where the last piece ends in the file.
+    pub(crate) end: u64,
+    pub(crate) bytes: u64,
+    pub(crate) clear_set_id: bool,
+    /// With it everything is sent that was written up to this count.
+    upto: Option<u64>,
+}
+
+/// The inside of an open file.
+pub(crate) struct Inner {
+    pub(crate) file: FileRef,
+    /// The number of the latest open, and the proof of it.
+    pub(crate) number: u64,
+    pub(crate) proof: u64,
+    /// Handles that are open.
+    pub(crate) opens: u32,
+    /// The session in which it was opened is gone.
+    pub(crate) lost: bool,
+    /// Attributes as the server last said.
+    pub(crate) attr: Attr,
+    /// They may not be what the server has now, beyond what others did: ask before reading.
+    pub(crate) doubtful: bool,
+    pub(crate) map: SliceMap,
+    /// Counts changes of the map by this client.
+    pub(crate) changes: u64,
+    /// When the last change was, in counts of [`super::Files::stamp`].
+    pub(crate) changed_at: u64,
+    pub(crate) dirty: Dirty,
+    pub(crate) flushing: Option<Arc<FlushSet>>,
+    /// Whoever wrote last, for the requests of a flush.
+    pub(crate) writer: Arc<Cred>,
+    clear_set_id: bool,
+    last_write: Time,
+    /// Counts of writes: all, those that are sent, those that somebody wants sent.
+    written: u64,
+    sent: u64,
+    wanted: u64,
+    /// A task is flushing.
+    pub(crate) running: bool,
+    /// It is on the list of files to be flushed by age.
+    pub(crate) aging: bool,
+    /// The last failed flush, and how many failed.
+    error: Option<Error>,
+    errors: u64,
+}
+
+impl FileState {
+    /// A file that was just opened.
+    pub(crate) fn new(
+        file: FileRef,
+        number: u64,
+        proof: u64,
+        attr: Attr,
+        contents: OpenState,
+        cred: Arc<Cred>,
+    ) -> FileState {
+        let ino = file.ino;
+        let inner = Inner {
+            file,
+            number,
+            proof,
+            opens: 0,
+            lost: false,
+            map: map_of(&attr, contents),
+            attr,
+            doubtful: false,
+            changes: 0,
+            changed_at: 0,
+            dirty: Dirty::default(),
+            flushing: None,
+            writer: cred,
+            clear_set_id: false,
+            last_write: Time::default(),
+            written: 0,
+            sent: 0,
+            wanted: 0,
+            running: false,
+            aging: false,
+            error: None,
+            errors: 0,
+        };
+        FileState { ino, inner: Mutex::new(inner), flushed: Notify::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+}
+
+/// What an open has told of the contents.
+fn map_of(attr: &Attr, contents: OpenState) -> SliceMap {
+    let mut map = SliceMap::unknown();
+    match contents {
+        OpenState::Inline(bytes) => {
+            map.complete();
+            map.learn(0..1, vec![inline_chunk(bytes)]);
+        }
+        OpenState::Blocks(first) => {
+            if attr.size <= u64::from(CHUNK_BYTES) {
+                map.complete();
+            }
+            if first.chunk == 0 {
+                map.learn(0..1, vec![first]);
+            }
+        }
+        OpenState::Withheld => {
+            if attr.size == 0 {
+                map.complete();
+            }
+        }
+    }
+    map
+}
+
+fn inline_chunk(bytes: bytes::Bytes) -> ChunkSlices {
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    if len == 0 {
+        return ChunkSlices::default();
+    }
+    let slice = Slice { start: 0, len, source: SliceSource::Embedded(bytes) };
+    ChunkSlices { chunk: 0, slices: vec![slice] }
+}
+
+impl Inner {
+    /// Whether something is not sent, or not surely.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || self.flushing.is_some()
+    }
+
+    /// The attributes with what was written and not sent.
+    pub(crate) fn visible(&self, mut attr: Attr) -> Attr {
+        if self.is_dirty() {
+            attr.size = attr.size.max(self.dirty.end());
+            attr.size = attr.size.max(self.flushing.as_ref().map_or(0, |set| set.end));
+            attr.mtime = attr.mtime.max(self.last_write);
+            attr.ctime = attr.ctime.max(self.last_write);
+        }
+        attr
+    }
+
+    /// Where a read ends.
+    pub(crate) fn size(&self) -> u64 {
+        self.visible(self.attr).size
+    }
+
+    /// Fails when the file's session is gone.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.lost { Err(Error::SessionLost) } else { Ok(()) }
+    }
+
+    /// Takes in attributes from the server. If the contents are others than those that are known, forgets
+    /// them.
+    pub(crate) fn learn_attr(&mut self, attr: Attr) {
+        if attr.mtime != self.attr.mtime || attr.size != self.attr.size {
+            self.map = SliceMap::unknown();
+        }
+        self.attr = attr;
+    }
+
+    /// Takes in what another open of the file was told, asked for when `changes` was what it says.
+    pub(crate) fn learn_open(&mut self, attr: Attr, contents: OpenState, changes: Option<u64>) {
+        let current = changes == Some(self.changes);
+        let unchanged = attr.mtime == self.attr.mtime
+            && attr.ctime == self.attr.ctime
+            && attr.size == self.attr.size;
+        if current && unchanged && !self.doubtful {
+            self.attr = attr;
+        } else if current {
+            self.map = map_of(&attr, contents);
+            self.attr = attr;
+            self.doubtful = false;
+        } else {
+            self.map = SliceMap::unknown();
+            self.doubtful = true;
+        }
+    }
+
+    /// Takes in a piece of the block map, asked for when `changes` was what it says; `false` when something
+    /// changed meanwhile.
+    pub(crate) fn learn_map(&mut self, first: u32, mapped: BlockMapped, changes: u64) -> bool {
+        if changes != self.changes {
+            return false;
+        }
+        self.learn_attr(mapped.attr);
+        self.doubtful = false;
+        if let Some(bytes) = mapped.inline {
+            self.map = map_of(&mapped.attr, OpenState::Inline(bytes));
+            return true;
+        }
+        self.map.learn(first..mapped.end, mapped.chunks);
+        true
+    }
+
+    /// The size or the contents are about to change at the server: what is known of them will not be true.
+    pub(crate) fn forget_contents(&mut self) {
+        self.map = SliceMap::unknown();
+        self.doubtful = true;
+        self.changes += 1;
+    }
+
+    /// The size was set, and these are the attributes.
+    pub(crate) fn resized(&mut self, attr: Attr, stamp: u64) {
+        self.map = if attr.size == 0 { SliceMap::zeros() } else { SliceMap::unknown() };
+        self.attr = attr;
+        self.doubtful = false;
+        self.changes += 1;
+        self.changed_at = stamp;
+    }
+
+    /// Takes in a write; `true` when it has filled a chunk.
+    pub(crate) fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        clear_set_id: bool,
+        writer: &Arc<Cred>,
+        now: Time,
+    ) -> bool {
+        if !Arc::ptr_eq(&self.writer, writer) {
+            self.writer = Arc::clone(writer);
+        }
+        self.clear_set_id |= clear_set_id;
+        self.last_write = now;
+        self.written += 1;
+        self.dirty.write(offset, data)
+    }
+
+    /// Wants everything sent that was written up to now; the count to wait for, if there is anything.
+    pub(crate) fn want_all(&mut self) -> Option<u64> {
+        if !self.is_dirty() {
+            return None;
+        }
+        self.wanted = self.written;
+        Some(self.written)
+    }
+
+    /// Whether everything up to `count` was sent, or has failed.
+    pub(crate) fn has_sent(&self, count: u64) -> bool {
+        self.sent >= count
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn take_flush(&mut self) -> Option<Arc<FlushSet>> {
+        let all = self.wanted > self.sent;
+        let bytes_before = self.dirty.bytes();
+        let end = self.dirty.end();
+        let chunks = if all { self.dirty.take() } else { self.dirty.take_full() };
+        if chunks.is_empty() {
+            return None;
+        }
+        let last_end = chunks.last().map_or(0, |(chunk, pieces)| {
+            let last =
+                pieces.last().map_or(0, |piece| u64::from(piece.start) + piece.data.len() as u64);
+            u64::from(*chunk) * u64::from(CHUNK_BYTES) + last
+        });
+        let set = Arc::new(FlushSet {
+            chunks,
+            end: if all { end } else { last_end },
+            bytes: bytes_before - self.dirty.bytes(),
+            clear_set_id: mem::take(&mut self.clear_set_id),
+            upto: all.then_some(self.written),
+        });
+        self.flushing = Some(Arc::clone(&set));
+        Some(set)
+    }
+
+    /// A flush has ended: its slices are at the server, or will never be.
+    pub(crate) fn end_flush(
+        &mut self,
+        set: &FlushSet,
+        result: Result<(Attr, Vec<ChunkSlices>)>,
+        stamp: u64,
+    ) {
+        self.flushing = None;
+        self.sent = match set.upto {
+            Some(upto) => self.sent.max(upto),
+            None => self.sent,
+        };
+        if self.dirty.is_empty() {
+            self.sent = self.written;
+        }
+        self.changes += 1;
+        self.changed_at = stamp;
+        match result {
+            Ok((attr, written)) => {
+                // Somebody else has made it longer: there is more than we know of.
+                if attr.size > self.attr.size.max(set.end) {
+                    self.map = SliceMap::unknown();
+                } else {
+                    written.into_iter().for_each(|chunk| self.map.put(chunk));
+                }
+                self.attr = attr;
+            }
+            Err(error) => {
+                // A part of it may have been written.
+                self.map = SliceMap::unknown();
+                self.doubtful = true;
+                self.error = Some(error);
+                self.errors += 1;
+            }
+        }
+    }
+
+    /// How many flushes have failed.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// The last failure, if there was one after the first `seen`.
+    pub(crate) fn error_since(&self, seen: u64) -> Option<Error> {
+        if self.errors > seen { self.error.clone() } else { None }
+    }
+
+    /// The session is gone, and with it what was not sent; how many bytes that were.
+    pub(crate) fn lose(&mut self) -> u64 {
+        self.lost = true;
+        let bytes = self.dirty.bytes();
+        if !self.dirty.is_empty() {
+            self.dirty.take();
+            self.error = Some(Error::SessionLost);
+            self.errors += 1;
+        }
+        if self.flushing.is_none() {
+            self.sent = self.written;
+        }
+        bytes
+    }
+}

@@ -1,0 +1,365 @@
+//! Writing, and sending what was written.
+//!
+//! A write lands in memory. It is sent in the background when it has filled a chunk, when it is a second old,
+//! or when too much has gathered; and before `flush`, `fsync`, a change of attributes or the release of the
+//! file. Each flush is a task of its own, so that it ends even when whoever asked for it goes away.
+//!
+//! Small pieces travel in the request, larger ones as blocks, which are in the store before the request names
+//! them. A failed flush is reported once to each handle that was open then, by `flush` or `fsync`; what it
+//! held is gone, as with a disk.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::{
+    Attr, BlockId, FsError,
+    limits::{FILE_BYTES_MAX, SLICES_A_WRITE_MAX},
+};
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::{sync::Notify, time::sleep};
+use wire::{ChunkSlices, Reply, Request, Slice, SliceSource, Write, data::BlockPart};
+
+use super::{
+    OpenFile,
+    dirty::Piece,
+    state::{FileState, FlushSet},
+};
+use crate::{Client, Error, Result, client::unexpected};
+
+/// What was written is sent when it is so old.
+const AGE_MAX: Duration = Duration::from_secs(1);
+/// Blocks of one flush that are on their way at the same time.
+const PUTS_IN_FLIGHT: usize = 4;
+/// Small pieces of one chunk that are more than this together become one block.
+const PACKED_BYTES_MIN: usize = 64 << 10;
+/// What one request carries itself, at most, and how many chunks it names.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+const REQUEST_CHUNKS_MAX: usize = 64;
+
+/// How much was written and not sent, over all files.
+pub(crate) struct Budget {
+    used: AtomicU64,
+    max: u64,
+    freed: Notify,
+}
+
+impl Budget {
+    pub(crate) fn new(max: u64) -> Budget {
+        Budget { used: AtomicU64::new(0), max: max.max(1), freed: Notify::new() }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.used.load(Ordering::Acquire) >= self.max
+    }
+
+    fn take(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+        self.freed.notify_waiters();
+    }
+}
+
+impl Client {
+    /// Writes all of `data` at `offset`, or at the end when there is no offset; where it was written.
+    pub(crate) async fn write_file(
+        &self,
+        open: &Arc<OpenFile>,
+        offset: Option<u64>,
+        data: &[u8],
+        clear_set_id: bool,
+    ) -> Result<u64> {
+        if offset.is_none() {
+            self.learn_size(open).await?;
+        }
+        self.wait_for_room().await;
+        let now = self.core.config.clock.now();
+        let mut inner = open.state.lock();
+        inner.check()?;
+        let offset = offset.unwrap_or_else(|| inner.size());
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        if end.is_none() {
+            return Err(FsError::FileTooBig.into());
+        }
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        let before = inner.dirty.bytes();
+        let filled = inner.write(offset, data, clear_set_id, &open.cred, now);
+        self.core.files.budget.take(inner.dirty.bytes() - before);
+        let ages = !std::mem::replace(&mut inner.aging, true);
+        drop(inner);
+        if filled {
+            self.flush_in_background(&open.state);
+        }
+        if ages {
+            self.flush_by_age(&open.state);
+        }
+        Ok(offset)
+    }
+
+    /// Waits while too much is written and not sent.
+    async fn wait_for_room(&self) {
+        let budget = &self.core.files.budget;
+        while budget.is_spent() {
+            let freed = budget.freed.notified();
+            self.want_everything();
+            if budget.is_spent() {
+                freed.await;
+            }
+        }
+    }
+
+    /// Starts to send everything.
+    fn want_everything(&self) -> Vec<(Arc<FileState>, u64)> {
+        let states: Vec<_> = self.core.files.table.lock().files.values().cloned().collect();
+        let mut wanted = Vec::new();
+        for state in states {
+            let count = state.lock().want_all();
+            if let Some(count) = count {
+                self.flush_in_background(&state);
+                wanted.push((state, count));
+            }
+        }
+        wanted
+    }
+
+    /// Sends everything that was written to any file.
+    pub(crate) async fn flush_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for (state, count) in self.want_everything() {
+            let seen = state.lock().errors();
+            wait_sent(&state, count).await;
+            if let Some(error) = state.lock().error_since(seen) {
+                result = Err(error);
+            }
+        }
+        result
+    }
+
+    /// Sends everything that was written to the file; a failure is kept for its handles.
+    pub(crate) async fn flush_state(&self, state: &Arc<FileState>) {
+        let wanted = state.lock().want_all();
+        if let Some(count) = wanted {
+            self.flush_in_background(state);
+            wait_sent(state, count).await;
+        }
+    }
+
+    /// As [`Client::flush_state`], and reports what failed and this handle has not reported yet.
+    pub(crate) async fn flush_file(&self, open: &OpenFile) -> Result<()> {
+        self.flush_state(&open.state).await;
+        let inner = open.state.lock();
+        let seen = open.errors_seen.swap(inner.errors(), Ordering::AcqRel);
+        inner.error_since(seen).map_or(Ok(()), Err)
+    }
+
+    /// Sends what is wanted, and what is full, unless a task does that already.
+    pub(crate) fn flush_in_background(&self, state: &Arc<FileState>) {
+        if std::mem::replace(&mut state.lock().running, true) {
+            return;
+        }
+        let (client, state) = (self.clone(), Arc::clone(state));
+        self.core.spawn(async move {
+            while let Some(set) = client.next_flush(&state) {
+                let result = client.send(&state, &set).await;
+                if let Err(error) = &result {
+                    tracing::warn!(ino = %state.ino, %error, "what was written could not be stored");
+                }
+                let files = &client.core.files;
+                state.lock().end_flush(&set, result, files.next_stamp());
+                files.budget.give_back(set.bytes);
+                state.flushed.notify_waiters();
+            }
+        });
+    }
+
+    /// What to send next; `None` ends the task.
+    fn next_flush(&self, state: &Arc<FileState>) -> Option<Arc<FlushSet>> {
+        let mut inner = state.lock();
+        let set = inner.take_flush();
+        if set.is_none() {
+            inner.running = false;
+            let closed = inner.opens == 0;
+            drop(inner);
+            if closed {
+                self.release_later(state);
+            }
+        }
+        set
+    }
+
+    /// Flushes a file when it has aged.
+    fn flush_by_age(&self, state: &Arc<FileState>) {
+        let mut table = self.core.files.table.lock();
+        table.aging.push(Arc::clone(state));
+        if std::mem::replace(&mut table.ageing, true) {
+            return;
+        }
+        drop(table);
+        let client = self.clone();
+        self.core.spawn(async move {
+            loop {
+                sleep(AGE_MAX).await;
+                let mut table = client.core.files.table.lock();
+                let aged = std::mem::take(&mut table.aging);
+                if aged.is_empty() {
+                    table.ageing = false;
+                    break;
+                }
+                drop(table);
+                for state in aged {
+                    let mut inner = state.lock();
+                    inner.aging = false;
+                    let wanted = inner.want_all().is_some();
+                    drop(inner);
+                    if wanted {
+                        client.flush_in_background(&state);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Sends one flush: blocks first, then the requests that name them.
+    async fn send(&self, state: &FileState, set: &FlushSet) -> Result<(Attr, Vec<ChunkSlices>)> {
+        let (cred, lost) = {
+            let inner = state.lock();
+            (Arc::clone(&inner.writer), inner.lost)
+        };
+        if lost {
+            return Err(Error::SessionLost);
+        }
+        let plan = self.plan(set);
+        let puts = plan.puts.into_iter();
+        let puts = puts.map(|(block, data)| self.put_block(&cred, block, data));
+        stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
+
+        let mut attr = None;
+        let mut requests = plan.requests.iter().peekable();
+        while let Some((chunks, end)) = requests.next() {
+            let end = if requests.peek().is_some() { *end } else { set.end };
+            let file = state.lock().file.clone();
+            let home = file.dir.home;
+            let clear_set_id = set.clear_set_id;
+            let write = Write { file, chunks: chunks.clone(), end, clear_set_id };
+            match self.core.ask(&cred, home, Request::Write(write)).await?.reply {
+                Reply::Written(written) => attr = Some(written.attr),
+                _ => return Err(unexpected()),
+            }
+        }
+        let written = plan.requests.into_iter().flat_map(|(chunks, _)| chunks).collect();
+        let attr = attr.expect("a flush has at least one chunk, so it made a request");
+        Ok((attr, written))
+    }
+
+    /// Decides what becomes a block and what travels in which request.
+    fn plan(&self, set: &FlushSet) -> Plan {
+        let welcome = self.welcome();
+        let embedded_max = welcome.fs.inline_bytes_max as usize;
+        let mut plan = Plan { puts: Vec::new(), requests: Vec::new(), bytes: 0 };
+        let block = |plan: &mut Plan, data: Bytes| {
+            let id = BlockId::new(welcome.session, self.core.files.next_block());
+            let block_bytes = u32::try_from(data.len()).expect("a block lies within a chunk");
+            plan.puts.push((id, data));
+            BlockPart { block: id, block_bytes, offset: 0, ticket: 0 }
+        };
+        for (chunk, pieces) in &set.chunks {
+            let small = |piece: &&Piece| piece.data.len() <= embedded_max;
+            let small_bytes: usize =
+                pieces.iter().filter(small).map(|piece| piece.data.len()).sum();
+            let mut packed = (small_bytes >= PACKED_BYTES_MIN).then(|| {
+                let mut all = BytesMut::with_capacity(small_bytes);
+                pieces.iter().filter(small).for_each(|piece| all.extend_from_slice(&piece.data));
+                block(&mut plan, all.freeze())
+            });
+            let mut slices = Vec::with_capacity(pieces.len());
+            let mut embedded = 0;
+            for piece in pieces {
+                let len = u32::try_from(piece.data.len()).expect("a piece lies within a chunk");
+                let source = if !small(&piece) {
+                    SliceSource::Block(block(&mut plan, piece.data.clone()))
+                } else if let Some(part) = &mut packed {
+                    let here = *part;
+                    part.offset += len;
+                    SliceSource::Block(here)
+                } else {
+                    embedded += piece.data.len();
+                    SliceSource::Embedded(piece.data.clone())
+                };
+                slices.push(Slice { start: piece.start, len, source });
+            }
+            if slices.len() <= SLICES_A_WRITE_MAX {
+                plan.add(ChunkSlices { chunk: *chunk, slices }, embedded);
+                continue;
+            }
+            for some in slices.chunks(SLICES_A_WRITE_MAX) {
+                plan.end_request();
+                plan.add(ChunkSlices { chunk: *chunk, slices: some.to_vec() }, embedded);
+            }
+        }
+        plan
+    }
+
+    /// Keeps the size of an open file current: of attributes that are doubtful, asks.
+    async fn learn_size(&self, open: &Arc<OpenFile>) -> Result<()> {
+        if open.state.lock().doubtful {
+            self.fetch_map(open, 0).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until everything up to `count` was sent, or has failed.
+async fn wait_sent(state: &FileState, count: u64) {
+    loop {
+        let flushed = state.flushed.notified();
+        if state.lock().has_sent(count) {
+            return;
+        }
+        flushed.await;
+    }
+}
+
+/// How a flush is sent.
+struct Plan {
+    puts: Vec<(BlockId, Bytes)>,
+    /// Each request's chunks, and where the last of them ends in the file.
+    requests: Vec<(Vec<ChunkSlices>, u64)>,
+    /// What the last request carries itself.
+    bytes: usize,
+}
+
+impl Plan {
+    /// What is added next goes into a request of its own.
+    fn end_request(&mut self) {
+        self.bytes = usize::MAX / 2;
+    }
+
+    fn add(&mut self, chunk: ChunkSlices, embedded: usize) {
+        let last = chunk.slices.last().map_or(0, |slice| u64::from(slice.start + slice.len));
+        let end = u64::from(chunk.chunk) * u64::from(base::limits::CHUNK_BYTES) + last;
+        match self.requests.last_mut() {
+            Some((chunks, chunks_end))
+                if chunks.len() < REQUEST_CHUNKS_MAX
+                    && self.bytes + embedded <= REQUEST_BYTES_MAX =>
+            {
+                chunks.push(chunk);
+                *chunks_end = end;
+                self.bytes += embedded;
+            }
+            Some(_) | None => {
+                self.requests.push((vec![chunk], end));
+                self.bytes = embedded;
+            }
+        }
+    }
+}

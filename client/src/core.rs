@@ -1,0 +1,116 @@
+//! What all clones of a client share, and what its background tasks work on.
+
+use std::sync::Arc;
+
+use base::{Clock, Cred, Random};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use wire::Welcome;
+
+use crate::{
+    cache::{AccessCache, CachedDir},
+    channel::Channel,
+    contents::Files,
+    dial::{Dial, Tcp},
+    system::{SystemClock, SystemRandom},
+};
+
+/// How to reach a file system, and as whom.
+#[derive(Clone)]
+pub struct Config {
+    /// Servers (`HOST:PORT`), tried in turn.
+    pub addresses: Vec<String>,
+    /// The token, as text.
+    pub token: String,
+    /// Who connects, for people to read.
+    pub client_name: String,
+    /// Whom to act as where nothing else is said.
+    pub cred: Cred,
+    /// The caller's kernel has checked the permissions of every request (a mount with `default_permissions`).
+    pub kernel_checks: bool,
+    /// The most memory for directories that paths were resolved through, in bytes; 0 keeps none.
+    pub access_cache_bytes: u64,
+    /// The most memory for contents that were read, in bytes; 0 keeps none and reads nothing ahead.
+    pub read_cache_bytes: u64,
+    /// The most memory for contents that were written and not sent yet, in bytes; writers wait at it.
+    pub dirty_bytes_max: u64,
+    /// The network.
+    pub dial: Arc<dyn Dial>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, for pauses.
+    pub random: Arc<dyn Random>,
+}
+
+impl Config {
+    /// TCP to these servers, the machine's clock and randomness, as the superuser, with caches on.
+    #[must_use]
+    pub fn new(addresses: Vec<String>, token: impl Into<String>) -> Config {
+        Config {
+            addresses,
+            token: token.into(),
+            client_name: String::new(),
+            cred: Cred::ROOT,
+            kernel_checks: false,
+            access_cache_bytes: 64 << 20,
+            read_cache_bytes: 32 << 20,
+            dirty_bytes_max: 64 << 20,
+            dial: Arc::new(Tcp),
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SystemRandom::default()),
+        }
+    }
+}
+
+/// The inside of a client.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) channel: Channel,
+    pub(crate) cache: Mutex<AccessCache>,
+    pub(crate) files: Arc<Files>,
+    welcome: Mutex<Arc<Welcome>>,
+    runtime: Handle,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, welcome: Welcome, files: Files) -> Core {
+        let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
+        let cache = AccessCache::new(root, config.access_cache_bytes);
+        Core {
+            config,
+            channel: Channel::new(),
+            cache: Mutex::new(cache),
+            files: Arc::new(files),
+            welcome: Mutex::new(Arc::new(welcome)),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Runs background work where the client was made, from wherever this is called.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
+    /// What the server last said of the session and the file system.
+    pub(crate) fn welcome(&self) -> Arc<Welcome> {
+        Arc::clone(&self.welcome.lock())
+    }
+
+    /// Takes in what the server says of the session on a new connection; `true` when it is another session.
+    ///
+    /// Versions of the invalidation list mean nothing to another run of the server, nor proofs to another
+    /// session; so the cache starts anew with either.
+    pub(crate) fn adopt(&self, welcome: &Welcome) -> bool {
+        let previous = std::mem::replace(&mut *self.welcome.lock(), Arc::new(welcome.clone()));
+        let lost = previous.session != welcome.session;
+        if lost || previous.incarnation != welcome.incarnation {
+            let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
+            self.cache.lock().reset(root);
+        }
+        if lost {
+            tracing::warn!("the session was lost; a new one is open");
+            self.files.lose(welcome.incarnation);
+        }
+        lost
+    }
+}

@@ -1,0 +1,216 @@
+//! An open file, as a program that uses the client directly has it.
+
+use base::{Attr, FsError, SetAttr};
+use bytes::{Bytes, BytesMut};
+use wire::{FileRef, NodeRef};
+
+use crate::{Client, FileSystem, Handle, Result};
+
+/// How much [`File::read_all`] asks for at once.
+const READ_BYTES: u32 = 1 << 20;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) truncate: bool,
+    pub(crate) create: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) mode: u32,
+}
+
+impl OpenOptions {
+    /// For reading.
+    #[must_use]
+    pub fn reading() -> OpenOptions {
+        let mode = 0o644;
+        OpenOptions {
+            read: true,
+            write: false,
+            truncate: false,
+            create: false,
+            exclusive: false,
+            mode,
+        }
+    }
+
+    /// For writing, but not for reading.
+    #[must_use]
+    pub fn writing() -> OpenOptions {
+        OpenOptions { read: false, write: true, ..OpenOptions::reading() }
+    }
+
+    /// For both.
+    #[must_use]
+    pub fn both() -> OpenOptions {
+        OpenOptions { write: true, ..OpenOptions::reading() }
+    }
+
+    /// Cut it to nothing (needs writing).
+    #[must_use]
+    pub fn truncate(self) -> OpenOptions {
+        OpenOptions { truncate: true, ..self }
+    }
+
+    /// Make it, with permission bits `mode`, if it is not there.
+    #[must_use]
+    pub fn create(self, mode: u32) -> OpenOptions {
+        OpenOptions { create: true, mode, ..self }
+    }
+
+    /// Make it, with permission bits `mode`; `Exists` if it is there.
+    #[must_use]
+    pub fn create_new(self, mode: u32) -> OpenOptions {
+        OpenOptions { create: true, exclusive: true, mode, ..self }
+    }
+}
+
+/// An open file. Dropping it closes it and sends what was written in the background; only
+/// [`File::close`] and [`File::sync_all`] tell whether that succeeded.
+pub struct File {
+    client: Client,
+    handle: Handle,
+    /// As which it was opened.
+    file: FileRef,
+    read: bool,
+    write: bool,
+    closed: bool,
+}
+
+impl File {
+    pub(crate) fn new(
+        client: &Client,
+        handle: Handle,
+        file: FileRef,
+        options: OpenOptions,
+    ) -> File {
+        let OpenOptions { read, write, .. } = options;
+        File { client: client.clone(), handle, file, read, write, closed: false }
+    }
+
+    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for reading.
+    pub async fn read_at(&self, offset: u64, len: u32) -> Result<Bytes> {
+        if !self.read {
+            return Err(FsError::BadHandle.into());
+        }
+        FileSystem::read(&self.client, self.handle, offset, len).await
+    }
+
+    /// Everything.
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for reading.
+    pub async fn read_all(&self) -> Result<Bytes> {
+        let mut all = BytesMut::new();
+        loop {
+            let bytes = self.read_at(all.len() as u64, READ_BYTES).await?;
+            let last = bytes.len() < READ_BYTES as usize;
+            if last && all.is_empty() {
+                return Ok(bytes);
+            }
+            all.extend_from_slice(&bytes);
+            if last {
+                return Ok(all.freeze());
+            }
+        }
+    }
+
+    /// Writes all of `data` at `offset`. Other clients see it after a flush.
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for writing; `FileTooBig` beyond 16 PiB.
+    pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(Some(offset), data).await?;
+        Ok(())
+    }
+
+    /// Writes all of `data` at the end, as this client knows it; where it was written.
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for writing; `FileTooBig` beyond 16 PiB.
+    pub async fn append(&self, data: &[u8]) -> Result<u64> {
+        self.write(None, data).await
+    }
+
+    async fn write(&self, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+        if !self.write {
+            return Err(FsError::BadHandle.into());
+        }
+        let open = self.client.core.files.handle(self.handle)?;
+        let clear_set_id = !open.cred.is_root();
+        self.client.write_file(&open, offset, data, clear_set_id).await
+    }
+
+    /// Sends what was written: other clients that open the file afterwards see it.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored, once.
+    pub async fn flush(&self) -> Result<()> {
+        self.client.flush(self.handle).await
+    }
+
+    /// As [`File::flush`], and on stable storage when it returns.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored, once.
+    pub async fn sync_all(&self) -> Result<()> {
+        self.client.fsync(self.handle).await
+    }
+
+    /// Cuts the file, or makes it longer with zeros.
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for writing.
+    pub async fn set_len(&self, size: u64) -> Result<()> {
+        if !self.write {
+            return Err(FsError::BadHandle.into());
+        }
+        let open = self.client.core.files.handle(self.handle)?;
+        let clear_set_id = !open.cred.is_root();
+        let set = SetAttr { size: Some(size), clear_set_id, ..SetAttr::default() };
+        self.client.setattr(&open.cred, &self.node(), set).await?;
+        Ok(())
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// When the session was lost.
+    pub async fn metadata(&self) -> Result<Attr> {
+        let open = self.client.core.files.handle(self.handle)?;
+        self.client.getattr(&open.cred, &self.node()).await
+    }
+
+    /// How to name it in operations by handle, where it is now as far as this client knows.
+    #[must_use]
+    pub fn node(&self) -> NodeRef {
+        let open = self.client.core.files.handle(self.handle);
+        NodeRef::File(
+            open.map_or_else(|_| self.file.clone(), |open| open.state.lock().file.clone()),
+        )
+    }
+
+    /// Sends what was written and closes the file.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored, once.
+    pub async fn close(mut self) -> Result<()> {
+        let flushed = self.flush().await;
+        self.closed = true;
+        self.client.release_handle(self.handle)?;
+        flushed
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.closed {
+            // It is open, so this cannot fail.
+            let _ = self.client.release_handle(self.handle);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The operations by handle: [`FileSystem`] over a server. A mount calls these.
+//!
+//! Each is one request, and what this client knows better than the server: what was written and not sent.
+
+use base::{Access, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr};
+use bytes::Bytes;
+use wire::{
+    Create, DirRef, Entry, FileRef, Getattr, Info, Link, Lookup, Mkdir, NodeRef, Readdir,
+    ReaddirPage, Removexattr, Rename, RenameMode, Reply, Request, Rmdir, SetXattr, Setattr, Statfs,
+    Symlink, Unlink, XattrMode,
+};
+
+use crate::{
+    Client, FileSystem, Handle, Made, New, Result,
+    call::{Done, Failure},
+    client::unexpected,
+};
+
+impl Client {
+    /// Makes a file in `dir`, and opens it if `open` is set. `stand`: see [`wire::RequestHeader`].
+    pub(crate) async fn create_in(
+        &self,
+        cred: &Cred,
+        (dir, name): (&DirRef, &EntryName),
+        new: New,
+        exclusive: bool,
+        open: bool,
+        stand: u64,
+    ) -> Result<Made, Failure> {
+        let opening = self.core.files.opening(None);
+        let request = Request::Create(Create {
+            dir: *dir,
+            name: name.clone(),
+            kind: new.kind,
+            mode: new.mode,
+            rdev: new.rdev,
+            exclusive,
+            open: open.then_some(opening.number),
+        });
+        let stamp = self.core.files.stamp();
+        let done = self.core.call(cred, dir.home, request, stand).await?;
+        let Done { reply: Reply::Created(created), life, incarnation, .. } = done else {
+            return Err(unexpected().into());
+        };
+        let mut entry = created.entry;
+        let handle = match created.opened {
+            Some(opened) => {
+                let file = FileRef { dir: *dir, name: name.clone(), ino: entry.attr.ino };
+                let done = (life, incarnation);
+                Some(self.opened(&opening, file, opened, cred, done).await?)
+            }
+            None => None,
+        };
+        if created.existed {
+            entry.attr = self.core.files.seen(entry.attr, stamp);
+        }
+        Ok(Made { entry, existed: created.existed, handle })
+    }
+
+    /// A request whose answer is an entry.
+    async fn ask_entry(&self, cred: &Cred, dir: &DirRef, request: Request) -> Result<Entry> {
+        let stamp = self.core.files.stamp();
+        match self.core.ask(cred, dir.home, request).await?.reply {
+            Reply::Entry(mut entry) => {
+                entry.attr = self.core.files.seen(entry.attr, stamp);
+                Ok(entry)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What was written is sent before attributes change, because a write changes them too.
+    pub(crate) async fn set_attributes(
+        &self,
+        cred: &Cred,
+        node: &NodeRef,
+        set: SetAttr,
+    ) -> Result<Attr, Failure> {
+        let file = self.core.files.open_state(node);
+        if let Some(state) = &file
+            && !set.access_only
+        {
+            self.flush_state(state).await;
+            if set.size.is_some() {
+                state.lock().forget_contents();
+            }
+        }
+        let request = Request::Setattr(Setattr { node: node.clone(), set });
+        let stamp = self.core.files.stamp();
+        let done = self.core.call(cred, node.home(), request, 0).await?;
+        let Reply::Attr(attr) = done.reply else { return Err(unexpected().into()) };
+        match &file {
+            Some(state) if set.size.is_some() => Ok(self.core.files.resized(state, attr)),
+            Some(_) | None => Ok(self.core.files.seen(attr, stamp)),
+        }
+    }
+
+    /// What this client knows has moved, after a rename that the server has answered.
+    pub(crate) fn note_rename(
+        &self,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+        ino: Ino,
+    ) {
+        {
+            let mut cache = self.core.cache.lock();
+            cache.forget_name(from.0, from.1);
+            cache.forget_name(to.0, to.1);
+        }
+        match mode {
+            RenameMode::Replace | RenameMode::NoReplace => {
+                let to = FileRef { dir: *to.0, name: to.1.clone(), ino };
+                self.core.files.renamed(from, to);
+            }
+            RenameMode::Exchange => self.core.files.exchanged(from, to),
+        }
+    }
+}
+
+impl FileSystem for Client {
+    fn root(&self) -> (DirRef, Attr) {
+        let welcome = self.welcome();
+        (welcome.root, welcome.root_attr)
+    }
+
+    async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        let request = Request::Lookup(Lookup { dir: *dir, name: name.clone() });
+        self.ask_entry(cred, dir, request).await
+    }
+
+    async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
+        let stamp = self.core.files.stamp();
+        let request = Request::Getattr(Getattr { node: node.clone() });
+        match self.core.ask(cred, node.home(), request).await?.reply {
+            Reply::Attr(attr) => Ok(self.core.files.seen(attr, stamp)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        self.set_attributes(cred, node, set).await.map_err(Failure::by_handle)
+    }
+
+    async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
+        let request = Request::Lookup(Lookup { dir: file.dir, name: file.name.clone() });
+        let entry = self.ask_entry(cred, &file.dir, request).await?;
+        if entry.attr.ino != file.ino {
+            return Err(FsError::Stale.into());
+        }
+        let target = entry.target.ok_or(FsError::Invalid)?;
+        self.touch_later(cred, NodeRef::File(file.clone()), &entry.attr);
+        Ok(target)
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Made> {
+        let made = self.create_in(cred, (dir, name), new, exclusive, open, 0).await;
+        made.map_err(Failure::by_handle)
+    }
+
+    async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
+        let request = Request::Mkdir(Mkdir { dir: *dir, name: name.clone(), mode });
+        self.ask_entry(cred, dir, request).await
+    }
+
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry> {
+        let request = Request::Symlink(Symlink { dir: *dir, name: name.clone(), target });
+        self.ask_entry(cred, dir, request).await
+    }
+
+    async fn link(
+        &self,
+        cred: &Cred,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry> {
+        let request = Request::Link(Link { target: target.clone(), dir: *dir, name: name.clone() });
+        self.ask_entry(cred, dir, request).await
+    }
+
+    async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        let stamp = self.core.files.stamp();
+        let request = Request::Unlink(Unlink { dir: *dir, name: name.clone() });
+        match self.core.ask(cred, dir.home, request).await?.reply {
+            Reply::Attr(attr) => Ok(self.core.files.seen(attr, stamp)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        let request = Request::Rmdir(Rmdir { dir: *dir, name: name.clone() });
+        let done = self.core.ask(cred, dir.home, request).await?;
+        let Reply::Ino(ino) = done.reply else { return Err(unexpected()) };
+        self.core.cache.lock().forget_name(dir, name);
+        Ok(ino)
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+    ) -> Result<Ino> {
+        let request = Request::Rename(Rename {
+            from_dir: *from.0,
+            from_name: from.1.clone(),
+            to_dir: *to.0,
+            to_name: to.1.clone(),
+            mode,
+        });
+        let done = self.core.ask(cred, from.0.home, request).await?;
+        let Reply::Ino(ino) = done.reply else { return Err(unexpected()) };
+        self.note_rename(from, to, mode, ino);
+        Ok(ino)
+    }
+
+    async fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage> {
+        let stamp = self.core.files.stamp();
+        let request = Request::Readdir(Readdir { dir: *dir, after, entries_max, plus });
+        let done = self.core.ask(cred, dir.home, request).await?;
+        let Reply::Page(mut page) = done.reply else { return Err(unexpected()) };
+        for entry in page.entries.iter_mut().filter_map(|entry| entry.entry.as_mut()) {
+            if entry.attr.kind == FileKind::File {
+                entry.attr = self.core.files.seen(entry.attr, stamp);
+            }
+        }
+        if after == 0 {
+            self.touch_later(cred, NodeRef::Dir(*dir), &page.attr);
+        }
+        Ok(page)
+    }
+
+    async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
+        self.open_file(cred, file, access).await.map_err(Failure::by_handle)
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
+        let open = self.core.files.handle(handle)?;
+        self.read_file(&open, offset, len).await
+    }
+
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        let open = self.core.files.handle(handle)?;
+        self.write_file(&open, Some(offset), &data, clear_set_id).await?;
+        Ok(())
+    }
+
+    async fn flush(&self, handle: Handle) -> Result<()> {
+        let open = self.core.files.handle(handle)?;
+        self.flush_file(&open).await
+    }
+
+    async fn fsync(&self, handle: Handle) -> Result<()> {
+        let open = self.core.files.handle(handle)?;
+        self.flush_file(&open).await?;
+        self.sync().await
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        self.release_handle(handle)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.ask_root(Request::Sync).await?;
+        Ok(())
+    }
+
+    async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        let request = Request::Xattrs(Getattr { node: node.clone() });
+        match self.core.ask(cred, node.home(), request).await?.reply {
+            Reply::Xattrs(xattrs) => Ok(xattrs),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let request = Request::Setxattr(SetXattr { node: node.clone(), name, value, mode });
+        self.core.ask(cred, node.home(), request).await?;
+        Ok(())
+    }
+
+    async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        let request = Request::Removexattr(Removexattr { node: node.clone(), name });
+        self.core.ask(cred, node.home(), request).await?;
+        Ok(())
+    }
+
+    async fn statfs(&self) -> Result<Statfs> {
+        match self.ask_root(Request::Statfs).await?.reply {
+            Reply::Statfs(statfs) => Ok(statfs),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
+        let request = Request::Info(Info { node: node.clone() });
+        match self.core.ask(&self.cred, node.home(), request).await?.reply {
+            Reply::Lines(lines) => Ok(lines),
+            _ => Err(unexpected()),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Paths to directories and nodes: the cached prefix first, the rest from the server in one request.
+//!
+//! `fs` calls it and goes on from what it returns. Symbolic links are followed here, `..` goes back along
+//! the directories that were walked. Whatever is answered says on which version of the cache it stands, so
+//! that the server can refuse what is built on something outdated.
+//!
+//! The last component of a node is always asked for; only what leads to it may come from the cache. When the
+//! cache says that a walk is not permitted, the server is asked before anybody hears of it.
+
+use base::{Cred, EntryName, FsError, limits::SYMLINKS_FOLLOWED_MAX};
+use smallvec::{SmallVec, smallvec};
+use wire::{DirRef, Entry, FileRef, Getattr, Lookup, NodeRef, Reply, Request, Walk, Walked};
+
+use crate::{
+    Error,
+    cache::CachedDir,
+    call::Failure,
+    core::Core,
+    path::{Step, Steps, Tail},
+};
+
+/// How a path ends, for an operation on its last name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// With a name in the directory.
+    Name(EntryName),
+    /// It is the root.
+    Root,
+    /// With `.`.
+    Dot,
+    /// With `..`.
+    DotDot,
+}
+
+/// The directory that an operation on a path works in.
+#[derive(Debug, Clone)]
+pub(crate) struct Parent {
+    pub(crate) dir: DirRef,
+    pub(crate) last: Last,
+    /// The path ends in a slash: only a directory is meant.
+    pub(crate) slash: bool,
+    /// See [`wire::RequestHeader::cache_version`].
+    pub(crate) stand: u64,
+}
+
+/// What a path names.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    node: NodeRef,
+}
+
+impl Found {
+    /// How to name it from now on.
+    pub(crate) fn node(&self) -> &NodeRef {
+        &self.node
+    }
+
+    /// The directory, if it is one.
+    pub(crate) fn dir(&self) -> Result<DirRef, FsError> {
+        match &self.node {
+            NodeRef::Dir(dir) => Ok(*dir),
+            NodeRef::File(_) => Err(FsError::NotDirectory),
+        }
+    }
+}
+
+/// How far a path was walked.
+struct Way {
+    /// The directories from the root to where we are.
+    chain: SmallVec<[CachedDir; 4]>,
+    steps: Steps,
+    links: u32,
+    /// The oldest version that any part of the chain comes from; 0 while there is none.
+    stand: u64,
+    /// Do not believe the cache.
+    fresh: bool,
+}
+
+impl Way {
+    fn top(&self) -> &CachedDir {
+        self.chain.last().expect("the root is never popped")
+    }
+
+    fn stands_on(&mut self, version: u64) {
+        self.stand = if self.stand == 0 { version } else { self.stand.min(version) };
+    }
+
+    /// Replaces a symbolic link, which was just taken off, by the steps of its target.
+    fn follow(&mut self, target: &[u8]) -> Result<(), FsError> {
+        self.links += 1;
+        if self.links > SYMLINKS_FOLLOWED_MAX {
+            return Err(FsError::Loop);
+        }
+        let target = Steps::parse(target)?;
+        if target.absolute {
+            self.chain.truncate(1);
+        }
+        if self.steps.left.is_empty() && self.steps.tail == Tail::Plain {
+            self.steps.tail = target.tail;
+        }
+        self.steps.left.extend(target.left);
+        Ok(())
+    }
+}
+
+/// What is done with a symbolic link at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// It is followed.
+    Follow,
+    /// It is what is meant.
+    Keep,
+}
+
+/// What stands at the end of a path.
+struct Landing {
+    name: EntryName,
+    entry: Entry,
+}
+
+impl Core {
+    /// The directory of a path's last name.
+    pub(crate) async fn resolve_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
+        let steps = Steps::parse(path)?;
+        let dot = steps.tail == Tail::Dot;
+        let mut way = self.start(cred, steps).await?;
+        let names_root = way.steps.left.is_empty();
+        let keep = usize::from(!dot);
+        self.advance_surely(cred, &mut way, keep, Links::Follow).await?;
+        let last = match way.steps.left.pop() {
+            Some(Step::Down(name)) => Last::Name(name),
+            Some(Step::Up) => Last::DotDot,
+            Some(Step::TooLong) => return Err(FsError::NameTooLong.into()),
+            None if names_root && !dot => Last::Root,
+            None => Last::Dot,
+        };
+        let slash = way.steps.tail != Tail::Plain;
+        Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
+    }
+
+    /// What a path names.
+    pub(crate) async fn resolve_node(
+        &self,
+        cred: &Cred,
+        path: &[u8],
+        links: Links,
+    ) -> Result<Found, Failure> {
+        let steps = Steps::parse(path)?;
+        let mut way = self.start(cred, steps).await?;
+        let landing = self.advance_surely(cred, &mut way, 0, links).await?;
+        let dir = way.top().dir;
+        let Some(Landing { name, entry }) = landing else {
+            return self.found_on_the_way(cred, dir, way.stand).await;
+        };
+        let node = match entry.dir {
+            Some(found) => NodeRef::Dir(found),
+            None => NodeRef::File(FileRef { dir, name, ino: entry.attr.ino }),
+        };
+        Ok(Found { entry, node })
+    }
+
+    /// A directory that the path went through to end there (`/`, `..`).
+    async fn found_on_the_way(
+        &self,
+        cred: &Cred,
+        dir: DirRef,
+        stand: u64,
+    ) -> Result<Found, Failure> {
+        let node = NodeRef::Dir(dir);
+        let getattr = Request::Getattr(Getattr { node: node.clone() });
+        let done = self.call(cred, dir.home, getattr, stand).await;
+        let done = done.inspect_err(|failure| self.forget_if_stale(failure, &dir))?;
+        let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
+        Ok(Found { entry: Entry { attr, dir: Some(dir), target: None }, node })
+    }
+
+    /// Drops a directory that is no longer what it was.
+    pub(crate) fn forget_if_stale(&self, failure: &Failure, dir: &DirRef) {
+        if *failure == Failure::StaleDir {
+            self.cache.lock().forget(dir.id);
+        }
+    }
+
+    async fn start(&self, cred: &Cred, steps: Steps) -> Result<Way, Failure> {
+        let root = self.cache.lock().root();
+        let root = match root {
+            Some(root) => root,
+            None => self.ask_root(cred).await?,
+        };
+        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false })
+    }
+
+    async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
+        let dir = self.welcome().root;
+        let getattr = Request::Getattr(Getattr { node: NodeRef::Dir(dir) });
+        let done = self.call(cred, dir.home, getattr, 0).await?;
+        let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
+        self.cache.lock().set_root(attr, done.version);
+        Ok(CachedDir { dir, attr })
+    }
+
+    /// Takes all steps but the last `keep`; where the cache denies the way, again without it.
+    async fn advance_surely(
+        &self,
+        cred: &Cred,
+        way: &mut Way,
+        keep: usize,
+        links: Links,
+    ) -> Result<Option<Landing>, Failure> {
+        if way.fresh || !self.cache.lock().enabled() {
+            return self.advance(cred, way, keep, links).await;
+        }
+        let steps = way.steps.clone();
+        match self.advance(cred, way, keep, links).await {
+            Err(Failure::Error(Error::Fs(FsError::Denied))) => {
+                way.chain.truncate(1);
+                *way = Way { chain: way.chain.clone(), steps, links: 0, stand: 0, fresh: true };
+                self.advance(cred, way, keep, links).await
+            }
+            ended => ended,
+        }
+    }
+
+    async fn advance(
+        &self,
+        cred: &Cred,
+        way: &mut Way,
+        keep: usize,
+        links: Links,
+    ) -> Result<Option<Landing>, Failure> {
+        while way.steps.left.len() > keep {
+            match way.steps.left.last() {
+                None => break,
+                Some(Step::TooLong) => return Err(FsError::NameTooLong.into()),
+                Some(Step::Up) => {
+                    if !way.fresh {
+                        way.top().permits_walk(cred)?;
+                    }
+                    way.steps.left.pop();
+                    if way.chain.len() > 1 {
+                        way.chain.pop();
+                    }
+                }
+                Some(Step::Down(_)) => {
+                    if !way.fresh {
+                        self.advance_cached(cred, way, keep.max(1))?;
+                    }
+                    let names = names_ahead(&way.steps, keep);
+                    if names.is_empty() {
+                        continue;
+                    }
+                    let landing = self.advance_asking(cred, way, names, links).await?;
+                    if landing.is_some() {
+                        return Ok(landing);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes down as far as the cache reaches.
+    fn advance_cached(&self, cred: &Cred, way: &mut Way, keep: usize) -> Result<(), FsError> {
+        let mut cache = self.cache.lock();
+        while way.steps.left.len() > keep
+            && let Some(Step::Down(name)) = way.steps.left.last()
+            && let Some(found) = cache.child(&way.top().dir, name)
+        {
+            way.top().permits_walk(cred)?;
+            way.steps.left.pop();
+            way.chain.push(found);
+            way.stands_on(cache.version());
+        }
+        Ok(())
+    }
+
+    /// Goes down by asking the server.
+    async fn advance_asking(
+        &self,
+        cred: &Cred,
+        way: &mut Way,
+        names: Vec<EntryName>,
+        links: Links,
+    ) -> Result<Option<Landing>, Failure> {
+        let from = way.top().dir;
+        let (walked, version) = self.walk(cred, from, names, way.stand).await?;
+        if walked.entries.is_empty() && walked.error.is_none() {
+            return Err(FsError::Io.into());
+        }
+        way.stands_on(version);
+        for entry in walked.entries {
+            let Some(Step::Down(name)) = way.steps.left.pop() else {
+                return Err(FsError::Io.into());
+            };
+            let last = way.steps.left.is_empty();
+            if let Some(dir) = entry.dir {
+                let found = CachedDir { dir, attr: entry.attr };
+                let mut cache = self.cache.lock();
+                if !cache.insert(&way.top().dir, &name, found, version) {
+                    // Either the reply was overtaken, or it is of another run of the server.
+                    cache.forget_all();
+                    return Err(Failure::StaleCache);
+                }
+                drop(cache);
+                if last {
+                    return Ok(Some(Landing { name, entry }));
+                }
+                way.chain.push(found);
+            } else if let Some(target) = &entry.target {
+                if last && links == Links::Keep && way.steps.tail == Tail::Plain {
+                    return Ok(Some(Landing { name, entry }));
+                }
+                way.follow(target)?;
+                return Ok(None);
+            } else if last && way.steps.tail == Tail::Plain {
+                return Ok(Some(Landing { name, entry }));
+            } else {
+                return Err(FsError::NotDirectory.into());
+            }
+        }
+        match walked.error {
+            Some(error) => Err(error.into()),
+            None => Ok(None),
+        }
+    }
+
+    async fn walk(
+        &self,
+        cred: &Cred,
+        from: DirRef,
+        mut names: Vec<EntryName>,
+        stand: u64,
+    ) -> Result<(Walked, u64), Failure> {
+        let request = if names.len() == 1 {
+            Request::Lookup(Lookup { dir: from, name: names.pop().expect("there is one") })
+        } else {
+            Request::Walk(Walk { from, names })
+        };
+        let done = self.call(cred, from.home, request, stand).await;
+        let done = done.inspect_err(|failure| self.forget_if_stale(failure, &from))?;
+        match done.reply {
+            Reply::Entry(entry) => Ok((Walked { entries: vec![entry], error: None }, done.version)),
+            Reply::Walked(walked) => Ok((walked, done.version)),
+            _ => Err(FsError::Io.into()),
+        }
+    }
+}
+
+/// The names that come next, up to anything else, without the last `keep` steps.
+fn names_ahead(steps: &Steps, keep: usize) -> Vec<EntryName> {
+    let ahead = steps.left.iter().skip(keep).rev();
+    let names = ahead.map_while(|step| match step {
+        Step::Down(name) => Some(name.clone()),
+        Step::Up | Step::TooLong => None,
+    });
+    names.collect()
+}

@@ -1,0 +1,228 @@
+//! The session with a server: opening it, keeping it, and coming back to it for as long as it takes.
+//!
+//! One task, started by [`crate::Client::connect`], owns the connection and replaces it when it breaks:
+//! dial, say Hello, claim the open files if the server has restarted meanwhile, then attach the channel.
+//! Nothing else is sent before the claims are answered. It ends when the client is closed or the server
+//! refuses it.
+
+use std::{io, sync::Arc, time::Duration};
+
+use base::{Encode as _, Random};
+use bytes::{Buf as _, BytesMut};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::{sleep, timeout},
+};
+use wire::{
+    Answer, Claim, ClaimedFile, FrameError, Hello, Reply, Request, RequestHeader, Retry, Welcome,
+    frame::{opening, put_frame, take_frame},
+};
+
+use crate::{
+    Config, Error,
+    channel::Attach,
+    connection::{Connection, Ended, decode},
+    core::Core,
+    dial::Stream,
+};
+
+const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(10);
+const BACKOFF_FIRST: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+const CLAIMED_FILES_MAX: usize = 1000;
+
+/// An open session on a fresh connection.
+pub(crate) struct Opened {
+    pub(crate) welcome: Welcome,
+    stream: Box<dyn Stream>,
+    inbox: BytesMut,
+}
+
+/// Pauses that grow, each drawn from the upper half of its length so that clients do not come in step.
+pub(crate) struct Pauses {
+    next: Duration,
+    max: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn new(first: Duration, max: Duration) -> Pauses {
+        Pauses { next: first, max }
+    }
+
+    pub(crate) async fn pause(&mut self, random: &dyn Random) {
+        let full = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
+        let drawn = full / 2 + random.next() % (full / 2);
+        self.next = (self.next * 2).min(self.max);
+        sleep(Duration::from_micros(drawn)).await;
+    }
+}
+
+/// Why one attempt to open a session failed.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("cannot connect")]
+    Stream(#[from] io::Error),
+    #[error("server answers nonsense")]
+    Frame(#[from] FrameError),
+    #[error("no answer in time")]
+    Time,
+    #[error("server is not ready")]
+    NotReady,
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// Opens a session, or goes on with `previous`, on whichever server answers first.
+///
+/// # Errors
+/// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it any more.
+pub(crate) async fn open(
+    config: &Config,
+    previous: Option<&Welcome>,
+    mut claims: impl FnMut(&Welcome) -> Vec<ClaimedFile>,
+    closing: impl Fn() -> bool,
+) -> Result<Opened, Error> {
+    let mut pauses = Pauses::new(BACKOFF_FIRST, BACKOFF_MAX);
+    let mut told = false;
+    for address in config.addresses.iter().cycle() {
+        if closing() {
+            return Err(Error::Closed);
+        }
+        let attempt = attempt(config, address, previous, &mut claims);
+        let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
+            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
+            Ok(Err(failed)) => failed,
+            Err(_) => Failed::Time,
+        };
+        if !told {
+            tracing::warn!(address, error = %failed, "waiting for the server");
+            told = true;
+        }
+        pauses.pause(config.random.as_ref()).await;
+    }
+    Err(Error::Refused("no address to connect to".to_owned()))
+}
+
+async fn attempt(
+    config: &Config,
+    address: &str,
+    previous: Option<&Welcome>,
+    claims: &mut impl FnMut(&Welcome) -> Vec<ClaimedFile>,
+) -> Result<Opened, Failed> {
+    let stream = config.dial.dial(address).await?;
+    let mut talk = Talk { stream, inbox: BytesMut::new(), calls: 0 };
+    talk.stream.write_all(&opening()).await?;
+    let hello = Request::Hello(Hello {
+        token: config.token.clone(),
+        client: config.client_name.clone(),
+        resume: previous.map(|welcome| (welcome.session, welcome.secret)),
+        kernel_checks: config.kernel_checks,
+    });
+    let Reply::Welcome(welcome) = talk.ask(&hello).await? else {
+        return Err(Failed::NotReady);
+    };
+    let restarted = previous.is_some_and(|previous| {
+        previous.session == welcome.session && previous.incarnation != welcome.incarnation
+    });
+    if restarted {
+        talk.claim(claims(&welcome)).await?;
+    }
+    Ok(Opened { welcome, stream: talk.stream, inbox: talk.inbox })
+}
+
+/// A connection before it is attached: one request at a time.
+struct Talk {
+    stream: Box<dyn Stream>,
+    inbox: BytesMut,
+    calls: u64,
+}
+
+impl Talk {
+    async fn ask(&mut self, request: &Request) -> Result<Reply, Failed> {
+        self.calls += 1;
+        let header = RequestHeader {
+            call: self.calls,
+            shard: base::ShardId(0),
+            epoch: base::Epoch(0),
+            seq: base::Seq(0),
+            unanswered: base::Seq(1),
+            cache_version: 0,
+            cred: base::Cred::default(),
+        };
+        let mut out = Vec::new();
+        put_frame(&mut out, |out| {
+            header.encode(out);
+            request.encode(out);
+        });
+        self.stream.write_all(&out).await?;
+        self.stream.flush().await?;
+        loop {
+            if let Some(frame) = take_frame(&mut self.inbox)? {
+                match decode(&frame)?.1 {
+                    Answer::Done(reply) => return Ok(reply),
+                    Answer::Failed(error) => return Err(Failed::Refused(error.to_string())),
+                    Answer::Refused(reason) => return Err(Failed::Refused(reason)),
+                    Answer::Retry(
+                        Retry::Busy
+                        | Retry::NoSession
+                        | Retry::Moved(_)
+                        | Retry::StaleCache(_)
+                        | Retry::StaleDir,
+                    )
+                    | Answer::Halted => return Err(Failed::NotReady),
+                }
+            }
+            self.inbox.reserve(4096);
+            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+
+    async fn claim(&mut self, files: Vec<ClaimedFile>) -> Result<(), Failed> {
+        let mut left = files.len();
+        let mut files = files.into_iter();
+        loop {
+            let batch: Vec<ClaimedFile> = files.by_ref().take(CLAIMED_FILES_MAX).collect();
+            left -= batch.len();
+            self.ask(&Request::Claim(Claim { files: batch, last: left == 0 })).await?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Keeps the session that was opened, until the client is closed or refused.
+pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
+    let error = loop {
+        let ended = serve(&core, opened).await;
+        if matches!(ended, Ended::Closed) {
+            break Error::Closed;
+        }
+        core.channel.detach();
+        tracing::info!(reason = %ended, "reconnecting");
+        let previous = core.welcome();
+        let claims = |welcome: &Welcome| core.files.claims(welcome.incarnation);
+        match open(&core.config, Some(&previous), claims, || core.channel.closing()).await {
+            Ok(again) => opened = again,
+            Err(error) => break error,
+        }
+    };
+    if let Error::Refused(reason) = &error {
+        tracing::error!(reason, "the server refuses this client");
+    }
+    core.channel.end(&error);
+}
+
+async fn serve(core: &Arc<Core>, opened: Opened) -> Ended {
+    let Opened { welcome, stream, inbox } = opened;
+    debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
+    let lease = Duration::from_millis(welcome.lease_ms);
+    let lost = core.adopt(&welcome);
+    core.channel.attach(Attach { map: welcome.map, incarnation: welcome.incarnation, lost });
+    let mut connection = Connection::new(&core.channel, stream, inbox, lease);
+    let spawner = Arc::clone(core);
+    connection.run(move || spawner.adopt_orphans()).await
+}
