@@ -102,6 +102,12 @@ fn in_session(
             Err(fault) => return finish(shared, incoming, reply, Err(fault)),
         }
     }
+    if let Err(fault) = is_current(shared, header) {
+        if numbered {
+            session.not_executed(header.seq);
+        }
+        return finish(shared, incoming, reply, Err(fault));
+    }
 
     let caller = Caller { cred: &header.cred, session: Some(session) };
     let mut txn = Txn::new(shared, group, caller, now);
@@ -176,6 +182,12 @@ fn admit(
     if administrative && !session.administers() {
         return Err(FsError::NotPermitted.into());
     }
+    Ok(())
+}
+
+/// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
+/// request that was executed is answered with its result, however old what it stood on is by now.
+fn is_current(shared: &Shared, header: &RequestHeader) -> Result<()> {
     if header.epoch < shared.map.epoch {
         return Err(Fault::Retry(Retry::Moved(shared.map.clone())));
     }

@@ -4,7 +4,7 @@
 //! slices overlap, the newer one counts; where none is, the bytes are zero. A slice's bytes are a part of
 //! an immutable block, or stand in the record itself when they are few.
 
-use base::{Attr, BlockId, codec};
+use base::{Attr, BlockId, Time, codec};
 use bytes::Bytes;
 
 use crate::node::FileRef;
@@ -72,6 +72,9 @@ codec! {
         pub chunks: Vec<ChunkSlices>,
         /// The file is at least this long afterwards.
         pub end: u64,
+        /// When the last of it was written, by the client's clock. The file's times become that, so that they
+        /// do not change again when a write that was seen already is sent; never later than now. `None`: now.
+        pub at: Option<Time>,
         /// Clear set-id bits: the writer may not keep them.
         pub clear_set_id: bool,
     }

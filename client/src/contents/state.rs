@@ -37,6 +37,8 @@ pub(crate) struct FlushSet {
     pub(crate) end: u64,
     pub(crate) bytes: u64,
     pub(crate) clear_set_id: bool,
+    /// When the last of it was written.
+    pub(crate) at: Time,
     /// With it everything is sent that was written up to this count.
     upto: Option<u64>,
 }
@@ -192,15 +194,10 @@ impl Inner {
         self.attr = attr;
     }
 
-    /// Takes in what another open of the file was told, asked for when `changes` was what it says.
+    /// Takes in what another open of the file was told, asked for when `changes` was what it says. What was
+    /// known before is not trusted: others may have written since.
     pub(crate) fn learn_open(&mut self, attr: Attr, contents: OpenState, changes: Option<u64>) {
-        let current = changes == Some(self.changes);
-        let unchanged = attr.mtime == self.attr.mtime
-            && attr.ctime == self.attr.ctime
-            && attr.size == self.attr.size;
-        if current && unchanged && !self.doubtful {
-            self.attr = attr;
-        } else if current {
+        if changes == Some(self.changes) {
             self.map = map_of(&attr, contents);
             self.attr = attr;
             self.doubtful = false;
@@ -293,6 +290,7 @@ impl Inner {
             end: if all { end } else { last_end },
             bytes: bytes_before - self.dirty.bytes(),
             clear_set_id: mem::take(&mut self.clear_set_id),
+            at: self.last_write,
             upto: all.then_some(self.written),
         });
         self.flushing = Some(Arc::clone(&set));

@@ -249,8 +249,8 @@ impl Client {
             let end = if requests.peek().is_some() { *end } else { set.end };
             let file = state.lock().file.clone();
             let home = file.dir.home;
-            let clear_set_id = set.clear_set_id;
-            let write = Write { file, chunks: chunks.clone(), end, clear_set_id };
+            let (chunks, at, clear_set_id) = (chunks.clone(), Some(set.at), set.clear_set_id);
+            let write = Write { file, chunks, end, at, clear_set_id };
             match self.core.ask(&cred, home, Request::Write(write)).await?.reply {
                 Reply::Written(written) => attr = Some(written.attr),
                 _ => return Err(unexpected()),

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use base::{
-    FileKind, FsError,
+    FileKind, FsError, Time,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
@@ -19,7 +19,7 @@ use crate::{
     compact,
     error::{Fault, Result},
     reclaim::Garbage,
-    record::{ChunkRecord, Contents, Inode, Record as _, chunk::is_sound, inode::blocks_of, key},
+    record::{ChunkRecord, Contents, Inode, Record as _, Times, chunk::is_sound, inode::blocks_of, key},
     txn::Txn,
 };
 
@@ -43,13 +43,20 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         }
     }
     inode.size = end;
-    inode.times.mtime = txn.now;
-    inode.times.ctime = txn.now;
+    note_time(&mut inode.times, req.at, txn.now);
     if req.clear_set_id {
         inode.clear_set_id();
     }
     txn.put_inode(&file);
     Ok(Written { attr: file.inode.attr() })
+}
+
+/// Sets the times of a file that was written at `at`: earlier than now when the client kept it for a while.
+fn note_time(times: &mut Times, at: Option<Time>, now: Time) {
+    let at = at.map_or(now, |at| at.min(now));
+    // Others may have written since. A time in the future was set by hand.
+    times.mtime = if times.mtime <= now { times.mtime.max(at) } else { at };
+    times.ctime = times.ctime.max(at);
 }
 
 /// A client names only what keeps within its file and blocks of its own.
