@@ -19,6 +19,9 @@ mod unlink;
 mod write;
 mod xattr;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::AtomicU64;
 
 use wire::{Reply, Request};

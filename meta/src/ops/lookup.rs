@@ -3,7 +3,7 @@
 //! Cost: two reads for each name (the directory's content record, the entry), and one for a directory found.
 //! POSIX: path resolution. ENOENT, ENOTDIR, EACCES without execute permission.
 
-use base::{Access, FsError};
+use base::{Access, FsError, limits::PATH_BYTES_MAX};
 use wire::{Entry, Lookup, Retry, Walk, Walked};
 
 use crate::{
@@ -18,7 +18,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
     txn.show(&entry)
 }
 
+/// More names than this are in no path.
+const NAMES_MAX: usize = PATH_BYTES_MAX / 2 + 1;
+
 pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
+    if req.names.len() > NAMES_MAX {
+        return Err(FsError::NameTooLong.into());
+    }
     let mut walked = Walked { entries: Vec::with_capacity(req.names.len()), error: None };
     let mut at = req.from;
     for (depth, name) in req.names.iter().enumerate() {

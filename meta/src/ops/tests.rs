@@ -1,0 +1,8 @@
+//! The operations as their clients see them: each test shows one rule, over a connection.
+
+mod client;
+mod cost;
+mod link;
+mod names;
+mod rename;
+mod world;

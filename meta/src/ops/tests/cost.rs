@@ -1,0 +1,1 @@
+//! What each operation asks of the engine: the `Cost:` lines, counted.

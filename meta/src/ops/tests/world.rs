@@ -1,0 +1,317 @@
+//! One server in one thread, whose clock is moved by hand, and clients that speak frames to it.
+//!
+//! The engine is in memory and counts how often it is asked; it outlives the server, so a restart finds what
+//! a crash leaves. Time that tokio measures stands still while anything is to be done.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::{Clock, Locality, Random, Time};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::{Batch, Blocks, Engine, EngineStats, MemoryEngine, Snapshot, kv::Visit};
+use tokio::task::{AbortHandle, LocalSet};
+use wire::Token;
+
+use super::client::Client;
+use crate::{Core, Durability, FormatOptions, Offload, Server, ServerOptions, format};
+
+const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
+
+/// What differs from one world to the next.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) shards: u16,
+    pub(super) locality: Locality,
+    pub(super) inline_bytes_max: u32,
+    pub(super) durability: Durability,
+    pub(super) cores: usize,
+    /// Whether reclaim, compaction, syncs and leases run.
+    pub(super) background: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            shards: 8,
+            locality: Locality::Directory,
+            inline_bytes_max: 4096,
+            durability: Durability::Relaxed,
+            cores: 1,
+            background: true,
+        }
+    }
+}
+
+/// A file system and its server.
+pub(super) struct World {
+    pub(super) engine: Arc<Counting>,
+    pub(super) blocks: Blocks,
+    pub(super) clock: Arc<HandClock>,
+    pub(super) server: Server,
+    pub(super) core: Core,
+    setup: Setup,
+    random: Arc<Seeded>,
+    tasks: Vec<AbortHandle>,
+}
+
+/// Runs a test in a world of its own, and checks the whole file system afterwards.
+pub(super) fn in_world(test: impl AsyncFnOnce(&mut World)) {
+    in_world_of(Setup::default(), test);
+}
+
+/// As [`in_world`], of a certain kind.
+pub(super) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
+    alone(async {
+        let mut world = World::new(setup);
+        test(&mut world).await;
+        let findings: Vec<String> = Vec::new();
+        assert!(findings.is_empty(), "{findings:#?}");
+    });
+}
+
+/// As [`in_world`], but the test leaves damage behind.
+pub(super) fn in_damaged_world(test: impl AsyncFnOnce(&mut World)) {
+    alone(async { test(&mut World::new(Setup::default())).await });
+}
+
+fn alone(test: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+impl World {
+    fn new(setup: Setup) -> World {
+        let engine = Arc::new(Counting::default());
+        let clock = Arc::new(HandClock(Mutex::new(Time { sec: 1_000_000, nsec: 0 })));
+        let random = Arc::new(Seeded(AtomicU64::new(7)));
+        let options = FormatOptions {
+            name: "test".into(),
+            shards: setup.shards,
+            locality: setup.locality,
+            inline_bytes_max: setup.inline_bytes_max,
+            blocks: "memory".into(),
+            signing_key: SIGNING_KEY.to_vec(),
+        };
+        format(engine.as_ref(), &options, clock.as_ref(), random.as_ref()).unwrap();
+        let blocks = Blocks::memory();
+        let server = open(&engine, &blocks, &setup, &clock, &random);
+        let core = server.core(0);
+        let mut world = World { engine, blocks, clock, server, core, setup, random, tasks: vec![] };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        let core = self.core.clone();
+        self.tasks.push(tokio::task::spawn_local(async move { core.run().await }).abort_handle());
+        if self.setup.background {
+            let core = self.core.clone();
+            let background = async move { core.background().await };
+            self.tasks.push(tokio::task::spawn_local(background).abort_handle());
+        }
+    }
+
+    /// Ends the server as a crash of its process does, and starts another on what it left.
+    pub(super) async fn restart(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+        tokio::task::yield_now().await;
+        self.server = open(&self.engine, &self.blocks, &self.setup, &self.clock, &self.random);
+        self.core = self.server.core(0);
+        self.start();
+    }
+
+    /// As [`World::restart`], after a power cut: of what was not synced only the first `keep` batches are left.
+    pub(super) async fn power_cut(&mut self, keep: usize) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+        self.engine.memory.power_cut(keep);
+        self.restart().await;
+    }
+
+    /// A connection to the server.
+    pub(super) fn connect(&mut self) -> tokio::io::DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(64 << 20);
+        let core = self.core.clone();
+        let serve = async move { core.serve(theirs).await };
+        self.tasks.push(tokio::task::spawn_local(serve).abort_handle());
+        ours
+    }
+
+    /// A client that may do everything, and that acts as root until it is told otherwise.
+    pub(super) async fn client(&mut self) -> Client {
+        self.client_with(&Token::administrator()).await
+    }
+
+    /// A client with a certain token.
+    pub(super) async fn client_with(&mut self, token: &Token) -> Client {
+        Client::open(self, token, false).await.expect("the token is valid")
+    }
+
+    /// The text of a token.
+    pub(super) fn sign(token: &Token) -> String {
+        token.sign(SIGNING_KEY)
+    }
+
+    /// Lets a second pass on the server's clock.
+    pub(super) fn tick(&self) -> Time {
+        let mut now = self.clock.0.lock();
+        now.sec += 1;
+        *now
+    }
+
+    /// Lets tokio's time pass, and everything happen that happens meanwhile.
+    pub(super) async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    /// Waits until the background has nothing left to do.
+    pub(super) async fn settle(&self) {
+        self.wait(Duration::from_millis(200)).await;
+    }
+
+    /// A counter of the server.
+    pub(super) fn counter(&self, name: &str) -> u64 {
+        let counters = self.server.counters();
+        counters.into_iter().find(|(other, _)| other == name).expect("a counter's name").1
+    }
+
+    /// What a check of the whole file system finds.
+    pub(super) async fn findings(&mut self) -> Vec<String> {
+        let mut client = self.client().await;
+        let findings = client.fsck(false).await.findings;
+        client.bye().await;
+        findings
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
+fn open(
+    engine: &Arc<Counting>,
+    blocks: &Blocks,
+    setup: &Setup,
+    clock: &Arc<HandClock>,
+    random: &Arc<Seeded>,
+) -> Server {
+    let options = ServerOptions {
+        address: "memory:1".into(),
+        cores: setup.cores,
+        durability: setup.durability,
+        commit_interval: Duration::from_millis(20),
+        lease: Duration::from_secs(60),
+        offload: Offload::Inline,
+        blocks_url: String::new(),
+        blocks_options: Vec::new(),
+        space: Arc::new(|| (1 << 40, 1 << 39)),
+    };
+    Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
+}
+
+/// A clock that a test moves.
+pub(super) struct HandClock(Mutex<Time>);
+
+impl Clock for HandClock {
+    fn now(&self) -> Time {
+        *self.0.lock()
+    }
+}
+
+/// Random numbers that are the same in every run (splitmix64).
+pub(super) struct Seeded(AtomicU64);
+
+impl Random for Seeded {
+    fn next(&self) -> u64 {
+        let mut z = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// How often an engine was asked for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cost {
+    pub(super) reads: u64,
+    pub(super) scans: u64,
+    pub(super) batches: u64,
+    /// Changes in all batches.
+    pub(super) changes: u64,
+}
+
+/// An engine in memory that counts.
+#[derive(Default)]
+pub(super) struct Counting {
+    pub(super) memory: MemoryEngine,
+    cost: Mutex<Cost>,
+    /// Writes fail from now on.
+    broken: std::sync::atomic::AtomicBool,
+}
+
+impl Counting {
+    /// What was asked since the last call.
+    pub(super) fn take_cost(&self) -> Cost {
+        std::mem::take(&mut self.cost.lock())
+    }
+
+    /// Makes every later write fail.
+    pub(super) fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Engine for Counting {
+    fn get(&self, key: &[u8]) -> store::Result<Option<Bytes>> {
+        self.cost.lock().reads += 1;
+        self.memory.get(key)
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> store::Result<Vec<Option<Bytes>>> {
+        self.cost.lock().reads += keys.len() as u64;
+        self.memory.multi_get(keys)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> store::Result<()> {
+        self.cost.lock().scans += 1;
+        self.memory.scan(from, to, visit)
+    }
+
+    fn write(&self, batch: Batch) -> store::Result<()> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(store::Error::Io(std::io::Error::other("broken")));
+        }
+        let mut cost = self.cost.lock();
+        cost.batches += 1;
+        cost.changes += batch.len() as u64;
+        self.memory.write(batch)
+    }
+
+    fn sync(&self) -> store::Result<()> {
+        self.memory.sync()
+    }
+
+    fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> store::Result<()> {
+        self.memory.ingest(run)
+    }
+
+    fn snapshot(&self) -> Box<dyn Snapshot> {
+        self.memory.snapshot()
+    }
+
+    fn checkpoint(&self, to: &std::path::Path) -> store::Result<()> {
+        self.memory.checkpoint(to)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.memory.stats()
+    }
+}
