@@ -105,6 +105,11 @@ pub trait FileSystem {
 
     /// Open a file for what `access` says (`None`: without any permission, as `O_PATH` users do).
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle>;
+    /// The attributes of an open file as its latest open found them, or newer; asks nobody. `None` when they
+    /// are not known: then `getattr` says.
+    fn opened_attr(&self, _handle: Handle) -> Option<Attr> {
+        None
+    }
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes>;
     /// Write all of `data` at `offset`; `clear_set_id` when the writer may not keep set-id bits.

@@ -257,6 +257,12 @@ impl FileSystem for Client {
         self.open_file(cred, file, access).await.map_err(Failure::by_handle)
     }
 
+    fn opened_attr(&self, handle: Handle) -> Option<Attr> {
+        let open = self.core.files.handle(handle).ok()?;
+        let inner = open.state.lock();
+        (!inner.doubtful && !inner.lost).then(|| inner.visible(inner.attr))
+    }
+
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
         let open = self.core.files.handle(handle)?;
         self.read_file(&open, offset, len).await

@@ -366,6 +366,10 @@ impl FileSystem for Model {
         self.with(|state| state.open(self.who(cred), file, access))
     }
 
+    fn opened_attr(&self, handle: Handle) -> Option<Attr> {
+        self.with(|state| Ok(state.attr(state.opened(handle)?.ino))).ok()
+    }
+
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
         self.with(|state| state.read(handle, offset, len))
     }

@@ -1,0 +1,261 @@
+//! Kernel call to `FileSystem` call, errno back: the list of all operations.
+//!
+//! `serve` calls [`Adapter::call`] with every request and sends the answer. Each operation is one method, in the
+//! file that its kind suggests: `names`, `attributes`, `xattrs`, `files`, `directories`. None of them checks
+//! permissions, none retries, and none waits for anything but the file system.
+
+mod attributes;
+mod directories;
+mod files;
+mod names;
+mod xattrs;
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use base::{Attr, HashSet};
+use client::{FileSystem, Handle};
+use fuse::{Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, StatxExtra};
+use wire::DirRef;
+
+use crate::{
+    answer::{Answer, Found, Outcome},
+    convert::{self, Failed},
+    listing::Listings,
+    nodes::Nodes,
+};
+
+/// How long the kernel may believe what it is told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    pub(crate) attr: Duration,
+    pub(crate) entry: Duration,
+}
+
+/// One mount.
+pub(crate) struct Adapter<S> {
+    fs: S,
+    nodes: RefCell<Nodes>,
+    listings: RefCell<Listings>,
+    /// Open files that the kernel has not released.
+    handles: RefCell<HashSet<Handle>>,
+    timeouts: Timeouts,
+    /// Counts what was changed through this mount.
+    changes: Cell<u64>,
+    notifier: Notifier,
+}
+
+impl<S: FileSystem> Adapter<S> {
+    pub(crate) fn new(
+        fs: S,
+        root: (DirRef, Attr),
+        timeouts: Timeouts,
+        notifier: Notifier,
+    ) -> Adapter<S> {
+        Adapter {
+            fs,
+            nodes: RefCell::new(Nodes::new(root.0, root.1)),
+            listings: RefCell::default(),
+            handles: RefCell::default(),
+            timeouts,
+            changes: Cell::new(0),
+            notifier,
+        }
+    }
+
+    /// Executes one request.
+    pub(crate) async fn call(self: Rc<Self>, owned: OwnedRequest) -> Outcome {
+        let request = owned.get();
+        let (node, cred) = (request.header.node, convert::cred(&request.header));
+        let cred = &cred;
+        match request.op {
+            Op::Lookup { name } => self.lookup(cred, node, name).await,
+            Op::Symlink { name, target } => {
+                self.changed(self.symlink(cred, node, name, request.keep(target)).await)
+            }
+            Op::MkNod { name, mode, rdev, umask } => {
+                self.changed(self.mknod(cred, node, name, mode & !umask, rdev).await)
+            }
+            Op::MkDir { name, mode, umask } => {
+                self.changed(self.mkdir(cred, node, name, mode & !umask).await)
+            }
+            Op::Unlink { name } => self.changed(self.unlink(cred, node, name).await),
+            Op::RmDir { name } => self.changed(self.rmdir(cred, node, name).await),
+            Op::Rename { name, new_parent, new_name, flags } => {
+                let (from, to) = ((node, name), (new_parent, new_name));
+                self.changed(self.rename(cred, from, to, flags).await)
+            }
+            Op::Link { node: target, name } => {
+                self.changed(self.link(cred, target, node, name).await)
+            }
+
+            Op::GetAttr { .. } => self.getattr(cred, node).await,
+            Op::Statx { .. } => self.statx(cred, node).await,
+            Op::SetAttr(set) => self.changed(self.setattr(cred, node, &set).await),
+            Op::ReadLink => self.readlink(cred, node).await,
+            Op::StatFs => self.statfs().await,
+
+            Op::GetXattr { name, size } => self.getxattr(cred, node, name, size).await,
+            Op::ListXattr { size } => self.listxattr(cred, node, size).await,
+            Op::SetXattr { name, value, flags, .. } => {
+                let (name, value) = (request.keep(name), request.keep(value));
+                self.changed(self.setxattr(cred, node, name, value, flags).await)
+            }
+            Op::RemoveXattr { name } => {
+                self.changed(self.removexattr(cred, node, request.keep(name)).await)
+            }
+
+            Op::Open { flags, .. } => self.open(cred, node, flags).await,
+            Op::Create { name, mode, umask, flags, .. } => {
+                self.changed(self.create(cred, node, name, mode & !umask, flags).await)
+            }
+            Op::Read { fh, offset, size, .. } => self.read(fh, offset, size).await,
+            Op::Write { fh, offset, data, kill_suidgid, .. } => {
+                self.changed(self.write(node, fh, offset, request.keep(data), kill_suidgid).await)
+            }
+            Op::Flush { fh, .. } => self.flush(fh).await,
+            Op::FSync { fh, .. } => self.fsync(fh).await,
+            Op::Release { fh, .. } => self.release(fh).await,
+
+            Op::OpenDir { .. } => self.opendir(node),
+            Op::ReadDir { fh, offset, size } => self.readdir(cred, fh.0, offset, size).await,
+            Op::ReadDirPlus { fh, offset, size } => {
+                self.readdirplus(cred, fh.0, offset, size).await
+            }
+            Op::ReleaseDir { fh, .. } => self.releasedir(fh.0),
+            Op::FSyncDir { .. } | Op::SyncFs => self.sync().await,
+
+            Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
+            // Told once that we do not do these, the kernel does what it does for file systems without
+            // them, or it never asks: permissions and locks are its own.
+            Op::Access { .. }
+            | Op::BMap { .. }
+            | Op::CopyFileRange { .. }
+            | Op::FAllocate { .. }
+            | Op::GetLk { .. }
+            | Op::LSeek { .. }
+            | Op::Poll { .. }
+            | Op::SetLk { .. }
+            | Op::TmpFile { .. } => Err(Failed(Errno::NOSYS)),
+        }
+    }
+
+    /// Something may have been changed through this mount: what was read before is old.
+    fn changed(&self, outcome: Outcome) -> Outcome {
+        self.changes.set(self.changes.get() + 1);
+        outcome
+    }
+
+    /// Sends the answer, and counts what the kernel is given with it.
+    pub(crate) fn send(&self, reply: Reply, outcome: Outcome) {
+        let ttl = self.timeouts.attr;
+        match outcome {
+            Err(Failed(errno)) => reply.error(errno),
+            Ok(Answer::Done) => reply.ok(),
+            Ok(Answer::Entry(found)) => reply.entry(&self.entry(found)),
+            Ok(Answer::Created(found, handle)) => {
+                self.handles.borrow_mut().insert(handle);
+                let entry = self.entry(found);
+                self.nodes.borrow_mut().has_no_capability(entry.node);
+                reply.created(&entry, fuse::Handle(handle.0), OpenFlags::empty());
+            }
+            Ok(Answer::Attr(node, attr)) => {
+                self.tell(node, &attr);
+                reply.attr(&convert::attr(&attr), ttl);
+            }
+            Ok(Answer::Statx(node, attr)) => {
+                self.tell(node, &attr);
+                let birth =
+                    StatxExtra { btime: Some(convert::time(attr.btime)), ..StatxExtra::default() };
+                reply.statx(&convert::attr(&attr), &birth, ttl);
+            }
+            Ok(Answer::Data(data)) => reply.data(&data),
+            Ok(Answer::Size(size)) => reply.xattr_size(size),
+            Ok(Answer::Opened(handle, keep_pages)) => {
+                self.handles.borrow_mut().insert(handle);
+                let mut flags = OpenFlags::empty();
+                flags.set(OpenFlags::KEEP_CACHE, keep_pages);
+                reply.opened(fuse::Handle(handle.0), flags);
+            }
+            Ok(Answer::OpenedDir(handle)) => {
+                reply.opened(fuse::Handle(handle), OpenFlags::empty());
+            }
+            Ok(Answer::Written(size)) => reply.written(size),
+            Ok(Answer::StatFs(statfs)) => reply.statfs(&statfs),
+            Ok(Answer::Dir(page)) => reply.dir(&page),
+            Ok(Answer::DirPlus(page, found)) => {
+                let mut nodes = self.nodes.borrow_mut();
+                for Found { at, attr } in found {
+                    nodes.found(at, &attr);
+                }
+                drop(nodes);
+                reply.dir_plus(&page);
+            }
+        }
+    }
+
+    /// Takes back what an answer would have given to the kernel, which did not wait for it.
+    pub(crate) async fn discard(&self, outcome: Outcome) {
+        match outcome {
+            Ok(Answer::Opened(handle, _) | Answer::Created(_, handle)) => {
+                self.give_back(handle).await;
+            }
+            Ok(Answer::OpenedDir(handle)) => self.listings.borrow_mut().close(handle),
+            Ok(
+                Answer::Done
+                | Answer::Entry(_)
+                | Answer::Attr(..)
+                | Answer::Statx(..)
+                | Answer::Data(_)
+                | Answer::Size(_)
+                | Answer::Written(_)
+                | Answer::StatFs(_)
+                | Answer::Dir(_)
+                | Answer::DirPlus(..),
+            )
+            | Err(_) => {}
+        }
+    }
+
+    /// The mount has ended: closes what the kernel had open and sent no release for.
+    pub(crate) async fn end(&self) {
+        let handles = std::mem::take(&mut *self.handles.borrow_mut());
+        for handle in handles {
+            self.give_back(handle).await;
+        }
+    }
+
+    async fn give_back(&self, handle: Handle) {
+        if let Err(error) = self.fs.release(handle).await {
+            tracing::warn!(%error, "an open file was not released");
+        }
+    }
+
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        self.nodes.borrow_mut().forget(node, lookups);
+    }
+
+    /// An entry as it is sent now: counts a look-up.
+    fn entry(&self, found: Found) -> fuse::Entry {
+        let node = self.nodes.borrow_mut().found(found.at, &found.attr);
+        self.entry_of(node, &found.attr, Duration::ZERO)
+    }
+
+    /// An entry whose attributes are of some time ago.
+    fn entry_of(&self, node: NodeId, attr: &Attr, age: Duration) -> fuse::Entry {
+        fuse::Entry {
+            node,
+            generation: 0,
+            attr: convert::attr(attr),
+            entry_ttl: self.timeouts.entry.saturating_sub(age),
+            attr_ttl: self.timeouts.attr.saturating_sub(age),
+        }
+    }
+
+    fn tell(&self, node: NodeId, attr: &Attr) {
+        self.nodes.borrow_mut().told(node, attr);
+    }
+}

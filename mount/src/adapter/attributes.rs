@@ -1,0 +1,57 @@
+//! Attributes of files, directories and the file system.
+
+use base::{Attr, Cred, FsError};
+use client::FileSystem;
+use fuse::{Errno, NodeId};
+
+use super::Adapter;
+use crate::{
+    answer::{Answer, Outcome},
+    convert::{self, Failed},
+};
+
+impl<S: FileSystem> Adapter<S> {
+    pub(super) async fn getattr(&self, cred: &Cred, node: NodeId) -> Outcome {
+        Ok(Answer::Attr(node, self.attr(cred, node).await?))
+    }
+
+    pub(super) async fn statx(&self, cred: &Cred, node: NodeId) -> Outcome {
+        Ok(Answer::Statx(node, self.attr(cred, node).await?))
+    }
+
+    /// Attributes of a node; where it has gone through this mount, those that it had last.
+    ///
+    /// POSIX: whoever works in a removed directory, or holds a removed file, may stat it.
+    async fn attr(&self, cred: &Cred, node: NodeId) -> Result<Attr, Failed> {
+        let at = self.nodes.borrow().get(node)?;
+        match self.fs.getattr(cred, &at).await {
+            Ok(attr) => Ok(attr),
+            Err(client::Error::Fs(FsError::Stale)) => {
+                self.nodes.borrow().epitaph(node).ok_or(Failed(Errno::STALE))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// SETATTR. The kernel has applied the rules of chmod and chown; it says when set-id bits must go.
+    pub(super) async fn setattr(&self, cred: &Cred, node: NodeId, set: &fuse::SetAttr) -> Outcome {
+        let at = self.nodes.borrow().get(node)?;
+        let attr = self.fs.setattr(cred, &at, convert::set_attr(set)).await?;
+        Ok(Answer::Attr(node, attr))
+    }
+
+    /// READLINK. The name by which we know the link may be gone while it has others: ESTALE makes the kernel
+    /// look up the one that it came by.
+    pub(super) async fn readlink(&self, cred: &Cred, node: NodeId) -> Outcome {
+        let file = self.nodes.borrow().file(node)?;
+        match self.fs.readlink(cred, &file).await {
+            Ok(target) => Ok(Answer::Data(target)),
+            Err(client::Error::Fs(FsError::NotFound)) => Err(Failed(Errno::STALE)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn statfs(&self) -> Outcome {
+        Ok(Answer::StatFs(convert::statfs(&self.fs.statfs().await?)))
+    }
+}

@@ -1,0 +1,125 @@
+//! Open files.
+//!
+//! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the file
+//! system what the file is like now, and the kernel drops pages and attributes that are older.
+
+use base::{Attr, Cred, FileKind};
+use bytes::Bytes;
+use client::{FileSystem, Handle, New};
+use fuse::{Errno, NodeId, Notice};
+use wire::NodeRef;
+
+use super::{Adapter, names::found};
+use crate::{
+    answer::{Answer, Outcome},
+    convert::{self, Failed},
+};
+
+const O_EXCL: u32 = 0o200;
+
+impl<S: FileSystem> Adapter<S> {
+    /// OPEN. `O_TRUNC` comes as a truncation of its own.
+    pub(super) async fn open(&self, cred: &Cred, node: NodeId, flags: u32) -> Outcome {
+        let file = self.nodes.borrow().file(node)?;
+        let handle = self.fs.open(cred, &file, convert::access(flags)).await?;
+        let attr = match self.opened_attr(cred, handle, NodeRef::File(file)).await {
+            Ok(attr) => attr,
+            Err(error) => {
+                self.give_back(handle).await;
+                return Err(error.into());
+            }
+        };
+        let cached = self.nodes.borrow_mut().opened(node, &attr);
+        if cached.outdated && !self.timeouts.attr.is_zero() {
+            self.invalidate_attr(node).await;
+        }
+        Ok(Answer::Opened(handle, cached.keep_pages))
+    }
+
+    async fn opened_attr(
+        &self,
+        cred: &Cred,
+        handle: Handle,
+        file: NodeRef,
+    ) -> client::Result<Attr> {
+        match self.fs.opened_attr(handle) {
+            Some(attr) => Ok(attr),
+            None => self.fs.getattr(cred, &file).await,
+        }
+    }
+
+    /// The kernel would read up to the end that it knows: another client may have moved it.
+    async fn invalidate_attr(&self, node: NodeId) {
+        self.nodes.borrow_mut().disbelieved(node);
+        let attributes_only = Notice::InvalInode { node, offset: -1, len: 0 };
+        if let Err(errno) = self.notifier.send_all(vec![attributes_only]).await {
+            tracing::warn!(%errno, node = node.0, "the kernel keeps attributes that have changed");
+        }
+    }
+
+    /// CREATE, of a name that the kernel did not find.
+    ///
+    /// Race: another client may have made it since. The kernel takes what CREATE opens for new and checks no
+    /// permission, so that is answered with ESTALE: it looks the name up again, finds and opens it.
+    pub(super) async fn create(
+        &self,
+        cred: &Cred,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let new = New { kind: FileKind::File, mode: mode & base::attr::MODE_BITS, rdev: 0 };
+        let exclusive = flags & O_EXCL != 0;
+        let made = self.fs.create(cred, &dir, &name, new, exclusive, true).await?;
+        if made.existed {
+            return Err(Failed(Errno::STALE));
+        }
+        let Some(handle) = made.handle else {
+            tracing::error!(%name, "a new file was not opened");
+            return Err(Failed(Errno::IO));
+        };
+        Ok(Answer::Created(found(&dir, &name, &made.entry), handle))
+    }
+
+    pub(super) async fn read(&self, fh: fuse::Handle, offset: u64, size: u32) -> Outcome {
+        Ok(Answer::Data(self.fs.read(Handle(fh.0), offset, size).await?))
+    }
+
+    pub(super) async fn write(
+        &self,
+        node: NodeId,
+        fh: fuse::Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Outcome {
+        let size = u32::try_from(data.len()).map_err(|_| Failed(Errno::INVAL))?;
+        self.nodes.borrow_mut().disbelieved(node);
+        self.fs.write(Handle(fh.0), offset, data, clear_set_id).await?;
+        Ok(Answer::Written(size))
+    }
+
+    pub(super) async fn flush(&self, fh: fuse::Handle) -> Outcome {
+        self.fs.flush(Handle(fh.0)).await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn fsync(&self, fh: fuse::Handle) -> Outcome {
+        self.fs.fsync(Handle(fh.0)).await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn release(&self, fh: fuse::Handle) -> Outcome {
+        let handle = Handle(fh.0);
+        self.handles.borrow_mut().remove(&handle);
+        self.fs.release(handle).await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn sync(&self) -> Outcome {
+        self.fs.sync().await?;
+        Ok(Answer::Done)
+    }
+}

@@ -1,0 +1,131 @@
+//! Names: looking them up, making, moving and removing them.
+
+use base::{Cred, EntryName, FileKind};
+use bytes::Bytes;
+use client::{FileSystem, New};
+use fuse::{Errno, NodeId};
+use wire::{DirRef, Entry, RenameMode};
+
+use super::Adapter;
+use crate::{
+    answer::{Answer, Found, Outcome},
+    convert::{self, Failed},
+};
+
+impl<S: FileSystem> Adapter<S> {
+    /// LOOKUP. A name that is not there is an error, which the kernel does not cache.
+    pub(super) async fn lookup(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let entry = self.fs.lookup(cred, &dir, &name).await?;
+        Ok(answer(&dir, &name, entry))
+    }
+
+    pub(super) async fn symlink(
+        &self,
+        cred: &Cred,
+        parent: NodeId,
+        name: &[u8],
+        target: Bytes,
+    ) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let entry = self.fs.symlink(cred, &dir, &name, target).await?;
+        Ok(answer(&dir, &name, entry))
+    }
+
+    pub(super) async fn mknod(
+        &self,
+        cred: &Cred,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let kind = FileKind::from_mode(mode).ok_or(Failed(Errno::INVAL))?;
+        let new = New { kind, mode: mode & base::attr::MODE_BITS, rdev };
+        let made = self.fs.create(cred, &dir, &name, new, true, false).await?;
+        Ok(answer(&dir, &name, made.entry))
+    }
+
+    pub(super) async fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+    ) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let entry = self.fs.mkdir(cred, &dir, &name, mode & base::attr::MODE_BITS).await?;
+        Ok(answer(&dir, &name, entry))
+    }
+
+    pub(super) async fn link(
+        &self,
+        cred: &Cred,
+        target: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let target = self.nodes.borrow().get(target)?;
+        let entry = self.fs.link(cred, &target, &dir, &name).await?;
+        Ok(answer(&dir, &name, entry))
+    }
+
+    pub(super) async fn unlink(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let left = self.fs.unlink(cred, &dir, &name).await?;
+        if left.nlink == 0 {
+            self.nodes.borrow_mut().removed(left.ino, Some(left));
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn rmdir(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
+        let (dir, name) = self.within(parent, name)?;
+        let ino = self.fs.rmdir(cred, &dir, &name).await?;
+        self.nodes.borrow_mut().removed(ino, None);
+        Ok(Answer::Done)
+    }
+
+    /// RENAME2. What was moved is known by its new name from then on. Of two that change places the answer
+    /// tells one; the other is looked up.
+    pub(super) async fn rename(
+        &self,
+        cred: &Cred,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        flags: u32,
+    ) -> Outcome {
+        let mode = convert::rename_mode(flags)?;
+        let (from_dir, from_name) = self.within(from.0, from.1)?;
+        let (to_dir, to_name) = self.within(to.0, to.1)?;
+        let (old, new) = ((&from_dir, &from_name), (&to_dir, &to_name));
+        let moved = self.fs.rename(cred, old, new, mode).await?;
+        self.nodes.borrow_mut().stands_at(moved, &to_dir, &to_name);
+        if mode == RenameMode::Exchange
+            && let Ok(other) = self.fs.lookup(cred, &from_dir, &from_name).await
+        {
+            self.nodes.borrow_mut().stands_at(other.attr.ino, &from_dir, &from_name);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn within(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<(DirRef, EntryName), Failed> {
+        let dir = self.nodes.borrow().dir(parent)?;
+        Ok((dir, EntryName::new(name)?))
+    }
+}
+
+fn answer(dir: &DirRef, name: &EntryName, entry: Entry) -> Answer {
+    Answer::Entry(found(dir, name, &entry))
+}
+
+/// What the kernel is told of an entry.
+pub(super) fn found(dir: &DirRef, name: &EntryName, entry: &Entry) -> Found {
+    Found { at: entry.node(dir, name), attr: entry.attr }
+}

@@ -1,0 +1,107 @@
+//! Extended attributes.
+//!
+//! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. POSIX ACLs
+//! are refused as by a file system that has none.
+
+use base::Cred;
+use bytes::Bytes;
+use client::FileSystem;
+use fuse::{Errno, NodeId};
+use serde::Serializer;
+
+use super::Adapter;
+use crate::{
+    answer::{Answer, Outcome},
+    convert::{self, Failed},
+};
+
+const INFO: &[u8] = b"pando.info";
+const CAPABILITY: &[u8] = b"security.capability";
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+impl<S: FileSystem> Adapter<S> {
+    /// GETXATTR. Before a write the kernel asks for the file's capability, unless it knows that the file has
+    /// not changed; where we know that too, nobody else is asked.
+    pub(super) async fn getxattr(
+        &self,
+        cred: &Cred,
+        node: NodeId,
+        name: &[u8],
+        size: u32,
+    ) -> Outcome {
+        refuse_acls(name)?;
+        if name == INFO {
+            return sized(self.info(node).await?, size);
+        }
+        let capability = name == CAPABILITY;
+        if capability && !self.timeouts.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
+        {
+            return Err(Failed(Errno::NODATA));
+        }
+        let at = self.nodes.borrow().get(node)?;
+        let all = self.fs.xattrs(cred, &at).await?;
+        match all.into_iter().find(|(found, _)| found == name) {
+            Some((_, value)) => sized(value, size),
+            None => {
+                if capability {
+                    self.nodes.borrow_mut().has_no_capability(node);
+                }
+                Err(Failed(Errno::NODATA))
+            }
+        }
+    }
+
+    pub(super) async fn listxattr(&self, cred: &Cred, node: NodeId, size: u32) -> Outcome {
+        let at = self.nodes.borrow().get(node)?;
+        let all = self.fs.xattrs(cred, &at).await?;
+        let names = all.iter().flat_map(|(name, _)| name.iter().copied().chain([0]));
+        sized(names.collect(), size)
+    }
+
+    pub(super) async fn setxattr(
+        &self,
+        cred: &Cred,
+        node: NodeId,
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+    ) -> Outcome {
+        refuse_acls(&name)?;
+        let mode = convert::xattr_mode(flags)?;
+        let at = self.nodes.borrow().get(node)?;
+        self.fs.setxattr(cred, &at, name, value, mode).await?;
+        self.nodes.borrow_mut().may_have_capability(node);
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn removexattr(&self, cred: &Cred, node: NodeId, name: Bytes) -> Outcome {
+        refuse_acls(&name)?;
+        let at = self.nodes.borrow().get(node)?;
+        self.fs.removexattr(cred, &at, name).await?;
+        Ok(Answer::Done)
+    }
+
+    async fn info(&self, node: NodeId) -> Result<Bytes, Failed> {
+        let at = self.nodes.borrow().get(node)?;
+        let lines = self.fs.info(&at).await?;
+        let mut json = Vec::new();
+        // In the order of the lines, which a map of `serde_json` would not keep.
+        serde_json::Serializer::new(&mut json)
+            .collect_map(lines)
+            .expect("texts are written to memory");
+        Ok(json.into())
+    }
+}
+
+fn refuse_acls(name: &[u8]) -> Result<(), Failed> {
+    if ACLS.contains(&name) { Err(Failed(Errno::OPNOTSUPP)) } else { Ok(()) }
+}
+
+/// The value, or its size if that is what was asked for.
+fn sized(value: Bytes, size: u32) -> Outcome {
+    match u32::try_from(value.len()) {
+        Ok(len) if size == 0 => Ok(Answer::Size(len)),
+        Ok(len) if len <= size => Ok(Answer::Data(value)),
+        Ok(_) | Err(_) => Err(Failed(Errno::RANGE)),
+    }
+}

@@ -1,0 +1,52 @@
+//! What a request is answered with.
+//!
+//! The adapter's operations make answers; `serve` sends them. In between the kernel may have given up the
+//! request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as given when it is
+//! sent, and is taken back when it is not.
+
+use base::Attr;
+use bytes::Bytes;
+use client::Handle;
+use fuse::{DirPage, DirPlusPage, NodeId, StatFs};
+use wire::NodeRef;
+
+use crate::convert::Failed;
+
+/// How a request ended.
+pub(crate) type Outcome = Result<Answer, Failed>;
+
+/// A successful answer.
+pub(crate) enum Answer {
+    /// Done.
+    Done,
+    /// A name and what it stands for.
+    Entry(Found),
+    /// A new file, open.
+    Created(Found, Handle),
+    /// Attributes of a known node.
+    Attr(NodeId, Attr),
+    /// The same, with the time of birth.
+    Statx(NodeId, Attr),
+    /// Contents, the target of a link, extended attributes.
+    Data(Bytes),
+    /// The size that `Data` would have.
+    Size(u32),
+    /// An open file; whether the kernel's pages of it are still right.
+    Opened(Handle, bool),
+    /// An open directory.
+    OpenedDir(u64),
+    /// So many bytes were written.
+    Written(u32),
+    /// Space and inodes.
+    StatFs(StatFs),
+    /// A page of a listing.
+    Dir(DirPage),
+    /// The same, and what is told of each entry.
+    DirPlus(DirPlusPage, Vec<Found>),
+}
+
+/// A node that the kernel is told of.
+pub(crate) struct Found {
+    pub(crate) at: NodeRef,
+    pub(crate) attr: Attr,
+}

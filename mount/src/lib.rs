@@ -1,0 +1,40 @@
+//! The FUSE mount: kernel calls in, [`client::FileSystem`] calls out, errno back.
+//!
+//! `pando mount` calls [`run`] on a single-threaded runtime, within a `LocalSet`; from then on the file
+//! system is in the tree of the machine until it is unmounted. The mount knows nothing of what is behind the
+//! trait: it is tested over the model in memory.
+//!
+//! What it leaves to others:
+//!
+//! * Permissions are the kernel's (`default_permissions` is always on), so the client's session must be one
+//!   that leaves them to it. Requests carry the caller's user and group, for what is made.
+//! * Locks are the kernel's: `flock` and `fcntl` locks hold between the programs of this mount, and no
+//!   other mount sees them.
+//! * The set-id bits that a write or truncation takes away are the file system's (`clear_set_id`): the kernel
+//!   says when.
+//! * Nothing is written back late by the kernel: every write arrives here before it returns.
+//!
+//! Caches of the kernel: names and attributes for [`Options::entry_timeout`] and [`Options::attr_timeout`];
+//! a name that is not there is never cached. Contents are close-to-open: an open keeps the pages of a file
+//! only if its times and size are those of the open that filled them, and makes the kernel forget
+//! attributes that are older than what the open found.
+//!
+//! ESTALE is no answer that programs see of a path: the kernel then looks the path up again.
+#![warn(missing_docs)]
+
+mod adapter;
+mod answer;
+mod convert;
+mod killed;
+mod listing;
+mod mounted;
+mod nodes;
+mod options;
+mod serve;
+
+pub use fuse::{Ended, Unmount};
+
+pub use crate::{
+    mounted::{Error, Mounted, run, unmount},
+    options::{OptionError, Options},
+};

@@ -1,0 +1,280 @@
+//! Mounting, and the end of it.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use base::{Attr, Cred, EntryName, FsError};
+use client::FileSystem;
+use fuse::{Capabilities, Ended, InitOptions, MountError, MountOptions, Session, Unmount};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Statx, StatxAttributes, StatxFlags},
+    io::Errno,
+};
+use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
+use wire::DirRef;
+
+use crate::{
+    Options,
+    adapter::{Adapter, Timeouts},
+    serve::serve,
+};
+
+/// Why a file system could not be mounted, unmounted or served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nothing at the mount point, or it cannot be reached.
+    #[error("cannot use the mount point path={}", path.display())]
+    NoMountpoint {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The mount point is a file.
+    #[error("the mount point is not a directory path={}", path.display())]
+    NotDirectory {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Something is mounted there.
+    #[error("something is mounted here already path={}", path.display())]
+    AlreadyMounted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// A mount is there whose process has ended.
+    #[error("a mount that nobody serves any more is here; unmount it first path={}", path.display())]
+    Dead {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Only root mounts and unmounts, or `fusermount3` for others.
+    #[error("not permitted path={}", path.display())]
+    NotPermitted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Files are open there, or a process works there.
+    #[error("the mount is in use path={}", path.display())]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Nothing is mounted there.
+    #[error("nothing is mounted here path={}", path.display())]
+    NotMounted {
+        /// What was to be unmounted.
+        path: PathBuf,
+    },
+    /// The directory to be mounted is not in the file system.
+    #[error("cannot mount the directory subdir={}", subdir.escape_ascii())]
+    Subdir {
+        /// The directory, as [`Options::subdir`] has it.
+        subdir: Vec<u8>,
+        /// Why.
+        #[source]
+        source: client::Error,
+    },
+    /// The kernel or `fusermount3` refused.
+    #[error("cannot mount or unmount")]
+    Mount(#[source] MountError),
+    /// `/dev/fuse` failed.
+    #[error("cannot serve the mount")]
+    Session(#[from] fuse::SessionError),
+}
+
+/// A mounted file system. Dropping it changes nothing: it is served until it is unmounted.
+#[derive(Debug)]
+pub struct Mounted {
+    mountpoint: PathBuf,
+    served: JoinHandle<Result<Ended, fuse::SessionError>>,
+}
+
+/// Mounts `fs` on the directory `mountpoint`, and serves it in local tasks from then on.
+///
+/// `fs` must leave permissions to the kernel (a session with kernel checks).
+///
+/// # Errors
+/// When the mount point or [`Options::subdir`] cannot be used, or the kernel refuses.
+///
+/// # Panics
+/// Outside a `tokio::task::LocalSet`, or on a runtime without IO and time.
+pub async fn run<S: FileSystem + 'static>(
+    fs: S,
+    mountpoint: &Path,
+    options: &Options,
+) -> Result<Mounted, Error> {
+    let root = subdir(&fs, &options.subdir).await?;
+    let (path, kernel) = (mountpoint.to_owned(), mount_options(options));
+    let connection = blocking(move || {
+        check(&path)?;
+        fuse::mount(&kernel, &path).map_err(|error| mount_error(&path, error))
+    })
+    .await?;
+    let session = match Session::start(connection, &init_options(options)).await {
+        Ok(session) => session,
+        Err(error) => {
+            // The first error is the one to tell.
+            drop(unmount(mountpoint, Unmount::Lazy).await);
+            return Err(error.into());
+        }
+    };
+    let timeouts = Timeouts { attr: options.attr_timeout, entry: options.entry_timeout };
+    let adapter = Rc::new(Adapter::new(fs, root, timeouts, session.notifier()));
+    let served = spawn_local(serve(session, adapter));
+    Ok(Mounted { mountpoint: mountpoint.to_owned(), served })
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts; [`Mounted::ended`] then tells when everything is done.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when it is in use and `when` is [`Unmount::WhenIdle`]; it is served as before then.
+    pub async fn unmount(&self, when: Unmount) -> Result<(), Error> {
+        unmount(&self.mountpoint, when).await
+    }
+
+    /// Waits until it was unmounted, by whomever, and until all operations under way are through: also
+    /// those that wait for a server that is away.
+    ///
+    /// # Errors
+    /// When `/dev/fuse` failed.
+    pub async fn ended(self) -> Result<Ended, Error> {
+        match self.served.await {
+            Ok(ended) => Ok(ended?),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// Unmounts what is mounted at `mountpoint`.
+///
+/// # Errors
+/// When nothing is mounted there, it is in use, or the caller may not.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub async fn unmount(mountpoint: &Path, when: Unmount) -> Result<(), Error> {
+    let path = mountpoint.to_owned();
+    // Not on the thread that serves: the kernel may want answers first.
+    blocking(move || fuse::unmount(&path, when).map_err(|error| unmount_error(&path, error))).await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// The directory that becomes the mount's root.
+async fn subdir<S: FileSystem>(fs: &S, path: &[u8]) -> Result<(DirRef, Attr), Error> {
+    let failed = |source: client::Error| Error::Subdir { subdir: path.to_owned(), source };
+    let (mut dir, mut attr) = fs.root();
+    let components = path.split(|byte| *byte == b'/');
+    for component in components.filter(|component| !component.is_empty()) {
+        let name =
+            EntryName::new(component).map_err(|error| failed(FsError::from(error).into()))?;
+        let entry = fs.lookup(&Cred::ROOT, &dir, &name).await.map_err(failed)?;
+        dir = entry.dir.ok_or_else(|| failed(FsError::NotDirectory.into()))?;
+        attr = entry.attr;
+    }
+    Ok((dir, attr))
+}
+
+/// Whether the mount point is a directory that nothing is mounted on.
+fn check(path: &Path) -> Result<(), Error> {
+    let stat = stat(path).map_err(|errno| no_mountpoint(path, errno.into()))?;
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
+        return Err(Error::NotDirectory { path: path.to_owned() });
+    }
+    if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return Err(Error::AlreadyMounted { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// Without asking whoever serves what is mounted there.
+fn stat(path: &Path) -> rustix::io::Result<Statx> {
+    rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)
+}
+
+fn no_mountpoint(path: &Path, source: io::Error) -> Error {
+    let path = path.to_owned();
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOTCONN) => Error::Dead { path },
+        _ => Error::NoMountpoint { path, source },
+    }
+}
+
+fn mount_error(path: &Path, error: MountError) -> Error {
+    match error {
+        MountError::MountPoint { source, .. } => no_mountpoint(path, source),
+        MountError::Kernel { ref source, .. } => {
+            let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+            match errno {
+                Some(Errno::PERM | Errno::ACCESS) => Error::NotPermitted { path: path.to_owned() },
+                _ => Error::Mount(error),
+            }
+        }
+        MountError::OpenDevice(_) | MountError::NoHelper(_) | MountError::Helper(_) => {
+            Error::Mount(error)
+        }
+    }
+}
+
+fn unmount_error(path: &Path, error: MountError) -> Error {
+    let errno = match &error {
+        MountError::Kernel { source, .. } => source.raw_os_error(),
+        MountError::OpenDevice(_)
+        | MountError::MountPoint { .. }
+        | MountError::NoHelper(_)
+        | MountError::Helper(_) => None,
+    };
+    let path = path.to_owned();
+    match errno.map(Errno::from_raw_os_error) {
+        Some(Errno::BUSY) => Error::Busy { path },
+        Some(Errno::INVAL | Errno::NOENT) => Error::NotMounted { path },
+        Some(Errno::PERM | Errno::ACCESS) => Error::NotPermitted { path },
+        _ => Error::Mount(error),
+    }
+}
+
+fn mount_options(options: &Options) -> MountOptions {
+    MountOptions {
+        fsname: options.fsname.clone(),
+        subtype: "pando".to_owned(),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        default_permissions: true,
+        nosuid: !options.suid,
+        nodev: !options.dev,
+        ..MountOptions::default()
+    }
+}
+
+fn init_options(options: &Options) -> InitOptions {
+    let capabilities = Capabilities::ASYNC_READ
+        | Capabilities::ASYNC_DIO
+        | Capabilities::AUTO_INVAL_DATA
+        | Capabilities::CACHE_SYMLINKS
+        | Capabilities::DONT_MASK
+        | Capabilities::DO_READDIRPLUS
+        | Capabilities::READDIRPLUS_AUTO
+        | Capabilities::HANDLE_KILLPRIV_V2
+        | Capabilities::PARALLEL_DIROPS
+        | Capabilities::ABORT_ERROR;
+    InitOptions { capabilities, max_write: options.max_write, ..InitOptions::default() }
+}

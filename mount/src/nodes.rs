@@ -1,0 +1,326 @@
+//! The nodes that the kernel knows: which file or directory each number stands for, and what the kernel
+//! was told of it.
+//!
+//! The adapter calls it; it never asks the file system. A node id is the inode number, but the mount's root
+//! is always 1, so that where its inode number is another one the two change places. An inode number is
+//! never given out twice, so the generation of every node is 0.
+//!
+//! Invariant: a node is here as long as the kernel has look-ups of it that it has not forgotten, and the
+//! root always. The look-ups of an entry are counted where the entry is sent, and nowhere else.
+//!
+//! A file is named by (directory, name, inode number). The name is the one under which this mount met the
+//! file last: a look-up, a new link and a rename bring it up to date. Where another client renames or removes
+//! it, the file system finds the file by its number, or answers ESTALE; the kernel then looks up the path again.
+
+use base::{Attr, EntryName, HashMap, Ino, Time};
+use fuse::{Errno, NodeId};
+use wire::{DirRef, FileRef, NodeRef};
+
+use crate::convert::Failed;
+
+/// All nodes that the kernel knows.
+pub(crate) struct Nodes {
+    root: Ino,
+    table: HashMap<u64, Node>,
+}
+
+struct Node {
+    at: NodeRef,
+    lookups: u64,
+    /// The attributes that the kernel was told last.
+    told: Attr,
+    /// The kernel may still believe `told`; not so after a write, which it knows to have changed them.
+    believed: bool,
+    /// The contents whose pages the kernel may have, as of the open that began to fill its cache.
+    filled: Option<Version>,
+    /// Its last name was removed through this mount.
+    gone: bool,
+    /// It had no `security.capability` when its `ctime` was this.
+    without_capability: Option<Time>,
+}
+
+/// Contents as far as attributes tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    mtime: Time,
+    ctime: Time,
+    size: u64,
+}
+
+impl Version {
+    fn of(attr: &Attr) -> Version {
+        Version { mtime: attr.mtime, ctime: attr.ctime, size: attr.size }
+    }
+}
+
+/// What an open means for what the kernel has cached of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cached {
+    /// Its pages are still right.
+    pub(crate) keep_pages: bool,
+    /// Its attributes are not.
+    pub(crate) outdated: bool,
+}
+
+impl Nodes {
+    /// Only the root.
+    pub(crate) fn new(root: DirRef, attr: Attr) -> Nodes {
+        let mut nodes = Nodes { root: root.ino, table: HashMap::default() };
+        nodes.found(NodeRef::Dir(root), &attr);
+        nodes
+    }
+
+    /// The node id of an inode, known or not.
+    pub(crate) fn id(&self, ino: Ino) -> NodeId {
+        if ino == self.root {
+            NodeId::ROOT
+        } else if ino.0 == NodeId::ROOT.0 {
+            NodeId(self.root.0)
+        } else {
+            NodeId(ino.0)
+        }
+    }
+
+    fn node(&self, id: NodeId) -> Result<&Node, Failed> {
+        self.table.get(&id.0).ok_or_else(|| {
+            tracing::error!(node = id.0, "the kernel asks of a node that it has forgotten");
+            Failed(Errno::IO)
+        })
+    }
+
+    /// How to name a node.
+    pub(crate) fn get(&self, id: NodeId) -> Result<NodeRef, Failed> {
+        Ok(self.node(id)?.at.clone())
+    }
+
+    /// How to name a directory.
+    pub(crate) fn dir(&self, id: NodeId) -> Result<DirRef, Failed> {
+        match &self.node(id)?.at {
+            NodeRef::Dir(dir) => Ok(*dir),
+            NodeRef::File(_) => Err(Failed(Errno::NOTDIR)),
+        }
+    }
+
+    /// How to name anything else.
+    pub(crate) fn file(&self, id: NodeId) -> Result<FileRef, Failed> {
+        match &self.node(id)?.at {
+            NodeRef::File(file) => Ok(file.clone()),
+            NodeRef::Dir(_) => Err(Failed(Errno::ISDIR)),
+        }
+    }
+
+    /// An entry is being sent to the kernel: counts one look-up.
+    pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr) -> NodeId {
+        let id = self.id(attr.ino);
+        let node = self.table.entry(id.0).or_insert_with(|| Node {
+            at: at.clone(),
+            lookups: 0,
+            told: *attr,
+            believed: true,
+            filled: None,
+            gone: false,
+            without_capability: None,
+        });
+        node.at = at;
+        node.lookups += 1;
+        node.gone = false;
+        (node.told, node.believed) = (*attr, true);
+        id
+    }
+
+    /// Attributes are being sent to the kernel.
+    pub(crate) fn told(&mut self, id: NodeId, attr: &Attr) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            (node.told, node.believed) = (*attr, true);
+        }
+    }
+
+    /// The kernel knows that what it was told has changed.
+    pub(crate) fn disbelieved(&mut self, id: NodeId) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.believed = false;
+        }
+    }
+
+    /// A file was opened and has these attributes.
+    pub(crate) fn opened(&mut self, id: NodeId, attr: &Attr) -> Cached {
+        let Some(node) = self.table.get_mut(&id.0) else {
+            return Cached { keep_pages: false, outdated: false };
+        };
+        let now = Version::of(attr);
+        let keep_pages = node.filled == Some(now);
+        node.filled = Some(now);
+        Cached { keep_pages, outdated: node.believed && Version::of(&node.told) != now }
+    }
+
+    /// What this mount has just found under a name, without telling the kernel.
+    pub(crate) fn stands_at(&mut self, ino: Ino, dir: &DirRef, name: &EntryName) {
+        let id = self.id(ino);
+        if let Some(node) = self.table.get_mut(&id.0)
+            && let NodeRef::File(file) = &mut node.at
+        {
+            *file = FileRef { dir: *dir, name: name.clone(), ino };
+        }
+    }
+
+    /// This mount removed the last name of an inode; what it was then, where that is known.
+    pub(crate) fn removed(&mut self, ino: Ino, last: Option<Attr>) {
+        let id = self.id(ino);
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.told = last.unwrap_or(Attr { nlink: 0, ..node.told });
+            node.believed = false;
+            node.gone = true;
+        }
+    }
+
+    /// The last attributes of an inode that has gone, for those who still have it open or work in it.
+    pub(crate) fn epitaph(&self, id: NodeId) -> Option<Attr> {
+        self.table.get(&id.0).filter(|node| node.gone).map(|node| node.told)
+    }
+
+    /// It had no `security.capability` when it was as the kernel was told last.
+    pub(crate) fn has_no_capability(&mut self, id: NodeId) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.without_capability = Some(node.told.ctime);
+        }
+    }
+
+    /// It was given an attribute that may be one.
+    pub(crate) fn may_have_capability(&mut self, id: NodeId) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.without_capability = None;
+        }
+    }
+
+    /// Whether it is known to have no `security.capability`, as far as its attributes are believed.
+    pub(crate) fn lacks_capability(&self, id: NodeId) -> bool {
+        let node = self.table.get(&id.0);
+        node.is_some_and(|node| node.without_capability == Some(node.told.ctime))
+    }
+
+    /// The kernel forgets so many look-ups.
+    pub(crate) fn forget(&mut self, id: NodeId, lookups: u64) {
+        let Some(node) = self.table.get_mut(&id.0) else { return };
+        if node.lookups < lookups {
+            tracing::error!(node = id.0, lookups, "the kernel forgets more than it was told");
+        }
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 && id != NodeId::ROOT {
+            self.table.remove(&id.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{DirId, FileKind};
+
+    fn attr(ino: u64, kind: FileKind) -> Attr {
+        let time = Time::default();
+        Attr {
+            ino: Ino(ino),
+            kind,
+            mode: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        }
+    }
+
+    fn dir(ino: u64) -> DirRef {
+        DirRef { id: DirId(1000 + u128::from(ino)), ino: Ino(ino), home: DirId(1), ticket: 0 }
+    }
+
+    fn name(name: &str) -> EntryName {
+        EntryName::new(name.as_bytes()).unwrap()
+    }
+
+    fn file(ino: u64, at: &str) -> NodeRef {
+        NodeRef::File(FileRef { dir: dir(7), name: name(at), ino: Ino(ino) })
+    }
+
+    fn nodes(root: u64) -> Nodes {
+        Nodes::new(dir(root), attr(root, FileKind::Directory))
+    }
+
+    #[test]
+    fn the_root_is_node_1_whatever_its_number_and_no_other_node_is() {
+        let nodes = nodes(7);
+        assert_eq!(nodes.id(Ino(7)), NodeId::ROOT);
+        assert_eq!(nodes.id(Ino(1)), NodeId(7));
+        assert_eq!(nodes.id(Ino(8)), NodeId(8));
+        assert_eq!(nodes.dir(NodeId::ROOT), Ok(dir(7)));
+    }
+
+    #[test]
+    fn a_node_lives_until_every_look_up_is_forgotten_and_the_root_for_ever() {
+        let mut nodes = nodes(1);
+        let seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen);
+        assert_eq!(nodes.found(file(5, "a"), &seen), id);
+        nodes.forget(id, 1);
+        assert!(nodes.get(id).is_ok());
+        nodes.forget(id, 1);
+        assert_eq!(nodes.get(id), Err(Failed(Errno::IO)));
+        nodes.forget(NodeId::ROOT, 100);
+        assert!(nodes.get(NodeId::ROOT).is_ok());
+    }
+
+    #[test]
+    fn the_name_of_a_file_is_where_it_was_met_last() {
+        let mut nodes = nodes(1);
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
+        nodes.found(file(5, "b"), &attr(5, FileKind::File));
+        assert_eq!(nodes.get(id), Ok(file(5, "b")));
+        nodes.stands_at(Ino(5), &dir(7), &name("c"));
+        assert_eq!(nodes.get(id), Ok(file(5, "c")));
+        nodes.stands_at(Ino(6), &dir(7), &name("nobody asked"));
+        assert_eq!(nodes.table.len(), 2);
+    }
+
+    #[test]
+    fn pages_are_kept_only_from_an_open_of_the_same_contents() {
+        let mut nodes = nodes(1);
+        let mut seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen);
+        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: false });
+        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: true, outdated: false });
+        seen.ctime.nsec += 1;
+        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: true });
+        nodes.told(id, &seen);
+        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: true, outdated: false });
+        seen.size += 1;
+        nodes.disbelieved(id);
+        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: false });
+    }
+
+    #[test]
+    fn a_capability_is_asked_for_again_once_the_inode_has_changed() {
+        let mut nodes = nodes(1);
+        let mut seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen);
+        assert!(!nodes.lacks_capability(id));
+        nodes.has_no_capability(id);
+        assert!(nodes.lacks_capability(id));
+        seen.ctime.nsec += 1;
+        nodes.told(id, &seen);
+        assert!(!nodes.lacks_capability(id));
+    }
+
+    #[test]
+    fn a_removed_inode_leaves_its_last_attributes() {
+        let mut nodes = nodes(1);
+        let id = nodes.found(NodeRef::Dir(dir(5)), &attr(5, FileKind::Directory));
+        assert_eq!(nodes.epitaph(id), None);
+        nodes.removed(Ino(5), None);
+        assert_eq!(nodes.epitaph(id).map(|attr| attr.nlink), Some(0));
+    }
+}
