@@ -1,8 +1,16 @@
 //! The subcommands, one file each.
 
+mod bench;
+mod du;
 mod format;
+mod fsck;
+mod info;
+mod mount;
 mod serve;
+mod status;
 mod token;
+mod umount;
+mod up;
 mod version;
 
 use std::process::ExitCode;
@@ -25,7 +33,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Format(format::Args),
     Serve(serve::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Up(up::Args),
     Token(token::Args),
+    Status(status::Args),
+    Info(info::Args),
+    Du(du::Args),
+    Fsck(fsck::Args),
+    Bench(bench::Args),
     Version(version::Args),
 }
 
@@ -34,7 +50,15 @@ impl Command {
         match self {
             Command::Format(args) => format::run(&args),
             Command::Serve(args) => serve::run(&args),
+            Command::Mount(args) => mount::run(args),
+            Command::Umount(args) => umount::run(&args),
+            Command::Up(args) => up::run(&args),
             Command::Token(args) => token::run(&args),
+            Command::Status(args) => status::run(args),
+            Command::Info(args) => info::run(&args),
+            Command::Du(args) => du::run(&args),
+            Command::Fsck(args) => fsck::run(args),
+            Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),
         }
     }

@@ -20,13 +20,14 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use client::SystemClock;
 use meta::FormatOptions;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use store::{Blocks, BlocksConfig, RocksConfig, RocksEngine};
 use wire::Token;
 
-use crate::system::{SystemClock, SystemRandom, secret};
+use crate::system::{SystemRandom, secret};
 
 /// Version of the layout above; a program opens no other.
 const VERSION: u32 = 1;

@@ -8,10 +8,13 @@
 //! its causes.
 
 mod commands;
+mod connect;
 mod data;
 mod failure;
 mod http;
 mod logging;
+mod mounting;
+mod mounts;
 mod output;
 mod panics;
 mod server;

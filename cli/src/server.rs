@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use client::SystemClock;
 use meta::{Durability, Offload, Server, ServerOptions};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -28,7 +29,7 @@ use crate::{
     data::DataDir,
     failure::usage,
     http, panics,
-    system::{self, SystemClock, SystemRandom},
+    system::{self, SystemRandom},
 };
 
 /// What a file system on a store without bounds says it has, in bytes: a pebibyte.

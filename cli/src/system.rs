@@ -1,25 +1,10 @@
-//! The machine's clock, randomness and limits: what the layers below are handed as arguments.
+//! The machine's randomness, space and limits: what the layers below are handed as arguments.
 
-use std::{
-    path::Path,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::path::Path;
 
-use base::{Clock, Random, Time};
+use base::Random;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// The machine's wall clock.
-pub(crate) struct SystemClock;
-
-impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the clock that others are handed")]
-    fn now(&self) -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let sec = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        Time { sec, nsec: since.subsec_nanos() }
-    }
-}
 
 /// Random numbers of the operating system, fit for secrets, drawn a page at a time.
 #[derive(Default)]

@@ -14,6 +14,9 @@ use crate::{
     output,
 };
 
+/// Shards of a file system, unless told otherwise: enough for dozens of servers later.
+const SHARDS: u16 = 64;
+
 /// Make a file system.
 ///
 /// It leaves the administrator's token in DIR/admin.token, readable by its owner only. A directory that holds
@@ -29,9 +32,9 @@ pub(crate) struct Args {
 
 /// What is chosen once and for all.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Choices {
+struct Choices {
     /// Number of shards: the units in which a file system can later be spread over servers.
-    #[arg(long, default_value_t = 64, value_name = "N",
+    #[arg(long, default_value_t = SHARDS, value_name = "N",
           value_parser = value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     shards: u16,
     /// A name for people [default: that of the data directory].
@@ -59,15 +62,31 @@ enum Locality {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let new = args.choices.to_new(&args.data)?;
-    data::format(&args.data, &new)?;
-    output::print(&format!("formatted {} in {}", new.name, args.data.display()))?;
+    make(&args.data, &args.choices)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a file system in `data` with nothing chosen.
+pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
+    let choices = Choices {
+        shards: SHARDS,
+        name: None,
+        blocks: None,
+        inline_max: INLINE_BYTES_MAX,
+        locality: Locality::Directory,
+    };
+    make(data, &choices)
+}
+
+fn make(data: &path::Path, choices: &Choices) -> anyhow::Result<()> {
+    let new = choices.to_new(data)?;
+    data::format(data, &new)?;
+    output::print(&format!("formatted {} in {}", new.name, data.display()))
 }
 
 impl Choices {
     /// What to make in `data`.
-    pub(crate) fn to_new(&self, data: &path::Path) -> anyhow::Result<New> {
+    fn to_new(&self, data: &path::Path) -> anyhow::Result<New> {
         let own_name = || {
             let data = path::absolute(data).ok()?;
             Some(data.file_name()?.to_string_lossy().into_owned())

@@ -9,10 +9,11 @@ use std::{
 use anyhow::Context as _;
 use base::{Clock as _, Time};
 use clap::Subcommand;
+use client::SystemClock;
 use serde::Serialize;
 use wire::Token;
 
-use crate::{data, output, system::SystemClock};
+use crate::{data, output};
 
 /// Make and read tokens. Nothing is served without a valid one.
 #[derive(Debug, clap::Args)]

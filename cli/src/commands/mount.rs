@@ -1,0 +1,162 @@
+//! `pando mount`: put a file system into the tree of this machine.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufRead as _, BufReader, Write as _},
+    os::fd::OwnedFd,
+    path::{self, Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+use tokio::task::LocalSet;
+
+use crate::{
+    connect::{self, Servers, TokenArgs},
+    failure, mounting, output,
+    signals::Stop,
+};
+
+/// The beginning of the line that says that the mount works.
+const READY: &str = "mounted at ";
+
+/// Mount a file system.
+///
+/// Returns when the mount works, and leaves a process behind that serves it until `pando umount`, SIGINT or
+/// SIGTERM. While the servers are away, whoever uses the mount waits for them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Servers of the file system.
+    #[arg(value_name = "HOST:PORT[,HOST:PORT...]", value_parser = connect::servers)]
+    servers: Servers,
+    /// An empty directory.
+    mountpoint: PathBuf,
+    #[command(flatten)]
+    token: TokenArgs,
+    #[command(flatten)]
+    options: MountArgs,
+    /// Serve the mount in this process.
+    #[arg(long)]
+    foreground: bool,
+    /// Append the log to this file once the mount works [default: stderr with --foreground, else none].
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// This is the process that is left behind.
+    #[arg(long, hide = true)]
+    daemon: bool,
+}
+
+/// Options of a mount, for `mount` and `up`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MountArgs {
+    /// Mount options, separated by commas: ro (change nothing), allow_other (let other users in), dev (devices can
+    /// be opened), suid (set-id bits have effect), subdir=/PATH (mount only this directory), attr_timeout=S and
+    /// entry_timeout=S (seconds for which attributes and names may be out of date: 1 unless given, 0 asks the
+    /// server each time), and rw, nodev, nosuid, which undo.
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
+    options: Vec<String>,
+}
+
+fn options(text: &str) -> Result<String, String> {
+    mount::Options::default().set(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+impl MountArgs {
+    /// The options as given, on top of `options`.
+    pub(crate) fn on_top_of(&self, mut options: mount::Options) -> anyhow::Result<mount::Options> {
+        for list in &self.options {
+            options.set(list)?;
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.foreground || args.daemon { serve(args) } else { leave_behind(&args) }
+}
+
+/// Serves the mount until its end.
+fn serve(args: Args) -> anyhow::Result<ExitCode> {
+    if args.daemon {
+        rustix::process::setsid().context("cannot begin a session")?;
+    }
+    let mountpoint = path::absolute(&args.mountpoint)?;
+    let log = args.log.as_deref().map(open_log).transpose()?;
+    let purpose = format!("mounted at {}", mountpoint.display());
+    let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
+    config.kernel_checks = true;
+    let fsname = format!("pando:{}", args.servers.0.join(","));
+    let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
+    crate::system::raise_open_files();
+
+    let runtime = connect::runtime()?;
+    LocalSet::new().block_on(&runtime, async {
+        let mut stop = Stop::listen()?;
+        mounting::clear_dead(&mountpoint).await?;
+        let client = tokio::select! {
+            client = connect::connect(config) => client?,
+            () = stop.asked() => bail!("interrupted"),
+        };
+        let mounting = mounting::start(client, &mountpoint, &options).await?;
+        output::print(&ready(&mountpoint))?;
+        leave_terminal(args.daemon, log)?;
+        mounting.serve(&mut stop, std::future::pending()).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The line that says that a mount works.
+pub(crate) fn ready(mountpoint: &Path) -> String {
+    format!("{READY}{}", mountpoint.display())
+}
+
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.with_context(|| format!("cannot open the log {}", path.display()))
+}
+
+/// From now on the log goes where it was asked for; and nothing of who started a daemon is held by it.
+fn leave_terminal(daemon: bool, log: Option<File>) -> anyhow::Result<()> {
+    let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from);
+    if let Some(log) = log {
+        rustix::stdio::dup2_stderr(&log)?;
+    } else if daemon {
+        rustix::stdio::dup2_stderr(null()?)?;
+    }
+    if daemon {
+        rustix::stdio::dup2_stdout(null()?)?;
+        std::env::set_current_dir("/")?;
+    }
+    Ok(())
+}
+
+/// Starts the process that will serve the mount, and waits until it works or has failed.
+fn leave_behind(args: &Args) -> anyhow::Result<ExitCode> {
+    let (said, say) = std::io::pipe()?;
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    // With our own arguments: what they mean does not depend on the process.
+    command.args(std::env::args_os().skip(1)).arg("--daemon");
+    command.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
+    let mut child = command.spawn().context("cannot start the mount's process")?;
+    // It holds our end of the pipe.
+    drop(command);
+    let mut works = false;
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        works |= line.starts_with(READY);
+        if line.starts_with(READY) {
+            output::print(&line)?;
+        } else {
+            // The log, and the error. With no stderr there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+    if works {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait()?;
+    if status.code().is_none() {
+        bail!("the process of the mount at {} was killed", args.mountpoint.display());
+    }
+    Ok(failure::failed())
+}

@@ -1,0 +1,127 @@
+//! `pando status`: what a server is doing.
+
+use std::{process::ExitCode, time::Duration};
+
+use serde::Serialize;
+
+use crate::{
+    connect::{self, Servers, TokenArgs},
+    output,
+};
+
+/// Print what a server is doing: file system, sessions, counters. Needs the administrator's token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server.
+    #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
+    server: Servers,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = connect::config(args.server.0, args.token.read()?, "pando status");
+    let status = connect::runtime()?.block_on(async {
+        let client = connect::connect(config).await?;
+        let status = connect::for_administrators(client.status().await)?;
+        client.close().await?;
+        anyhow::Ok(Status::from(status))
+    })?;
+    if args.json {
+        output::print_json(&status)?;
+    } else {
+        output::print(&status.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Status {
+    name: String,
+    uuid: String,
+    version: String,
+    uptime_seconds: u64,
+    shards: u16,
+    durability: String,
+    commit_interval_ms: u64,
+    blocks: String,
+    files: u64,
+    store_bytes: u64,
+    store_records: u64,
+    sessions: Vec<Session>,
+    counters: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Session {
+    session: String,
+    client: String,
+    idle_seconds: u64,
+    open_files: u64,
+}
+
+impl From<wire::Status> for Status {
+    fn from(status: wire::Status) -> Status {
+        let session = |session: wire::SessionStatus| Session {
+            session: session.session.to_string(),
+            client: session.client,
+            idle_seconds: session.idle_seconds,
+            open_files: session.open_files,
+        };
+        Status {
+            name: status.name,
+            uuid: format!("{:032x}", status.uuid),
+            version: status.version,
+            uptime_seconds: status.uptime_seconds,
+            shards: status.shards,
+            durability: status.durability,
+            commit_interval_ms: status.commit_interval_ms,
+            blocks: status.blocks,
+            files: status.files,
+            store_bytes: status.store_bytes,
+            store_records: status.store_records,
+            sessions: status.sessions.into_iter().map(session).collect(),
+            counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
+        }
+    }
+}
+
+impl Status {
+    fn to_text(&self) -> String {
+        let uptime = humantime::format_duration(Duration::from_secs(self.uptime_seconds));
+        let interval = self.commit_interval_ms;
+        let mut text = output::rows(&[
+            ("name", self.name.clone()),
+            ("unique id", self.uuid.clone()),
+            ("version", self.version.clone()),
+            ("up for", uptime.to_string()),
+            ("shards", self.shards.to_string()),
+            ("durability", format!("{}, commit interval {interval} ms", self.durability)),
+            ("blocks", self.blocks.clone()),
+            ("files", format!("about {}", self.files)),
+            (
+                "metadata",
+                format!(
+                    "{}, about {} records",
+                    output::bytes(self.store_bytes),
+                    self.store_records
+                ),
+            ),
+            ("sessions", self.sessions.len().to_string()),
+        ]);
+        for Session { client, idle_seconds, open_files, .. } in &self.sessions {
+            text += &format!("  {client}: {open_files} open files, silent for {idle_seconds} s\n");
+        }
+        let counted = self.counters.iter().filter(|(_, value)| value.as_u64() != Some(0));
+        let counted: Vec<_> =
+            counted.map(|(name, value)| (name.as_str(), value.to_string())).collect();
+        text + "since the start\n" + &indent(&output::rows(&counted))
+    }
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}

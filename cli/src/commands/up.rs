@@ -1,0 +1,84 @@
+//! `pando up`: a whole file system in one process, for one machine.
+
+use std::{
+    fs,
+    path::{self, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use tokio::task::LocalSet;
+use wire::Token;
+
+use super::{
+    format, mount,
+    serve::{self, ServeArgs},
+};
+use crate::{
+    connect,
+    data::{self, DataDir},
+    mounting, output,
+    server::{self, Running},
+    signals::Stop,
+};
+
+/// Serve the file system in a data directory and mount it, until SIGINT, SIGTERM or `pando umount`.
+///
+/// A directory that is missing or empty is formatted first, with what `pando format` takes by default. The mount
+/// point is made if it is missing; what a crash left mounted there is unmounted. Where a default port is
+/// taken, a free one is used: the addresses are printed, and written to DIR/address, a line each.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The data directory.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where to mount it. When root does, all users are let in.
+    #[arg(long, value_name = "MOUNTPOINT")]
+    mount: PathBuf,
+    #[command(flatten)]
+    options: mount::MountArgs,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = connect::runtime()?;
+    LocalSet::new().block_on(&runtime, async {
+        let mut stop = Stop::listen()?;
+        let mountpoint = path::absolute(&args.mount)?;
+        mounting::clear_dead(&mountpoint).await?;
+        fs::create_dir_all(&mountpoint)
+            .with_context(|| format!("cannot make {}", mountpoint.display()))?;
+        if !data::is_formatted(&args.data) {
+            format::by_default(&args.data)?;
+        }
+        let running = server::start(DataDir::open(&args.data)?, &args.serve.options(true))?;
+        let served = serve_mount(args, &mountpoint, &running, &mut stop).await;
+        let stopped = running.stop();
+        served.and(stopped)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Mounts what `running` serves; returns when both should end.
+async fn serve_mount(
+    args: &Args,
+    mountpoint: &path::Path,
+    running: &Running,
+    stop: &mut Stop,
+) -> anyhow::Result<()> {
+    let options = args.options.on_top_of(::mount::Options {
+        allow_other: rustix::process::geteuid().is_root(),
+        fsname: format!("pando:{}", running.address),
+        ..::mount::Options::default()
+    })?;
+    let token = Token::administrator().sign(&data::signing_key(&args.data)?);
+    let purpose = format!("mounted at {}", mountpoint.display());
+    let mut config = connect::config(vec![running.address.to_string()], token, &purpose);
+    config.kernel_checks = true;
+    let client = connect::connect(config).await?;
+    let mounting = mounting::start(client, mountpoint, &options).await?;
+    serve::announce(running)?;
+    output::print(&mount::ready(mountpoint))?;
+    mounting.serve(stop, running.failed()).await
+}

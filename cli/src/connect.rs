@@ -1,0 +1,106 @@
+//! Reaching a server: which one, with which token, and how long to wait for it.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use client::{Client, Config};
+
+use crate::{data, failure::usage};
+
+/// A server that does not answer for so long is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The option that names a token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TokenArgs {
+    /// The file that holds the token [default: ~/.config/pando/token].
+    #[arg(long, env = "PANDO_TOKEN_FILE", value_name = "FILE")]
+    token: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// The token, as text.
+    pub(crate) fn read(&self) -> anyhow::Result<String> {
+        if let Some(file) = &self.token {
+            return data::read_token(file);
+        }
+        let none =
+            "no token: give --token FILE, set PANDO_TOKEN_FILE, or put it in ~/.config/pando/token";
+        let home = std::env::var_os("HOME").ok_or_else(|| anyhow!(none))?;
+        let file = PathBuf::from(home).join(".config/pando/token");
+        if !file.exists() {
+            return Err(anyhow!(none));
+        }
+        data::read_token(&file)
+    }
+}
+
+/// The addresses of `HOST:PORT[,HOST:PORT...]`; for clap.
+pub(crate) fn servers(text: &str) -> Result<Servers, String> {
+    let address = |address: &str| match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(address.to_owned())
+        }
+        Some(_) | None => Err(format!("{address:?} is not HOST:PORT")),
+    };
+    text.split(',').map(address).collect::<Result<_, _>>().map(Servers)
+}
+
+/// Servers of one file system.
+#[derive(Debug, Clone)]
+pub(crate) struct Servers(pub(crate) Vec<String>);
+
+/// How to reach a server; `purpose` is shown with the session.
+pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Config {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut config = Config::new(servers, token);
+    config.client_name = format!("{host} pid {} {purpose}", std::process::id());
+    config
+}
+
+/// Opens a session.
+pub(crate) async fn connect(config: Config) -> anyhow::Result<Client> {
+    let servers = config.addresses.join(",");
+    match tokio::time::timeout(CONNECT_TIMEOUT, Box::pin(Client::connect(config))).await {
+        Ok(connected) => connected.with_context(|| format!("cannot open a session at {servers}")),
+        Err(_) => {
+            Err(anyhow!("no server answers at {servers} after {} s", CONNECT_TIMEOUT.as_secs()))
+        }
+    }
+}
+
+/// A runtime for a command that talks to a server.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .build()
+        .context("cannot start a runtime")
+}
+
+/// What only administrators may ask: the error says so in words.
+pub(crate) fn for_administrators<T>(answer: client::Result<T>) -> anyhow::Result<T> {
+    match answer {
+        Err(client::Error::Fs(base::FsError::NotPermitted)) => {
+            Err(anyhow!("only an administrator's token may ask this"))
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// A directory of this machine, or servers: what `bench` takes.
+pub(crate) enum Place {
+    Servers(Vec<String>),
+    Directory(PathBuf),
+}
+
+/// Tells the two apart: what exists as a directory is one.
+pub(crate) fn place(text: &str) -> anyhow::Result<Place> {
+    if std::path::Path::new(text).is_dir() {
+        return Ok(Place::Directory(PathBuf::from(text)));
+    }
+    match servers(text) {
+        Ok(Servers(servers)) => Ok(Place::Servers(servers)),
+        Err(_) => Err(usage(format!("{text} is neither a directory nor HOST:PORT"))),
+    }
+}

@@ -1,0 +1,196 @@
+//! The mounts of this machine: which are ours, which of them are dead, and which process serves them.
+//!
+//! The kernel's table says what is mounted where. Which process serves a mount it does not say, so the process
+//! that mounts keeps a file under `/run/pando`, or the user's own runtime folder, named by the device
+//! number of the mount and locked for as long as the process lives. Whoever unmounts waits for the lock.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, ensure};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
+/// The type that the kernel's table shows.
+const TYPE: &str = "fuse.pando";
+
+/// One of our mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) path: PathBuf,
+    /// `MAJOR:MINOR`.
+    device: String,
+    /// Who mounted it.
+    user: u32,
+}
+
+/// Our mount at exactly this path: the one on top, when there are several.
+pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Mount>> {
+    let path = resolve(path);
+    let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
+    Ok(parse(&table).into_iter().rfind(|mount| mount.path == path))
+}
+
+/// The path as the mount table has it. The mount itself may be dead, so only what is above it is looked at.
+fn resolve(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            parent.canonicalize().map_or_else(|_| absolute.clone(), |parent| parent.join(name))
+        }
+        // The root, or a path that ends in `..`.
+        _ => absolute.canonicalize().unwrap_or(absolute),
+    }
+}
+
+fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let text = String::from_utf8_lossy(line);
+    let (mount, source) = text.split_once(" - ")?;
+    let mut source = source.split(' ');
+    if source.next()? != TYPE {
+        return None;
+    }
+    let options = source.nth(1).unwrap_or_default();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    let device = mount.split(' ').nth(2)?.to_owned();
+    // From the bytes: a path need not be UTF-8.
+    let path = unescape(line.split(|byte| *byte == b' ').nth(4)?);
+    Some(Mount { path, device, user: user.unwrap_or(0) })
+}
+
+/// Undoes the octal escapes of the kernel.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let escaped = (*byte == b'\\').then(|| text.get(at + 1..at + 4)).flatten();
+        let escaped = escaped.and_then(|digits| std::str::from_utf8(digits).ok());
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                at += 4;
+            }
+            None => {
+                bytes.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+impl Mount {
+    /// Whether nobody serves it any more: an earlier process was killed.
+    pub(crate) fn is_dead(&self) -> bool {
+        match rustix::fs::statfs(&self.path) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => true,
+            Ok(_) | Err(_) => false,
+        }
+    }
+
+    /// The process that serves it, if it said so and lives; must be found before unmounting.
+    pub(crate) fn keeper(&self) -> Option<Keeper> {
+        let file = folder(self.user).join(&self.device);
+        let file = File::open(file).ok()?;
+        // If we get the lock, nobody is there.
+        let alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+        alive.then_some(Keeper(file))
+    }
+}
+
+/// A process that serves a mount, seen by another.
+pub(crate) struct Keeper(File);
+
+impl Keeper {
+    /// Returns when the process has ended.
+    pub(crate) fn wait(self) -> anyhow::Result<()> {
+        loop {
+            match flock(&self.0, FlockOperation::LockShared) {
+                Err(Errno::INTR) => {}
+                locked => return locked.context("cannot wait for the mount's process"),
+            }
+        }
+    }
+}
+
+/// Says that this process serves a mount, for as long as this lives.
+pub(crate) struct Kept {
+    file: PathBuf,
+    _lock: File,
+}
+
+/// Says that this process serves the mount at `path`.
+pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
+    let mount = find(path)?.with_context(|| format!("{} is not mounted", path.display()))?;
+    let user = rustix::process::geteuid().as_raw();
+    let folder = folder(user);
+    let context = || format!("cannot use {}", folder.display());
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(context);
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let found = fs::symlink_metadata(&folder).with_context(context)?;
+    ensure!(found.is_dir() && found.uid() == user, "{} is somebody else's", folder.display());
+    let file = folder.join(&mount.device);
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&file);
+    let lock = lock.with_context(context)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(context)?;
+    Ok(Kept { file, _lock: lock })
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // The lock says it all; a file that is left is used again.
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// Where the processes of a user keep their files.
+fn folder(user: u32) -> PathBuf {
+    let run =
+        if user == 0 { PathBuf::from("/run") } else { PathBuf::from(format!("/run/user/{user}")) };
+    if run.is_dir() { run.join("pando") } else { PathBuf::from(format!("/tmp/pando-{user}")) }
+}
+
+/// What goes in front of messages: the path as people can read it.
+pub(crate) fn shown(path: &Path) -> String {
+    String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_mounts_are_found_with_their_true_paths() {
+        let table =
+            b"36 35 0:31 / /tmp/a\\040b rw,nosuid - fuse.pando pando rw,user_id=7,group_id=0\n\
+                      37 35 0:32 / /tmp/c rw shared:1 - tmpfs tmpfs rw\n\
+                      38 35 0:33 / /tmp/\xff rw - fuse.pando pando rw\n";
+        let found = parse(table);
+        assert_eq!(found.len(), 2);
+        let first = Mount { path: "/tmp/a b".into(), device: "0:31".to_owned(), user: 7 };
+        assert_eq!(found[0], first);
+        assert_eq!(found[1].path.as_os_str().as_bytes(), b"/tmp/\xff");
+    }
+
+    #[test]
+    fn the_kernels_escapes_are_undone() {
+        assert_eq!(unescape(b"/a\\040\\134b\\"), PathBuf::from("/a \\b\\"));
+    }
+}
