@@ -1,6 +1,10 @@
 //! What `stat` shows, and what `chmod`, `chown`, `utimensat` and `truncate` change.
 
-use crate::{codec, id::Ino};
+use crate::{
+    codec,
+    codec::{Decode, DecodeError, Element, Encode, Reader},
+    id::Ino,
+};
 
 /// Permission bits and the three special bits of a mode.
 pub const MODE_BITS: u32 = 0o7777;
@@ -65,14 +69,32 @@ impl FileKind {
     }
 }
 
-codec! {
-    /// A point in time, since the Unix epoch.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
-    pub struct Time {
-        /// Whole seconds; negative before 1970.
-        pub sec: i64,
-        /// The rest, 0 to 999,999,999 nanoseconds.
-        pub nsec: u32,
+/// A point in time, since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct Time {
+    /// Whole seconds; negative before 1970.
+    pub sec: i64,
+    /// The rest, 0 to 999,999,999 nanoseconds.
+    pub nsec: u32,
+}
+
+impl Element for Time {}
+
+impl Encode for Time {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.sec.encode(out);
+        self.nsec.encode(out);
+    }
+}
+
+impl Decode for Time {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (sec, nsec) = <(i64, u32)>::decode(input)?;
+        if nsec < 1_000_000_000 {
+            Ok(Time { sec, nsec })
+        } else {
+            Err(DecodeError::Invalid("time"))
+        }
     }
 }
 
@@ -180,6 +202,14 @@ mod tests {
             assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o644), Some(kind));
         }
         assert_eq!(FileKind::from_mode(0o644), None);
+    }
+
+    #[test]
+    fn a_time_of_more_nanoseconds_than_a_second_has_is_no_time() {
+        let time = Time { sec: 1, nsec: 999_999_999 };
+        assert_eq!(Time::from_bytes(&time.to_vec().into()), Ok(time));
+        let wrong = Time { nsec: 1_000_000_000, ..time };
+        assert!(Time::from_bytes(&wrong.to_vec().into()).is_err());
     }
 
     #[test]

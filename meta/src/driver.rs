@@ -77,7 +77,7 @@ fn in_session(
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, .. } = incoming;
-    if let Err(fault) = admit(shared, session, header, request, now) {
+    if let Err(fault) = admit(session, header, request, now) {
         return finish(shared, incoming, reply, Err(fault));
     }
     if let Some(future) = data::task(shared, session, incoming, reply) {
@@ -102,7 +102,7 @@ fn in_session(
             Err(fault) => return finish(shared, incoming, reply, Err(fault)),
         }
     }
-    if let Err(fault) = is_current(shared, header) {
+    if let Err(fault) = is_current(shared, header, request) {
         if numbered {
             session.not_executed(header.seq);
         }
@@ -164,16 +164,10 @@ fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, rep
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
 
 /// Whether the request may be executed at all.
-fn admit(
-    shared: &Shared,
-    session: &Session,
-    header: &RequestHeader,
-    request: &Request,
-    now: Time,
-) -> Result<()> {
+fn admit(session: &Session, header: &RequestHeader, request: &Request, now: Time) -> Result<()> {
     session.heard();
     let mutates = request.mutates();
-    session.admit(&header.cred, mutates, now)?;
+    session.admit(request.acts().then_some(&header.cred), mutates, now)?;
     if mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));
     }
@@ -187,7 +181,10 @@ fn admit(
 
 /// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
 /// request that was executed is answered with its result, however old what it stood on is by now.
-fn is_current(shared: &Shared, header: &RequestHeader) -> Result<()> {
+fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
+    if !request.acts() {
+        return Ok(());
+    }
     if header.epoch < shared.map.epoch {
         return Err(Fault::Retry(Retry::Moved(shared.map.clone())));
     }

@@ -189,12 +189,17 @@ impl Core {
             while connection.buffered() > BUFFERED_BYTES_MAX && !connection.closed.get() {
                 connection.drained.notified().await;
             }
-            let introduced = connection.session().is_some();
-            let filled = if introduced {
-                fill(&mut read, &mut buffer).await
-            } else {
-                let read = fill(&mut read, &mut buffer);
-                tokio::time::timeout(HELLO_TIMEOUT, read).await.unwrap_or(false)
+            let filled = loop {
+                if connection.session().is_some() {
+                    break fill(&mut read, &mut buffer).await;
+                }
+                let filling = fill(&mut read, &mut buffer);
+                match tokio::time::timeout(HELLO_TIMEOUT, filling).await {
+                    Ok(filled) => break filled,
+                    // The Hello may have been read, and executed since.
+                    Err(_) if connection.session().is_some() => {}
+                    Err(_) => break false,
+                }
             };
             if !filled {
                 return Ok(());

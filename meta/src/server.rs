@@ -169,7 +169,7 @@ impl Server {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
         let inos = InoCounters::reserve(engine.as_ref(), config.shards, bugs)?;
-        let sessions = load_sessions(engine.as_ref())?;
+        let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
@@ -331,7 +331,10 @@ impl Shared {
     }
 }
 
-fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
+fn load_sessions(
+    engine: &dyn Engine,
+    signing_key: &[u8],
+) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
     let mut sessions = HashMap::default();
     let prefix = key::kind(ShardId(0), b'S');
     let mut damaged = None;
@@ -340,7 +343,8 @@ fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>
         SessionRecord::from_record(&Bytes::copy_from_slice(value)),
     ) {
         (Some(id), Ok(record)) => {
-            sessions.insert(id, Arc::new(Session::new(id, record.secret, record.client)));
+            let session = Session::new(signing_key, id, record.secret, record.client);
+            sessions.insert(id, Arc::new(session));
             ControlFlow::Continue(())
         }
         (None, _) => {

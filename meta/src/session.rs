@@ -28,6 +28,8 @@ struct State {
     /// The token of the latest Hello; `None` after a restart, until the client is back.
     rights: Option<Rights>,
     heard: tokio::time::Instant,
+    /// The answers of before the restart were taken in.
+    restored: bool,
     answers: Answers,
 }
 
@@ -65,13 +67,14 @@ pub(crate) enum Seen {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
+    pub(crate) fn new(signing_key: &[u8], id: SessionId, secret: u64, client: String) -> Session {
         let state = State {
             rights: None,
+            restored: false,
             heard: tokio::time::Instant::now(),
             answers: Answers { first: 1, slots: VecDeque::new() },
         };
-        let key = HashKey { k0: secret, k1: id.0 };
+        let key = ticket_key(signing_key, id, secret);
         Session { id, secret, client, key, state: Mutex::new(state) }
     }
 
@@ -102,14 +105,14 @@ impl Session {
         self.state.lock().heard.elapsed()
     }
 
-    /// Whether the session may do this now, as `cred`.
-    pub(crate) fn admit(&self, cred: &Cred, mutates: bool, now: Time) -> Result<()> {
+    /// Whether the session may do this now, and as this user if it acts as one.
+    pub(crate) fn admit(&self, acts_as: Option<&Cred>, mutates: bool, now: Time) -> Result<()> {
         let state = self.state.lock();
         let rights = state.rights.as_ref().ok_or(Fault::Retry(wire::Retry::NoSession))?;
         if rights.token.expired(now) {
             return Err(Fault::Refused(wire::TokenError::Expired.to_string()));
         }
-        rights.token.may_act_as(cred)?;
+        acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred))?;
         if mutates && rights.token.read_only {
             return Err(FsError::ReadOnly.into());
         }
@@ -169,10 +172,16 @@ impl Session {
     }
 
     /// Takes in the answers that were stored before a restart.
+    ///
+    /// Race: two connections may come back at the same time; the second one finds it done, and what was
+    /// answered since must stay.
     pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>) {
         stored.sort_unstable_by_key(|(seq, _)| *seq);
-        let Some((newest, _)) = stored.last() else { return };
         let mut state = self.state.lock();
+        if std::mem::replace(&mut state.restored, true) {
+            return;
+        }
+        let Some((newest, _)) = stored.last() else { return };
         state.answers.first = (newest.0 + 1).saturating_sub(REQUESTS_IN_FLIGHT_MAX).max(1);
         for (seq, answer) in stored {
             if let Some(slot) = state.answers.slot(seq.0) {
@@ -180,6 +189,25 @@ impl Session {
             }
         }
     }
+}
+
+/// The key of a session's tickets. The client knows its id and its secret, so the server adds its own.
+fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64) -> HashKey {
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let words: Vec<u64> = signing_key.chunks(8).map(word).collect();
+    let server = HashKey {
+        k0: words.first().copied().unwrap_or_default(),
+        k1: words.get(1).copied().unwrap_or_default(),
+    };
+    let half = |which: u64| {
+        let parts = [&[u64::from_le_bytes(*b"tickets "), which, id.0, secret], &words[..]].concat();
+        server.mac(&parts)
+    };
+    HashKey { k0: half(0), k1: half(1) }
 }
 
 impl Answers {
@@ -223,7 +251,7 @@ mod tests {
     use super::*;
 
     fn session() -> Session {
-        Session::new(SessionId(1), 2, "test".into())
+        Session::new(b"signing key", SessionId(1), 2, "test".into())
     }
 
     fn begin(session: &Session, seq: u64, unanswered: u64) -> Seen {
@@ -255,5 +283,26 @@ mod tests {
         session.restore(vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())]);
         assert!(matches!(begin(&session, 9, 7), Seen::Answered(answer) if answer == "nine"));
         assert!(matches!(begin(&session, 8, 7), Seen::New));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_restored_once() {
+        let session = session();
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))]);
+        assert!(matches!(begin(&session, 10, 10), Seen::New));
+        session.answered(Seq(10), Bytes::from_static(b"ten"));
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))]);
+        assert!(matches!(begin(&session, 10, 10), Seen::Answered(answer) if answer == "ten"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_cannot_make_its_own_tickets() {
+        let session = session();
+        let guess = HashKey { k0: session.secret, k1: session.id.0 };
+        assert_ne!(session.ticket(&[1, 2]), guess.mac(&[1, 2]));
+        let elsewhere = Session::new(b"another key", session.id, session.secret, String::new());
+        assert_ne!(session.ticket(&[1, 2]), elsewhere.ticket(&[1, 2]));
+        let again = Session::new(b"signing key", session.id, session.secret, String::new());
+        assert_eq!(session.ticket(&[1, 2]), again.ticket(&[1, 2]), "tickets survive a restart");
     }
 }

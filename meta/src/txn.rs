@@ -183,6 +183,11 @@ impl<'a> Txn<'a> {
         self.caller.session.is_some_and(Session::checks_permissions)
     }
 
+    /// Whether what the caller writes may not keep its set-id bits. Where the kernel checks, the client says it.
+    pub(crate) fn loses_set_id(&self) -> bool {
+        self.checks() && !self.caller.cred.is_root()
+    }
+
     /// The ticket that lets this session use what it was shown.
     pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
         match self.caller.session {

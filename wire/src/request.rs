@@ -198,6 +198,47 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Whether it does something in the tree as somebody. All others are about the session or the server:
+    /// whose they are and by which map they were sent does not matter.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        match self {
+            Request::Hello(_)
+            | Request::Ping
+            | Request::Bye
+            | Request::Claim(_)
+            | Request::Statfs
+            | Request::Sync
+            | Request::Release(_)
+            | Request::BlockPut(_)
+            | Request::BlockGet(_)
+            | Request::Status
+            | Request::FsckStart(_)
+            | Request::FsckPoll(_) => false,
+            Request::Lookup(_)
+            | Request::Walk(_)
+            | Request::Getattr(_)
+            | Request::Setattr(_)
+            | Request::Create(_)
+            | Request::Mkdir(_)
+            | Request::Symlink(_)
+            | Request::Link(_)
+            | Request::Unlink(_)
+            | Request::Rmdir(_)
+            | Request::Rename(_)
+            | Request::Readdir(_)
+            | Request::Open(_)
+            | Request::Write(_)
+            | Request::BlockMap(_)
+            | Request::Setxattr(_)
+            | Request::Xattrs(_)
+            | Request::Removexattr(_)
+            | Request::Info(_) => true,
+        }
+    }
+}
+
 codec! {
     /// Every answer that is a success.
     #[derive(Debug, Clone, PartialEq, Eq)]

@@ -85,7 +85,8 @@ fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {
             break id;
         }
     };
-    Arc::new(Session::new(id, shared.random.next(), hello.client.clone()))
+    let signing_key = &shared.config.signing_key;
+    Arc::new(Session::new(signing_key, id, shared.random.next(), hello.client.clone()))
 }
 
 /// The directory that a token makes the root.

@@ -161,7 +161,8 @@ fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
     }
     let changes_owner = set.uid.is_some() || set.gid.is_some();
     let is_directory = old.kind == FileKind::Directory;
-    if !is_directory && (set.clear_set_id || (changes_owner && set.mode.is_none())) {
+    let cuts = set.size.is_some() && txn.loses_set_id();
+    if !is_directory && (set.clear_set_id || cuts || (changes_owner && set.mode.is_none())) {
         mode = without_set_id(mode);
     }
     mode

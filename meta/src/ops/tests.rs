@@ -1,8 +1,10 @@
 //! The operations as their clients see them: each test shows one rule, over a connection.
 
+mod access;
 mod client;
 mod cost;
 mod link;
 mod names;
 mod rename;
+mod sessions;
 mod world;

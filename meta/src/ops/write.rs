@@ -19,7 +19,9 @@ use crate::{
     compact,
     error::{Fault, Result},
     reclaim::Garbage,
-    record::{ChunkRecord, Contents, Inode, Record as _, Times, chunk::is_sound, inode::blocks_of, key},
+    record::{
+        ChunkRecord, Contents, Inode, Record as _, Times, chunk::is_sound, inode::blocks_of, key,
+    },
     txn::Txn,
 };
 
@@ -44,7 +46,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     }
     inode.size = end;
     note_time(&mut inode.times, req.at, txn.now);
-    if req.clear_set_id {
+    if req.clear_set_id || txn.loses_set_id() {
         inode.clear_set_id();
     }
     txn.put_inode(&file);

@@ -148,6 +148,13 @@ impl Client {
         self.welcome.session == before
     }
 
+    /// Whether a server that halted says so to a new connection.
+    pub(super) async fn resume_is_halted(&mut self, world: &mut World) -> bool {
+        self.stream = Client::greet(world).await;
+        self.inbox.clear();
+        self.ask(Request::Ping).await == Answer::Halted
+    }
+
     /// Sends a request in the next number, if it needs one.
     pub(super) async fn ask(&mut self, request: Request) -> Answer {
         let mut seq = Seq(0);

@@ -267,6 +267,11 @@ impl Counting {
     pub(super) fn break_down(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
+
+    /// Ends it.
+    pub(super) fn repair(&self) {
+        self.broken.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Engine for Counting {
