@@ -156,6 +156,7 @@ struct Slot {
     stand: u64,
     /// Zero: no number, or none yet.
     seq: Seq,
+    /// The session in which the call began, or took its number.
     life: u64,
     attempts: u32,
     /// An attempt was sent whose answer never came: it may have happened.
@@ -363,6 +364,7 @@ impl Inner {
             slot.home = home;
             slot.stand = stand;
             slot.arrival = arrival;
+            slot.life = self.life;
             return Key { index, generation: slot.generation };
         }
         let index = u32::try_from(self.slots.len()).ok().filter(|index| index >> INDEX_BITS == 0);
@@ -422,11 +424,13 @@ impl Inner {
         let up = matches!(self.link, Link::Up);
         let slot = self.held(key);
         slot.state = State::Queued;
-        if slot.seq != Seq(0) && slot.life != life {
-            if slot.unsure {
+        if slot.life != life {
+            let may_have_happened = slot.seq != Seq(0) && slot.unsure;
+            if may_have_happened || of_open_file(&slot.request) {
                 return slot.fail(Error::SessionLost);
             }
             slot.seq = Seq(0);
+            slot.life = life;
         }
         if let Some(error) = ended {
             return slot.fail(error);
@@ -440,7 +444,6 @@ impl Inner {
 
     /// Encodes a call's request, unless the window is full.
     fn send(&mut self, key: Key, counters: &Counters) -> Option<Waker> {
-        let life = self.life;
         let slot = &mut self.slots[key.index as usize];
         if slot.seq == Seq(0) && slot.request.mutates() {
             let Some(seq) = self.window.take() else {
@@ -448,7 +451,6 @@ impl Inner {
                 return None;
             };
             slot.seq = seq;
-            slot.life = life;
         }
         let place = self.router.place(slot.home, 0);
         let first = self.out.is_empty();
@@ -553,6 +555,18 @@ impl Slot {
         let opens = matches!(self.request, Request::Open(_));
         self.attempts > 0 && (opens || self.request.mutates())
     }
+}
+
+/// Whether a request is about what the session has open, and means nothing to another one.
+fn of_open_file(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Write(_)
+            | Request::BlockMap(_)
+            | Request::BlockPut(_)
+            | Request::BlockGet(_)
+            | Request::Release(_)
+    )
 }
 
 /// Appends a request frame: a [`wire::RequestHeader`] and the request, without making a header first.

@@ -234,9 +234,10 @@ impl State {
 
     /// The directory for an operation on a name in it.
     ///
-    /// POSIX: in a removed directory there are no names, and none can be made: ENOENT.
+    /// Linux: ESTALE makes the kernel walk the path once more, and find the directory that stands there now.
+    /// Where the same kernel has removed the directory, it says ENOENT without asking.
     fn dir(&self, dir: &DirRef) -> std::result::Result<Ino, FsError> {
-        self.find_dir(dir).ok_or(FsError::NotFound)
+        self.find_dir(dir).ok_or(FsError::Stale)
     }
 
     /// The inode for an operation on the node itself: it may have another name by now, or none.

@@ -19,6 +19,9 @@ use crate::{
     path::{Step, Steps, Tail},
 };
 
+/// How many names one request walks: symbolic links can make a path longer than any that is written.
+const WALKED_NAMES_MAX: usize = 1000;
+
 /// How a path ends, for an operation on its last name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Last {
@@ -349,7 +352,7 @@ impl Core {
 
 /// The names that come next, up to anything else, without the last `keep` steps.
 fn names_ahead(steps: &Steps, keep: usize) -> Vec<EntryName> {
-    let ahead = steps.left.iter().skip(keep).rev();
+    let ahead = steps.left.iter().skip(keep).rev().take(WALKED_NAMES_MAX);
     let names = ahead.map_while(|step| match step {
         Step::Down(name) => Some(name.clone()),
         Step::Up | Step::TooLong => None,

@@ -3,7 +3,7 @@
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). Who may do what is Linux' `setattr_prepare`.
 
 use base::{
-    Access, Attr, FileKind, FsError, SetAttr, SetTime, Time,
+    Access, Attr, FileKind, FsError, Ino, SetAttr, SetTime, Time,
     attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID},
     limits::FILE_BYTES_MAX,
 };
@@ -51,6 +51,18 @@ impl State {
             attr.ctime = now;
         }
         Ok(self.attr(ino))
+    }
+}
+
+impl State {
+    /// A node was read: its access time follows, as with Linux' `relatime`.
+    pub(super) fn accessed(&mut self, ino: Ino) {
+        let now = self.now();
+        let attr = &mut self.inode_mut(ino).attr;
+        let day_old = attr.atime.plus_ms(24 * 60 * 60 * 1000) <= now;
+        if attr.atime <= attr.mtime || attr.atime <= attr.ctime || day_old {
+            attr.atime = attr.atime.max(now);
+        }
     }
 }
 

@@ -145,12 +145,17 @@ impl State {
         self.handles.get(&handle).ok_or(FsError::BadHandle)
     }
 
-    pub(super) fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
+    pub(super) fn read(&mut self, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
         let open = self.opened(handle)?;
         if !open.readable {
             return Err(FsError::BadHandle);
         }
-        Ok(self.contents(open.ino).read(offset, len))
+        let ino = open.ino;
+        // POSIX: a read of no bytes does nothing else.
+        if len > 0 {
+            self.accessed(ino);
+        }
+        Ok(self.contents(ino).read(offset, len))
     }
 
     pub(super) fn write(

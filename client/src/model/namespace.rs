@@ -26,13 +26,16 @@ impl State {
         Ok(self.entry(ino))
     }
 
-    pub(super) fn readlink(&self, file: &FileRef) -> Result<Bytes> {
+    pub(super) fn readlink(&mut self, file: &FileRef) -> Result<Bytes> {
         let ino = self.file(file)?;
-        self.entry(ino).target.ok_or(FsError::Invalid)
+        let target = self.entry(ino).target.ok_or(FsError::Invalid)?;
+        self.accessed(ino);
+        Ok(target)
     }
 
+    /// A listing counts as read when its first page is.
     pub(super) fn readdir(
-        &self,
+        &mut self,
         who: Who<'_>,
         dir: &DirRef,
         after: u64,
@@ -60,7 +63,11 @@ impl State {
             entries.extend(run);
         }
         let end = rest.peek().is_none();
-        Ok(ReaddirPage { entries, end, attr, parent_ino: directory.parent })
+        let parent_ino = directory.parent;
+        if after == 0 {
+            self.accessed(dir);
+        }
+        Ok(ReaddirPage { entries, end, attr, parent_ino })
     }
 
     pub(super) fn create(

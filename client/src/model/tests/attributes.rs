@@ -138,3 +138,21 @@ fn whoever_has_a_file_open_for_writing_truncates_it_whatever_its_mode() {
     assert_eq!(owner.setattr("f", size(1)), Err(FsError::Denied));
     done(owner.model.release(reader)).unwrap();
 }
+
+#[test]
+fn a_read_brings_the_access_time_up_to_date_once_after_a_change() {
+    let fs = Fs::new();
+    let handle = fs.opened("f");
+    let read = |len| done(fs.model.read(handle, 0, len)).unwrap();
+    let made = fs.stat("f");
+    read(0);
+    assert_eq!(fs.stat("f"), made);
+    read(1);
+    let first = fs.stat("f");
+    assert!(first.atime > made.atime && first.ctime == made.ctime);
+    read(1);
+    assert_eq!(fs.stat("f"), first);
+    fs.chmod("f", 0o600).unwrap();
+    read(1);
+    assert!(fs.stat("f").atime > first.atime);
+}

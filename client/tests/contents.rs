@@ -1,0 +1,367 @@
+//! Contents of files, against a server in memory and a vector of bytes.
+
+#[path = "support/world.rs"]
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod world;
+
+use std::time::Duration;
+
+use base::{Access, Cred, FsError, SetAttr, SetTime, Time};
+use bytes::Bytes;
+use client::{Client, Config, Error, File, FileSystem, Handle, OpenOptions};
+use proptest::{prelude::*, test_runner::TestRunner};
+use wire::NodeRef;
+use world::World;
+
+const MIB: u64 = 1 << 20;
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let bytes = (0..len as u64).map(|at| (at.wrapping_mul(31) ^ at >> 9 ^ seed).to_le_bytes()[0]);
+    bytes.collect()
+}
+
+async fn open(client: &Client, path: &str) -> File {
+    client.open_with(path, OpenOptions::both().create(0o644)).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_read_at_once_and_by_others_after_a_close() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        for len in [0, 1, 4096, 4097, 100_000, 9 << 20] {
+            let path = format!("/{len}");
+            let data = pattern(len as u64, len);
+            let file = open(&one, &path).await;
+            file.write_at(0, &data).await.unwrap();
+            assert_eq!(file.metadata().await.unwrap().size, len as u64);
+            assert_eq!(file.read_all().await.unwrap(), data);
+            file.close().await.unwrap();
+            assert!(two.read(&path).await.unwrap() == data, "len={len}");
+            assert!(one.read(&path).await.unwrap() == data, "len={len}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_files_make_no_block_and_large_ones_few() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.write("/small", &pattern(1, 4096)).await.unwrap();
+        assert_eq!(world.counter("block_put"), 0);
+        client.write("/large", &pattern(2, 16 << 20)).await.unwrap();
+        assert_eq!(world.counter("block_put"), 4);
+        let file = open(&client, "/random").await;
+        for at in 0..200 {
+            file.write_at(at * 10_000, &pattern(at, 4000)).await.unwrap();
+        }
+        file.close().await.unwrap();
+        assert_eq!(world.counter("block_put"), 5, "small pieces of a chunk are packed");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_sent_when_it_is_a_second_old() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let file = open(&one, "/f").await;
+        file.write_at(0, b"hello").await.unwrap();
+        assert_eq!(two.stat("/f").await.unwrap().size, 0);
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!(two.stat("/f").await.unwrap().size, 5);
+        drop(file);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_do_not_change_when_a_write_is_sent() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let file = open(&client, "/f").await;
+        file.write_at(0, b"hello").await.unwrap();
+        let before = file.metadata().await.unwrap();
+        file.sync_all().await.unwrap();
+        let after = file.metadata().await.unwrap();
+        assert_eq!(
+            (before.mtime, before.ctime, before.size),
+            (after.mtime, after.ctime, after.size)
+        );
+        let at = Time { sec: 5, nsec: 0 };
+        file.write_at(5, b"world").await.unwrap();
+        client.utimes("/f", None, Some(SetTime::At(at))).await.unwrap();
+        file.close().await.unwrap();
+        assert_eq!(client.stat("/f").await.unwrap().mtime, at);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_client_sends_what_was_written() {
+    World::run(async |world| {
+        let one = world.client().await;
+        let file = open(&one, "/f").await;
+        file.write_at(0, b"hello").await.unwrap();
+        drop((one, file));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(world.client().await.read("/f").await.unwrap(), &b"hello"[..]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_removed_or_renamed_while_open_can_be_used() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let data = pattern(1, 300_000);
+        for (path, other) in [("/a", None), ("/b", Some("/c"))] {
+            let file = open(&one, path).await;
+            file.write_at(0, &data).await.unwrap();
+            file.flush().await.unwrap();
+            match other {
+                Some(other) => two.rename(path, other).await.unwrap(),
+                None => two.unlink(path).await.unwrap(),
+            }
+            file.write_at(300_000, &data).await.unwrap();
+            file.sync_all().await.unwrap();
+            assert_eq!(file.read_at(299_999, 2).await.unwrap()[..], [data[299_999], data[0]]);
+            assert_eq!(file.metadata().await.unwrap().nlink, u32::from(other.is_some()));
+            file.set_len(5).await.unwrap();
+            assert_eq!(file.read_all().await.unwrap(), data[..5]);
+            file.close().await.unwrap();
+        }
+        assert_eq!(one.read("/c").await.unwrap(), data[..5]);
+        assert!(matches!(one.stat("/a").await, Err(Error::Fs(FsError::NotFound))));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_clients_writing_different_ranges_lose_nothing() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let (first, second) = (open(&one, "/f").await, open(&two, "/f").await);
+        for at in 0..40_u64 {
+            let file = if at % 2 == 0 { &first } else { &second };
+            file.write_at(at * 10_000, &pattern(at, 10_000)).await.unwrap();
+            if at % 7 == 0 {
+                file.flush().await.unwrap();
+            }
+        }
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+        let all: Vec<u8> = (0..40).flat_map(|at| pattern(at, 10_000)).collect();
+        for client in [one, two] {
+            assert!(client.read("/f").await.unwrap() == all);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_wait_when_too_much_is_not_sent() {
+    World::run(async |world| {
+        let config = Config { dirty_bytes_max: MIB, ..world.config() };
+        let client = Client::connect(config).await.unwrap();
+        let file = open(&client, "/f").await;
+        let data = pattern(3, 20 << 20);
+        for (index, part) in data.chunks(100_000).enumerate() {
+            file.write_at(index as u64 * 100_000, part).await.unwrap();
+        }
+        file.close().await.unwrap();
+        assert!(client.read("/f").await.unwrap() == data);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sparse_file_beyond_four_gigabytes_is_exact() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let file = open(&client, "/f").await;
+        let far = 5 << 30;
+        file.write_at(far, b"far").await.unwrap();
+        file.write_at(0, b"near").await.unwrap();
+        assert_eq!(file.read_at(far - 2, 10).await.unwrap(), &b"\0\0far"[..]);
+        file.close().await.unwrap();
+        let file = client.open("/f").await.unwrap();
+        assert_eq!(file.read_at(far - 2, 10).await.unwrap(), &b"\0\0far"[..]);
+        assert_eq!(file.read_at(2, 4).await.unwrap(), &b"ar\0\0"[..]);
+        assert_eq!(file.read_at(MIB * 1000, 3).await.unwrap(), &b"\0\0\0"[..]);
+        assert!(client.stat("/f").await.unwrap().allocated < MIB);
+        assert!(matches!(file.write_at(0, b"").await, Err(Error::Fs(FsError::BadHandle))));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_keeps_the_access_time_as_relatime_does() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.write("/f", b"hello").await.unwrap();
+        let before = client.stat("/f").await.unwrap();
+        client.read("/f").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let after = client.stat("/f").await.unwrap();
+        assert!(after.atime > before.atime && after.atime > after.mtime);
+        assert_eq!(after.ctime, before.ctime);
+        client.read("/f").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(client.stat("/f").await.unwrap().atime, after.atime);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_file_is_released_and_one_opened_again_is_not() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let file = open(&one, "/f").await;
+        file.write_at(0, b"x").await.unwrap();
+        file.close().await.unwrap();
+        let again = open(&one, "/f").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        two.unlink("/f").await.unwrap();
+        assert_eq!(again.read_all().await.unwrap(), &b"x"[..]);
+        let open_files = |status: &wire::Status| -> u64 {
+            status.sessions.iter().map(|session| session.open_files).sum()
+        };
+        assert_eq!(open_files(&one.status().await.unwrap()), 1);
+        drop(again);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(open_files(&one.status().await.unwrap()), 0);
+    })
+    .await;
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Write { client: usize, at: u64, len: usize, seed: u64 },
+    Read { client: usize, at: u64, len: u32 },
+    Truncate { client: usize, size: u64 },
+    Flush,
+    Reopen { client: usize },
+    Restart,
+}
+
+fn op(span: u64) -> impl Strategy<Value = Op> {
+    let span = 0..span;
+    let len = prop_oneof![1usize..100, 3000usize..6000, 50_000usize..200_000];
+    prop_oneof![
+        6 => (0usize..2, span.clone(), len, any::<u64>())
+            .prop_map(|(client, at, len, seed)| Op::Write { client, at, len, seed }),
+        4 => (0usize..2, span.clone(), 1u32..200_000).prop_map(|(client, at, len)| Op::Read { client, at, len }),
+        2 => (0usize..2, span).prop_map(|(client, size)| Op::Truncate { client, size }),
+        1 => Just(Op::Flush),
+        1 => (0usize..2).prop_map(|client| Op::Reopen { client }),
+        1 => Just(Op::Restart),
+    ]
+}
+
+struct Side {
+    client: Client,
+    handle: Handle,
+    node: NodeRef,
+}
+
+impl Side {
+    async fn open(client: Client) -> Side {
+        let node = client.resolve("/f").await.unwrap();
+        let NodeRef::File(file) = &node else { panic!("a file") };
+        let access = Some(Access::READ.and(Access::WRITE));
+        let handle = FileSystem::open(&client, &Cred::ROOT, file, access).await.unwrap();
+        Side { client, handle, node }
+    }
+
+    async fn flush(&self) {
+        self.client.flush(self.handle).await.unwrap();
+    }
+}
+
+/// Two clients take turns. Whoever takes over opens the file anew after the other has flushed, as close-to-open
+/// asks; one that goes on needs neither.
+async fn follows(world: World, ops: Vec<Op>) {
+    let mut model: Vec<u8> = Vec::new();
+    let clients = [world.client().await, world.client().await];
+    clients[0].write("/f", b"").await.unwrap();
+    let mut sides = [Side::open(clients[0].clone()).await, Side::open(clients[1].clone()).await];
+    let mut turn = 0;
+    for op in ops {
+        let who = match &op {
+            Op::Write { client, .. } | Op::Read { client, .. } | Op::Truncate { client, .. } => {
+                *client
+            }
+            Op::Flush | Op::Reopen { .. } | Op::Restart => turn,
+        };
+        if who != turn {
+            sides[turn].flush().await;
+            let old = sides[who].handle;
+            sides[who] = Side::open(clients[who].clone()).await;
+            clients[who].release(old).await.unwrap();
+            turn = who;
+        }
+        let side = &sides[turn];
+        match op {
+            Op::Write { at, len, seed, .. } => {
+                let data = pattern(seed, len);
+                let end = usize::try_from(at).unwrap() + len;
+                model.resize(model.len().max(end), 0);
+                model[end - len..end].copy_from_slice(&data);
+                let (fs, data) = (&side.client, Bytes::from(data));
+                FileSystem::write(fs, side.handle, at, data, false).await.unwrap();
+            }
+            Op::Read { at, len, .. } => {
+                let read = FileSystem::read(&side.client, side.handle, at, len).await.unwrap();
+                let start = usize::try_from(at).unwrap().min(model.len());
+                let end = (start + len as usize).min(model.len());
+                assert!(read == model[start..end], "at={at} len={len}");
+            }
+            Op::Truncate { size, .. } => {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                let attr = side.client.setattr(&Cred::ROOT, &side.node, set).await.unwrap();
+                assert_eq!(attr.size, size);
+                model.resize(usize::try_from(size).unwrap(), 0);
+            }
+            Op::Flush => side.flush().await,
+            Op::Reopen { .. } => {
+                let old = sides[turn].handle;
+                sides[turn] = Side::open(clients[turn].clone()).await;
+                clients[turn].release(old).await.unwrap();
+            }
+            Op::Restart => {
+                world.kill();
+                world.start();
+            }
+        }
+        let side = &sides[turn];
+        let size = side.client.getattr(&Cred::ROOT, &side.node).await.unwrap().size;
+        assert_eq!(size, model.len() as u64);
+    }
+    for client in clients {
+        sides[turn].flush().await;
+        assert!(client.read("/f").await.unwrap() == model);
+    }
+}
+
+fn random_files(span: u64, cases: u32, ops: usize) {
+    let mut runner = TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
+    let strategy = proptest::collection::vec(op(span), 1..ops);
+    let result = runner.run(&strategy, |ops| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(World::run(async |world| follows(world, ops).await));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn random_changes_of_a_small_file_are_exact() {
+    random_files(6000, 100, 40);
+}
+
+#[test]
+fn random_changes_of_a_large_file_are_exact() {
+    random_files(9 << 20, 30, 60);
+}
