@@ -143,13 +143,11 @@ impl FileSystem for Client {
     }
 
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
-        let request = Request::Lookup(Lookup { dir: file.dir, name: file.name.clone() });
+        let node = NodeRef::File(file.clone());
+        let request = Request::Readlink(Getattr { node: node.clone() });
         let entry = self.ask_entry(cred, &file.dir, request).await?;
-        if entry.attr.ino != file.ino {
-            return Err(FsError::Stale.into());
-        }
         let target = entry.target.ok_or(FsError::Invalid)?;
-        self.touch_later(cred, NodeRef::File(file.clone()), &entry.attr);
+        self.touch_later(cred, node, &entry.attr);
         Ok(target)
     }
 

@@ -1,4 +1,51 @@
 //! The native client: path resolution, routing, handles, file contents.
+//!
+//! [`Client`] has the operations of a file system by path, and is a [`FileSystem`], the same by handle, for
+//! a mount. It is asynchronous, cheap to clone, and used from as many tasks as one likes; what they ask at the
+//! same time travels together.
+//!
+//! ```
+//! # #[allow(dead_code, reason = "the examples use a part of it")]
+//! # #[path = "../tests/support/world.rs"]
+//! # mod world;
+//! use client::{Client, Config, Error, OpenOptions};
+//! # async fn example(config: Config) -> client::Result<()> {
+//! // let config = Config::new(vec!["127.0.0.1:7420".into()], token);
+//! let client = Client::connect(config).await?;
+//!
+//! client.create_dir_all("/results/2024", 0o755).await?;
+//! client.write("/results/2024/summary", b"42 of 42").await?;
+//! assert_eq!(client.stat("/results/2024/summary").await?.size, 8);
+//! assert_eq!(client.read("/results/2024/summary").await?, &b"42 of 42"[..]);
+//!
+//! // Random access; other clients see what was written after a flush or a close.
+//! let file = client.open_with("/results/raw", OpenOptions::both().create(0o644)).await?;
+//! file.write_at(1 << 32, b"far away").await?;
+//! assert_eq!(file.read_at((1 << 32) + 4, 100).await?, &b"away"[..]);
+//! file.sync_all().await?;
+//! file.close().await?;
+//!
+//! // Many at once, over one connection.
+//! let made = (0..100).map(|i| {
+//!     let client = client.clone();
+//!     async move { client.mkdir(format!("/results/{i}"), 0o755).await }
+//! });
+//! futures::future::try_join_all(made).await?;
+//! let mut listing = client.read_dir("/results").await?;
+//! let mut directories = 0;
+//! while let Some(entry) = listing.next().await? {
+//!     directories += u32::from(entry.kind == base::FileKind::Directory);
+//! }
+//! assert_eq!(directories, 101);
+//!
+//! // What the file system answers is an `FsError`, one for each errno.
+//! let missing = client.stat("/results/2023").await;
+//! assert_eq!(missing, Err(Error::Fs(base::FsError::NotFound)));
+//! client.close().await
+//! # }
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//! # runtime.block_on(world::World::run(async |world| example(world.config()).await)).unwrap();
+//! ```
 #![warn(missing_docs)]
 
 mod cache;

@@ -41,6 +41,9 @@ const TABLE: &[Row] = &[
 /// Members that are no part of what is delivered; they use none of our crates.
 const OUTSIDE: &[&str] = &["xtask"];
 
+/// What the tests of a crate use beyond its row: the examples of `client` run, so they need a server.
+const TESTS: &[(&str, &str)] = &[("client", "meta")];
+
 /// A crate of the workspace and the crates of the workspace that it depends on, tests included.
 struct Crate {
     name: String,
@@ -72,8 +75,12 @@ fn parse(package: &Value) -> anyhow::Result<Crate> {
     let dependencies = package["dependencies"].as_array().context("a package has dependencies")?;
     // Only our own crates are found by a path.
     let ours = dependencies.iter().filter(|dependency| dependency["path"].is_string());
-    let uses = ours.filter_map(|dependency| dependency["name"].as_str()).map(str::to_owned);
-    Ok(Crate { uses: uses.filter(|used| *used != name).collect(), name })
+    let uses = ours.filter_map(|dependency| {
+        let used = dependency["name"].as_str()?;
+        let in_tests = dependency["kind"] == "dev" && TESTS.contains(&(&name, used));
+        (used != name && !in_tests).then(|| used.to_owned())
+    });
+    Ok(Crate { uses: uses.collect(), name })
 }
 
 fn problems(crates: &[Crate]) -> Vec<String> {
