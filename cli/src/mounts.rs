@@ -7,6 +7,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io,
+    mem::ManuallyDrop,
     os::unix::{
         ffi::{OsStrExt as _, OsStringExt as _},
         fs::{DirBuilderExt as _, MetadataExt as _},
@@ -126,10 +127,11 @@ impl Keeper {
     }
 }
 
-/// Says that this process serves a mount, for as long as this lives.
+/// Says that this process serves a mount, and when this is dropped, that it served one: the lock goes with the
+/// process, as what is done after the mount's end, such as stopping a server, is waited for too.
 pub(crate) struct Kept {
     file: PathBuf,
-    _lock: File,
+    _lock: ManuallyDrop<File>,
 }
 
 /// Says that this process serves the mount at `path`.
@@ -150,7 +152,7 @@ pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&file);
     let lock = lock.with_context(context)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(context)?;
-    Ok(Kept { file, _lock: lock })
+    Ok(Kept { file, _lock: ManuallyDrop::new(lock) })
 }
 
 impl Drop for Kept {

@@ -1,0 +1,71 @@
+//! `pando format`, and what it leaves.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use crate::harness::{Data, fail, folder, succeed, text};
+
+#[test]
+fn secrets_are_readable_by_their_owner_only() {
+    let data = Data::formatted();
+    let mode = |name: &str| {
+        let metadata = fs::metadata(data.path().join(name)).expect("format makes it");
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!(mode(""), 0o700);
+    assert_eq!(mode("signing.key"), 0o600);
+    assert_eq!(mode("admin.token"), 0o600);
+    assert_eq!(fs::read(data.path().join("signing.key")).unwrap().len(), 32);
+}
+
+#[test]
+fn a_second_format_is_refused_and_changes_nothing() {
+    let data = Data::formatted();
+    let files = ["pando.json", "signing.key", "admin.token"].map(|name| data.path().join(name));
+    let read = || files.each_ref().map(|file| fs::read(file).unwrap());
+    let before = read();
+    let said = fail(1, &["format", "--data", text(&data.path())]);
+    assert!(said.contains("there is a file system already"), "{said}");
+    assert_eq!(read(), before);
+}
+
+#[test]
+fn a_directory_with_other_things_is_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("thesis.txt"), "precious").unwrap();
+    let said = fail(1, &["format", "--data", text(folder.path())]);
+    assert!(said.contains("is not empty: it holds thesis.txt"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_format_that_was_interrupted_is_begun_anew() {
+    let data = Data::formatted();
+    // As it is just before the last step.
+    fs::rename(data.path().join("pando.json"), data.path().join("formatting")).unwrap();
+    let key = fs::read(data.path().join("signing.key")).unwrap();
+    let said = fail(1, &["serve", "--data", text(&data.path()), "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("run `pando format` first"), "{said}");
+    succeed(&["format", "--data", text(&data.path())]);
+    assert_ne!(fs::read(data.path().join("signing.key")).unwrap(), key);
+    assert!(data.serve(&[]).stop() == Some(0));
+}
+
+#[test]
+fn another_on_disk_version_is_refused() {
+    let data = Data::formatted();
+    let about = data.path().join("pando.json");
+    let other = fs::read_to_string(&about).unwrap().replace("\"version\": 1", "\"version\": 2");
+    fs::write(&about, other).unwrap();
+    let said = fail(1, &["serve", "--data", text(&data.path()), "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("on-disk version 2, this program knows 1"), "{said}");
+}
+
+#[test]
+fn blocks_go_where_they_are_told_to() {
+    let folder = folder();
+    let (data, blocks) = (folder.path().join("data"), folder.path().join("elsewhere"));
+    succeed(&["format", "--data", text(&data), "--blocks", text(&blocks), "--shards", "1"]);
+    assert!(blocks.is_dir() && !data.join("blocks").exists());
+    let said = fail(2, &["format", "--data", text(&data), "--blocks", "ftp://host"]);
+    assert!(said.contains("neither a directory"), "{said}");
+}

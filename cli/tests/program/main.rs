@@ -1,0 +1,13 @@
+//! The program as a user meets it: the built binary, run and looked at from outside.
+//!
+//! Every server listens on a free port, and is stopped when its test ends, however it ends.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
+
+mod format;
+mod harness;
+mod mounted;
+mod s3;
+mod serve;
+mod tokens;
+mod usage;

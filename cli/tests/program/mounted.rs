@@ -1,0 +1,175 @@
+//! `pando mount`, `umount` and `up`, with the kernel. Without /dev/fuse these fail.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::process::Signal;
+
+use crate::harness::{Data, Running, fail, folder, pando, run, stderr, succeed, text};
+
+/// A directory to mount on. Whatever a failed test leaves mounted is taken away.
+struct Mountpoint(PathBuf);
+
+impl Mountpoint {
+    fn new(folder: &Path) -> Mountpoint {
+        let path = folder.join("a mount");
+        fs::create_dir_all(&path).expect("the folder is ours");
+        Mountpoint(path)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("there is a mount table");
+        table.contains(&text(&self.0).replace(' ', "\\040"))
+    }
+}
+
+impl Drop for Mountpoint {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            // A test has failed already.
+            let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        }
+    }
+}
+
+fn up(data: &Path, mount: &Mountpoint) -> Running {
+    let args = ["up", "--listen", "127.0.0.1:0", "--http", "off", "--data"];
+    let mut command = pando(&args);
+    command.arg(data).arg("--mount").arg(&mount.0);
+    Running::start(command, "mounted at ")
+}
+
+#[test]
+fn up_formats_serves_mounts_and_leaves_nothing_mounted() {
+    let folder = folder();
+    let (data, mount) = (folder.path().join("data"), Mountpoint::new(folder.path()));
+    fs::remove_dir(&mount.0).unwrap();
+    let mut running = up(&data, &mount);
+    fs::write(mount.0.join("file"), "kept").unwrap();
+    running.signal(Signal::INT);
+    assert_eq!(running.wait().code(), Some(0));
+    assert!(!mount.is_mounted());
+    let again = up(&data, &mount);
+    assert!(!again.said.contains("formatted"), "{}", again.said);
+    assert_eq!(fs::read(mount.0.join("file")).unwrap(), b"kept");
+    let info = succeed(&["info", "--json", text(&mount.0.join("file"))]);
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["kind"], "file");
+    assert_eq!(again.stop(), Some(0));
+    assert!(!mount.is_mounted());
+}
+
+#[test]
+fn up_ends_when_it_is_unmounted() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let mut running = up(&folder.path().join("data"), &mount);
+    succeed(&["umount", text(&mount.0)]);
+    // It has waited for the process, so nobody has the data directory.
+    let again = up(&folder.path().join("data"), &mount);
+    assert_eq!(running.wait().code(), Some(0));
+    assert_eq!(again.stop(), Some(0));
+}
+
+#[test]
+fn up_clears_what_a_crash_left_mounted() {
+    let folder = folder();
+    let (data, mount) = (folder.path().join("data"), Mountpoint::new(folder.path()));
+    let mut running = up(&data, &mount);
+    fs::write(mount.0.join("file"), "kept").unwrap();
+    running.signal(Signal::KILL);
+    running.wait();
+    assert!(mount.is_mounted());
+    let again = up(&data, &mount);
+    assert_eq!(fs::read(mount.0.join("file")).unwrap(), b"kept");
+    assert_eq!(again.stop(), Some(0));
+    assert!(!mount.is_mounted());
+}
+
+#[test]
+fn up_ends_although_its_mount_is_in_use() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let running = up(&folder.path().join("data"), &mount);
+    let file = fs::File::create(mount.0.join("file")).unwrap();
+    assert_eq!(running.stop(), Some(0));
+    assert!(!mount.is_mounted());
+    drop(file);
+}
+
+#[test]
+fn a_mount_is_left_behind_and_unmounting_waits_for_it() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let mount = Mountpoint::new(data.folder.path());
+    let (token, log) = (data.admin_token(), data.folder.path().join("log"));
+    let args = ["mount", server.address(), text(&mount.0), "--token", text(&token)];
+    let said = succeed(&[&args[..], &["--log", text(&log)]].concat());
+    assert!(said.starts_with("mounted at "), "{said}");
+    let said = fail(1, &args);
+    assert!(said.contains("something is mounted here already"), "{said}");
+    let contents = vec![7; 3 << 20];
+    fs::write(mount.0.join("big"), &contents).unwrap();
+    let open = fs::File::open(mount.0.join("big")).unwrap();
+    let said = fail(1, &["umount", text(&mount.0)]);
+    assert!(said.contains("the mount is in use"), "{said}");
+    drop(open);
+    succeed(&["umount", text(&mount.0)]);
+    assert!(!mount.is_mounted());
+    succeed(&[&args[..], &["-o", "ro,attr_timeout=0"]].concat());
+    assert_eq!(fs::read(mount.0.join("big")).unwrap(), contents);
+    let refused = fs::write(mount.0.join("other"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    succeed(&["umount", text(&mount.0)]);
+    assert_eq!(server.stop(), Some(0));
+    assert!(log.exists());
+}
+
+#[test]
+fn a_part_of_the_tree_can_be_mounted() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let mount = Mountpoint::new(data.folder.path());
+    let token = data.admin_token();
+    let args = ["mount", server.address(), text(&mount.0), "--token", text(&token)];
+    succeed(&args);
+    fs::create_dir(mount.0.join("a")).unwrap();
+    fs::write(mount.0.join("a/file"), "inside").unwrap();
+    succeed(&["umount", text(&mount.0)]);
+    succeed(&[&args[..], &["-o", "subdir=/a"]].concat());
+    assert_eq!(fs::read(mount.0.join("file")).unwrap(), b"inside");
+    succeed(&["umount", text(&mount.0)]);
+    let said = fail(1, &[&args[..], &["-o", "subdir=/none"]].concat());
+    assert!(said.contains("no such file or directory"), "{said}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_a_signal() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let mount = Mountpoint::new(data.folder.path());
+    let token = data.admin_token();
+    let args = ["mount", "--foreground", server.address(), text(&mount.0), "--token", text(&token)];
+    let mut mounted = Running::start(pando(&args), "mounted at ");
+    fs::write(mount.0.join("file"), "kept").unwrap();
+    mounted.signal(Signal::INT);
+    assert_eq!(mounted.wait().code(), Some(0));
+    assert!(!mount.is_mounted());
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_mount_that_fails_says_why() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let none = data.folder.path().join("none");
+    let token = data.admin_token();
+    let output = run(&["mount", server.address(), text(&none), "--token", text(&token)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot use the mount point"), "{}", stderr(&output));
+    assert_eq!(server.stop(), Some(0));
+}

@@ -1,0 +1,103 @@
+//! The command line itself: help, and what is refused.
+
+use crate::harness::{fail, folder, run, stderr, succeed, text};
+
+/// All subcommands, with the options that are a contract.
+const COMMANDS: &[(&[&str], &[&str])] = &[
+    (&["format"], &["--data", "--shards", "--name", "--blocks", "--inline-max", "--locality"]),
+    (&["serve"], &["--data", "--listen", "--http", "--commit-interval", "--durability"]),
+    (&["mount"], &["MOUNTPOINT", "--token", "-o", "--foreground", "--log"]),
+    (&["umount"], &["MOUNTPOINT"]),
+    (&["up"], &["--data", "--mount", "-o", "--listen"]),
+    (&["token", "create"], &["--data", "--path", "--uid", "--gid", "--ro", "--expires"]),
+    (&["token", "show"], &["--json"]),
+    (&["status"], &["HOST:PORT", "--json", "--token"]),
+    (&["info"], &["PATH", "--json"]),
+    (&["du"], &["PATH", "--json"]),
+    (&["fsck"], &["HOST:PORT", "--gc", "--json"]),
+    (&["bench", "md"], &["--ranks", "--files", "--shared", "--phases", "--in-flight", "--json"]),
+    (&["version"], &["--json"]),
+];
+
+#[test]
+fn every_command_has_help_that_names_its_options() {
+    let all = succeed(&["--help"]);
+    for (command, options) in COMMANDS {
+        assert!(all.contains(&format!("  {} ", command[0])), "{all}");
+        let help = succeed(&[command, &["--help"][..]].concat());
+        for option in *options {
+            assert!(help.contains(option), "{command:?} {option}: {help}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    let wrong: &[&[&str]] = &[
+        &[],
+        &["frobnicate"],
+        &["format"],
+        &["format", "--data", "d", "--shards", "0"],
+        &["format", "--data", "d", "--shards", "5000"],
+        &["format", "--data", "d", "--inline-max", "4097"],
+        &["serve", "--data", "d", "--commit-interval", "soon"],
+        &["serve", "--data", "d", "--commit-interval", "0s"],
+        &["serve", "--data", "d", "--cores", "0"],
+        &["serve", "--data", "d", "--durability", "maybe"],
+        &["mount", "nowhere", "m"],
+        &["mount", "localhost:1", "m", "-o", "ro,bogus"],
+        &["mount", "localhost:1", "m", "-o", "attr_timeout=-1"],
+        &["token", "create", "--data", "d", "--path", "a"],
+        &["token", "create", "--data", "d", "--path", "/a/../b"],
+        &["token", "create", "--data", "d", "--gid", "5"],
+        &["token", "create", "--data", "d", "--expires", "later"],
+        &["status", "no-port"],
+        &["status", "h:99999"],
+        &["bench", "md", "/tmp", "--phases", "file_create,nothing"],
+        &["bench", "md", "neither"],
+        &["bench", "md", "/tmp", "--in-flight", "2"],
+        &["--log-level", "a=b=c", "version"],
+    ];
+    for args in wrong {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_one_line_and_1() {
+    let folder = folder();
+    let none = folder.path().join("none");
+    let none = text(&none);
+    fail(1, &["serve", "--data", none]);
+    fail(1, &["token", "create", "--data", none]);
+    fail(1, &["token", "show", none]);
+    fail(1, &["info", none]);
+    fail(1, &["info", text(folder.path())]);
+    fail(1, &["du", none]);
+    fail(1, &["umount", none]);
+    fail(1, &["status", "127.0.0.1:1"]);
+    fail(1, &["status", "127.0.0.1:1", "--token", none]);
+}
+
+#[test]
+fn version_and_du_print_json() {
+    let version: serde_json::Value =
+        serde_json::from_str(&succeed(&["version", "--json"])).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    let folder = folder();
+    std::fs::write(folder.path().join("file"), "12345").unwrap();
+    let usage = succeed(&["du", "--json", text(folder.path())]);
+    let usage: serde_json::Value = serde_json::from_str(&usage).unwrap();
+    assert_eq!((&usage["bytes"], &usage["files"]), (&5.into(), &1.into()));
+}
+
+#[test]
+fn bench_runs_on_a_directory() {
+    let folder = folder();
+    let rows = succeed(&["bench", "md", text(folder.path()), "--files", "3", "--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&rows).unwrap();
+    assert_eq!(rows.len(), 9);
+    assert!(rows.iter().all(|row| row["per_second"].as_f64() > Some(0.0)));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
