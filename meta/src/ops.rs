@@ -81,6 +81,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
             count(&counters.readdir);
             readdir::run(txn, req).map(Reply::Page)
         }
+        Request::Readlink(req) => {
+            count(&counters.lookup);
+            symlink::read(txn, req).map(Reply::Entry)
+        }
         Request::Open(req) => {
             count(&counters.open);
             open::run(txn, req).map(Reply::Opened)

@@ -126,6 +126,8 @@ codec! {
         Rename(namespace::Rename) = 20,
         /// `readdir`.
         Readdir(namespace::Readdir) = 21,
+        /// `readlink`.
+        Readlink(namespace::Getattr) = 22,
 
         /// Open a file.
         Open(file::Open) = 30,
@@ -184,6 +186,7 @@ impl Request {
             | Request::Walk(_)
             | Request::Getattr(_)
             | Request::Readdir(_)
+            | Request::Readlink(_)
             | Request::Open(_)
             | Request::Release(_)
             | Request::BlockMap(_)
@@ -228,6 +231,7 @@ impl Request {
             | Request::Rmdir(_)
             | Request::Rename(_)
             | Request::Readdir(_)
+            | Request::Readlink(_)
             | Request::Open(_)
             | Request::Write(_)
             | Request::BlockMap(_)
@@ -247,7 +251,7 @@ codec! {
         Nothing = 1,
         /// To `Hello`.
         Welcome(session::Welcome) = 2,
-        /// To `Lookup`, `Mkdir`, `Symlink`, `Link`.
+        /// To `Lookup`, `Mkdir`, `Symlink`, `Link`, `Readlink`.
         Entry(node::Entry) = 3,
         /// To `Walk`.
         Walked(namespace::Walked) = 4,

@@ -1,16 +1,17 @@
-//! `symlink`: make a symbolic link. Its target rests in the entry.
+//! `symlink` and `readlink`: a symbolic link's target rests in its entry.
 //!
-//! Cost: as `create`.
-//! POSIX: symlink(2). EEXIST when the name is taken, ENAMETOOLONG beyond 4095 bytes.
+//! Cost: to make one as `create`; to read one as `stat`.
+//! POSIX: symlink(2), EEXIST when the name is taken, ENAMETOOLONG beyond 4095 bytes. readlink(2), EINVAL for
+//! anything else.
 
 use base::{Access, FileKind, FsError, limits::SYMLINK_BYTES_MAX};
-use wire::{Entry, Symlink};
+use wire::{Entry, Getattr, Symlink};
 
 use super::create::new_inode;
 use crate::{
     error::Result,
     record::{Contents, EntryRecord},
-    txn::{Txn, show_inode},
+    txn::{Node, Txn, show_inode},
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
@@ -36,4 +37,12 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     Ok(show_inode(&inode))
+}
+
+/// A symbolic link and where it points, wherever it was moved meanwhile.
+pub(crate) fn read(txn: &mut Txn<'_>, req: &Getattr) -> Result<Entry> {
+    match txn.node(&req.node)? {
+        Node::File(file) if file.inode.kind == FileKind::Symlink => Ok(show_inode(&file.inode)),
+        Node::File(_) | Node::Dir(_) => Err(FsError::Invalid.into()),
+    }
 }
