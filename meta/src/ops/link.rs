@@ -11,14 +11,19 @@ use wire::{Entry, Link, NodeRef};
 use crate::{
     error::Result,
     record::EntryRecord,
-    txn::{Place, Txn, show_inode},
+    txn::{Dir, Place, Txn, show_inode},
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
-    let NodeRef::File(file) = &req.target else {
-        return Err(FsError::NotPermitted.into());
-    };
     let mut dir = txn.dir_locked(&req.dir)?;
+    let file = match &req.target {
+        NodeRef::File(file) => file,
+        NodeRef::Dir(target) => {
+            txn.dir(target)?;
+            vacant(txn, &dir, req)?;
+            return Err(FsError::NotPermitted.into());
+        }
+    };
     // The old name becomes a pointer: its directory must stay as it is meanwhile.
     txn.lock(crate::lock::dir_lock(file.dir.id))?;
     let mut target = txn.file_locked(file)?;
@@ -28,11 +33,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
         txn.lock(crate::lock::dir_lock(elsewhere))?;
         target = txn.file_locked(file)?;
     }
-    if txn.entry(&dir, &req.name)?.is_some() {
-        txn.dir_permits(&dir, Access::EXECUTE)?;
-        return Err(FsError::Exists.into());
-    }
-    txn.dir_permits(&dir, Access::CHANGE)?;
+    vacant(txn, &dir, req)?;
     if target.inode.nlink == 0 {
         return Err(FsError::NotFound.into());
     }
@@ -54,4 +55,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     Ok(show_inode(&target.inode))
+}
+
+/// The new name is free, and the caller may take it. Linux looks at it before it looks at the target.
+fn vacant(txn: &Txn<'_>, dir: &Dir, req: &Link) -> Result<()> {
+    txn.dir_permits(dir, Access::EXECUTE)?;
+    if txn.entry(dir, &req.name)?.is_some() {
+        return Err(FsError::Exists.into());
+    }
+    txn.dir_permits(dir, Access::CHANGE)
 }
