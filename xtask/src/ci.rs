@@ -62,7 +62,7 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     timed("suites", || {
         tools::ensure(root, &tools::PJDFSTEST).and(tools::ensure(root, &tools::FSX))
     })?;
-    for suite in ["pjdfstest", "fsx"] {
+    for suite in ["pjdfstest", "fsx", "build-on-mount"] {
         timed(suite, || step::run(&mut xtask_as_root(suite)?, 15 * MINUTE, counts))?;
         counts.passed += 1;
     }

@@ -14,7 +14,7 @@ mod tools;
 
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
 use anyhow::Context as _;
@@ -50,6 +50,8 @@ enum Task {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Build a part of RocksDB on a mount whose server is killed meanwhile (needs root)
+    BuildOnMount,
 }
 
 fn main() -> ExitCode {
@@ -67,6 +69,11 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Tidy => tidy::run(root)?,
         Task::Pjdfstest { dir, bless } => {
             served::on_a_mount_or_in(root, dir, |dir| pjdfstest::run(root, dir, bless))?;
+        }
+        Task::BuildOnMount => {
+            let script = &mut Command::new(root.join("scripts/build-on-mount"));
+            let status = script.status().context("scripts/build-on-mount cannot be started")?;
+            anyhow::ensure!(status.success(), "scripts/build-on-mount failed");
         }
         Task::Fsx { dir } => served::on_a_mount_or_in(root, dir, |dir| fsx::run(root, dir))?,
     }
