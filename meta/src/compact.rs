@@ -4,10 +4,10 @@
 //! more than [`SLICES_MAX`] slices, or too many embedded bytes, notes it here. The task reads what is visible,
 //! stores it as one block, and replaces the list if it is still the one it read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::{BlockId, Ino, SessionId};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wire::{BlockPart, Slice, SliceSource};
@@ -20,7 +20,7 @@ use crate::{
     reclaim::Garbage,
     record::{ChunkRecord, inode::blocks_of, key},
     server::{Counters, Shared},
-    txn::Txn,
+    txn::{Located, Place, Txn},
 };
 
 /// More slices than this are rewritten.
@@ -31,16 +31,26 @@ pub(crate) const EMBEDDED_BYTES_MAX: usize = 32 << 10;
 /// Chunks to rewrite.
 #[derive(Default)]
 pub(crate) struct CompactQueue {
-    queue: Mutex<VecDeque<(Ino, u32)>>,
+    queue: Mutex<VecDeque<Ragged>>,
     wake: Notify,
+}
+
+/// A chunk to rewrite.
+#[derive(Clone)]
+struct Ragged {
+    ino: Ino,
+    chunk: u32,
+    /// Where the inode rests. If it moves, its shard of birth knows.
+    place: Place,
 }
 
 impl CompactQueue {
     /// Notes a chunk.
-    pub(crate) fn add(&self, ino: Ino, chunk: u32) {
+    pub(crate) fn add(&self, file: &Located, chunk: u32) {
+        let (ino, place) = (file.inode.ino, file.place.clone());
         let mut queue = self.queue.lock();
-        if !queue.contains(&(ino, chunk)) {
-            queue.push_back((ino, chunk));
+        if !queue.iter().any(|noted| (noted.ino, noted.chunk) == (ino, chunk)) {
+            queue.push_back(Ragged { ino, chunk, place });
             self.wake.notify_one();
         }
     }
@@ -48,8 +58,7 @@ impl CompactQueue {
 
 /// A chunk that was rewritten.
 pub(crate) struct Rewritten {
-    ino: Ino,
-    chunk: u32,
+    at: Ragged,
     was: ChunkRecord,
     now: ChunkRecord,
 }
@@ -64,11 +73,12 @@ pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
     loop {
         let next = shared.compact.queue.lock().pop_front();
-        let Some((ino, chunk)) = next else {
+        let Some(ragged) = next else {
             shared.compact.wake.notified().await;
             continue;
         };
-        match rewrite(shared, ino, chunk).await {
+        let (ino, chunk) = (ragged.ino, ragged.chunk);
+        match rewrite(shared, ragged).await {
             Ok(Some(rewritten)) => core.step(Step::Compacted(Box::new(rewritten))).await,
             Ok(None) => {}
             Err(error) => tracing::warn!(%ino, chunk, error, "chunk not compacted"),
@@ -77,12 +87,9 @@ pub(crate) async fn run(core: Core) {
 }
 
 /// Reads what is visible and stores it anew.
-async fn rewrite(
-    shared: &Shared,
-    ino: Ino,
-    chunk: u32,
-) -> std::result::Result<Option<Rewritten>, String> {
-    let value = shared.engine.get(&key::chunk(ino, chunk)).map_err(|error| describe(&error))?;
+async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewritten>, String> {
+    let value =
+        shared.engine.get(&key::chunk(at.ino, at.chunk)).map_err(|error| describe(&error))?;
     let Some(value) = value else { return Ok(None) };
     let was = crate::reclaim::chunk_of(&value).map_err(|error| describe(&error))?;
     if !is_ragged(&was) {
@@ -92,11 +99,25 @@ async fn rewrite(
     let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return Ok(None) };
     let (start, end) = (first.0, last.1);
     let mut data = BytesMut::zeroed((end - start) as usize);
-    for (from, to, index) in &segments {
-        let bytes = read_slice(shared, &was.slices[*index], *from, *to).await?;
-        if let Some(bytes) = bytes {
-            data[(from - start) as usize..(to - start) as usize].copy_from_slice(&bytes);
+    let mut parts: BTreeMap<BlockId, Vec<Copied>> = BTreeMap::new();
+    for (from, to, index) in segments {
+        let slice = &was.slices[index];
+        let (skip, len) = (from - slice.start, to - from);
+        let to = (from - start) as usize;
+        match &slice.source {
+            SliceSource::Zeros => {}
+            SliceSource::Embedded(bytes) => {
+                let bytes = &bytes[skip as usize..(skip + len) as usize];
+                data[to..to + bytes.len()].copy_from_slice(bytes);
+            }
+            SliceSource::Block(part) => {
+                let copied = Copied { from: part.offset + skip, len, to, of: part.block_bytes };
+                parts.entry(part.block).or_default().push(copied);
+            }
         }
+    }
+    for (block, parts) in parts {
+        copy_parts(shared, block, &parts, &mut data).await?;
     }
     // Blocks of the server itself carry its incarnation, which is no session's id.
     let block = BlockId::new(SessionId(shared.incarnation), shared.random.next());
@@ -106,43 +127,56 @@ async fn rewrite(
     let now = ChunkRecord {
         slices: vec![Slice { start, len: block_bytes, source: SliceSource::Block(part) }],
     };
-    Ok(Some(Rewritten { ino, chunk, was, now }))
+    Ok(Some(Rewritten { at, was, now }))
 }
 
-async fn read_slice(
-    shared: &Shared,
-    slice: &Slice,
+/// A part of a block that is still visible, and where it goes.
+struct Copied {
     from: u32,
-    to: u32,
-) -> std::result::Result<Option<Bytes>, String> {
-    let skip = from - slice.start;
-    match &slice.source {
-        SliceSource::Zeros => Ok(None),
-        SliceSource::Embedded(data) => {
-            Ok(Some(data.slice(skip as usize..(to - slice.start) as usize)))
-        }
-        SliceSource::Block(part) => {
-            let range = part.offset + skip..part.offset + (to - slice.start);
-            let bytes = shared.blocks.get(part.block, part.block_bytes, range).await;
-            bytes.map(Some).map_err(|error| describe(&error))
-        }
+    len: u32,
+    to: usize,
+    /// The length of the whole block.
+    of: u32,
+}
+
+/// Copies parts of one block, which is read once: small writes that were sent together share a block.
+async fn copy_parts(
+    shared: &Shared,
+    block: BlockId,
+    parts: &[Copied],
+    data: &mut [u8],
+) -> std::result::Result<(), String> {
+    let first = parts.iter().map(|part| part.from).min().unwrap_or_default();
+    let end = parts.iter().map(|part| part.from + part.len).max().unwrap_or_default();
+    let of = parts.first().map_or(0, |part| part.of);
+    let bytes = shared.blocks.get(block, of, first..end).await.map_err(|error| describe(&error))?;
+    for part in parts {
+        let start = (part.from - first) as usize;
+        let part_bytes = &bytes[start..start + part.len as usize];
+        data[part.to..part.to + part_bytes.len()].copy_from_slice(part_bytes);
     }
+    Ok(())
 }
 
 /// Replaces the list, or drops the new block if the list has changed.
 pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
-    let Rewritten { ino, chunk, was, now } = rewritten;
+    let Rewritten { at: Ragged { ino, chunk, place }, was, now } = rewritten;
     txn.lock(lock::ino_lock(*ino))?;
     let key = key::chunk(*ino, *chunk);
     let current: Option<ChunkRecord> = txn.get(&key)?;
-    let replaced = current.as_ref() == Some(was);
-    let unused = if replaced { &was.slices } else { &now.slices };
+    let file = txn.find(*ino, place)?;
+    let replaced = file.filter(|_| current.as_ref() == Some(was));
+    let unused = if replaced.is_some() { &was.slices } else { &now.slices };
     for block in blocks_of(unused) {
         txn.put(key::garbage(ino.shard(), block), &Garbage {});
     }
-    if replaced {
+    if let Some(mut file) = replaced {
         Counters::add(&txn.shared.counters.chunks_compacted);
         txn.put(key, now);
+        // What was a hole between slices is stored now.
+        let inode = &mut file.inode;
+        inode.allocated = (inode.allocated + now.allocated()).saturating_sub(was.allocated());
+        txn.put_inode(&file);
     }
     txn.reclaim.push(*ino);
     Ok(())

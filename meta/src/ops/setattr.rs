@@ -111,7 +111,7 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
         if !txn.opened_for(old.ino, Access::WRITE) {
             txn.inode_permits(&file.inode, Access::WRITE)?;
         }
-        write::truncate(txn, &mut file.inode, size)?;
+        write::truncate(txn, &mut file, size)?;
         file.inode.times.mtime = txn.now;
     }
     let inode = &mut file.inode;

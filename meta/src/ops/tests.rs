@@ -2,6 +2,7 @@
 
 mod access;
 mod client;
+mod contents;
 mod cost;
 mod link;
 mod names;

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 
 use base::{
-    FileKind, FsError, Time,
+    BlockId, FileKind, FsError, HashSet, Ino, Time,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
@@ -22,7 +22,7 @@ use crate::{
     record::{
         ChunkRecord, Contents, Inode, Record as _, Times, chunk::is_sound, inode::blocks_of, key,
     },
-    txn::Txn,
+    txn::{Located, Txn},
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
@@ -36,14 +36,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     }
     check(req, session.id)?;
 
-    let inode = &mut file.inode;
-    let end = inode.size.max(req.end);
-    if !write_inline(txn, inode, req, end) {
-        leave_inline(txn, inode);
+    let end = file.inode.size.max(req.end);
+    if !write_inline(txn, &mut file.inode, req, end) {
+        leave_inline(txn, &mut file.inode);
         for chunk in &req.chunks {
-            paint(txn, inode, chunk)?;
+            paint(txn, &mut file, chunk)?;
         }
     }
+    let inode = &mut file.inode;
     inode.size = end;
     note_time(&mut inode.times, req.at, txn.now);
     if req.clear_set_id || txn.loses_set_id() {
@@ -119,58 +119,64 @@ fn leave_inline(txn: &mut Txn<'_>, inode: &mut Inode) {
 }
 
 /// Puts slices over a chunk, oldest first.
-fn paint(txn: &mut Txn<'_>, inode: &mut Inode, chunk: &ChunkSlices) -> Result<()> {
-    let ino = inode.ino;
-    change_chunk(txn, inode, chunk.chunk, |record| {
-        for slice in &chunk.slices {
-            let mut slice = slice.clone();
-            if let SliceSource::Block(part) = &mut slice.source {
-                part.ticket = 0;
-            }
-            record.paint(slice);
+fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<()> {
+    let slices = chunk.slices.iter().cloned().map(|mut slice| {
+        if let SliceSource::Block(part) = &mut slice.source {
+            part.ticket = 0;
         }
-        if compact::is_ragged(record) { Some((ino, chunk.chunk)) } else { None }
-    })
+        slice
+    });
+    let new = change_chunk(txn, file, chunk.chunk, |record| record.paint(slices))?;
+    // A block that newer slices of the same request hide.
+    drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
+    if compact::is_ragged(&new) {
+        txn.shared.compact.add(file, chunk.chunk);
+    }
+    Ok(())
 }
 
 /// Changes a chunk's slices; blocks that nothing shows any more become garbage.
 fn change_chunk(
     txn: &mut Txn<'_>,
-    inode: &mut Inode,
+    file: &mut Located,
     chunk: u32,
-    change: impl FnOnce(&mut ChunkRecord) -> Option<(base::Ino, u32)>,
-) -> Result<()> {
-    let key = key::chunk(inode.ino, chunk);
+    change: impl FnOnce(&mut ChunkRecord),
+) -> Result<ChunkRecord> {
+    let ino = file.inode.ino;
+    let key = key::chunk(ino, chunk);
     let old: ChunkRecord = txn.get(&key)?.unwrap_or_default();
     if old.slices.len() > SLICES_A_CHUNK_MAX {
-        txn.shared.compact.add(inode.ino, chunk);
+        txn.shared.compact.add(file, chunk);
         return Err(Fault::Retry(Retry::Busy));
     }
     let mut new = old.clone();
-    let ragged = change(&mut new);
-    for block in blocks_of(&old.slices) {
-        if !blocks_of(&new.slices).any(|kept| kept == block) {
-            txn.put(key::garbage(inode.ino.shard(), block), &Garbage {});
-            txn.reclaim.push(inode.ino);
-        }
-    }
+    change(&mut new);
+    drop_blocks(txn, ino, &old.slices, &new.slices);
+    let inode = &mut file.inode;
     inode.allocated = (inode.allocated + new.allocated()).saturating_sub(old.allocated());
     if new.slices.is_empty() {
         txn.delete(key);
     } else {
         txn.put(key, &new);
     }
-    if let Some((ino, chunk)) = ragged {
-        txn.shared.compact.add(ino, chunk);
+    Ok(new)
+}
+
+/// Blocks of `were` that are not among `are` become garbage.
+fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
+    let kept: HashSet<BlockId> = blocks_of(are).collect();
+    for block in blocks_of(were).filter(|block| !kept.contains(block)) {
+        txn.put(key::garbage(ino.shard(), block), &Garbage {});
+        txn.reclaim.push(ino);
     }
-    Ok(())
 }
 
 /// Cuts a file, or grows it with zeros.
-pub(crate) fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     if size > FILE_BYTES_MAX {
         return Err(FsError::FileTooBig.into());
     }
+    let inode = &mut file.inode;
     if let Contents::Inline(data) = &inode.contents {
         if size <= u64::from(txn.shared.config.inline_bytes_max) {
             let mut new = BytesMut::from(&data[..]);
@@ -180,41 +186,36 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Resul
             leave_inline(txn, inode);
         }
     } else if size < inode.size {
-        cut(txn, inode, size)?;
+        cut(txn, file, size)?;
     }
-    inode.size = size;
+    file.inode.size = size;
     Ok(())
 }
 
 /// Drops what is behind `size`. Nothing of it shows again when the file grows later.
-fn cut(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
+    let ino = file.inode.ino;
     let boundary = u32::try_from(size / u64::from(CHUNK_BYTES)).map_err(|_| FsError::FileTooBig)?;
     let within = u32::try_from(size % u64::from(CHUNK_BYTES)).expect("a remainder");
     let first_gone = if within == 0 { boundary } else { boundary + 1 };
     let mut gone: Vec<(u32, Bytes)> = Vec::new();
-    let end = key::end_of(&key::chunks(inode.ino));
-    txn.scan(&key::chunk(inode.ino, first_gone), &end, &mut |key, value| {
+    let end = key::end_of(&key::chunks(ino));
+    txn.scan(&key::chunk(ino, first_gone), &end, &mut |key, value| {
         gone.extend(key::parse_chunk(key).map(|(_, chunk)| (chunk, Bytes::copy_from_slice(value))));
         ControlFlow::Continue(())
     })?;
     for (chunk, value) in gone {
         let record = ChunkRecord::from_record(&value)?;
-        for block in blocks_of(&record.slices) {
-            txn.put(key::garbage(inode.ino.shard(), block), &Garbage {});
-            txn.reclaim.push(inode.ino);
-        }
-        inode.allocated = inode.allocated.saturating_sub(record.allocated());
-        txn.delete(key::chunk(inode.ino, chunk));
+        drop_blocks(txn, ino, &record.slices, &[]);
+        file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
+        txn.delete(key::chunk(ino, chunk));
     }
     if within > 0 {
-        change_chunk(txn, inode, boundary, |record| {
-            record.truncate(within);
-            None
-        })?;
+        change_chunk(txn, file, boundary, |record| record.truncate(within))?;
     }
     if size == 0 {
-        inode.contents = Contents::Inline(Bytes::new());
-        inode.allocated = 0;
+        file.inode.contents = Contents::Inline(Bytes::new());
+        file.inode.allocated = 0;
     }
     Ok(())
 }

@@ -4,6 +4,8 @@
 //! segments; a slice of which nothing is visible is dropped at once, so a list is never longer than what
 //! can be seen of it.
 
+use std::collections::BTreeMap;
+
 use base::codec;
 use bytes::Bytes;
 use wire::{Slice, SliceSource};
@@ -24,9 +26,9 @@ impl Record for ChunkRecord {}
 type Segment = (u32, u32, usize);
 
 impl ChunkRecord {
-    /// Puts `slice` over everything that is there.
-    pub(crate) fn paint(&mut self, slice: Slice) {
-        self.slices.insert(0, slice);
+    /// Puts `slices`, oldest first, over everything that is there.
+    pub(crate) fn paint(&mut self, slices: impl DoubleEndedIterator<Item = Slice>) {
+        self.slices.splice(0..0, slices.rev());
         self.drop_hidden();
     }
 
@@ -45,30 +47,35 @@ impl ChunkRecord {
     }
 
     /// What is visible, from left to right.
+    ///
+    /// Cost: n log n for n slices, as each finds the ranges that newer ones cover, and joins those it meets.
     pub(crate) fn segments(&self) -> Vec<Segment> {
         let mut shown: Vec<Segment> = Vec::with_capacity(self.slices.len());
+        let mut covered: BTreeMap<u32, u32> = BTreeMap::new();
         for (index, slice) in self.slices.iter().enumerate() {
-            let mut at = slice.start;
-            let end = slice.start + slice.len;
-            let mut gaps = Vec::new();
-            for (start, stop, _) in &shown {
-                if *stop <= at {
-                    continue;
+            let (start, end) = (slice.start, slice.start + slice.len);
+            let mut joined = (start, end);
+            let mut at = start;
+            let before = covered.range(..start).next_back().filter(|(_, stop)| **stop >= start);
+            let met: Vec<(u32, u32)> = before
+                .into_iter()
+                .chain(covered.range(start..=end))
+                .map(|(a, b)| (*a, *b))
+                .collect();
+            for (from, to) in met {
+                if from > at {
+                    shown.push((at, from, index));
                 }
-                if *start >= end {
-                    break;
-                }
-                if *start > at {
-                    gaps.push((at, *start, index));
-                }
-                at = at.max(*stop);
+                at = at.max(to);
+                joined = (joined.0.min(from), joined.1.max(to));
+                covered.remove(&from);
             }
             if at < end {
-                gaps.push((at, end, index));
+                shown.push((at, end, index));
             }
-            shown.extend(gaps);
-            shown.sort_unstable();
+            covered.insert(joined.0, joined.1);
         }
+        shown.sort_unstable();
         shown
     }
 
@@ -147,7 +154,7 @@ mod tests {
             let mut chunk = ChunkRecord::default();
             let mut model = vec![0u8; 130];
             for (start, len, byte, cut) in steps {
-                chunk.paint(embedded(start, &vec![byte; len]));
+                chunk.paint([embedded(start, &vec![byte; len])].into_iter());
                 model[start as usize..start as usize + len].fill(byte);
                 if let Some(cut) = cut {
                     chunk.truncate(cut);
@@ -164,8 +171,20 @@ mod tests {
     #[test]
     fn a_slice_that_is_hidden_is_dropped() {
         let mut chunk = ChunkRecord::default();
-        chunk.paint(embedded(4, b"abcd"));
-        chunk.paint(embedded(0, b"0123456789"));
+        chunk.paint([embedded(4, b"abcd"), embedded(0, b"0123456789")].into_iter());
+        assert_eq!(chunk.slices.len(), 1);
+    }
+
+    #[test]
+    fn thousands_of_slices_are_painted_at_once() {
+        let mut chunk = ChunkRecord::default();
+        for round in 0..8 {
+            let slices = (0..1024).map(|index| embedded((index * 8 + round) * 16, &[1; 16]));
+            chunk.paint(slices);
+        }
+        assert_eq!(chunk.slices.len(), 8192);
+        assert_eq!(chunk.allocated(), 8192 * 16);
+        chunk.paint([embedded(0, &[2; 8192 * 16])].into_iter());
         assert_eq!(chunk.slices.len(), 1);
     }
 }

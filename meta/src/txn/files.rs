@@ -131,6 +131,16 @@ impl Txn<'_> {
         }
     }
 
+    /// Finds a file by its number and where it was; `None` when it is gone. The caller has locked the inode.
+    pub(crate) fn find(&self, ino: Ino, was: &Place) -> Result<Option<Located>> {
+        match (self.get(&key::inode(ino, Part::Main))?, was) {
+            (Some(Slot::Inode(inode)), _) => Ok(Some(Located { place: Place::Slot, inode })),
+            (Some(Slot::Moved(at)), _) => self.at(&at, ino),
+            (None, Place::Entry(at)) => self.at(at, ino),
+            (None, Place::Slot) => Ok(None),
+        }
+    }
+
     /// Finds the inode of an entry that was read under its directory's lock, and locks it.
     pub(crate) fn entry_inode_locked(
         &mut self,

@@ -572,6 +572,12 @@ impl Client {
         }
     }
 
+    /// Says after a restart that nothing was open.
+    pub(super) async fn claim_nothing(&mut self) {
+        let claim = wire::Claim { files: Vec::new(), last: true };
+        self.get(Request::Claim(claim)).await.unwrap();
+    }
+
     /// Ends the session.
     pub(super) async fn bye(&mut self) {
         self.get(Request::Bye).await.unwrap();
