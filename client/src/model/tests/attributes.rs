@@ -1,3 +1,5 @@
+//! Rules of the model: attributes.
+
 use base::{SetTime, limits::FILE_BYTES_MAX};
 
 use super::*;
@@ -155,4 +157,21 @@ fn a_read_brings_the_access_time_up_to_date_once_after_a_change() {
     fs.chmod("f", 0o600).unwrap();
     read(1);
     assert!(fs.stat("f").atime > first.atime);
+}
+
+#[test]
+fn a_file_is_reached_through_a_directory_that_may_be_searched_unless_it_is_open() {
+    let fs = Fs::new();
+    fs.mkdir("d", 0o755).unwrap();
+    fs.create("d/f", 0o644).unwrap();
+    let other = user(7, &[]);
+    let stat = |fs: &Fs, node| fs.outcome(done(fs.model.getattr(&other, node)));
+    let node = fs.node("d/f");
+    fs.chmod("d", 0o700).unwrap();
+    assert_eq!(stat(&fs, &node), Err(FsError::Denied));
+    assert!(stat(&fs.trusted(&other), &node).is_ok());
+    let handle = done(fs.model.open(&Cred::ROOT, &fs.file("d/f"), None)).unwrap();
+    assert!(stat(&fs, &node).is_ok());
+    done(fs.model.release(handle)).unwrap();
+    assert_eq!(stat(&fs, &node), Err(FsError::Denied));
 }

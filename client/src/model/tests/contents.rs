@@ -1,3 +1,5 @@
+//! Rules of the model: contents.
+
 use base::limits::FILE_BYTES_MAX;
 
 use super::*;

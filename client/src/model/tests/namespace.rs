@@ -1,3 +1,5 @@
+//! Rules of the model: namespace.
+
 use base::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
 
 use super::*;
@@ -199,7 +201,7 @@ fn nothing_is_found_or_made_in_a_removed_directory() {
     fs.mkdir("d", 0o755).unwrap();
     assert_eq!(fs.dir("d").id, gone.id);
     let root = &Cred::ROOT;
-    let missing = Err(FsError::NotFound);
+    let missing = Err(FsError::Stale);
     assert_eq!(fs.outcome(done(fs.model.lookup(root, &gone, &name("x")))), missing);
     assert_eq!(fs.outcome(done(fs.model.mkdir(root, &gone, &name("x"), 0o755))), missing);
     assert!(done(fs.model.readdir(root, &gone, 0, 10, false)).is_err());

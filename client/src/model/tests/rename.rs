@@ -1,3 +1,5 @@
+//! Rules of the model: rename.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Rules of the model: xattrs.
+
 use base::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
 use super::*;
