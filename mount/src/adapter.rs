@@ -108,7 +108,7 @@ impl<S: FileSystem> Adapter<S> {
                 self.changed(self.removexattr(cred, node, request.keep(name)).await)
             }
 
-            Op::Open { flags, .. } => self.open(cred, node, flags).await,
+            Op::Open { flags, .. } => self.open(&request.header, cred, flags).await,
             Op::Create { name, mode, umask, flags, .. } => {
                 self.changed(self.create(cred, node, name, mode & !umask, flags).await)
             }

@@ -40,15 +40,9 @@ pub enum Error {
         /// The mount point.
         path: PathBuf,
     },
-    /// Something is mounted there.
-    #[error("something is mounted here already path={}", path.display())]
+    /// Something is mounted there; perhaps nobody serves it any more.
+    #[error("something is mounted here already; unmount it first path={}", path.display())]
     AlreadyMounted {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// A mount is there whose process has ended.
-    #[error("a mount that nobody serves any more is here; unmount it first path={}", path.display())]
-    Dead {
         /// The mount point.
         path: PathBuf,
     },
@@ -214,7 +208,8 @@ fn stat(path: &Path) -> rustix::io::Result<Statx> {
 fn no_mountpoint(path: &Path, source: io::Error) -> Error {
     let path = path.to_owned();
     match source.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOTCONN) => Error::Dead { path },
+        // A mount whose process has ended.
+        Some(Errno::NOTCONN) => Error::AlreadyMounted { path },
         _ => Error::NoMountpoint { path, source },
     }
 }

@@ -31,6 +31,10 @@ struct Node {
     told: Attr,
     /// The kernel may still believe `told`; not so after a write, which it knows to have changed them.
     believed: bool,
+    /// Where the kernel believes the end of the file to be: as told, or where it has written since.
+    end: u64,
+    /// Who was sent back from an open to look the path up again; 0 for nobody.
+    sent_back: u32,
     /// The contents whose pages the kernel may have, as of the open that began to fill its cache.
     filled: Option<Version>,
     /// Its last name was removed through this mount.
@@ -53,6 +57,12 @@ impl Version {
     }
 }
 
+impl Node {
+    fn tell(&mut self, attr: &Attr) {
+        (self.told, self.believed, self.end) = (*attr, true, attr.size);
+    }
+}
+
 /// What an open means for what the kernel has cached of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cached {
@@ -60,6 +70,8 @@ pub(crate) struct Cached {
     pub(crate) keep_pages: bool,
     /// Its attributes are not.
     pub(crate) outdated: bool,
+    /// An append would go to an end that is not the file's any more.
+    pub(crate) wrong_end: bool,
 }
 
 impl Nodes {
@@ -117,6 +129,8 @@ impl Nodes {
             lookups: 0,
             told: *attr,
             believed: true,
+            end: attr.size,
+            sent_back: 0,
             filled: None,
             gone: false,
             without_capability: None,
@@ -124,14 +138,14 @@ impl Nodes {
         node.at = at;
         node.lookups += 1;
         node.gone = false;
-        (node.told, node.believed) = (*attr, true);
+        node.tell(attr);
         id
     }
 
     /// Attributes are being sent to the kernel.
     pub(crate) fn told(&mut self, id: NodeId, attr: &Attr) {
         if let Some(node) = self.table.get_mut(&id.0) {
-            (node.told, node.believed) = (*attr, true);
+            node.tell(attr);
         }
     }
 
@@ -142,15 +156,37 @@ impl Nodes {
         }
     }
 
+    /// The kernel has written up to `end`, and knows that attributes have changed.
+    pub(crate) fn written(&mut self, id: NodeId, end: u64) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.believed = false;
+            node.end = node.end.max(end);
+        }
+    }
+
     /// A file was opened and has these attributes.
     pub(crate) fn opened(&mut self, id: NodeId, attr: &Attr) -> Cached {
         let Some(node) = self.table.get_mut(&id.0) else {
-            return Cached { keep_pages: false, outdated: false };
+            return Cached { keep_pages: false, outdated: false, wrong_end: false };
         };
         let now = Version::of(attr);
         let keep_pages = node.filled == Some(now);
         node.filled = Some(now);
-        Cached { keep_pages, outdated: node.believed && Version::of(&node.told) != now }
+        let outdated = node.believed && Version::of(&node.told) != now;
+        let wrong_end = node.end != attr.size;
+        if !wrong_end {
+            node.sent_back = 0;
+        }
+        Cached { keep_pages, outdated, wrong_end }
+    }
+
+    /// Whether the process `pid`, which opens the file, is to look its path up again first: once, for an open
+    /// that is not by path knows no better the second time.
+    pub(crate) fn sends_back(&mut self, id: NodeId, pid: u32) -> bool {
+        let Some(node) = self.table.get_mut(&id.0) else { return false };
+        let first = node.sent_back != pid;
+        node.sent_back = if first { pid } else { 0 };
+        first
     }
 
     /// What this mount has just found under a name, without telling the kernel.
@@ -291,15 +327,51 @@ mod tests {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
         let id = nodes.found(file(5, "a"), &seen);
-        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: false });
-        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: true, outdated: false });
+        let opened = |nodes: &mut Nodes, seen: &Attr| {
+            let cached = nodes.opened(id, seen);
+            (cached.keep_pages, cached.outdated)
+        };
+        assert_eq!(opened(&mut nodes, &seen), (false, false));
+        assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.ctime.nsec += 1;
-        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: true });
+        assert_eq!(opened(&mut nodes, &seen), (false, true));
         nodes.told(id, &seen);
-        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: true, outdated: false });
+        assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.size += 1;
         nodes.disbelieved(id);
-        assert_eq!(nodes.opened(id, &seen), Cached { keep_pages: false, outdated: false });
+        assert_eq!(opened(&mut nodes, &seen), (false, false));
+    }
+
+    #[test]
+    fn the_end_that_the_kernel_knows_is_what_it_was_told_or_wrote_itself() {
+        let mut nodes = nodes(1);
+        let mut seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen);
+        seen.size = 10;
+        assert!(nodes.opened(id, &seen).wrong_end);
+        nodes.written(id, 4);
+        assert!(nodes.opened(id, &seen).wrong_end);
+        nodes.written(id, 10);
+        nodes.written(id, 4);
+        assert!(!nodes.opened(id, &seen).wrong_end);
+        seen.size = 3;
+        nodes.told(id, &seen);
+        assert!(!nodes.opened(id, &seen).wrong_end);
+    }
+
+    #[test]
+    fn a_process_is_sent_back_once_and_another_too() {
+        let mut nodes = nodes(1);
+        let seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen);
+        assert!(nodes.sends_back(id, 77));
+        assert!(!nodes.sends_back(id, 77));
+        assert!(nodes.sends_back(id, 77));
+        nodes.opened(id, &seen);
+        assert!(nodes.sends_back(id, 77), "it has seen the right end meanwhile");
+        assert!(nodes.sends_back(id, 78));
+        assert!(!nodes.sends_back(id, 78));
+        assert!(!nodes.sends_back(id, 0), "who cannot be told apart is never sent back");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use base::{Attr, Cred, FileKind};
 use bytes::Bytes;
 use client::{FileSystem, Handle, New};
-use fuse::{Errno, NodeId, Notice};
+use fuse::{Errno, Header, NodeId, Notice};
 use wire::NodeRef;
 
 use super::{Adapter, names::found};
@@ -16,10 +16,15 @@ use crate::{
 };
 
 const O_EXCL: u32 = 0o200;
+const O_APPEND: u32 = 0o2000;
 
 impl<S: FileSystem> Adapter<S> {
     /// OPEN. `O_TRUNC` comes as a truncation of its own.
-    pub(super) async fn open(&self, cred: &Cred, node: NodeId, flags: u32) -> Outcome {
+    ///
+    /// An append goes to the end that the kernel knows, and it asks nobody before. Where others have moved
+    /// it, ESTALE makes the kernel look the path up again, which tells it the end, and then open again.
+    pub(super) async fn open(&self, header: &Header, cred: &Cred, flags: u32) -> Outcome {
+        let node = header.node;
         let file = self.nodes.borrow().file(node)?;
         let handle = self.fs.open(cred, &file, convert::access(flags)).await?;
         let attr = match self.opened_attr(cred, handle, NodeRef::File(file)).await {
@@ -32,6 +37,11 @@ impl<S: FileSystem> Adapter<S> {
         let cached = self.nodes.borrow_mut().opened(node, &attr);
         if cached.outdated && !self.timeouts.attr.is_zero() {
             self.invalidate_attr(node).await;
+        }
+        let wrong_end = flags & O_APPEND != 0 && cached.wrong_end;
+        if wrong_end && self.nodes.borrow_mut().sends_back(node, header.pid) {
+            self.give_back(handle).await;
+            return Err(Failed(Errno::STALE));
         }
         Ok(Answer::Opened(handle, cached.keep_pages))
     }
@@ -96,8 +106,8 @@ impl<S: FileSystem> Adapter<S> {
         clear_set_id: bool,
     ) -> Outcome {
         let size = u32::try_from(data.len()).map_err(|_| Failed(Errno::INVAL))?;
-        self.nodes.borrow_mut().disbelieved(node);
         self.fs.write(Handle(fh.0), offset, data, clear_set_id).await?;
+        self.nodes.borrow_mut().written(node, offset.saturating_add(size.into()));
         Ok(Answer::Written(size))
     }
 

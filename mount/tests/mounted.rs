@@ -1,0 +1,45 @@
+//! The mount over the model in memory, used as programs use it: each test is one rule.
+//!
+//! Needs `/dev/fuse` and root; without them these tests fail, they are not skipped.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "mounted/attributes.rs"]
+mod attributes;
+#[path = "mounted/caches.rs"]
+mod caches;
+#[path = "mounted/contents.rs"]
+mod contents;
+#[path = "mounted/ends.rs"]
+mod ends;
+#[path = "mounted/harness.rs"]
+mod harness;
+#[path = "mounted/listings.rs"]
+mod listings;
+#[path = "mounted/names.rs"]
+mod names;
+#[path = "mounted/probe.rs"]
+mod probe;
+#[path = "mounted/renames.rs"]
+mod renames;
+#[path = "mounted/users.rs"]
+mod users;
+#[path = "mounted/waits.rs"]
+mod waits;
+#[path = "mounted/xattrs.rs"]
+mod xattrs;
+
+/// What a child process does that a test has started with this name in its environment.
+#[test]
+fn child_role() {
+    let Ok(role) = std::env::var("MOUNT_TEST_ROLE") else { return };
+    let path = std::path::PathBuf::from(std::env::var_os("MOUNT_TEST_PATH").unwrap());
+    match role.as_str() {
+        "stat" => drop(std::fs::metadata(&path)),
+        "read" => drop(std::fs::read(&path)),
+        "mkdir" => std::fs::create_dir(&path).unwrap(),
+        "map" => contents::write_and_read_through_maps(&path),
+        "umask" => names::make_with_umask(&path),
+        _ => panic!("no such role: {role}"),
+    }
+}

@@ -1,0 +1,276 @@
+//! Reading, writing, mapping, truncating.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    path::Path,
+    process::Command,
+};
+
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock},
+    io::Errno,
+};
+
+use crate::harness::{mount_new, on_each, start_role, until};
+
+/// Bytes that tell where they belong.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from(at * 7 / 3 % 251).unwrap()).collect()
+}
+
+fn read_write() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options
+}
+
+#[test]
+fn what_was_written_is_read_in_any_order() {
+    on_each(|mounted| {
+        let data = pattern(3 << 20);
+        let file = read_write().open(mounted.path("file")).unwrap();
+        for (index, part) in data.chunks(100_003).enumerate().collect::<Vec<_>>().iter().rev() {
+            file.write_all_at(part, (index * 100_003) as u64).unwrap();
+        }
+        assert!(fs::read(mounted.path("file")).unwrap() == data);
+        let mut middle = vec![0; 5000];
+        file.read_exact_at(&mut middle, 1_000_001).unwrap();
+        assert!(middle == data[1_000_001..1_005_001]);
+        assert_eq!(file.read_at(&mut middle, 3 << 20).unwrap(), 0);
+        file.write_all_at(b"OVER", 2_000_000).unwrap();
+        file.read_exact_at(&mut middle[..6], 1_999_999).unwrap();
+        assert_eq!(&middle[1..5], b"OVER");
+    });
+}
+
+#[test]
+fn large_writes_arrive_in_large_requests() {
+    let mounted = mount_new();
+    fs::write(mounted.path("file"), vec![5; 4 << 20]).unwrap();
+    assert!(mounted.seen.count("write") <= 8, "{}", mounted.seen.count("write"));
+}
+
+#[test]
+fn appends_go_to_the_end() {
+    on_each(|mounted| {
+        let path = mounted.path("log");
+        let mut one = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let mut two = OpenOptions::new().append(true).open(&path).unwrap();
+        for _ in 0..3 {
+            one.write_all(b"one ").unwrap();
+            two.write_all(b"two ").unwrap();
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"one two one two one two ");
+    });
+}
+
+#[test]
+fn holes_read_as_zeros_and_take_no_space() {
+    on_each(|mounted| {
+        let file = read_write().open(mounted.path("sparse")).unwrap();
+        let far = (5_u64 << 30) + 17;
+        file.write_all_at(b"end", far).unwrap();
+        file.write_all_at(b"begin", 0).unwrap();
+        let stat = file.metadata().unwrap();
+        assert_eq!(stat.len(), far + 3);
+        assert!(stat.blocks() < 64, "{}", stat.blocks());
+        let mut bytes = [1; 20];
+        file.read_exact_at(&mut bytes, far - 17).unwrap();
+        assert_eq!(&bytes, b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0end");
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes[..8], b"begin\0\0\0");
+    });
+}
+
+#[test]
+fn seeking_for_data_finds_data_everywhere_and_a_hole_at_the_end() {
+    on_each(|mounted| {
+        let mut file = read_write().open(mounted.path("file")).unwrap();
+        file.write_all_at(b"x", 100_000).unwrap();
+        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(10)), Ok(10));
+        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(10)), Ok(100_001));
+        let beyond = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(100_001));
+        assert_eq!(beyond, Err(Errno::NXIO));
+        assert_eq!(file.seek(SeekFrom::End(-1)).unwrap(), 100_000);
+    });
+}
+
+#[test]
+fn truncation_cuts_and_what_grows_again_is_zeros() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        let data = pattern(10_000);
+        fs::write(&path, &data).unwrap();
+        let file = read_write().open(&path).unwrap();
+        file.set_len(5000).unwrap();
+        assert!(fs::read(&path).unwrap() == data[..5000]);
+        file.set_len(9000).unwrap();
+        let grown = fs::read(&path).unwrap();
+        assert!(grown[..5000] == data[..5000]);
+        assert!(grown[5000..] == [0; 4000]);
+        assert_eq!(file.metadata().unwrap().len(), 9000);
+        file.set_len(0).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(
+            file.set_len(u64::MAX >> 1).unwrap_err().kind(),
+            std::io::ErrorKind::FileTooLarge
+        );
+    });
+}
+
+#[test]
+fn an_open_that_truncates_empties_the_file() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, b"first and long").unwrap();
+        let mut open = File::open(&path).unwrap();
+        let mut bytes = [0; 5];
+        open.read_exact(&mut bytes).unwrap();
+        fs::write(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        open.rewind().unwrap();
+        let mut text = String::new();
+        open.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "second");
+    });
+}
+
+#[test]
+fn shared_maps_read_and_write_the_file() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, pattern(10_000)).unwrap();
+        // In a process of its own: one that serves a mount should not fault on it.
+        assert!(start_role("map", &path).end().success());
+        let mut expected = pattern(10_000);
+        expected[4990..5010].fill(b'm');
+        assert!(fs::read(&path).unwrap() == expected);
+    });
+}
+
+/// The child's part of the test above.
+#[expect(unsafe_code, reason = "a map has no safe interface")]
+pub(crate) fn write_and_read_through_maps(path: &Path) {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+    let file = read_write().open(path).unwrap();
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh shared map of a file that stays 10,000 bytes long; nobody else maps or changes it
+    // while the slice lives, and it is unmapped once, after its last use.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), 10_000, both, MapFlags::SHARED, &file, 0).unwrap();
+        let bytes = std::slice::from_raw_parts_mut(map.cast::<u8>(), 10_000);
+        assert!(bytes == pattern(10_000));
+        bytes[4990..5010].fill(b'm');
+        msync(map, 10_000, MsyncFlags::SYNC).unwrap();
+        let mut read = [0; 20];
+        file.read_exact_at(&mut read, 4990).unwrap();
+        assert_eq!(read, [b'm'; 20]);
+        file.write_all_at(b"w", 9999).unwrap();
+        assert_eq!(bytes[9999], b'w');
+        bytes[9999] = pattern(10_000)[9999];
+        munmap(map, 10_000).unwrap();
+    }
+}
+
+#[test]
+fn direct_io_sees_the_same_bytes() {
+    use std::os::unix::fs::OpenOptionsExt;
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, pattern(8192)).unwrap();
+        let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap();
+        let file = read_write().custom_flags(flags).open(&path).unwrap();
+        let mut bytes = vec![0; 4096];
+        file.read_exact_at(&mut bytes, 4096).unwrap();
+        assert!(bytes == pattern(8192)[4096..]);
+        file.write_all_at(&vec![9; 4096], 4096).unwrap();
+        assert!(fs::read(&path).unwrap()[4096..] == [9; 4096]);
+    });
+}
+
+#[test]
+fn a_script_on_the_mount_can_be_executed() {
+    on_each(|mounted| {
+        let path = mounted.path("script");
+        fs::write(&path, b"#!/bin/sh\necho \"$1\" from \"$0\"\n").unwrap();
+        let refused = Command::new(&path).output().unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o111)).unwrap();
+        fs::copy("/bin/true", mounted.path("true")).unwrap();
+        // A child that another test has just forked may still have the file open for writing.
+        let mut said = None;
+        until("the files are closed", || {
+            let output = Command::new(mounted.path("true")).status();
+            said = Command::new(&path).arg("hello").output().ok();
+            output.is_ok_and(|status| status.success()) && said.is_some()
+        });
+        let expected = format!("hello from {}\n", path.display());
+        assert_eq!(String::from_utf8(said.unwrap().stdout).unwrap(), expected);
+    });
+}
+
+#[test]
+fn every_close_flushes_and_the_last_one_releases() {
+    on_each(|mounted| {
+        let (flushes, releases) = (mounted.seen.count("flush"), mounted.seen.count("release"));
+        let file = read_write().open(mounted.path("file")).unwrap();
+        let second = file.try_clone().unwrap();
+        drop(file);
+        until("close flushes", || mounted.seen.count("flush") > flushes);
+        assert_eq!(mounted.seen.count("release"), releases);
+        drop(second);
+        until("the last close releases", || mounted.seen.count("release") == releases + 1);
+        assert!(mounted.seen.count("flush") >= flushes + 2);
+    });
+}
+
+#[test]
+fn syncs_reach_the_file_system() {
+    on_each(|mounted| {
+        let file = read_write().open(mounted.path("file")).unwrap();
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(mounted.seen.count("fsync"), 2);
+        File::open(mounted.root()).unwrap().sync_all().unwrap();
+        assert_eq!(mounted.seen.count("sync"), 1);
+        rustix::fs::syncfs(&file).unwrap();
+    });
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_as_programs_expect() {
+    on_each(|mounted| {
+        let file = read_write().open(mounted.path("file")).unwrap();
+        file.write_all_at(b"0123456789", 0).unwrap();
+        for _ in 0..2 {
+            let refused = fallocate(&file, FallocateFlags::empty(), 0, 1 << 20);
+            assert_eq!(refused, Err(Errno::OPNOTSUPP));
+            let temporary = OFlags::TMPFILE | OFlags::RDWR;
+            let refused =
+                rustix::fs::open(mounted.root(), temporary, rustix::fs::Mode::from_raw_mode(0o600));
+            assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
+        }
+        let to = read_write().open(mounted.path("to")).unwrap();
+        let (mut at, mut into) = (2, 1);
+        let copied =
+            rustix::fs::copy_file_range(&file, Some(&mut at), &to, Some(&mut into), 5).unwrap();
+        assert_eq!(copied, 5);
+        assert_eq!(fs::read(mounted.path("to")).unwrap(), b"\x0023456", "the kernel copies");
+    });
+}
+
+#[test]
+fn locks_hold_between_programs_of_one_mount() {
+    on_each(|mounted| {
+        let one = read_write().open(mounted.path("file")).unwrap();
+        let two = read_write().open(mounted.path("file")).unwrap();
+        flock(&one, FlockOperation::LockExclusive).unwrap();
+        let refused = flock(&two, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(refused, Err(Errno::WOULDBLOCK));
+        flock(&one, FlockOperation::Unlock).unwrap();
+        flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
+    });
+}

@@ -1,0 +1,255 @@
+//! The model mounted for one test: served by a thread of its own, always unmounted.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use base::{Clock, HashKey, Time};
+use client::model::Model;
+use fuse::{Ended, Unmount};
+use mount::Options;
+use rustix::{process::Gid, process::Uid, thread};
+
+use crate::probe::{Probe, Seen};
+
+/// How long anything here may take that takes no time when all is well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file system in memory, mounted.
+pub(crate) struct Mounted {
+    dir: tempfile::TempDir,
+    served: Option<JoinHandle<Ended>>,
+    pub(crate) model: Model,
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// How the model behind a mount behaves.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    pub(crate) options: Options,
+    pub(crate) late: bool,
+    pub(crate) position_bits: u32,
+}
+
+impl Default for Way {
+    fn default() -> Way {
+        let options = Options { allow_other: true, suid: true, dev: true, ..Options::default() };
+        Way { options, late: false, position_bits: 63 }
+    }
+}
+
+impl Way {
+    /// Nothing is cached.
+    pub(crate) fn uncached() -> Way {
+        let mut way = Way::default();
+        (way.options.attr_timeout, way.options.entry_timeout) = (Duration::ZERO, Duration::ZERO);
+        way
+    }
+
+    /// No answer is there at once.
+    pub(crate) fn late() -> Way {
+        Way { late: true, ..Way::default() }
+    }
+
+    /// What the kernel was told stays true for the length of a test.
+    pub(crate) fn cached() -> Way {
+        let mut way = Way::default();
+        let hour = Duration::from_secs(3600);
+        (way.options.attr_timeout, way.options.entry_timeout) = (hour, hour);
+        way
+    }
+}
+
+/// Runs a test on mounts of each kind.
+pub(crate) fn on_each(test: impl Fn(&Mounted)) {
+    for way in [Way::default(), Way::late(), Way::uncached()] {
+        let mounted = mount(&new_model(), &way);
+        test(&mounted);
+        mounted.unmount();
+    }
+}
+
+/// Each look at it is a microsecond later, and it is this year.
+struct Ticks(AtomicU64);
+
+impl Clock for Ticks {
+    fn now(&self) -> Time {
+        let micros = self.0.fetch_add(1, Ordering::Relaxed);
+        let sec = 1_780_000_000 + i64::try_from(micros / 1_000_000).unwrap();
+        Time { sec, nsec: u32::try_from(micros % 1_000_000).unwrap() * 1000 + 7 }
+    }
+}
+
+/// An empty file system.
+pub(crate) fn new_model() -> Model {
+    Model::new(Arc::new(Ticks(AtomicU64::new(0))), HashKey { k0: 5, k1: 6 }, true)
+}
+
+pub(crate) fn mount_new() -> Mounted {
+    mount(&new_model(), &Way::default())
+}
+
+pub(crate) fn mount(model: &Model, way: &Way) -> Mounted {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = try_mount(model, way, dir.path());
+    let (served, seen) = mounted.unwrap_or_else(|error| panic!("{error}: {error:?}"));
+    Mounted { dir, served: Some(served), model: model.clone(), seen }
+}
+
+type Served = (JoinHandle<Ended>, Arc<Seen>);
+
+/// Mounts, or says why not.
+#[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
+pub(crate) fn try_mount(model: &Model, way: &Way, path: &Path) -> Result<Served, mount::Error> {
+    let seen = Arc::new(Seen::default());
+    let probe = Probe {
+        inner: model.client(true),
+        seen: Arc::clone(&seen),
+        late: way.late,
+        position_bits: way.position_bits,
+    };
+    let (options, path) = (way.options.clone(), path.to_owned());
+    let (send, started) = mpsc::channel();
+    let served = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async move {
+            match mount::run(probe, &path, &options).await {
+                Ok(mounted) => {
+                    assert_eq!(mounted.mountpoint(), path);
+                    send.send(Ok(())).unwrap();
+                    mounted.ended().await.unwrap()
+                }
+                Err(error) => {
+                    send.send(Err(error)).unwrap();
+                    Ended::Unmounted
+                }
+            }
+        })
+    });
+    started.recv_timeout(PATIENCE).expect("the mount starts").map(|()| (served, seen))
+}
+
+impl Mounted {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Unmounts what nobody uses any more, waits for the end, and looks at what is left.
+    pub(crate) fn unmount(self) {
+        // A child that another test has just forked may still have our files open.
+        until("nobody uses the mount", || fuse::unmount(self.root(), Unmount::WhenIdle).is_ok());
+        let model = self.model.clone();
+        assert_eq!(self.ended(), Ended::Unmounted);
+        model.check();
+    }
+
+    /// The end, after it was unmounted by other means.
+    pub(crate) fn ended(mut self) -> Ended {
+        self.served.take().unwrap().join().unwrap()
+    }
+}
+
+impl Mounted {
+    /// The end of a mount that is still in the tree, and is taken out of it then.
+    pub(crate) fn served_end(mut self) -> Ended {
+        let ended = self.served.take().unwrap().join().unwrap();
+        fuse::unmount(self.root(), Unmount::Lazy).unwrap();
+        ended
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let Some(served) = self.served.take() else { return };
+        self.seen.release();
+        let unmounted = fuse::unmount(self.root(), Unmount::Lazy);
+        // After a failure someone may still be waiting for an answer that never comes.
+        if !std::thread::panicking() {
+            unmounted.unwrap();
+            assert_eq!(served.join().unwrap(), Ended::Unmounted);
+        }
+    }
+}
+
+/// Runs `act` on a thread that acts as this user, with no other groups than these.
+pub(crate) fn as_user<T: Send>(uid: u32, gids: &[u32], act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let gids: Vec<Gid> = gids.iter().map(|gid| Gid::from_raw(*gid)).collect();
+            thread::set_thread_groups(&gids).unwrap();
+            thread::set_thread_res_gid(gids[0], gids[0], gids[0]).unwrap();
+            let uid = Uid::from_raw(uid);
+            thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            act()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A process that does one thing (see `child_role`), killed at the latest when dropped.
+pub(crate) struct Role(Child);
+
+pub(crate) fn start_role(role: &str, path: &Path) -> Role {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["child_role", "--exact", "--nocapture"]);
+    command.env("MOUNT_TEST_ROLE", role).env("MOUNT_TEST_PATH", path);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Role(command.spawn().unwrap())
+}
+
+impl Role {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it, and fails if it does not end.
+    pub(crate) fn kill(mut self) -> ExitStatus {
+        self.0.kill().unwrap();
+        self.end()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the process ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for what nobody announces.
+#[expect(clippy::disallowed_methods, reason = "other processes and the kernel announce nothing")]
+pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if reached() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never happens: {what}");
+}

@@ -1,0 +1,131 @@
+//! Extended attributes.
+
+use std::{fs, os::unix::fs::MetadataExt};
+
+use rustix::{
+    fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr},
+    io::Errno,
+};
+
+use crate::harness::{Way, mount, mount_new, new_model, on_each};
+
+#[test]
+fn an_xattr_is_kept_listed_and_removed() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, b"").unwrap();
+        let set = |value: &[u8], flags| setxattr(&path, "user.a", value, flags);
+        let mut buffer = vec![0; 65_536];
+        assert_eq!(getxattr(&path, "user.a", &mut buffer), Err(Errno::NODATA));
+        assert_eq!(set(b"0", XattrFlags::REPLACE), Err(Errno::NODATA));
+        set(b"1", XattrFlags::CREATE).unwrap();
+        assert_eq!(set(b"2", XattrFlags::CREATE), Err(Errno::EXIST));
+        let large: Vec<u8> = (0..65_536_u32).map(|at| at.to_le_bytes()[0]).collect();
+        set(&large, XattrFlags::empty()).unwrap();
+        assert_eq!(getxattr(&path, "user.a", &mut buffer), Ok(65_536));
+        assert!(buffer == large);
+        assert_eq!(rustix::fs::getxattr_query(&path, "user.a"), Ok(65_536));
+        assert_eq!(getxattr(&path, "user.a", &mut [0; 9]), Err(Errno::RANGE));
+
+        setxattr(&path, "user.b", b"", XattrFlags::empty()).unwrap();
+        assert_eq!(getxattr(&path, "user.b", &mut buffer), Ok(0));
+        let len = listxattr(&path, &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"user.a\0user.b\0");
+        assert_eq!(rustix::fs::listxattr_query(&path), Ok(len));
+        assert_eq!(listxattr(&path, &mut [0; 3]), Err(Errno::RANGE));
+        removexattr(&path, "user.a").unwrap();
+        assert_eq!(removexattr(&path, "user.a"), Err(Errno::NODATA));
+    });
+}
+
+#[test]
+fn directories_and_links_have_xattrs_of_their_own() {
+    on_each(|mounted| {
+        let (dir, link) = (mounted.path("dir"), mounted.path("link"));
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::symlink("dir", &link).unwrap();
+        setxattr(&dir, "user.x", b"of the directory", XattrFlags::empty()).unwrap();
+        rustix::fs::lsetxattr(&link, "trusted.x", b"of the link", XattrFlags::empty()).unwrap();
+        let mut buffer = [0; 64];
+        let len = rustix::fs::lgetxattr(&link, "trusted.x", &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"of the link");
+        assert_eq!(getxattr(&link, "trusted.x", &mut buffer), Err(Errno::NODATA));
+        let on_link = rustix::fs::lsetxattr(&link, "user.x", b"", XattrFlags::empty());
+        assert_eq!(on_link, Err(Errno::PERM));
+    });
+}
+
+#[test]
+fn acls_are_refused_as_by_a_file_system_without_them() {
+    on_each(|mounted| {
+        let path = mounted.path("dir");
+        fs::create_dir(&path).unwrap();
+        let acl = acl_with_a_named_user();
+        for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+            assert_eq!(getxattr(&path, name, &mut [0; 64]), Err(Errno::OPNOTSUPP));
+            let set = setxattr(&path, name, &acl, XattrFlags::empty());
+            assert_eq!(set, Err(Errno::OPNOTSUPP));
+        }
+        let unknown = setxattr(&path, "other.x", b"", XattrFlags::empty());
+        assert_eq!(unknown, Err(Errno::OPNOTSUPP));
+    });
+}
+
+/// As the kernel has it: a version, then entries of tag, permissions and id.
+fn acl_with_a_named_user() -> Vec<u8> {
+    let nobody = u32::MAX;
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 7, nobody),
+        (0x02, 5, 1000),
+        (0x04, 5, nobody),
+        (0x10, 5, nobody),
+        (0x20, 0, nobody),
+    ];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(permissions.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
+}
+
+#[test]
+fn info_is_an_xattr_that_is_not_listed() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, b"").unwrap();
+        for path in [path.as_path(), mounted.root()] {
+            let mut buffer = [0; 256];
+            let len = getxattr(path, "pando.info", &mut buffer).unwrap();
+            let info: serde_json::Value = serde_json::from_slice(&buffer[..len]).unwrap();
+            let ino = format!("{:x}", fs::metadata(path).unwrap().ino());
+            assert_eq!(info["ino"], ino);
+            assert!(buffer.starts_with(br#"{"ino":"#), "the lines keep their order");
+            assert_eq!(rustix::fs::listxattr_query(path), Ok(0));
+        }
+    });
+}
+
+#[test]
+fn writing_a_new_file_asks_for_no_xattrs() {
+    let mounted = mount_new();
+    for number in 0..10 {
+        fs::write(mounted.path(&number.to_string()), b"contents").unwrap();
+    }
+    assert_eq!(mounted.seen.count("xattrs"), 0);
+}
+
+#[test]
+fn a_capability_that_another_client_gave_is_lost_with_a_write() {
+    let mounted = mount(&new_model(), &Way::uncached());
+    let path = mounted.path("file");
+    fs::write(&path, b"program").unwrap();
+    let other = mount(&mounted.model, &Way::uncached());
+    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let name = "security.capability";
+    setxattr(other.path("file"), name, &capability, XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(&path, name, &mut [0; 64]), Ok(20));
+    fs::write(&path, b"changed").unwrap();
+    assert_eq!(getxattr(&path, name, &mut [0; 64]), Err(Errno::NODATA));
+}
