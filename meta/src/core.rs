@@ -120,6 +120,10 @@ impl Core {
         self.inner.push(Work::Step(step, done));
         // A step that was refused drops its sender; its task looks again later.
         let _ = written.await;
+        if self.inner.shared.is_halted() {
+            // Its task would find the same work again, for ever, and let nobody else have this core.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
