@@ -21,7 +21,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use base::{Attr, Cred, FsError, HashMap, Ino};
+use base::{Access, Attr, Cred, FsError, HashMap, Ino};
 use parking_lot::Mutex;
 use wire::{ClaimedFile, DirRef, FileRef, NodeRef, Welcome};
 
@@ -69,6 +69,8 @@ struct Table {
 pub(crate) struct OpenFile {
     pub(crate) state: Arc<FileState>,
     pub(crate) cred: Arc<Cred>,
+    /// What may be done through it.
+    may: Access,
     /// Failed flushes that this handle has reported, or that were before it.
     errors_seen: AtomicU64,
     ahead: Mutex<Ahead>,

@@ -27,7 +27,7 @@ impl Client {
         open: bool,
         stand: u64,
     ) -> Result<Made, Failure> {
-        let opening = self.core.files.opening(None);
+        let opening = self.core.files.opening(None, Access::READ.and(Access::WRITE));
         let request = Request::Create(Create {
             dir: *dir,
             name: name.clone(),

@@ -240,17 +240,21 @@ impl State {
         self.find_dir(dir).ok_or(FsError::Stale)
     }
 
-    /// The inode for an operation on the node itself: it may have another name by now, or none.
-    fn node(&self, node: &NodeRef) -> std::result::Result<Ino, FsError> {
-        let found = match node {
-            NodeRef::Dir(dir) => self.find_dir(dir),
-            NodeRef::File(file) => self.inodes.contains_key(&file.ino).then_some(file.ino),
-        };
-        found.ok_or(FsError::Stale)
+    /// The inode for an operation on the node itself.
+    fn node(&self, who: Who<'_>, node: &NodeRef) -> std::result::Result<Ino, FsError> {
+        match node {
+            NodeRef::Dir(dir) => self.dir(dir),
+            NodeRef::File(file) => self.file(who, file),
+        }
     }
 
-    fn file(&self, file: &FileRef) -> std::result::Result<Ino, FsError> {
-        self.node(&NodeRef::File(file.clone()))
+    /// What is no directory may have another name by now, or none. Who is checked must be allowed to search
+    /// the directory that it was found in, unless they have the file open.
+    fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
+        if !who.trusted && !self.has_open(who, file.ino) {
+            who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
+        }
+        self.inodes.contains_key(&file.ino).then_some(file.ino).ok_or(FsError::Stale)
     }
 
     fn dir_ref(&self, ino: Ino) -> DirRef {
@@ -286,16 +290,16 @@ impl FileSystem for Model {
         self.with(|state| state.lookup(self.who(cred), dir, name))
     }
 
-    async fn getattr(&self, _cred: &Cred, node: &NodeRef) -> Result<Attr> {
-        self.with(|state| Ok(state.attr(state.node(node)?)))
+    async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
+        self.with(|state| Ok(state.attr(state.node(self.who(cred), node)?)))
     }
 
     async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
         self.with(|state| state.setattr(self.who(cred), node, &set))
     }
 
-    async fn readlink(&self, _cred: &Cred, file: &FileRef) -> Result<Bytes> {
-        self.with(|state| state.readlink(file))
+    async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
+        self.with(|state| state.readlink(self.who(cred), file))
     }
 
     async fn create(
@@ -435,7 +439,7 @@ impl FileSystem for Model {
 
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
         self.with(|state| {
-            let attr = state.attr(state.node(node)?);
+            let attr = state.attr(state.node(self.who(&Cred::ROOT), node)?);
             Ok(vec![
                 ("ino".to_owned(), attr.ino.to_string()),
                 ("kind".to_owned(), format!("{:?}", attr.kind)),

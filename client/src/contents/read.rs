@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use base::{Cred, FsError, SetAttr, SetTime, limits::CHUNK_BYTES};
+use base::{Access, Cred, FsError, SetAttr, SetTime, limits::CHUNK_BYTES};
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
@@ -171,6 +171,9 @@ impl Client {
         offset: u64,
         len: u32,
     ) -> Result<Bytes> {
+        if !open.may.includes(Access::READ) {
+            return Err(FsError::BadHandle.into());
+        }
         if !open.accessed.swap(true, Ordering::AcqRel) {
             self.note_access(open);
         }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use base::{
-    Attr, BlockId, FsError,
+    Access, Attr, BlockId, FsError,
     limits::{FILE_BYTES_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
@@ -77,6 +77,9 @@ impl Client {
         data: &[u8],
         clear_set_id: bool,
     ) -> Result<u64> {
+        if !open.may.includes(Access::WRITE) {
+            return Err(FsError::BadHandle.into());
+        }
         if offset.is_none() {
             self.learn_size(open).await?;
         }
@@ -85,12 +88,12 @@ impl Client {
         let mut inner = open.state.lock();
         inner.check()?;
         let offset = offset.unwrap_or_else(|| inner.size());
+        if data.is_empty() {
+            return Ok(offset);
+        }
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         if end.is_none() {
             return Err(FsError::FileTooBig.into());
-        }
-        if data.is_empty() {
-            return Ok(offset);
         }
         let before = inner.dirty.bytes();
         let filled = inner.write(offset, data, clear_set_id, &open.cred, now);

@@ -106,7 +106,7 @@ impl State {
         file: &FileRef,
         access: Option<Access>,
     ) -> Result<Handle, FsError> {
-        let ino = self.file(file)?;
+        let ino = self.file(who, file)?;
         match &self.inode(ino).body {
             Body::File(_) => {}
             Body::Directory(_) => return Err(FsError::IsDirectory),
@@ -127,10 +127,23 @@ impl State {
         self.add_handle(Open { ino, client: who.client, readable: true, writable: true })
     }
 
+    /// Whether the client has the file open for anything.
+    pub(super) fn has_open(&self, who: Who<'_>, ino: Ino) -> bool {
+        self.opens_of(who, ino).next().is_some()
+    }
+
+    /// Whether the client has the file open for reading: a read keeps its access time, whatever its mode.
+    pub(super) fn has_open_for_reading(&self, who: Who<'_>, ino: Ino) -> bool {
+        self.opens_of(who, ino).any(|open| open.readable)
+    }
+
     /// Whether the client has the file open for writing: then it may truncate it, whatever its mode.
     pub(super) fn has_open_for_writing(&self, who: Who<'_>, ino: Ino) -> bool {
-        let mut opens = self.handles.values();
-        opens.any(|open| open.ino == ino && open.client == who.client && open.writable)
+        self.opens_of(who, ino).any(|open| open.writable)
+    }
+
+    fn opens_of(&self, who: Who<'_>, ino: Ino) -> impl Iterator<Item = &Open> {
+        self.handles.values().filter(move |open| open.ino == ino && open.client == who.client)
     }
 
     fn add_handle(&mut self, open: Open) -> Handle {

@@ -26,8 +26,8 @@ impl State {
         Ok(self.entry(ino))
     }
 
-    pub(super) fn readlink(&mut self, file: &FileRef) -> Result<Bytes> {
-        let ino = self.file(file)?;
+    pub(super) fn readlink(&mut self, who: Who<'_>, file: &FileRef) -> Result<Bytes> {
+        let ino = self.file(who, file)?;
         let target = self.entry(ino).target.ok_or(FsError::Invalid)?;
         self.accessed(ino);
         Ok(target)
@@ -148,7 +148,7 @@ impl State {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
-        let ino = self.node(target)?;
+        let ino = self.node(who, target)?;
         let dir = self.vacant(who, dir, name)?;
         let attr = self.attr(ino);
         if attr.kind == FileKind::Directory {

@@ -39,7 +39,7 @@ impl State {
     /// What the caller may read. Linux: `trusted.` is the superuser's, `user.` needs permission to read, and the
     /// others need none.
     pub(super) fn xattrs(&self, who: Who<'_>, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
-        let ino = self.node(node)?;
+        let ino = self.node(who, node)?;
         let readable = who.may(&self.attr(ino), Access::READ).is_ok();
         let shown = |name: &Bytes| match Namespace::of(name) {
             Some(Namespace::User) => readable,
@@ -95,7 +95,7 @@ impl State {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
             return Err(FsError::Range);
         }
-        let ino = self.node(node)?;
+        let ino = self.node(who, node)?;
         let attr = self.attr(ino);
         let Some(namespace) = Namespace::of(name) else {
             who.may(&attr, Access::WRITE)?;
