@@ -106,6 +106,14 @@ fn what_an_unfinished_ingest_left_is_removed() {
 }
 
 #[test]
+fn the_number_of_keys_is_known_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = (0..1000_u32).map(|i| (i.to_be_bytes().to_vec(), vec![7; 100]));
+    open(dir.path()).unwrap().ingest(&mut { run }).unwrap();
+    assert_eq!(open(dir.path()).unwrap().stats().keys_estimated, 1000);
+}
+
+#[test]
 fn damaged_tables_are_corrupt() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).unwrap();
