@@ -134,7 +134,8 @@ impl Files {
     pub(crate) fn seen(&self, attr: Attr, stamp: u64) -> Attr {
         let Some(state) = self.state(attr.ino) else { return attr };
         let mut inner = state.lock();
-        let overtaken = inner.changed_at > stamp && inner.attr.ctime > attr.ctime;
+        // A flush keeps the time at which the program wrote, so the times may well be the same.
+        let overtaken = inner.changed_at > stamp && inner.attr.ctime >= attr.ctime;
         if overtaken {
             return inner.visible(inner.attr);
         }
@@ -150,6 +151,21 @@ impl Files {
             NodeRef::File(file) => self.state(file.ino),
             NodeRef::Dir(_) => None,
         }
+    }
+
+    /// The file of this name, if something was written to it and not sent.
+    pub(crate) fn dirty_state(
+        &self,
+        dir: &DirRef,
+        name: &base::EntryName,
+    ) -> Option<Arc<FileState>> {
+        let table = self.table.lock();
+        let mut written = table.aging.iter();
+        let found = written.find(|state| {
+            let inner = state.lock();
+            inner.file.name == *name && inner.file.dir.same(dir) && inner.is_dirty()
+        });
+        found.cloned()
     }
 
     /// An open file's size was set; its attributes, with what was written since.

@@ -424,6 +424,7 @@ impl Client {
     /// As `link(2)`.
     pub async fn link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let target = self.find(existing.as_ref(), Links::Keep).await?.node().clone();
+        self.flush_node(&target).await;
         let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
         self.change(path.as_ref(), MAKES, make).await?;
         Ok(())
@@ -469,6 +470,8 @@ impl Client {
                 return Err(FsError::NotDirectory.into());
             }
         }
+        self.flush_name(&from_at.dir, from_name).await;
+        self.flush_name(&to_at.dir, to_name).await;
         let request = Request::Rename(Rename {
             from_dir: from_at.dir,
             from_name: from_name.clone(),
@@ -710,6 +713,9 @@ impl Client {
             });
         }
         let request = make(at.dir, name.clone());
+        if matches!(request, Request::Unlink(_)) {
+            self.flush_name(&at.dir, &name).await;
+        }
         let done = self.core.call(&self.cred, at.dir.home, request, at.stand).await;
         let done = done.inspect_err(|failure| self.core.forget_if_stale(failure, &at.dir))?;
         Ok((done, at.dir, name))

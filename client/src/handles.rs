@@ -57,6 +57,21 @@ impl Client {
         Ok(Made { entry, existed: created.existed, handle })
     }
 
+    /// Sends what was written to a file before its attributes change otherwise, so that they change in the
+    /// order that the program saw.
+    pub(crate) async fn flush_node(&self, node: &NodeRef) {
+        if let Some(state) = self.core.files.open_state(node) {
+            self.flush_state(&state).await;
+        }
+    }
+
+    /// As [`Client::flush_node`], of the file that has a name.
+    pub(crate) async fn flush_name(&self, dir: &DirRef, name: &EntryName) {
+        if let Some(state) = self.core.files.dirty_state(dir, name) {
+            self.flush_state(&state).await;
+        }
+    }
+
     /// A request whose answer is an entry.
     async fn ask_entry(&self, cred: &Cred, dir: &DirRef, request: Request) -> Result<Entry> {
         let stamp = self.core.files.stamp();
@@ -187,11 +202,13 @@ impl FileSystem for Client {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
+        self.flush_node(target).await;
         let request = Request::Link(Link { target: target.clone(), dir: *dir, name: name.clone() });
         self.ask_entry(cred, dir, request).await
     }
 
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        self.flush_name(dir, name).await;
         let stamp = self.core.files.stamp();
         let request = Request::Unlink(Unlink { dir: *dir, name: name.clone() });
         match self.core.ask(cred, dir.home, request).await?.reply {
@@ -215,6 +232,8 @@ impl FileSystem for Client {
         to: (&DirRef, &EntryName),
         mode: RenameMode,
     ) -> Result<Ino> {
+        self.flush_name(from.0, from.1).await;
+        self.flush_name(to.0, to.1).await;
         let request = Request::Rename(Rename {
             from_dir: *from.0,
             from_name: from.1.clone(),
@@ -314,12 +333,14 @@ impl FileSystem for Client {
         value: Bytes,
         mode: XattrMode,
     ) -> Result<()> {
+        self.flush_node(node).await;
         let request = Request::Setxattr(SetXattr { node: node.clone(), name, value, mode });
         self.core.ask(cred, node.home(), request).await?;
         Ok(())
     }
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        self.flush_node(node).await;
         let request = Request::Removexattr(Removexattr { node: node.clone(), name });
         self.core.ask(cred, node.home(), request).await?;
         Ok(())

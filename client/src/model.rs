@@ -138,6 +138,8 @@ struct Open {
     client: u64,
     readable: bool,
     writable: bool,
+    /// What is written through it clears set-id bits.
+    clears_set_id: bool,
 }
 
 impl State {

@@ -128,7 +128,8 @@ fn new_mode(who: Who<'_>, before: &Attr, set: &SetAttr) -> u32 {
         let member = who.in_group(set.gid.unwrap_or(before.gid));
         return mode & MODE_BITS & !(if member { 0 } else { MODE_SETGID });
     }
-    let clear = set.clear_set_id || set.uid.is_some() || set.gid.is_some();
+    let cuts = set.size.is_some() && !who.privileged();
+    let clear = set.clear_set_id || cuts || set.uid.is_some() || set.gid.is_some();
     if clear && before.kind != FileKind::Directory {
         without_set_id(before.mode)
     } else {

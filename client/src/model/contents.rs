@@ -118,13 +118,13 @@ impl State {
         }
         // A trusted session's kernel knows what each of its handles may do.
         let has = |want| who.trusted || access.is_some_and(|access| access.and(want) == access);
-        let (readable, writable) = (has(Access::READ), has(Access::WRITE));
-        Ok(self.add_handle(Open { ino, client: who.client, readable, writable }))
+        let may = (has(Access::READ), has(Access::WRITE));
+        Ok(self.add_handle(who, ino, may))
     }
 
     /// A handle for everything, on a file that was just made.
     pub(super) fn open_new(&mut self, who: Who<'_>, ino: Ino) -> Handle {
-        self.add_handle(Open { ino, client: who.client, readable: true, writable: true })
+        self.add_handle(who, ino, (true, true))
     }
 
     /// Whether the client has the file open for anything.
@@ -146,10 +146,17 @@ impl State {
         self.handles.values().filter(move |open| open.ino == ino && open.client == who.client)
     }
 
-    fn add_handle(&mut self, open: Open) -> Handle {
+    fn add_handle(
+        &mut self,
+        who: Who<'_>,
+        ino: Ino,
+        (readable, writable): (bool, bool),
+    ) -> Handle {
         self.last_handle += 1;
         let handle = Handle(self.last_handle);
-        self.inode_mut(open.ino).opens += 1;
+        self.inode_mut(ino).opens += 1;
+        let (client, clears_set_id) = (who.client, !who.privileged());
+        let open = Open { ino, client, readable, writable, clears_set_id };
         self.handles.insert(handle, open);
         handle
     }
@@ -190,11 +197,12 @@ impl State {
             return Err(FsError::FileTooBig);
         }
 
-        let (ino, now) = (open.ino, self.now());
+        let (ino, clear) = (open.ino, clear_set_id || open.clears_set_id);
+        let now = self.now();
         self.contents_mut(ino).write(offset, data);
         let attr = &mut self.inode_mut(ino).attr;
         (attr.mtime, attr.ctime) = (now, now);
-        if clear_set_id {
+        if clear {
             attr.mode = without_set_id(attr.mode);
         }
         Ok(())

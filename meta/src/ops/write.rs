@@ -54,11 +54,20 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
 }
 
 /// Sets the times of a file that was written at `at`: earlier than now when the client kept it for a while.
+///
+/// `ctime` always becomes a new one: clients tell by it that what they know of the contents is old.
 fn note_time(times: &mut Times, at: Option<Time>, now: Time) {
     let at = at.map_or(now, |at| at.min(now));
     // Others may have written since. A time in the future was set by hand.
     times.mtime = if times.mtime <= now { times.mtime.max(at) } else { at };
-    times.ctime = times.ctime.max(at);
+    times.ctime = at.max(just_after(times.ctime));
+}
+
+fn just_after(time: Time) -> Time {
+    match time.nsec {
+        999_999_999 => Time { sec: time.sec.saturating_add(1), nsec: 0 },
+        nsec => Time { nsec: nsec + 1, ..time },
+    }
 }
 
 /// A client names only what keeps within its file and blocks of its own.
