@@ -17,7 +17,7 @@
 //! Caches of the kernel: names and attributes for [`Options::entry_timeout`] and [`Options::attr_timeout`];
 //! a name that is not there is never cached. Contents are close-to-open: an open keeps the pages of a file
 //! only if its times and size are those of the open that filled them, and makes the kernel forget
-//! attributes that are older than what the open found.
+//! attributes that are older than what the open found. An open to append goes to the end that the file has then.
 //!
 //! ESTALE is no answer that programs see of a path: the kernel then looks the path up again.
 #![warn(missing_docs)]

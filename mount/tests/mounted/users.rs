@@ -179,8 +179,7 @@ fn times_may_be_set_to_now_by_whoever_may_write() {
 }
 
 #[test]
-fn a_deleted_program_text_of_another_user_is_not_truncated_by_opening_it() {
-    // O_CREAT in a sticky, world-writable place: the open itself is checked by the kernel.
+fn a_file_of_another_user_is_not_truncated_by_whoever_may_make_files_beside_it() {
     on_each(|mounted| {
         chmod(mounted.root(), 0o777);
         let mut file = File::create(mounted.path("private")).unwrap();
