@@ -155,7 +155,13 @@ fn permit(
     Ok(())
 }
 
-fn owner(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<u32> {
+/// Whose an entry is.
+pub(crate) fn owner(
+    txn: &mut Txn<'_>,
+    dir: &Dir,
+    name: &EntryName,
+    entry: &EntryRecord,
+) -> Result<u32> {
     match entry {
         EntryRecord::Dir(access) => Ok(access.uid),
         EntryRecord::Node(inode) => Ok(inode.uid),

@@ -15,14 +15,13 @@ use crate::{
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     let mut parent = txn.dir_locked(&req.dir)?;
     txn.dir_permits(&parent, Access::EXECUTE)?;
-    let access = match txn.entry(&parent, &req.name)? {
-        Some(EntryRecord::Dir(access)) => access,
-        Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => {
-            return Err(FsError::NotDirectory.into());
-        }
-        None => return Err(FsError::NotFound.into()),
+    let entry = txn.entry(&parent, &req.name)?.ok_or(FsError::NotFound)?;
+    let owner = super::rename::owner(txn, &parent, &req.name, &entry)?;
+    txn.removal_permits(&parent, owner)?;
+    let access = match entry {
+        EntryRecord::Dir(access) => access,
+        EntryRecord::Node(_) | EntryRecord::Link(_) => return Err(FsError::NotDirectory.into()),
     };
-    txn.removal_permits(&parent, access.uid)?;
     let child = txn.child_locked(&access)?;
     if child.content.entries > 0 {
         return Err(FsError::NotEmpty.into());
