@@ -16,6 +16,7 @@ use crate::{
     server::{Counters, Shared},
     session::{Seen, Session},
     txn::{After, Caller, Group, Txn},
+    unheard,
 };
 
 /// A request that has arrived.
@@ -88,11 +89,13 @@ fn in_session(
     }
     let numbered = request.mutates();
     if numbered {
+        unheard::heard(shared, session, header.unanswered);
         match session.begin(header.seq, header.unanswered) {
             Ok(Seen::New) => {}
             Ok(Seen::Echo) if shared.bugs.has(Bug::EchoExecuted) => {}
             Ok(Seen::Answered(answer)) => {
                 Counters::add(&shared.counters.duplicates_suppressed);
+                unheard::asked(shared, session, header.seq, request);
                 connection.reply_encoded(reply, &answer);
                 return Outcome::Answered(After { tells_of_change: true, ..After::default() });
             }

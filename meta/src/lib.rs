@@ -26,6 +26,7 @@ mod server;
 mod session;
 mod sync;
 mod txn;
+mod unheard;
 
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;

@@ -13,7 +13,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::Token;
 
-use crate::error::{Fault, Result};
+use crate::{
+    error::{Fault, Result},
+    unheard::Unheard,
+};
 
 /// One session.
 pub(crate) struct Session {
@@ -31,6 +34,8 @@ struct State {
     /// The answers of before the restart were taken in.
     restored: bool,
     answers: Answers,
+    /// Opens of before the restart whose answers the client may not have.
+    unheard: Vec<Unheard>,
 }
 
 /// What the latest Hello showed.
@@ -73,6 +78,7 @@ impl Session {
             restored: false,
             heard: tokio::time::Instant::now(),
             answers: Answers { first: 1, slots: VecDeque::new() },
+            unheard: Vec::new(),
         };
         let key = ticket_key(signing_key, id, secret);
         Session { id, secret, client, key, state: Mutex::new(state) }
@@ -175,12 +181,13 @@ impl Session {
     ///
     /// Race: two connections may come back at the same time; the second one finds it done, and what was
     /// answered since must stay.
-    pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>) {
+    pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>, unheard: Vec<Unheard>) {
         stored.sort_unstable_by_key(|(seq, _)| *seq);
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.restored, true) {
             return;
         }
+        state.unheard = unheard;
         let Some((newest, _)) = stored.last() else { return };
         state.answers.first = (newest.0 + 1).saturating_sub(REQUESTS_IN_FLIGHT_MAX).max(1);
         for (seq, answer) in stored {
@@ -188,6 +195,13 @@ impl Session {
                 *slot = Slot::Answered(answer);
             }
         }
+    }
+}
+
+impl Session {
+    /// Keeps, of the opens that the client may not know of, those that `keep` says.
+    pub(crate) fn keep_unheard(&self, keep: impl FnMut(&Unheard) -> bool) {
+        self.state.lock().unheard.retain(keep);
     }
 }
 
@@ -280,7 +294,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_survive_a_restart() {
         let session = session();
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())]);
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())], Vec::new());
         assert!(matches!(begin(&session, 9, 7), Seen::Answered(answer) if answer == "nine"));
         assert!(matches!(begin(&session, 8, 7), Seen::New));
     }
@@ -288,10 +302,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_are_restored_once() {
         let session = session();
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))]);
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))], Vec::new());
         assert!(matches!(begin(&session, 10, 10), Seen::New));
         session.answered(Seq(10), Bytes::from_static(b"ten"));
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))]);
+        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))], Vec::new());
         assert!(matches!(begin(&session, 10, 10), Seen::Answered(answer) if answer == "ten"));
     }
 

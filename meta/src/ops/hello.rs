@@ -13,6 +13,7 @@ use crate::{
     server::{Counters, Shared},
     session::{Rights, Session},
     txn::{Caller, Group, Txn},
+    unheard,
 };
 
 pub(crate) fn run(
@@ -73,7 +74,10 @@ fn resume(shared: &Shared, id: SessionId, secret: u64) -> Result<Option<Arc<Sess
         return Ok(None);
     };
     if session.returns_after_restart() {
-        session.restore(shared.stored_answers(id)?);
+        let stored = shared.stored_answers(id)?;
+        let proven = |ino, proof| super::open::proven_access(&session, ino, proof);
+        let unheard = unheard::among(&stored, proven);
+        session.restore(stored, unheard);
     }
     Ok(Some(session))
 }

@@ -9,6 +9,7 @@ use crate::{
     driver,
     error::{Fault, Result},
     txn::Txn,
+    unheard,
 };
 
 pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
@@ -31,8 +32,11 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
         let access = proven_access(session, ino, claimed.proof).ok_or(FsError::Denied)?;
         txn.shared.opens.open(ino, session.id, claimed.number, access);
     }
-    if req.last && txn.shared.opens.claimed(session.id) {
-        txn.shared.backlog.sweep();
+    if req.last {
+        unheard::claimed(txn.shared, session);
+        if txn.shared.opens.claimed(session.id) {
+            txn.shared.backlog.sweep();
+        }
     }
     Ok(())
 }
