@@ -136,8 +136,11 @@ struct Directory {
 struct Open {
     ino: Ino,
     client: u64,
-    readable: bool,
-    writable: bool,
+    /// What may be done through this handle.
+    may: Access,
+    /// What its client may do with the file as long as it has any handle on it: what all its opens since
+    /// then were for.
+    granted: Access,
     /// What is written through it clears set-id bits.
     clears_set_id: bool,
 }
@@ -253,7 +256,7 @@ impl State {
     /// What is no directory may have another name by now, or none. Who is checked must be allowed to search
     /// the directory that it was found in, unless they have the file open.
     fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
-        if !who.trusted && !self.has_open(who, file.ino) {
+        if !who.trusted && !self.granted(who, file.ino).is_some() {
             who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
         }
         self.inodes.contains_key(&file.ino).then_some(file.ino).ok_or(FsError::Stale)

@@ -26,14 +26,14 @@ impl State {
         let before = self.attr(ino);
         let now = self.now();
         if set.access_only {
-            if !self.has_open_for_reading(who, ino) {
+            if !self.has_open_for(who, ino, Access::READ) {
                 who.may(&before, Access::READ)?;
             }
             let atime = at(set.atime, now).unwrap_or(before.atime).max(before.atime);
             self.inode_mut(ino).attr.atime = atime;
             return Ok(self.attr(ino));
         }
-        may_truncate(who, &before, set, self.has_open_for_writing(who, ino))?;
+        may_truncate(who, &before, set, self.has_open_for(who, ino, Access::WRITE))?;
         may_change_owner(who, &before, set)?;
         may_change_mode(who, &before, set)?;
         may_set_times(who, &before, set)?;
@@ -57,6 +57,10 @@ impl State {
 }
 
 impl State {
+    fn has_open_for(&self, who: Who<'_>, ino: Ino, want: Access) -> bool {
+        self.granted(who, ino).is_some_and(|granted| granted.includes(want))
+    }
+
     /// A node was read: its access time follows, as with Linux' `relatime`.
     pub(super) fn accessed(&mut self, ino: Ino) {
         let now = self.now();

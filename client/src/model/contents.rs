@@ -117,47 +117,35 @@ impl State {
             who.may(&self.attr(ino), access)?;
         }
         // A trusted session's kernel knows what each of its handles may do.
-        let has = |want| who.trusted || access.is_some_and(|access| access.and(want) == access);
-        let may = (has(Access::READ), has(Access::WRITE));
+        let all = Access::READ.and(Access::WRITE);
+        let may = if who.trusted { all } else { access.unwrap_or(Access::NONE) };
         Ok(self.add_handle(who, ino, may))
     }
 
     /// A handle for everything, on a file that was just made.
     pub(super) fn open_new(&mut self, who: Who<'_>, ino: Ino) -> Handle {
-        self.add_handle(who, ino, (true, true))
+        self.add_handle(who, ino, Access::READ.and(Access::WRITE))
     }
 
-    /// Whether the client has the file open for anything.
-    pub(super) fn has_open(&self, who: Who<'_>, ino: Ino) -> bool {
-        self.opens_of(who, ino).next().is_some()
+    /// What the client has the file open for, if it has. Then it may read or truncate it, whatever its mode
+    /// is by now.
+    pub(super) fn granted(&self, who: Who<'_>, ino: Ino) -> Option<Access> {
+        let mut opens = self.handles.values();
+        let open = opens.find(|open| open.ino == ino && open.client == who.client)?;
+        Some(open.granted)
     }
 
-    /// Whether the client has the file open for reading: a read keeps its access time, whatever its mode.
-    pub(super) fn has_open_for_reading(&self, who: Who<'_>, ino: Ino) -> bool {
-        self.opens_of(who, ino).any(|open| open.readable)
-    }
-
-    /// Whether the client has the file open for writing: then it may truncate it, whatever its mode.
-    pub(super) fn has_open_for_writing(&self, who: Who<'_>, ino: Ino) -> bool {
-        self.opens_of(who, ino).any(|open| open.writable)
-    }
-
-    fn opens_of(&self, who: Who<'_>, ino: Ino) -> impl Iterator<Item = &Open> {
-        self.handles.values().filter(move |open| open.ino == ino && open.client == who.client)
-    }
-
-    fn add_handle(
-        &mut self,
-        who: Who<'_>,
-        ino: Ino,
-        (readable, writable): (bool, bool),
-    ) -> Handle {
+    fn add_handle(&mut self, who: Who<'_>, ino: Ino, may: Access) -> Handle {
         self.last_handle += 1;
         let handle = Handle(self.last_handle);
         self.inode_mut(ino).opens += 1;
         let (client, clears_set_id) = (who.client, !who.privileged());
-        let open = Open { ino, client, readable, writable, clears_set_id };
-        self.handles.insert(handle, open);
+        let granted = self.granted(who, ino).unwrap_or(Access::NONE).and(may);
+        let others = self.handles.values_mut();
+        others
+            .filter(|open| open.ino == ino && open.client == client)
+            .for_each(|open| open.granted = granted);
+        self.handles.insert(handle, Open { ino, client, may, granted, clears_set_id });
         handle
     }
 
@@ -167,7 +155,7 @@ impl State {
 
     pub(super) fn read(&mut self, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
         let open = self.opened(handle)?;
-        if !open.readable {
+        if !open.may.includes(Access::READ) {
             return Err(FsError::BadHandle);
         }
         let ino = open.ino;
@@ -186,7 +174,7 @@ impl State {
         clear_set_id: bool,
     ) -> Result<(), FsError> {
         let open = self.opened(handle)?;
-        if !open.writable {
+        if !open.may.includes(Access::WRITE) {
             return Err(FsError::BadHandle);
         }
         if data.is_empty() {

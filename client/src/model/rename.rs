@@ -26,7 +26,9 @@ impl State {
         (to_dir, to_name): (&DirRef, &EntryName),
         mode: RenameMode,
     ) -> Result<Ino> {
-        let (from, to) = (self.searched(who, from_dir)?, self.searched(who, to_dir)?);
+        let (from, to) = (self.dir(from_dir)?, self.dir(to_dir)?);
+        who.may(&self.attr(from), Access::EXECUTE)?;
+        who.may(&self.attr(to), Access::EXECUTE)?;
         let source = self.child(from, from_name).ok_or(FsError::NotFound)?;
         let target = self.child(to, to_name);
         match mode {
