@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::{Access, Cred, FsError, SetAttr, SetTime, Time};
 use bytes::Bytes;
 use client::{Client, Config, Error, File, FileSystem, Handle, OpenOptions};
+use futures::{FutureExt as _, future::BoxFuture};
 use proptest::{prelude::*, test_runner::TestRunner};
 use wire::NodeRef;
 use world::World;
@@ -231,6 +232,59 @@ async fn a_closed_file_is_released_and_one_opened_again_is_not() {
         drop(again);
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(open_files(&one.status().await.unwrap()), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_reach_a_shared_store_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let blocks = store::Blocks::directory(folder.path()).unwrap();
+    World::run_with(blocks, url, async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let data = pattern(1, 5 << 20);
+        one.write("/f", &data).await.unwrap();
+        assert!(two.read("/f").await.unwrap() == data);
+        assert_eq!((world.counter("block_put"), world.counter("block_get")), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_read_in_sequence_is_read_in_large_parts() {
+    World::run(async |world| {
+        let (one, two) = (world.client().await, world.client().await);
+        let data = pattern(1, 32 << 20);
+        one.write("/f", &data).await.unwrap();
+        let file = two.open("/f").await.unwrap();
+        for at in (0..data.len()).step_by(128 << 10) {
+            let read = file.read_at(at as u64, 128 << 10).await.unwrap();
+            assert!(read == data[at..at + (128 << 10)], "at={at}");
+        }
+        let gets = world.counter("block_get");
+        assert!((8..=30).contains(&gets), "gets={gets}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_file_costs_two_requests_to_make_and_two_to_read() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.mkdir("/d", 0o755).await.unwrap();
+        let cost = async |work: BoxFuture<'_, ()>| {
+            let before = client.stats().requests;
+            work.await;
+            client.stats().requests - before
+        };
+        // Create, write; the release comes later.
+        let make = async { client.write("/d/f", b"hello").await.unwrap() };
+        assert_eq!(cost(make.boxed()).await, 2);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Look-up and open; the access time and the release come later.
+        let read = async { assert_eq!(client.read("/d/f").await.unwrap(), &b"hello"[..]) };
+        assert_eq!(cost(read.boxed()).await, 2);
     })
     .await;
 }

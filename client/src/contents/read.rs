@@ -35,8 +35,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Notes a read; what to read ahead.
-    fn note(&mut self, offset: u64, end: u64, size: u64) -> Range<u64> {
+    /// Notes a read; what to read ahead, where it is known up to `known` where the contents are.
+    fn note(&mut self, offset: u64, end: u64, known: u64) -> Range<u64> {
         if offset != self.next {
             *self = Ahead { next: end, window: 0, asked: end };
             return end..end;
@@ -44,9 +44,9 @@ impl Ahead {
         self.next = end;
         self.window = (self.window * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
         let from = self.asked.max(end);
-        let to = size.min(end + self.window);
+        let to = known.min(end + self.window);
         // Not in small steps, unless the end is near.
-        if to < from + self.window / 2 && to != size {
+        if to < from + self.window / 2 && to != known {
             return end..end;
         }
         self.asked = to.max(from);
@@ -135,6 +135,14 @@ impl Inner {
         Next::Read(plan)
     }
 
+    /// Up to where the map is known from `from` on: the end of the file, or of `len` bytes, at most.
+    fn known_until(&self, from: u64, len: u64) -> u64 {
+        let end = self.size().min(from.saturating_add(len)).max(from);
+        let mut chunks = by_chunk(from, end - from);
+        let unknown = chunks.find(|(chunk, _, _)| !self.map.knows(*chunk));
+        unknown.map_or(end, |(_, _, done)| from + done as u64)
+    }
+
     /// The blocks in a range, as far as they are known.
     fn blocks_in(&self, range: &Range<u64>) -> Vec<(BlockPart, u32)> {
         let mut blocks = Vec::new();
@@ -185,7 +193,8 @@ impl Client {
                 let ahead = match &next {
                     Next::Read(plan) if self.core.files.read_cache.enabled() => {
                         let end = offset + plan.len as u64;
-                        let ahead = open.ahead.lock().note(offset, end, inner.size());
+                        let known = inner.known_until(end, 2 * AHEAD_BYTES_MAX);
+                        let ahead = open.ahead.lock().note(offset, end, known);
                         inner.blocks_in(&ahead)
                     }
                     Next::Read(_) | Next::Map(_) => Vec::new(),

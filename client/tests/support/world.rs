@@ -128,6 +128,8 @@ pub(crate) struct World {
     running: Rc<RefCell<Option<Running>>>,
     /// Nobody can connect.
     cut: Rc<Cell<bool>>,
+    /// The address of a block store that clients reach themselves; empty when there is none.
+    blocks_url: String,
 }
 
 struct Running {
@@ -139,15 +141,25 @@ struct Running {
 impl World {
     /// Runs `test` in a new world whose server is up.
     pub(crate) async fn run<T>(test: impl AsyncFnOnce(World) -> T) -> T {
+        World::run_with(Blocks::memory(), String::new(), test).await
+    }
+
+    /// As [`World::run`], with these blocks.
+    pub(crate) async fn run_with<T>(
+        blocks: Blocks,
+        blocks_url: String,
+        test: impl AsyncFnOnce(World) -> T,
+    ) -> T {
         let (sender, mut accepted) = mpsc::unbounded_channel();
         let world = World {
             engine: Arc::new(MemoryEngine::new()),
-            blocks: Blocks::memory(),
+            blocks,
             clock: Arc::default(),
             random: Arc::new(Seeded(AtomicU64::new(7))),
             dial: Arc::new(Pipes { dialled: sender, kills: Arc::default() }),
             running: Rc::default(),
             cut: Rc::default(),
+            blocks_url,
         };
         let options = FormatOptions {
             name: "world".into(),
@@ -190,7 +202,7 @@ impl World {
             commit_interval: Duration::from_millis(20),
             lease: Duration::from_secs(30),
             offload: Offload::Inline,
-            blocks_url: String::new(),
+            blocks_url: self.blocks_url.clone(),
             blocks_options: Vec::new(),
             space: Arc::new(|| (1 << 40, 1 << 39)),
         };
