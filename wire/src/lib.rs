@@ -29,3 +29,6 @@ pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Statfs, Welcome};
 pub use token::{Token, TokenError};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,193 @@
-//! Golden bytes of every record (being written).
+//! Golden bytes of every key and record, and damage to them.
+//!
+//! Numbers are of different lengths and all different, so that no two fields could change places unseen.
+
+#[path = "../../../wire/src/tests/golden.rs"]
+mod golden;
+mod values;
+
+use std::{fmt::Debug, path::Path};
+
+use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
+use proptest::prelude::*;
+
+use self::golden::{Case, Variants, all, variants};
+use super::{
+    ChunkRecord, ContentState, Contents, EntryRecord, Key, ReclaimKind, Record, RenameList,
+    SessionRecord, Slot, Xattrs,
+    key::{self, Part},
+    system::{Reclaim, Reserved, StoredAnswer},
+};
+use crate::reclaim::Garbage;
+
+variants!(Part { Main, RenameList, Xattrs });
+variants!(ContentState { Pending, Live, Removing });
+variants!(EntryRecord { Node, Dir, Link });
+variants!(Slot { Inode, Moved });
+variants!(Xattrs { Embedded, Spilled });
+variants!(Contents { Inline, Blocks, Target, Device });
+variants!(ReclaimKind { Orphan, Contents });
+
+/// A value with its version before it, as it is stored.
+fn record<T: Record + PartialEq + Debug + 'static>(name: impl Into<String>, value: T) -> Case {
+    let bytes = value.to_record();
+    Case::new(name, value, bytes, |bytes| T::from_record(bytes).ok())
+}
+
+/// A key, and what must be found in it again.
+fn key<T: PartialEq + 'static>(
+    name: &str,
+    key: Key,
+    value: T,
+    parse: impl Fn(&[u8]) -> Option<T> + 'static,
+) -> Case {
+    Case::new(name, value, key.to_vec(), move |bytes| parse(bytes))
+}
+
+/// A key that tells nothing but its kind.
+fn bare(name: &str, bytes: Key) -> Case {
+    key(name, bytes.clone(), bytes.to_vec(), |bytes| Some(bytes.to_vec()))
+}
+
+fn keys() -> Vec<Case> {
+    const SHARD: ShardId = ShardId(0x0102);
+    const DIR: DirId = DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20);
+    const POS: u64 = 0x2122_2324_2526_2728;
+    let name = EntryName::new("n\u{e4}me".as_bytes()).unwrap();
+    let ino = Ino::new(SHARD, 0x3132_3334);
+    let (session, block) = (SessionId(0x4142), BlockId::new(SessionId(0x4142), 0x51));
+
+    let named = |part: Part| {
+        let (key, value) = (key::name(SHARD, DIR, POS, &name, part), name.clone());
+        self::key(&format!("N.{}", part.variant()), key, (DIR, POS, value, part as u8), |bytes| {
+            let (pos, name, part) = key::parse_name(bytes)?;
+            Some((key::parse_dir(bytes)?, pos, EntryName::new(name).ok()?, part))
+        })
+    };
+    // A rename list belongs to a name, so neither of these has that part.
+    let content = |part: Part| {
+        let key = key::content(SHARD, DIR, 0x0304, part);
+        self::key(&format!("D.{}", part.variant()), key, DIR, key::parse_dir)
+    };
+    let inode = |part: Part| {
+        let key = key::inode(ino, part);
+        self::key(&format!("I.{}", part.variant()), key, ino, key::parse_ino)
+    };
+    vec![
+        named(Part::Main),
+        named(Part::RenameList),
+        named(Part::Xattrs),
+        content(Part::Main),
+        content(Part::Xattrs),
+        inode(Part::Main),
+        inode(Part::Xattrs),
+        key("B", key::chunk(ino, 0x0506_0708), (ino, 0x0506_0708), key::parse_chunk),
+        key("R", key::reclaim(ino), ino, key::parse_ino),
+        key("G", key::garbage(SHARD, block), block, key::parse_garbage),
+        bare("Q", key::answer(SHARD, session, 0x0fff)),
+        bare("C", key::counter(SHARD)),
+        key("S", key::session(session), session, key::parse_session),
+        bare("F", key::config()),
+    ]
+}
+
+fn parts() -> Vec<Case> {
+    let part = |name, part: Part| {
+        Case::new(name, vec![part as u8], vec![part as u8], |bytes| Some(bytes.to_vec()))
+    };
+    let states = [ContentState::Pending, ContentState::Live, ContentState::Removing];
+    [
+        all([Part::Main, Part::RenameList, Part::Xattrs], part),
+        all(states, Case::of),
+        all([ReclaimKind::Orphan, ReclaimKind::Contents], Case::of),
+        all(values::contents(), Case::of),
+        all([Xattrs::Embedded(values::xattrs()), Xattrs::Spilled], Case::of),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(values::times().map(|(name, times)| Case::of(name, times)))
+    .collect()
+}
+
+fn records() -> Vec<Case> {
+    let answer = wire::Answer::Failed(base::FsError::NotFound);
+    let answer = base::Encode::to_vec(&answer).into();
+    let reclaim = |name, kind| record(format!("Reclaim.{name}"), Reclaim { kind });
+    let client = "host:mnt".to_owned();
+    let opened = values::time(5);
+    vec![
+        record("Content", values::content()),
+        record("Content.root", values::root()),
+        record(
+            "RenameList",
+            RenameList { versions: vec![base::NameVersion(0), base::NameVersion(300)] },
+        ),
+        record("XattrSet", values::xattrs()),
+        record("ChunkRecord", ChunkRecord { slices: values::slices() }),
+        record("Config", values::config()),
+        record("SessionRecord", SessionRecord { secret: 0x1234_5678_9abc_def0, client, opened }),
+        reclaim("orphan", ReclaimKind::Orphan),
+        reclaim("contents", ReclaimKind::Contents),
+        record("Garbage", Garbage {}),
+        record("Reserved", Reserved { end: 1 << 20 }),
+        record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
+    ]
+}
+
+fn cases() -> Vec<Case> {
+    let entries = all(values::entries(), record);
+    [keys(), entries, all(values::slots(), record), records(), parts()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+#[test]
+fn keys_and_records_are_the_golden_ones() {
+    golden::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden.txt"), &cases());
+}
+
+#[test]
+fn every_kind_of_key_has_golden_bytes() {
+    let keys = keys();
+    let golden = golden::subjects(&keys);
+    let kinds = golden::words_after(include_str!("key.rs"), "b'");
+    assert!(kinds.contains(&"N"), "the search finds what it should");
+    for kind in kinds {
+        assert!(golden.contains(&kind), "keys {kind} have no golden bytes");
+    }
+}
+
+#[test]
+fn every_record_has_golden_bytes() {
+    let cases = cases();
+    let subjects = golden::subjects(&cases);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut sources = golden::sources(&source);
+    sources.extend(golden::sources(&source.join("record")));
+    let records: Vec<&str> =
+        sources.iter().flat_map(|text| golden::words_after(text, "Record for ")).collect();
+    assert!(records.contains(&"Content"), "the search finds what it should");
+    for name in records {
+        assert!(subjects.contains(&name), "{name} has no golden bytes");
+    }
+}
+
+#[test]
+fn a_record_or_key_with_a_damaged_byte_is_read_or_refused_without_a_panic() {
+    golden::damage_each_byte(&cases());
+}
+
+#[test]
+fn a_record_of_another_version_is_refused() {
+    let mut bytes = Reserved { end: 7 }.to_record().to_vec();
+    bytes[0] += 1;
+    assert!(Reserved::from_record(&bytes.into()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_record_or_key_is_read_or_refused_without_a_panic(edits in golden::edits()) {
+        golden::damage(&cases(), &edits);
+    }
+}

@@ -1,0 +1,179 @@
+//! Values of the records, every variant of them.
+
+use base::{
+    BlockId, DirId, EntryName, FileKind, HashKey, Ino, Layout, Locality, NameVersion, ShardId, Time,
+};
+use bytes::Bytes;
+use wire::{BlockPart, Slice, SliceSource};
+
+use crate::record::{
+    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, Slot, Times,
+    XattrSet, Xattrs,
+};
+
+fn name(text: &str) -> EntryName {
+    EntryName::new(text.as_bytes()).unwrap()
+}
+
+pub(super) fn time(sec: i64) -> Time {
+    Time { sec: 1_700_000_000 + sec, nsec: 999_999_999 }
+}
+
+/// Times that differ in every way: each flag alone, all of them, and none.
+pub(super) fn times() -> impl Iterator<Item = (String, Times)> {
+    let all = [
+        ("all_equal", [1, 1, 1, 1]),
+        ("atime_is_mtime", [1, 1, 2, 3]),
+        ("mtime_is_ctime", [1, 2, 2, 3]),
+        ("ctime_is_btime", [1, 2, 3, 3]),
+        ("all_differ", [1, 2, 3, 4]),
+    ];
+    all.into_iter().map(|(name, sec)| {
+        let [atime, mtime, ctime, btime] = sec.map(time);
+        (format!("Times.{name}"), Times { atime, mtime, ctime, btime })
+    })
+}
+
+pub(super) fn xattrs() -> XattrSet {
+    let pair = |name: &'static str, value: &'static [u8]| {
+        (Bytes::from_static(name.as_bytes()), Bytes::from_static(value))
+    };
+    XattrSet { list: vec![pair("user.a", b"\0one"), pair("user.b", b"")] }
+}
+
+pub(super) fn contents() -> [Contents; 4] {
+    [
+        Contents::Inline(Bytes::from_static(b"whole file")),
+        Contents::Blocks,
+        Contents::Target(Bytes::from_static(b"../to")),
+        Contents::Device(0x0103),
+    ]
+}
+
+fn inode(kind: FileKind, contents: Contents) -> Inode {
+    Inode {
+        ino: Ino::new(ShardId(4), 300),
+        kind,
+        mode: 0o4755,
+        uid: 1000,
+        gid: 1001,
+        nlink: 2,
+        size: 5_000_000_000,
+        allocated: 4_194_304,
+        times: Times { atime: time(1), mtime: time(2), ctime: time(2), btime: time(0) },
+        moved: true,
+        xattrs: Xattrs::Spilled,
+        contents,
+    }
+}
+
+/// A file with one name, small as most are; and one of every other kind.
+pub(super) fn entries() -> Vec<EntryRecord> {
+    let [inline, blocks, target, device] = contents();
+    let small = Inode {
+        mode: 0o644,
+        nlink: 1,
+        size: 10,
+        allocated: 0,
+        times: Times::born(time(0)),
+        moved: false,
+        xattrs: Xattrs::NONE,
+        ..inode(FileKind::File, inline)
+    };
+    let marked = Inode { xattrs: Xattrs::Embedded(xattrs()), ..small.clone() };
+    let access = Access {
+        id: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
+        ino: Ino::new(ShardId(3), 77),
+        home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
+        mode: 0o1777,
+        uid: 1000,
+        gid: 1001,
+    };
+    vec![
+        EntryRecord::Node(small),
+        EntryRecord::Node(marked),
+        EntryRecord::Node(inode(FileKind::File, blocks)),
+        EntryRecord::Node(inode(FileKind::Symlink, target)),
+        EntryRecord::Node(inode(FileKind::BlockDevice, device)),
+        EntryRecord::Dir(access),
+        EntryRecord::Link(Ino::new(ShardId(4), 300)),
+    ]
+}
+
+pub(super) fn slots() -> [Slot; 2] {
+    let moved = Location {
+        dir: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
+        home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
+        name: name("elsewhere"),
+    };
+    [Slot::Inode(inode(FileKind::File, Contents::Blocks)), Slot::Moved(moved)]
+}
+
+pub(super) fn content() -> Content {
+    Content {
+        state: ContentState::Live,
+        confirmed: false,
+        ino: Ino::new(ShardId(3), 77),
+        birth_parent: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
+        birth_name: Some(name("born")),
+        birth_version: NameVersion(2),
+        home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
+        layout: Layout::WHOLE,
+        parent: DirId(0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30),
+        parent_ino: Ino::new(ShardId(5), 78),
+        parent_home: DirId(0x3132_3334_3536_3738_393a_3b3c_3d3e_3f40),
+        name: Some(name("now")),
+        mode: 0o2755,
+        uid: 1000,
+        gid: 1001,
+        times: Times { atime: time(1), mtime: time(2), ctime: time(3), btime: time(0) },
+        entries: 1_000_000,
+        subdirs: 300,
+        xattrs: Xattrs::Embedded(xattrs()),
+    }
+}
+
+/// The root: it was born nowhere and has no name.
+pub(super) fn root() -> Content {
+    Content {
+        confirmed: true,
+        ino: Ino::ROOT,
+        birth_parent: DirId::ROOT,
+        birth_name: None,
+        birth_version: NameVersion(0),
+        home: DirId::ROOT,
+        parent: DirId::ROOT,
+        parent_ino: Ino::ROOT,
+        parent_home: DirId::ROOT,
+        name: None,
+        times: Times::born(time(0)),
+        xattrs: Xattrs::NONE,
+        ..content()
+    }
+}
+
+/// Blocks in records carry no ticket: that is of a session.
+pub(super) fn slices() -> Vec<Slice> {
+    let embedded = SliceSource::Embedded(Bytes::from_static(b"bytes"));
+    let part =
+        BlockPart { block: BlockId(9 << 64 | 4), block_bytes: 70_000, offset: 4096, ticket: 0 };
+    vec![
+        Slice { start: 300, len: 5, source: embedded },
+        Slice { start: 0, len: 65_536, source: SliceSource::Block(part) },
+        Slice { start: 4_000_000, len: 1, source: SliceSource::Zeros },
+    ]
+}
+
+pub(super) fn config() -> Config {
+    Config {
+        name: "pando".into(),
+        uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
+        shards: 64,
+        hash_key: HashKey { k0: 1, k1: u64::MAX },
+        locality: Locality::Subtree,
+        inline_bytes_max: 4096,
+        blocks: "s3://bucket/prefix".into(),
+        signing_key: Bytes::from_static(b"golden key"),
+        created: time(6),
+    }
+}

@@ -1,0 +1,260 @@
+//! Golden bytes of everything that two processes tell each other, and damage to them.
+//!
+//! Numbers are of different lengths and all different, so that no two fields could change places unseen.
+
+mod golden;
+mod replies;
+mod requests;
+mod values;
+
+use std::path::Path;
+
+use base::{Decode as _, Encode as _, FileKind, FsError, Locality, Reader, SetTime, Spread, Time};
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+
+use self::golden::{Case, Variants, all, variants};
+use crate::{
+    Answer, NodeRef, OpenState, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
+    SliceSource, Token, XattrMode, frame,
+};
+
+variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
+variants!(FsError {
+    NotPermitted,
+    NotFound,
+    Io,
+    NoSuchDevice,
+    TooBig,
+    BadHandle,
+    TryAgain,
+    Denied,
+    Busy,
+    Exists,
+    CrossDevice,
+    NotDirectory,
+    IsDirectory,
+    Invalid,
+    TextBusy,
+    FileTooBig,
+    NoSpace,
+    ReadOnly,
+    TooManyLinks,
+    Range,
+    NameTooLong,
+    NotEmpty,
+    Loop,
+    NoData,
+    Overflow,
+    NotSupported,
+    Stale,
+    QuotaExceeded,
+    Interrupted,
+    TimedOut,
+});
+variants!(Locality { Directory, Subtree });
+variants!(Spread { None });
+variants!(SetTime { Now, At });
+variants!(NodeRef { Dir, File });
+variants!(RenameMode { Replace, NoReplace, Exchange });
+variants!(XattrMode { Set, Create, Replace });
+variants!(SliceSource { Embedded, Block, Zeros });
+variants!(OpenState { Inline, Blocks, Withheld });
+variants!(Request {
+    Hello,
+    Ping,
+    Bye,
+    Claim,
+    Statfs,
+    Sync,
+    Lookup,
+    Walk,
+    Getattr,
+    Setattr,
+    Create,
+    Mkdir,
+    Symlink,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    Readdir,
+    Readlink,
+    Open,
+    Release,
+    Write,
+    BlockMap,
+    BlockPut,
+    BlockGet,
+    Setxattr,
+    Xattrs,
+    Removexattr,
+    Status,
+    FsckStart,
+    FsckPoll,
+    Info,
+});
+variants!(Reply {
+    Nothing,
+    Welcome,
+    Entry,
+    Walked,
+    Attr,
+    Created,
+    Ino,
+    Page,
+    Opened,
+    Written,
+    BlockMapped,
+    Data,
+    Statfs,
+    Xattrs,
+    Status,
+    Job,
+    Fsck,
+    Lines,
+});
+variants!(Answer { Done, Failed, Retry, Halted, Refused });
+variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir });
+
+/// The enums that stand inside messages.
+fn parts() -> Vec<Case> {
+    let kinds = [
+        FileKind::File,
+        FileKind::Directory,
+        FileKind::Symlink,
+        FileKind::Fifo,
+        FileKind::Socket,
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+    ];
+    [
+        all(kinds, Case::of),
+        all(values::errors(), Case::of),
+        all([Locality::Directory, Locality::Subtree], Case::of),
+        all([Spread::None], Case::of),
+        all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
+        all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
+        all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),
+        all([XattrMode::Set, XattrMode::Create, XattrMode::Replace], Case::of),
+        all(values::slices().map(|slice| slice.source), Case::of),
+        all(values::open_states(), Case::of),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A token as text, under a key that is no secret.
+fn tokens() -> Vec<Case> {
+    const KEY: &[u8] = b"golden key";
+    const NOW: Time = Time { sec: 1, nsec: 0 };
+    let bound = Token {
+        path: "/a/b".into(),
+        uid: Some(1000),
+        gids: vec![1001, 27],
+        read_only: true,
+        expires: Some(Time { sec: 2_000_000_000, nsec: 5 }),
+    };
+    let case = |name: &str, token: Token| {
+        let text = token.sign(KEY);
+        Case::new(name, token, text, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let read = Token::verify(&text, KEY, NOW).ok();
+            // A person may look at what a server would refuse.
+            let seen = Token::unverified(&text).ok();
+            read.filter(|read| Some(read) == seen.as_ref())
+        })
+    };
+    vec![case("token.administrator", Token::administrator()), case("token.bound", bound)]
+}
+
+/// What a connection begins with, and one frame each way.
+fn frames() -> Vec<Case> {
+    let opening = Case::new("opening", true, frame::opening(), |bytes| {
+        frame::take_opening(&mut BytesMut::from(&bytes[..])).ok()
+    });
+    let header = values::request_header();
+    let request = Request::Lookup(values::lookup());
+    let mut sent = Vec::new();
+    frame::put_frame(&mut sent, |out| {
+        header.encode(out);
+        request.encode(out);
+    });
+    let request = Case::new("frame.request", (header, request), sent, |bytes| {
+        let frame = frame::take_frame(&mut BytesMut::from(&bytes[..])).ok()??;
+        let mut reader = Reader::new(&frame);
+        let read = (RequestHeader::decode(&mut reader), Request::decode(&mut reader));
+        Some((read.0.ok()?, read.1.ok()?))
+    });
+    let header = ReplyHeader { call: 300, cache_version: 70_000 };
+    let answer = Answer::Done(Reply::Entry(values::entry()));
+    let mut sent = Vec::new();
+    frame::put_frame(&mut sent, |out| {
+        header.encode(out);
+        answer.encode(out);
+    });
+    let reply = Case::new("frame.reply", (header, answer), sent, |bytes| {
+        let frame = frame::take_frame(&mut BytesMut::from(&bytes[..])).ok()??;
+        let mut reader = Reader::new(&frame);
+        let read = (ReplyHeader::decode(&mut reader), Answer::decode(&mut reader));
+        Some((read.0.ok()?, read.1.ok()?))
+    });
+    vec![opening, request, reply]
+}
+
+fn cases() -> Vec<Case> {
+    [
+        frames(),
+        tokens(),
+        vec![Case::of("RequestHeader", values::request_header())],
+        vec![Case::of("ReplyHeader", ReplyHeader { call: 300, cache_version: 70_000 })],
+        all(requests::all(), Case::of),
+        all(replies::answers(), Case::of),
+        all(replies::retries(), Case::of),
+        all(replies::all(), Case::of),
+        parts(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[test]
+fn messages_frames_and_tokens_are_the_golden_ones() {
+    golden::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden.txt"), &cases());
+}
+
+#[test]
+fn every_enum_of_this_crate_has_golden_bytes() {
+    let cases = cases();
+    let subjects = golden::subjects(&cases);
+    let sources = golden::sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let enums: Vec<&str> =
+        sources.iter().flat_map(|text| golden::words_after(text, "    pub enum ")).collect();
+    assert!(enums.contains(&"Request"), "the search finds what it should");
+    for name in enums {
+        assert!(subjects.contains(&name), "{name} has no golden bytes");
+    }
+}
+
+#[test]
+fn a_message_with_a_damaged_byte_is_read_or_refused_without_a_panic() {
+    golden::damage_each_byte(&cases());
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_message_is_read_or_refused_without_a_panic(edits in golden::edits()) {
+        golden::damage(&cases(), &edits);
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_read_or_refused_without_a_panic(bytes: Vec<u8>) {
+        let bytes = Bytes::from(bytes);
+        let _ = Request::from_bytes(&bytes);
+        let _ = Answer::from_bytes(&bytes);
+        let _ = RequestHeader::from_bytes(&bytes);
+        let _ = ReplyHeader::from_bytes(&bytes);
+    }
+}

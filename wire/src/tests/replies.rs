@@ -1,0 +1,154 @@
+//! A value of every reply, answer and retry, and of both forms where a field may be missing.
+
+use base::{ClusterMap, DirId, Epoch, FileKind, FsError, HashKey, Ino, Locality, SessionId};
+use bytes::Bytes;
+
+use super::values::{attr, chunk, dir, entry, name, open_states};
+use crate::{
+    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, Opened, ReaddirEntry,
+    ReaddirPage, Reply, Retry, SessionStatus, Statfs, Status, Walked, Welcome, Written,
+};
+
+pub(super) fn all() -> Vec<Reply> {
+    [names(), contents(), vec![Reply::Welcome(welcome()), status(), fsck()]].concat()
+}
+
+pub(super) fn answers() -> Vec<Answer> {
+    vec![
+        Answer::Done(Reply::Nothing),
+        Answer::Failed(FsError::NotFound),
+        Answer::Retry(Retry::Busy),
+        Answer::Halted,
+        Answer::Refused("in words".into()),
+    ]
+}
+
+pub(super) fn retries() -> Vec<Retry> {
+    let events = CacheEvents { version: 70_000, reset: false, dirs: vec![dir().id, dir().home] };
+    vec![
+        Retry::NoSession,
+        Retry::Busy,
+        Retry::Moved(map()),
+        Retry::StaleCache(events),
+        Retry::StaleCache(CacheEvents { version: 3, reset: true, dirs: Vec::new() }),
+        Retry::StaleDir,
+    ]
+}
+
+fn map() -> ClusterMap {
+    let servers = vec!["127.0.0.1:7420".to_owned(), "[::1]:7420".to_owned()];
+    ClusterMap { epoch: Epoch(300), servers, shards: vec![0, 1, 0] }
+}
+
+fn names() -> Vec<Reply> {
+    let bare = Entry { attr: attr(), dir: None, target: None };
+    let opened = || Opened { attr: attr(), contents: crate::OpenState::Withheld, proof: 77 };
+    let listed = ReaddirEntry {
+        pos: 1 << 62 | 5,
+        name: name("listed"),
+        ino: attr().ino,
+        kind: FileKind::Fifo,
+        entry: None,
+    };
+    let plus = ReaddirEntry { entry: Some(bare.clone()), ..listed.clone() };
+    let page = ReaddirPage {
+        entries: vec![listed, plus],
+        end: true,
+        attr: entry().attr,
+        parent_ino: Ino::ROOT,
+    };
+    vec![
+        Reply::Nothing,
+        Reply::Entry(entry()),
+        Reply::Entry(bare.clone()),
+        Reply::Walked(Walked { entries: vec![entry(), bare.clone()], error: None }),
+        Reply::Walked(Walked { entries: vec![entry()], error: Some(FsError::Denied) }),
+        Reply::Attr(attr()),
+        Reply::Created(Created { entry: bare.clone(), existed: false, opened: Some(opened()) }),
+        Reply::Created(Created { entry: bare, existed: true, opened: None }),
+        Reply::Ino(attr().ino),
+        Reply::Page(page),
+        Reply::Xattrs(vec![(Bytes::from_static(b"user.key"), Bytes::from_static(b"\0value"))]),
+        Reply::Job(300),
+        Reply::Lines(vec![("shard".into(), "3".into()), ("id".into(), "1f".into())]),
+    ]
+}
+
+fn contents() -> Vec<Reply> {
+    let opened = open_states().map(|contents| {
+        Reply::Opened(Opened { attr: attr(), contents, proof: 0x1234_5678_9abc_def0 })
+    });
+    let mapped = BlockMapped { attr: attr(), inline: None, chunks: vec![chunk()], end: 1300 };
+    let inline = BlockMapped {
+        inline: Some(Bytes::from_static(b"whole file")),
+        chunks: Vec::new(),
+        ..mapped.clone()
+    };
+    let mut replies = opened.to_vec();
+    replies.extend([
+        Reply::Written(Written { attr: attr() }),
+        Reply::BlockMapped(mapped),
+        Reply::BlockMapped(inline),
+        Reply::Data(Bytes::from_static(b"part of a block")),
+        Reply::Statfs(Statfs { bytes: 1 << 40, bytes_free: 1 << 39, files: 300, files_free: 77 }),
+    ]);
+    replies
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        session: SessionId(9),
+        secret: 0x1234_5678_9abc_def0,
+        incarnation: 0xfedc_ba98_7654_3210,
+        lease_ms: 60_000,
+        fs: FsInfo {
+            name: "pando".into(),
+            uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
+            hash_key: HashKey { k0: 1, k1: u64::MAX },
+            locality: Locality::Subtree,
+            inline_bytes_max: 4096,
+            blocks: "s3://bucket/prefix".into(),
+            blocks_options: vec![("region".into(), "eu".into())],
+        },
+        map: map(),
+        root: crate::DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 },
+        root_attr: entry().attr,
+        read_only: true,
+        trusted: false,
+    }
+}
+
+fn status() -> Reply {
+    let session = SessionStatus {
+        session: SessionId(9),
+        client: "host:mnt".into(),
+        idle_seconds: 12,
+        open_files: 300,
+    };
+    Reply::Status(Status {
+        name: "pando".into(),
+        uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
+        version: "0.1.0".into(),
+        uptime_seconds: 86_400,
+        shards: 64,
+        durability: "relaxed".into(),
+        commit_interval_ms: 100,
+        blocks: "blocks".into(),
+        sessions: vec![session],
+        files: 1_000_000,
+        counters: vec![("create".into(), 500_000)],
+        store_bytes: 1 << 33,
+        store_records: 3_000_000,
+    })
+}
+
+fn fsck() -> Reply {
+    Reply::Fsck(FsckProgress {
+        done: false,
+        records: 1000,
+        records_estimated: 3_000_000,
+        counts: vec![("files".into(), 900)],
+        findings: vec!["a finding".into()],
+        findings_total: 7,
+    })
+}

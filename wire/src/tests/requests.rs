@@ -1,0 +1,144 @@
+//! A value of every request, and of both forms where a field may be missing.
+
+use base::{FileKind, SessionId, SetAttr, SetTime};
+use bytes::Bytes;
+
+use super::values::{chunk, dir, file, lookup, name, part, time};
+use crate::{
+    BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, Create, FsckPoll, FsckStart, Getattr, Hello,
+    Info, Link, Mkdir, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request,
+    Rmdir, SetXattr, Setattr, Symlink, Unlink, Walk, Write, XattrMode,
+};
+
+pub(super) fn all() -> Vec<Request> {
+    [sessions(), names(), contents(), others()].concat()
+}
+
+fn node() -> NodeRef {
+    NodeRef::File(file())
+}
+
+fn sessions() -> Vec<Request> {
+    let hello = Hello {
+        token: "pando1.00".into(),
+        client: "host:mnt".into(),
+        resume: None,
+        kernel_checks: true,
+    };
+    let again = Hello { resume: Some((SessionId(9), 0x1234_5678_9abc_def0)), ..hello.clone() };
+    let claimed = ClaimedFile { file: file(), number: 5, proof: 300 };
+    vec![
+        Request::Hello(hello),
+        Request::Hello(again),
+        Request::Ping,
+        Request::Bye,
+        Request::Claim(Claim { files: vec![claimed], last: true }),
+        Request::Statfs,
+        Request::Sync,
+    ]
+}
+
+fn names() -> Vec<Request> {
+    let set = SetAttr {
+        mode: Some(0o600),
+        uid: Some(1000),
+        gid: Some(1001),
+        size: Some(5_000_000_000),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(time(1))),
+        clear_set_id: true,
+        access_only: false,
+    };
+    let set_nothing = SetAttr {
+        mode: None,
+        uid: None,
+        gid: None,
+        size: None,
+        atime: None,
+        mtime: None,
+        clear_set_id: false,
+        access_only: true,
+    };
+    let create = Create {
+        dir: dir(),
+        name: name("new"),
+        kind: FileKind::CharDevice,
+        mode: 0o640,
+        rdev: 0x0103,
+        exclusive: true,
+        open: None,
+    };
+    let create_open =
+        Create { kind: FileKind::File, rdev: 0, exclusive: false, open: Some(6), ..create.clone() };
+    vec![
+        Request::Lookup(lookup()),
+        Request::Walk(Walk { from: dir(), names: vec![name("a"), name("b")] }),
+        Request::Getattr(Getattr { node: NodeRef::Dir(dir()) }),
+        Request::Getattr(Getattr { node: node() }),
+        Request::Setattr(Setattr { node: node(), set }),
+        Request::Setattr(Setattr { node: node(), set: set_nothing }),
+        Request::Create(create),
+        Request::Create(create_open),
+        Request::Mkdir(Mkdir { dir: dir(), name: name("sub"), mode: 0o1777 }),
+        Request::Symlink(Symlink {
+            dir: dir(),
+            name: name("sym"),
+            target: Bytes::from_static(b"../to"),
+        }),
+        Request::Link(Link { target: node(), dir: dir(), name: name("second") }),
+        Request::Unlink(Unlink { dir: dir(), name: name("gone") }),
+        Request::Rmdir(Rmdir { dir: dir(), name: name("empty") }),
+        Request::Rename(Rename {
+            from_dir: dir(),
+            from_name: name("old"),
+            to_dir: crate::DirRef { ticket: 0, ..dir() },
+            to_name: name("newer"),
+            mode: RenameMode::NoReplace,
+        }),
+        Request::Readdir(Readdir {
+            dir: dir(),
+            after: u64::MAX >> 1,
+            entries_max: 512,
+            plus: true,
+        }),
+        Request::Readlink(Getattr { node: node() }),
+    ]
+}
+
+fn contents() -> Vec<Request> {
+    let write = Write {
+        file: file(),
+        chunks: vec![chunk()],
+        end: 5_000_000_000,
+        at: None,
+        clear_set_id: false,
+    };
+    let write_at = Write { at: Some(time(9)), clear_set_id: true, ..write.clone() };
+    vec![
+        Request::Open(Open { file: file(), number: 7, access: 6 }),
+        Request::Release(Release { files: vec![(file().ino, 7), (dir().ino, 300)] }),
+        Request::Write(write),
+        Request::Write(write_at),
+        Request::BlockMap(BlockMap { file: file(), first: 3, count: 64 }),
+        Request::BlockPut(BlockPut { block: part().block, data: Bytes::from_static(b"block") }),
+        Request::BlockGet(BlockGet { part: part(), len: 1000 }),
+    ]
+}
+
+fn others() -> Vec<Request> {
+    let xattr = Bytes::from_static(b"user.key");
+    vec![
+        Request::Setxattr(SetXattr {
+            node: node(),
+            name: xattr.clone(),
+            value: Bytes::from_static(b"\0value"),
+            mode: XattrMode::Replace,
+        }),
+        Request::Xattrs(Getattr { node: node() }),
+        Request::Removexattr(Removexattr { node: node(), name: xattr }),
+        Request::Status,
+        Request::FsckStart(FsckStart { gc: true }),
+        Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
+        Request::Info(Info { node: node() }),
+    ]
+}
