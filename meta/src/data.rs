@@ -35,6 +35,13 @@ pub(crate) fn task(
             }
             answer(Ok(Reply::Nothing));
         }),
+        Request::FsckStart(req) => match crate::fsck::start(&shared, *req) {
+            Err(fault) => return Some(Err(fault)),
+            Ok(check) => Box::pin(async move {
+                answer(Ok(Reply::Job(check.number)));
+                check.run().await;
+            }),
+        },
         Request::BlockPut(put) => {
             if let Err(fault) = may_put(session, put) {
                 return Some(Err(fault));

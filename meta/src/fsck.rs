@@ -1,17 +1,113 @@
-//! Checks (being written).
+//! `fsck`: a check of the whole file system on a snapshot, while it is served.
+//!
+//! An administrator starts it and follows it; one check runs at a time. It reads a snapshot of the engine, so
+//! whatever it finds was really so at one moment, and it never changes a record. Asked for it, it removes
+//! blocks that nothing names and that nobody can name any more.
+//!
+//! The walk over the records is done off the core. It goes through each shard once, in key order, and looks
+//! up what a record points to. It holds in memory: a bit for each inode number in use, a number for each
+//! directory, a count for each inode with several names, and some forty bytes for each stored block.
 
-use base::FsError;
+mod blocks;
+mod dirs;
+mod files;
+mod names;
+mod report;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use base::{FsError, HashSet, SessionId};
+use parking_lot::Mutex;
 use wire::{FsckPoll, FsckProgress, FsckStart};
 
-use crate::{error::Result, server::Shared};
+use crate::{
+    error::{Result, describe},
+    server::Shared,
+};
+use blocks::Listing;
+use report::Report;
+use sweep::Sweep;
 
+/// The latest check, running or done.
 #[derive(Default)]
-pub(crate) struct Jobs {}
-
-pub(crate) fn start(_: &Shared, _: FsckStart) -> Result<u64> {
-    Err(FsError::NotSupported.into())
+pub(crate) struct Jobs {
+    latest: Mutex<Option<Job>>,
 }
 
-pub(crate) fn poll(_: &Shared, _: FsckPoll) -> Result<FsckProgress> {
-    Err(FsError::NotSupported.into())
+struct Job {
+    number: u64,
+    report: Arc<Report>,
+}
+
+/// A check that was accepted; it is done by [`Check::run`].
+pub(crate) struct Check {
+    pub(crate) number: u64,
+    shared: Arc<Shared>,
+    gc: bool,
+    report: Arc<Report>,
+}
+
+/// Accepts a check, unless one is running.
+pub(crate) fn start(shared: &Arc<Shared>, req: FsckStart) -> Result<Check> {
+    let mut latest = shared.jobs.latest.lock();
+    if latest.as_ref().is_some_and(|job| !job.report.is_done()) {
+        return Err(FsError::Busy.into());
+    }
+    let number = latest.as_ref().map_or(1, |job| job.number + 1);
+    let report = Arc::new(Report::new(shared.engine.stats().keys_estimated));
+    *latest = Some(Job { number, report: report.clone() });
+    Ok(Check { number, shared: shared.clone(), gc: req.gc, report })
+}
+
+/// How far a check is.
+pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
+    let latest = shared.jobs.latest.lock();
+    let job = latest.as_ref().filter(|job| job.number == req.job).ok_or(FsError::NotFound)?;
+    if req.cancel {
+        job.report.cancel();
+    }
+    Ok(job.report.progress())
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        // The core is going away, perhaps in the middle: whoever still walks must stop.
+        self.report.cancel();
+        self.report.finish();
+    }
+}
+
+impl Check {
+    /// Does it, from the first record to the last block.
+    pub(crate) async fn run(self) {
+        if let Err(error) = self.check().await {
+            self.report.find(format!("the check could not go on: {error}"));
+        }
+    }
+
+    async fn check(&self) -> std::result::Result<(), String> {
+        let shared = &self.shared;
+        // The order matters. A block was there before its session ended, and all that the session did was
+        // there before the snapshot: so of a block that was listed, whose session had ended, and that the
+        // snapshot does not name, nothing will ever be named again.
+        let listing = Listing::of(&shared.blocks, &self.report).await?;
+        let mut alive: HashSet<SessionId> = shared.sessions.lock().keys().copied().collect();
+        alive.insert(SessionId(shared.incarnation));
+        let snapshot = shared.engine.snapshot();
+
+        let (config, report) = (shared.config.clone(), self.report.clone());
+        let swept = shared.options.offload.run(move || {
+            let mut sweep = Sweep::new(snapshot.as_ref(), &config, &report, listing);
+            sweep.run().map(|()| sweep.blocks)
+        });
+        let listing = swept.await.map_err(|error| describe(&error))?;
+        if self.report.is_cancelled() {
+            return Err("it was cancelled".into());
+        }
+        listing.find_missing(shared, &self.report).await;
+        listing.collect(shared, &self.report, &alive, self.gc).await
+    }
 }

@@ -20,7 +20,7 @@ mod write;
 mod xattr;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::atomic::AtomicU64;
 
@@ -115,11 +115,12 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
             xattr::remove(txn, req).map(|()| Reply::Nothing)
         }
         Request::Status => Ok(Reply::Status(txn.shared.status())),
-        Request::FsckStart(req) => crate::fsck::start(txn.shared, *req).map(Reply::Job),
         Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
-        Request::Hello(_) | Request::Sync | Request::BlockPut(_) | Request::BlockGet(_) => {
-            unreachable!("the driver answers these itself")
-        }
+        Request::Hello(_)
+        | Request::Sync
+        | Request::BlockPut(_)
+        | Request::BlockGet(_)
+        | Request::FsckStart(_) => unreachable!("the driver answers these itself"),
     }
 }

@@ -1,11 +1,11 @@
 //! The operations as their clients see them: each test shows one rule, over a connection.
 
 mod access;
-mod client;
+pub(crate) mod client;
 mod contents;
 mod cost;
 mod link;
 mod names;
 mod rename;
 mod sessions;
-mod world;
+pub(crate) mod world;

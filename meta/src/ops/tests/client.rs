@@ -16,20 +16,20 @@ use wire::{
 
 use super::world::World;
 
-pub(super) type Result<T> = std::result::Result<T, FsError>;
+pub(crate) type Result<T> = std::result::Result<T, FsError>;
 
 /// A session and its connection.
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: DuplexStream,
     inbox: BytesMut,
-    pub(super) welcome: Welcome,
-    pub(super) root: DirRef,
-    pub(super) cred: Cred,
+    pub(crate) welcome: Welcome,
+    pub(crate) root: DirRef,
+    pub(crate) cred: Cred,
     /// Version of the cache that the next requests stand on; 0 for none.
-    pub(super) stands_on: u64,
+    pub(crate) stands_on: u64,
     /// The header of the latest reply.
-    pub(super) latest: ReplyHeader,
-    pub(super) seq: Seq,
+    pub(crate) latest: ReplyHeader,
+    pub(crate) seq: Seq,
     calls: u64,
     opens: u64,
     blocks: u64,
@@ -38,18 +38,18 @@ pub(super) struct Client {
 }
 
 /// A name from text.
-pub(super) fn name(text: &str) -> EntryName {
+pub(crate) fn name(text: &str) -> EntryName {
     EntryName::new(text.as_bytes()).unwrap()
 }
 
 /// An identity without further groups.
-pub(super) fn user(uid: u32) -> Cred {
+pub(crate) fn user(uid: u32) -> Cred {
     Cred { uid, gid: uid, groups: Vec::new() }
 }
 
 impl Client {
     /// Opens a session; the words of the refusal otherwise.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         world: &mut World,
         token: &Token,
         kernel_checks: bool,
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Goes on with the session over a new connection.
-    pub(super) async fn resume(&mut self, world: &mut World) {
+    pub(crate) async fn resume(&mut self, world: &mut World) {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         let before = self.welcome.session;
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// As [`Client::resume`], with another session if the old one has ended.
-    pub(super) async fn resume_or_start(&mut self, world: &mut World) -> bool {
+    pub(crate) async fn resume_or_start(&mut self, world: &mut World) -> bool {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         let before = self.welcome.session;
@@ -149,14 +149,14 @@ impl Client {
     }
 
     /// Whether a server that halted says so to a new connection.
-    pub(super) async fn resume_is_halted(&mut self, world: &mut World) -> bool {
+    pub(crate) async fn resume_is_halted(&mut self, world: &mut World) -> bool {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         self.ask(Request::Ping).await == Answer::Halted
     }
 
     /// Sends a request in the next number, if it needs one.
-    pub(super) async fn ask(&mut self, request: Request) -> Answer {
+    pub(crate) async fn ask(&mut self, request: Request) -> Answer {
         let mut seq = Seq(0);
         if request.mutates() {
             self.seq = self.seq.next();
@@ -166,12 +166,12 @@ impl Client {
     }
 
     /// Sends a request with a number of the caller's choice.
-    pub(super) async fn ask_as(&mut self, seq: Seq, unanswered: Seq, request: Request) -> Answer {
+    pub(crate) async fn ask_as(&mut self, seq: Seq, unanswered: Seq, request: Request) -> Answer {
         self.send(seq, unanswered, &request).await;
         self.receive().await
     }
 
-    pub(super) async fn send(&mut self, seq: Seq, unanswered: Seq, request: &Request) {
+    pub(crate) async fn send(&mut self, seq: Seq, unanswered: Seq, request: &Request) {
         self.calls += 1;
         let header = RequestHeader {
             call: self.calls,
@@ -190,17 +190,17 @@ impl Client {
         self.send_bytes(&out).await;
     }
 
-    pub(super) async fn send_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }
 
     /// The next answer; its call is in `latest`.
-    pub(super) async fn receive(&mut self) -> Answer {
+    pub(crate) async fn receive(&mut self) -> Answer {
         self.try_receive().await.expect("the server answers")
     }
 
     /// The next answer, unless the connection ends or nothing comes for long.
-    pub(super) async fn try_receive(&mut self) -> Option<Answer> {
+    pub(crate) async fn try_receive(&mut self) -> Option<Answer> {
         loop {
             if let Some(bytes) = frame::take_frame(&mut self.inbox).unwrap() {
                 let mut reader = Reader::new(&bytes);
@@ -218,12 +218,29 @@ impl Client {
     }
 
     /// The reply, or the errno; anything else ends the test.
-    pub(super) async fn get(&mut self, request: Request) -> Result<Reply> {
+    pub(crate) async fn get(&mut self, request: Request) -> Result<Reply> {
         let shown = format!("{request:?}");
         match self.ask(request).await {
             Answer::Done(reply) => Ok(reply),
             Answer::Failed(error) => Err(error),
             other => panic!("{other:?} to {shown:.300}"),
+        }
+    }
+
+    /// The reply, if there is one.
+    pub(crate) async fn attempt(&mut self, request: Request) -> std::result::Result<Reply, Answer> {
+        match self.ask(request).await {
+            Answer::Done(reply) => Ok(reply),
+            other => Err(other),
+        }
+    }
+
+    /// What stands under a name, if anything does and its directory is still there.
+    pub(crate) async fn try_lookup(&mut self, dir: &DirRef, text: &str) -> Option<Entry> {
+        let lookup = Request::Lookup(Lookup { dir: *dir, name: name(text) });
+        match self.attempt(lookup).await {
+            Ok(Reply::Entry(entry)) => Some(entry),
+            _ => None,
         }
     }
 
@@ -234,15 +251,15 @@ impl Client {
         }
     }
 
-    pub(super) async fn lookup(&mut self, dir: &DirRef, text: &str) -> Result<Entry> {
+    pub(crate) async fn lookup(&mut self, dir: &DirRef, text: &str) -> Result<Entry> {
         self.entry(Request::Lookup(Lookup { dir: *dir, name: name(text) })).await
     }
 
-    pub(super) async fn mkdir(&mut self, dir: &DirRef, text: &str) -> Result<DirRef> {
+    pub(crate) async fn mkdir(&mut self, dir: &DirRef, text: &str) -> Result<DirRef> {
         self.mkdir_mode(dir, text, 0o755).await
     }
 
-    pub(super) async fn mkdir_mode(
+    pub(crate) async fn mkdir_mode(
         &mut self,
         dir: &DirRef,
         text: &str,
@@ -252,11 +269,11 @@ impl Client {
         Ok(entry.dir.unwrap())
     }
 
-    pub(super) async fn create(&mut self, dir: &DirRef, text: &str) -> Result<FileRef> {
+    pub(crate) async fn create(&mut self, dir: &DirRef, text: &str) -> Result<FileRef> {
         self.create_mode(dir, text, 0o644).await
     }
 
-    pub(super) async fn create_mode(
+    pub(crate) async fn create_mode(
         &mut self,
         dir: &DirRef,
         text: &str,
@@ -265,7 +282,7 @@ impl Client {
         self.make(dir, text, FileKind::File, mode).await
     }
 
-    pub(super) async fn make(
+    pub(crate) async fn make(
         &mut self,
         dir: &DirRef,
         text: &str,
@@ -289,7 +306,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn symlink(
+    pub(crate) async fn symlink(
         &mut self,
         dir: &DirRef,
         text: &str,
@@ -301,7 +318,7 @@ impl Client {
         Ok(FileRef { dir: *dir, name: name(text), ino: entry.attr.ino })
     }
 
-    pub(super) async fn link(
+    pub(crate) async fn link(
         &mut self,
         file: &FileRef,
         dir: &DirRef,
@@ -312,15 +329,15 @@ impl Client {
         Ok(FileRef { dir: *dir, name: name(text), ino: file.ino })
     }
 
-    pub(super) async fn unlink(&mut self, dir: &DirRef, text: &str) -> Result<Attr> {
+    pub(crate) async fn unlink(&mut self, dir: &DirRef, text: &str) -> Result<Attr> {
         self.attr(Request::Unlink(Unlink { dir: *dir, name: name(text) })).await
     }
 
-    pub(super) async fn rmdir(&mut self, dir: &DirRef, text: &str) -> Result<()> {
+    pub(crate) async fn rmdir(&mut self, dir: &DirRef, text: &str) -> Result<()> {
         self.get(Request::Rmdir(Rmdir { dir: *dir, name: name(text) })).await.map(drop)
     }
 
-    pub(super) async fn rename(
+    pub(crate) async fn rename(
         &mut self,
         from: (&DirRef, &str),
         to: (&DirRef, &str),
@@ -328,7 +345,7 @@ impl Client {
         self.rename_mode(from, to, RenameMode::Replace).await
     }
 
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         from: (&DirRef, &str),
         to: (&DirRef, &str),
@@ -336,7 +353,7 @@ impl Client {
         self.rename_mode(from, to, RenameMode::Exchange).await
     }
 
-    pub(super) async fn rename_mode(
+    pub(crate) async fn rename_mode(
         &mut self,
         from: (&DirRef, &str),
         to: (&DirRef, &str),
@@ -359,19 +376,19 @@ impl Client {
         }
     }
 
-    pub(super) async fn stat(&mut self, node: impl Into<Node>) -> Result<Attr> {
+    pub(crate) async fn stat(&mut self, node: impl Into<Node>) -> Result<Attr> {
         self.attr(Request::Getattr(Getattr { node: node.into().0 })).await
     }
 
-    pub(super) async fn setattr(&mut self, node: impl Into<Node>, set: SetAttr) -> Result<Attr> {
+    pub(crate) async fn setattr(&mut self, node: impl Into<Node>, set: SetAttr) -> Result<Attr> {
         self.attr(Request::Setattr(Setattr { node: node.into().0, set })).await
     }
 
-    pub(super) async fn chmod(&mut self, node: impl Into<Node>, mode: u32) -> Result<Attr> {
+    pub(crate) async fn chmod(&mut self, node: impl Into<Node>, mode: u32) -> Result<Attr> {
         self.setattr(node, SetAttr { mode: Some(mode), ..SetAttr::default() }).await
     }
 
-    pub(super) async fn chown(
+    pub(crate) async fn chown(
         &mut self,
         node: impl Into<Node>,
         uid: u32,
@@ -381,11 +398,11 @@ impl Client {
         self.setattr(node, set).await
     }
 
-    pub(super) async fn truncate(&mut self, file: &FileRef, size: u64) -> Result<Attr> {
+    pub(crate) async fn truncate(&mut self, file: &FileRef, size: u64) -> Result<Attr> {
         self.setattr(file, SetAttr { size: Some(size), ..SetAttr::default() }).await
     }
 
-    pub(super) async fn page(
+    pub(crate) async fn page(
         &mut self,
         dir: &DirRef,
         after: u64,
@@ -399,7 +416,7 @@ impl Client {
     }
 
     /// All names of a directory, sorted.
-    pub(super) async fn names(&mut self, dir: &DirRef) -> Vec<String> {
+    pub(crate) async fn names(&mut self, dir: &DirRef) -> Vec<String> {
         let (mut after, mut names) = (0, Vec::new());
         loop {
             let page = self.page(dir, after, 100).await.unwrap();
@@ -412,11 +429,11 @@ impl Client {
         }
     }
 
-    pub(super) async fn open_file(&mut self, file: &FileRef) -> Result<Opened> {
+    pub(crate) async fn open_file(&mut self, file: &FileRef) -> Result<Opened> {
         self.open_for(file, 6).await
     }
 
-    pub(super) async fn open_for(&mut self, file: &FileRef, access: u8) -> Result<Opened> {
+    pub(crate) async fn open_for(&mut self, file: &FileRef, access: u8) -> Result<Opened> {
         self.opens += 1;
         let open = Open { file: file.clone(), number: self.opens, access };
         match self.get(Request::Open(open)).await? {
@@ -426,15 +443,15 @@ impl Client {
     }
 
     /// The number of the latest open.
-    pub(super) fn opened(&self) -> u64 {
+    pub(crate) fn opened(&self) -> u64 {
         self.opens
     }
 
-    pub(super) async fn release(&mut self, ino: Ino, number: u64) {
+    pub(crate) async fn release(&mut self, ino: Ino, number: u64) {
         self.get(Request::Release(Release { files: vec![(ino, number)] })).await.unwrap();
     }
 
-    pub(super) async fn set_xattr(
+    pub(crate) async fn set_xattr(
         &mut self,
         node: impl Into<Node>,
         text: &str,
@@ -446,12 +463,12 @@ impl Client {
         self.get(Request::Setxattr(set)).await.map(drop)
     }
 
-    pub(super) async fn remove_xattr(&mut self, node: impl Into<Node>, text: &str) -> Result<()> {
+    pub(crate) async fn remove_xattr(&mut self, node: impl Into<Node>, text: &str) -> Result<()> {
         let name = Bytes::copy_from_slice(text.as_bytes());
         self.get(Request::Removexattr(Removexattr { node: node.into().0, name })).await.map(drop)
     }
 
-    pub(super) async fn xattrs(&mut self, node: impl Into<Node>) -> Vec<(Bytes, Bytes)> {
+    pub(crate) async fn xattrs(&mut self, node: impl Into<Node>) -> Vec<(Bytes, Bytes)> {
         match self.get(Request::Xattrs(Getattr { node: node.into().0 })).await.unwrap() {
             Reply::Xattrs(list) => list,
             other => panic!("{other:?}"),
@@ -459,7 +476,7 @@ impl Client {
     }
 
     /// Writes `data` at `at`, embedded in the request.
-    pub(super) async fn write(&mut self, file: &FileRef, at: u64, data: &[u8]) -> Result<Attr> {
+    pub(crate) async fn write(&mut self, file: &FileRef, at: u64, data: &[u8]) -> Result<Attr> {
         let mut chunks = Vec::new();
         for (chunk, start, data) in pieces(at, data) {
             let len = u32::try_from(data.len()).unwrap();
@@ -470,7 +487,7 @@ impl Client {
     }
 
     /// Writes `data` at `at` as blocks.
-    pub(super) async fn write_blocks(
+    pub(crate) async fn write_blocks(
         &mut self,
         file: &FileRef,
         at: u64,
@@ -488,17 +505,17 @@ impl Client {
         self.write_chunks(file, chunks, at + data.len() as u64).await
     }
 
-    pub(super) fn next_block(&mut self) -> BlockId {
+    pub(crate) fn next_block(&mut self) -> BlockId {
         self.blocks += 1;
         BlockId::new(self.welcome.session, self.blocks)
     }
 
-    pub(super) async fn put_block(&mut self, block: BlockId, data: &[u8]) -> Result<()> {
+    pub(crate) async fn put_block(&mut self, block: BlockId, data: &[u8]) -> Result<()> {
         let data = Bytes::copy_from_slice(data);
         self.get(Request::BlockPut(BlockPut { block, data })).await.map(drop)
     }
 
-    pub(super) async fn write_chunks(
+    pub(crate) async fn write_chunks(
         &mut self,
         file: &FileRef,
         chunks: Vec<ChunkSlices>,
@@ -512,7 +529,7 @@ impl Client {
     }
 
     /// What a file holds, from its first byte to its last.
-    pub(super) async fn read(&mut self, file: &FileRef) -> Result<Vec<u8>> {
+    pub(crate) async fn read(&mut self, file: &FileRef) -> Result<Vec<u8>> {
         let (mut first, mut data) = (0, Vec::new());
         loop {
             let map = BlockMap { file: file.clone(), first, count: 64 };
@@ -548,7 +565,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn get_block(&mut self, part: BlockPart, len: u32) -> Result<Bytes> {
+    pub(crate) async fn get_block(&mut self, part: BlockPart, len: u32) -> Result<Bytes> {
         match self.get(Request::BlockGet(BlockGet { part, len })).await? {
             Reply::Data(data) => Ok(data),
             other => panic!("{other:?}"),
@@ -556,7 +573,7 @@ impl Client {
     }
 
     /// Checks the whole file system.
-    pub(super) async fn fsck(&mut self, gc: bool) -> FsckProgress {
+    pub(crate) async fn fsck(&mut self, gc: bool) -> FsckProgress {
         let Reply::Job(job) = self.get(Request::FsckStart(FsckStart { gc })).await.unwrap() else {
             panic!("not a job");
         };
@@ -573,13 +590,13 @@ impl Client {
     }
 
     /// Says after a restart that nothing was open.
-    pub(super) async fn claim_nothing(&mut self) {
+    pub(crate) async fn claim_nothing(&mut self) {
         let claim = wire::Claim { files: Vec::new(), last: true };
         self.get(Request::Claim(claim)).await.unwrap();
     }
 
     /// Ends the session.
-    pub(super) async fn bye(&mut self) {
+    pub(crate) async fn bye(&mut self) {
         self.get(Request::Bye).await.unwrap();
     }
 }
@@ -599,7 +616,7 @@ fn pieces(at: u64, mut data: &[u8]) -> Vec<(u32, u32, &[u8])> {
 }
 
 /// A directory or a file, named in either way.
-pub(super) struct Node(NodeRef);
+pub(crate) struct Node(NodeRef);
 
 impl From<&DirRef> for Node {
     fn from(dir: &DirRef) -> Node {

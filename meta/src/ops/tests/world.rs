@@ -25,14 +25,14 @@ const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
 
 /// What differs from one world to the next.
 #[derive(Clone)]
-pub(super) struct Setup {
-    pub(super) shards: u16,
-    pub(super) locality: Locality,
-    pub(super) inline_bytes_max: u32,
-    pub(super) durability: Durability,
-    pub(super) cores: usize,
+pub(crate) struct Setup {
+    pub(crate) shards: u16,
+    pub(crate) locality: Locality,
+    pub(crate) inline_bytes_max: u32,
+    pub(crate) durability: Durability,
+    pub(crate) cores: usize,
     /// Whether reclaim, compaction, syncs and leases run.
-    pub(super) background: bool,
+    pub(crate) background: bool,
 }
 
 impl Default for Setup {
@@ -49,34 +49,34 @@ impl Default for Setup {
 }
 
 /// A file system and its server.
-pub(super) struct World {
-    pub(super) engine: Arc<Counting>,
-    pub(super) blocks: Blocks,
-    pub(super) clock: Arc<HandClock>,
-    pub(super) server: Server,
-    pub(super) core: Core,
+pub(crate) struct World {
+    pub(crate) engine: Arc<Counting>,
+    pub(crate) blocks: Blocks,
+    pub(crate) clock: Arc<HandClock>,
+    pub(crate) server: Server,
+    pub(crate) core: Core,
     setup: Setup,
     random: Arc<Seeded>,
     tasks: Vec<AbortHandle>,
 }
 
 /// Runs a test in a world of its own, and checks the whole file system afterwards.
-pub(super) fn in_world(test: impl AsyncFnOnce(&mut World)) {
+pub(crate) fn in_world(test: impl AsyncFnOnce(&mut World)) {
     in_world_of(Setup::default(), test);
 }
 
 /// As [`in_world`], of a certain kind.
-pub(super) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
+pub(crate) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
     alone(async {
         let mut world = World::new(setup);
         test(&mut world).await;
-        let findings: Vec<String> = Vec::new();
+        let findings = world.findings().await;
         assert!(findings.is_empty(), "{findings:#?}");
     });
 }
 
 /// As [`in_world`], but the test leaves damage behind.
-pub(super) fn in_damaged_world(test: impl AsyncFnOnce(&mut World)) {
+pub(crate) fn in_damaged_world(test: impl AsyncFnOnce(&mut World)) {
     alone(async { test(&mut World::new(Setup::default())).await });
 }
 
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Ends the server as a crash of its process does, and starts another on what it left.
-    pub(super) async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
         tokio::task::yield_now().await;
         self.server = open(&self.engine, &self.blocks, &self.setup, &self.clock, &self.random);
@@ -128,14 +128,14 @@ impl World {
     }
 
     /// As [`World::restart`], after a power cut: of what was not synced only the first `keep` batches are left.
-    pub(super) async fn power_cut(&mut self, keep: usize) {
+    pub(crate) async fn power_cut(&mut self, keep: usize) {
         self.tasks.drain(..).for_each(|task| task.abort());
         self.engine.memory.power_cut(keep);
         self.restart().await;
     }
 
     /// A connection to the server.
-    pub(super) fn connect(&mut self) -> tokio::io::DuplexStream {
+    pub(crate) fn connect(&mut self) -> tokio::io::DuplexStream {
         let (ours, theirs) = tokio::io::duplex(64 << 20);
         let core = self.core.clone();
         let serve = async move { core.serve(theirs).await };
@@ -144,45 +144,45 @@ impl World {
     }
 
     /// A client that may do everything, and that acts as root until it is told otherwise.
-    pub(super) async fn client(&mut self) -> Client {
+    pub(crate) async fn client(&mut self) -> Client {
         self.client_with(&Token::administrator()).await
     }
 
     /// A client with a certain token.
-    pub(super) async fn client_with(&mut self, token: &Token) -> Client {
+    pub(crate) async fn client_with(&mut self, token: &Token) -> Client {
         Client::open(self, token, false).await.expect("the token is valid")
     }
 
     /// The text of a token.
-    pub(super) fn sign(token: &Token) -> String {
+    pub(crate) fn sign(token: &Token) -> String {
         token.sign(SIGNING_KEY)
     }
 
     /// Lets a second pass on the server's clock.
-    pub(super) fn tick(&self) -> Time {
+    pub(crate) fn tick(&self) -> Time {
         let mut now = self.clock.0.lock();
         now.sec += 1;
         *now
     }
 
     /// Lets tokio's time pass, and everything happen that happens meanwhile.
-    pub(super) async fn wait(&self, time: Duration) {
+    pub(crate) async fn wait(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
 
     /// Waits until the background has nothing left to do.
-    pub(super) async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         self.wait(Duration::from_millis(200)).await;
     }
 
     /// A counter of the server.
-    pub(super) fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let counters = self.server.counters();
         counters.into_iter().find(|(other, _)| other == name).expect("a counter's name").1
     }
 
     /// What a check of the whole file system finds.
-    pub(super) async fn findings(&mut self) -> Vec<String> {
+    pub(crate) async fn findings(&mut self) -> Vec<String> {
         let mut client = self.client().await;
         let findings = client.fsck(false).await.findings;
         client.bye().await;
@@ -218,7 +218,7 @@ fn open(
 }
 
 /// A clock that a test moves.
-pub(super) struct HandClock(Mutex<Time>);
+pub(crate) struct HandClock(Mutex<Time>);
 
 impl Clock for HandClock {
     fn now(&self) -> Time {
@@ -227,7 +227,7 @@ impl Clock for HandClock {
 }
 
 /// Random numbers that are the same in every run (splitmix64).
-pub(super) struct Seeded(AtomicU64);
+pub(crate) struct Seeded(AtomicU64);
 
 impl Random for Seeded {
     fn next(&self) -> u64 {
@@ -240,18 +240,18 @@ impl Random for Seeded {
 
 /// How often an engine was asked for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Cost {
-    pub(super) reads: u64,
-    pub(super) scans: u64,
-    pub(super) batches: u64,
+pub(crate) struct Cost {
+    pub(crate) reads: u64,
+    pub(crate) scans: u64,
+    pub(crate) batches: u64,
     /// Changes in all batches.
-    pub(super) changes: u64,
+    pub(crate) changes: u64,
 }
 
 /// An engine in memory that counts.
 #[derive(Default)]
-pub(super) struct Counting {
-    pub(super) memory: MemoryEngine,
+pub(crate) struct Counting {
+    pub(crate) memory: MemoryEngine,
     cost: Mutex<Cost>,
     /// Writes fail from now on.
     broken: std::sync::atomic::AtomicBool,
@@ -259,17 +259,17 @@ pub(super) struct Counting {
 
 impl Counting {
     /// What was asked since the last call.
-    pub(super) fn take_cost(&self) -> Cost {
+    pub(crate) fn take_cost(&self) -> Cost {
         std::mem::take(&mut self.cost.lock())
     }
 
     /// Makes every later write fail.
-    pub(super) fn break_down(&self) {
+    pub(crate) fn break_down(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
 
     /// Ends it.
-    pub(super) fn repair(&self) {
+    pub(crate) fn repair(&self) {
         self.broken.store(false, Ordering::Relaxed);
     }
 }

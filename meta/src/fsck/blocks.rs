@@ -1,0 +1,180 @@
+//! Blocks: what the store has against what chunks name, and what can go.
+
+use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
+    time::{Duration, SystemTime},
+};
+
+use base::{BlockId, HashMap, HashSet, Ino, SessionId, ShardId};
+use futures::StreamExt as _;
+use store::{Blocks, BlocksError, Snapshot};
+
+use super::report::Report;
+use crate::{
+    error::describe,
+    reclaim::chunk_of,
+    record::{inode::blocks_of, key},
+    server::Shared,
+};
+
+/// What a put that never ended left behind is removed when it is so old.
+const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
+
+/// The blocks of the store, listed before the snapshot was taken, and which of them chunks name.
+#[derive(Default)]
+pub(super) struct Listing {
+    listed: HashMap<BlockId, Listed>,
+    /// Blocks that chunks name and that were not listed: put since, or missing.
+    unlisted: BTreeMap<BlockId, Unlisted>,
+    /// Blocks that are noted to be deleted.
+    garbage: HashSet<BlockId>,
+}
+
+struct Listed {
+    bytes: u32,
+    named: bool,
+}
+
+struct Unlisted {
+    bytes: u32,
+    by: (Ino, u32),
+}
+
+impl Listing {
+    /// Everything that is in the store.
+    pub(super) async fn of(blocks: &Blocks, report: &Report) -> Result<Listing, String> {
+        let mut listing = Listing::default();
+        let mut stream = blocks.list();
+        while let Some(block) = stream.next().await {
+            let block = block.map_err(|error| describe(&error))?;
+            listing.listed.insert(block.id, Listed { bytes: block.bytes, named: false });
+            if report.is_cancelled() {
+                return Err("it was cancelled".into());
+            }
+        }
+        Ok(listing)
+    }
+
+    /// A block is to be deleted.
+    pub(super) fn note_garbage(&mut self, block: BlockId) {
+        self.garbage.insert(block);
+    }
+
+    /// A chunk names a block; what is wrong with that.
+    pub(super) fn name(&mut self, block: BlockId, bytes: u32, by: (Ino, u32)) -> Option<String> {
+        if self.garbage.contains(&block) {
+            return Some("is noted to be deleted".into());
+        }
+        if let Some(listed) = self.listed.get_mut(&block) {
+            if listed.bytes != bytes {
+                return Some(format!("has {} bytes, not {bytes}", listed.bytes));
+            }
+            return std::mem::replace(&mut listed.named, true).then(|| "is named twice".into());
+        }
+        let twice = self.unlisted.insert(block, Unlisted { bytes, by }).is_some();
+        twice.then(|| "is named twice".into())
+    }
+
+    /// Asks the store for what was not listed.
+    pub(super) async fn find_missing(&self, shared: &Shared, report: &Report) {
+        for (block, Unlisted { bytes, by: (ino, chunk) }) in &self.unlisted {
+            if report.is_cancelled() {
+                return;
+            }
+            let wrong = match shared.blocks.get(*block, *bytes, 0..1.min(*bytes)).await {
+                Ok(_) => continue,
+                Err(BlocksError::Missing { .. }) => "is missing".to_owned(),
+                Err(error) => describe(&error),
+            };
+            // It may have been replaced, and deleted, since the snapshot.
+            if is_named(shared, *ino, *chunk, *block) {
+                report.find(format!("chunk {chunk} of inode {ino}: block {block} {wrong}"));
+            }
+        }
+    }
+
+    /// Counts blocks that nothing names, and removes them if that is asked and nobody can name them.
+    pub(super) async fn collect(
+        self,
+        shared: &Shared,
+        report: &Report,
+        alive: &HashSet<SessionId>,
+        gc: bool,
+    ) -> Result<(), String> {
+        let unnamed = self.listed.into_iter().filter(|(_, listed)| !listed.named);
+        let mut left: Vec<BlockId> = unnamed.map(|(block, _)| block).collect();
+        left.retain(|block| !self.garbage.contains(block) && !alive.contains(&block.session()));
+        left.sort_unstable();
+        left.iter().for_each(|_| Report::count(&report.blocks_unreferenced));
+        if !gc {
+            return Ok(());
+        }
+        let snapshot = shared.engine.snapshot();
+        let (shards, mut left) = (shared.config.shards, left.into_iter().collect::<HashSet<_>>());
+        let searched = shared
+            .options
+            .offload
+            .run(move || drop_named(snapshot.as_ref(), shards, &mut left).map(|()| left));
+        let mut left: Vec<_> =
+            searched.await.map_err(|error| describe(&error))?.into_iter().collect();
+        left.sort_unstable();
+        for block in left {
+            if report.is_cancelled() {
+                return Err("it was cancelled".into());
+            }
+            if shared.session(block.session()).is_some() {
+                continue;
+            }
+            shared.blocks.delete(block).await.map_err(|error| describe(&error))?;
+            Report::count(&report.blocks_removed);
+        }
+        sweep(shared).await
+    }
+}
+
+/// Whether a chunk names a block now.
+fn is_named(shared: &Shared, ino: Ino, chunk: u32, block: BlockId) -> bool {
+    let value = shared.engine.get(&key::chunk(ino, chunk)).ok().flatten();
+    let record = value.and_then(|value| chunk_of(&value).ok());
+    record.is_some_and(|record| blocks_of(&record.slices).any(|named| named == block))
+}
+
+/// Drops from `blocks` what is named, or noted to be deleted, by now.
+///
+/// Race: a request of a session that was just ending may have been under way when the first snapshot was
+/// taken. It has been written for long when this one is.
+fn drop_named(
+    snapshot: &dyn Snapshot,
+    shards: u16,
+    blocks: &mut HashSet<BlockId>,
+) -> store::Result<()> {
+    for shard in (0..shards).map(ShardId) {
+        let chunks = key::kind(shard, b'B');
+        snapshot.scan(&chunks, &key::end_of(&chunks), &mut |_, value| {
+            if let Ok(record) = chunk_of(value) {
+                for block in blocks_of(&record.slices) {
+                    blocks.remove(&block);
+                }
+            }
+            if blocks.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let garbage = key::kind(shard, b'G');
+        snapshot.scan(&garbage, &key::end_of(&garbage), &mut |key, _| {
+            if let Some(block) = key::parse_garbage(key) {
+                blocks.remove(&block);
+            }
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes what puts that never ended have left.
+async fn sweep(shared: &Shared) -> Result<(), String> {
+    let now = shared.clock.now();
+    let since_epoch = Duration::new(u64::try_from(now.sec).unwrap_or_default(), now.nsec);
+    let Some(before) = since_epoch.checked_sub(UNFINISHED_AGE) else { return Ok(()) };
+    let before = SystemTime::UNIX_EPOCH + before;
+    shared.blocks.sweep(before).await.map(drop).map_err(|error| describe(&error))
+}

@@ -1,0 +1,181 @@
+//! Directories: content records, and the tree that their back pointers make.
+
+use std::ops::ControlFlow;
+
+use base::{DirId, Ino, Locality, ShardId, placement::shard_of};
+
+use super::{
+    names::Namer,
+    report::Report,
+    sweep::{Sweep, Where},
+};
+use crate::record::{
+    Access, Content, ContentState, EntryRecord, RenameList, Xattrs, key, key::Part,
+};
+
+impl<'a> Sweep<'a> {
+    /// The root is there.
+    pub(super) fn root(&mut self) {
+        let key = self.content_key(DirId::ROOT, DirId::ROOT);
+        match self.get::<Content>(&key, || "the root's content record".into()) {
+            Some(content) if content.ino == Ino::ROOT => {
+                self.rooted.insert(DirId::ROOT);
+            }
+            Some(_) | None => self.find("the root directory is not there".into()),
+        }
+    }
+
+    /// A content record, or the xattrs beside one.
+    pub(super) fn directory(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
+        let (Some(dir), [.., 0, 0, part]) = (key::parse_dir(key), key) else {
+            return self.find(format!("shard {}: a directory's key is damaged", shard.0));
+        };
+        let what = |_: &Self| format!("directory {dir}");
+        match part {
+            0 => self.content(shard, dir, value),
+            2 => {
+                if self.content != Some((dir, true)) {
+                    self.find(format!("{}: extended attributes of nothing", what(self)));
+                }
+                self.xattrs(value, &what);
+            }
+            _ => self.find(format!("{}: a part of no known kind: part={part}", what(self))),
+        }
+    }
+
+    fn content(&mut self, shard: ShardId, dir: DirId, value: &[u8]) {
+        let damaged = || format!("the content record of directory {dir}");
+        self.content = None;
+        let Some(content) = self.decode::<Content>(value, damaged) else { return };
+        Report::count(&self.report.directories);
+        let spilled = content.xattrs == Xattrs::Spilled;
+        self.content = Some((dir, spilled));
+        let what = |sweep: &Self| match &content.name {
+            None => "/".to_owned(),
+            Some(name) => {
+                let parent = Where { id: content.parent, home: content.parent_home };
+                sweep.path(parent, Some(name))
+            }
+        };
+        if content.state != ContentState::Live {
+            self.find(format!("{} is {:?}", what(self), content.state));
+        }
+        if shard_of(content.home, 0, self.config.shards) != shard {
+            self.find(format!("{} is on the wrong shard: shard={}", what(self), shard.0));
+        }
+        if let Some(wrong) = self.use_ino(content.ino) {
+            self.find(format!("{}: {wrong}", what(self)));
+        }
+        if spilled && !self.is_there(&key::content(shard, dir, 0, Part::Xattrs)) {
+            self.find(format!("{}: its extended attributes are missing", what(self)));
+        }
+        if content.entries > 0 && !self.has_entries(shard, dir) {
+            let entries = content.entries;
+            self.find(format!("{} counts {entries} entries, but has none", what(self)));
+        }
+        if dir == DirId::ROOT {
+            if content.name.is_some() || content.home != DirId::ROOT {
+                self.find("the root directory has a name or a home".into());
+            }
+            return;
+        }
+        self.born(dir, &content, &what);
+        self.entered(dir, &content, &what);
+        self.reaches_root(dir, &content, &what);
+    }
+
+    pub(super) fn is_there(&self, key: &[u8]) -> bool {
+        matches!(self.snapshot.get(key), Ok(Some(_)))
+    }
+
+    fn has_entries(&self, shard: ShardId, dir: DirId) -> bool {
+        let prefix = key::names(shard, dir);
+        let mut found = false;
+        let scanned = self.snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+            found = key::parse_name(key).is_some_and(|(_, _, part)| part == Part::Main as u8);
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found || scanned.is_err()
+    }
+
+    /// The id is that of the birth triple, and the birth place knows whether the directory left it.
+    fn born(&self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
+        let Content { birth_parent, birth_version, .. } = content;
+        let Some(birth_name) = &content.birth_name else {
+            return self.find(format!("{} was born without a name: id={dir}", what(self)));
+        };
+        if self.config.hash_key.dir_id(*birth_parent, birth_name, *birth_version) != dir {
+            self.find(format!("{} has an id that is not that of its birth: id={dir}", what(self)));
+        }
+        if self.config.locality == Locality::Directory && content.home != dir {
+            self.find(format!(
+                "{} has the home of another directory: home={}",
+                what(self),
+                content.home
+            ));
+        }
+        let home = self.config.locality.home(*birth_parent, content.home);
+        let key = self.name_key(home, *birth_parent, birth_name, Part::RenameList);
+        let list: Option<RenameList> =
+            self.get(&key, || format!("the rename list of {}", what(self)));
+        let listed = list.is_some_and(|list| list.versions.contains(birth_version));
+        let elsewhere =
+            content.parent != *birth_parent || content.name.as_ref() != Some(birth_name);
+        if elsewhere && !listed {
+            self.find(format!(
+                "{} was moved and its birth place does not know: id={dir}",
+                what(self)
+            ));
+        }
+    }
+
+    /// The entry that the back pointer names leads here, and repeats owner and mode.
+    fn entered(&self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
+        let Some(name) = &content.name else {
+            return self.find(format!("directory {dir} has no name"));
+        };
+        let key = self.name_key(content.parent_home, content.parent, name, Part::Main);
+        let entry: Option<EntryRecord> = self.get(&key, || what(self));
+        let Content { ino, home, mode, uid, gid, .. } = *content;
+        match entry {
+            Some(EntryRecord::Dir(access)) if (access.id, access.ino) == (dir, ino) => {
+                if access != (Access { id: dir, ino, home, mode, uid, gid }) {
+                    self.find(format!("{}: its entry has another mode, owner or home", what(self)));
+                }
+            }
+            Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_)) | None => {
+                self.find(format!(
+                    "{} is not there, but its contents are: id={dir} ino={ino}",
+                    what(self)
+                ));
+            }
+        }
+    }
+
+    /// Walking up leads to the root. What was walked once is not walked again.
+    fn reaches_root(&mut self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
+        let mut walked = vec![dir];
+        let mut at = content.clone();
+        while !self.rooted.contains(&at.parent) {
+            if walked.contains(&at.parent) {
+                return self.find(format!("{} is in a loop: id={dir}", what(self)));
+            }
+            let key = self.content_key(at.parent_home, at.parent);
+            let parent: Option<Content> =
+                self.get(&key, || format!("the content record of directory {}", at.parent));
+            match parent.filter(|parent| parent.ino == at.parent_ino) {
+                Some(parent) => {
+                    walked.push(at.parent);
+                    at = parent;
+                }
+                None => {
+                    return self.find(format!(
+                        "{} is in a directory that is not there: id={dir}",
+                        what(self)
+                    ));
+                }
+            }
+        }
+        self.rooted.extend(walked);
+    }
+}

@@ -1,0 +1,226 @@
+//! Inodes, their slots, and the chunks of their contents.
+
+use std::ops::ControlFlow;
+
+use base::{
+    FileKind, Ino, ShardId,
+    attr::MODE_BITS,
+    limits::{CHUNK_BYTES, INLINE_BYTES_MAX, XATTRS_EMBEDDED_BYTES_MAX},
+};
+use bytes::Bytes;
+
+use super::{
+    names::Namer,
+    report::Report,
+    sweep::{Sweep, Where},
+};
+use crate::record::{
+    ChunkRecord, Contents, EntryRecord, Inode, Reclaim, Record as _, Slot, XattrSet, Xattrs,
+    chunk::is_sound, key, key::Part,
+};
+
+/// The slot that was read last.
+pub(super) struct SlotSeen {
+    ino: Ino,
+    /// Its xattrs must come next.
+    spilled: bool,
+}
+
+impl<'a> Sweep<'a> {
+    /// An inode slot, or the xattrs beside one.
+    pub(super) fn slot(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
+        let (Some(ino), Some(part)) = (key::parse_ino(key), key.last()) else {
+            return self.find(format!("shard {}: a slot's key is damaged", shard.0));
+        };
+        if ino.shard() != shard {
+            self.find(format!("the slot of inode {ino} is on shard {}", shard.0));
+        }
+        match part {
+            0 => self.slot_main(ino, value),
+            2 => {
+                let seen = self.slot.take();
+                if seen.is_none_or(|slot| slot.ino != ino || !slot.spilled) {
+                    self.find(format!("inode {ino}: extended attributes of nothing"));
+                }
+                self.xattrs(value, &|_: &Self| format!("inode {ino}"));
+            }
+            _ => self.find(format!("inode {ino}: a part of no known kind: part={part}")),
+        }
+    }
+
+    fn slot_main(&mut self, ino: Ino, value: &[u8]) {
+        self.close_slot();
+        let Some(slot) = self.decode::<Slot>(value, || format!("the slot of inode {ino}")) else {
+            return;
+        };
+        match slot {
+            Slot::Moved(at) => {
+                let key = self.name_key(at.home, at.dir, &at.name, Part::Main);
+                let there = self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
+                match self.get(&key, || there.clone()) {
+                    Some(EntryRecord::Node(inode)) if inode.ino == ino && inode.moved => {}
+                    Some(EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_))
+                    | None => {
+                        self.find(format!("inode {ino} is said to be at {there}, but is not"));
+                    }
+                }
+            }
+            Slot::Inode(inode) => {
+                let spilled = inode.xattrs == Xattrs::Spilled;
+                self.slot = Some(SlotSeen { ino, spilled });
+                if inode.ino != ino {
+                    self.find(format!("the slot of inode {ino} holds inode {}", inode.ino));
+                }
+                if inode.nlink > 0 {
+                    self.linked.entry(ino).or_default().nlink = inode.nlink;
+                } else if self.is_there(&key::reclaim(ino)) {
+                    Report::count(&self.report.orphans);
+                } else {
+                    self.find(format!("inode {ino} has no name, and nothing will reclaim it"));
+                }
+                self.inode(&inode, &|_: &Self| format!("inode {ino}"));
+            }
+        }
+    }
+
+    /// All parts of a slot were read.
+    pub(super) fn close_slot(&mut self) {
+        if let Some(SlotSeen { ino, spilled: true }) = self.slot.take() {
+            self.find(format!("inode {ino}: its extended attributes are missing"));
+        }
+    }
+
+    /// An inode by itself, wherever it rests, and its contents.
+    pub(super) fn inode(&mut self, inode: &Inode, what: Namer<'_, 'a>) {
+        Report::count(&self.report.files);
+        let ino = inode.ino;
+        if let Some(wrong) = self.use_ino(ino) {
+            self.find(format!("{}: {wrong}", what(self)));
+        }
+        let fits = match &inode.contents {
+            Contents::Inline(data) => {
+                let whole = data.len() as u64 == inode.size && inode.allocated == 0;
+                inode.kind == FileKind::File && whole && inode.size <= u64::from(INLINE_BYTES_MAX)
+            }
+            Contents::Blocks => inode.kind == FileKind::File,
+            Contents::Target(_) => inode.kind == FileKind::Symlink,
+            Contents::Device(_) => {
+                !matches!(inode.kind, FileKind::File | FileKind::Symlink | FileKind::Directory)
+            }
+        };
+        if !fits || inode.mode & !MODE_BITS != 0 {
+            self.find(format!("{}: its kind, size or mode is impossible", what(self)));
+        }
+        if let Xattrs::Embedded(set) = &inode.xattrs
+            && set.bytes() > XATTRS_EMBEDDED_BYTES_MAX
+        {
+            self.find(format!(
+                "{}: its extended attributes are too long to be embedded",
+                what(self)
+            ));
+        }
+        if inode.contents == Contents::Blocks {
+            self.in_blocks.insert(ino);
+            self.chunks(inode, what);
+        }
+    }
+
+    fn chunks(&mut self, inode: &Inode, what: Namer<'_, 'a>) {
+        let (snapshot, prefix) = (self.snapshot, key::chunks(inode.ino));
+        let mut allocated = 0;
+        let scanned = snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+            let Some((ino, chunk)) = key::parse_chunk(key) else {
+                return ControlFlow::Continue(());
+            };
+            let named = |sweep: &Self| format!("{}: chunk {chunk} of inode {ino}", what(sweep));
+            let damaged = || named(self);
+            let Some(record) = self.decode::<ChunkRecord>(value, damaged) else {
+                return ControlFlow::Continue(());
+            };
+            let start = u64::from(chunk) * u64::from(CHUNK_BYTES);
+            let sound = record.slices.iter().all(is_sound);
+            let end = record
+                .slices
+                .iter()
+                .map(|slice| start + u64::from(slice.start) + u64::from(slice.len));
+            if record.slices.is_empty() || !sound {
+                self.find(format!("{} has impossible slices", named(self)));
+            } else if end.max().is_some_and(|end| end > inode.size) {
+                self.find(format!("{} goes beyond the end of the file", named(self)));
+            } else {
+                allocated += record.allocated();
+            }
+            self.name_blocks(ino, chunk, &record, &named);
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            self.find(format!("{}: its contents cannot be read: {error}", what(self)));
+        } else if allocated != inode.allocated {
+            let noted = inode.allocated;
+            self.find(format!("{} counts {noted} bytes, but has {allocated}", what(self)));
+        }
+    }
+
+    fn name_blocks(&mut self, ino: Ino, chunk: u32, record: &ChunkRecord, what: Namer<'_, 'a>) {
+        let mut here: Vec<(base::BlockId, u32)> = Vec::new();
+        for slice in &record.slices {
+            let wire::SliceSource::Block(part) = &slice.source else { continue };
+            let block = (part.block, part.block_bytes);
+            if !here.contains(&block) {
+                here.push(block);
+            }
+        }
+        for (block, bytes) in here {
+            Report::count(&self.report.blocks);
+            if let Some(wrong) = self.blocks.name(block, bytes, (ino, chunk)) {
+                self.find(format!("{}: block {block} {wrong}", what(self)));
+            }
+        }
+    }
+
+    /// A chunk whose inode was not seen belongs to one that is being reclaimed.
+    pub(super) fn stray_chunk(&mut self, key: &[u8], value: &[u8]) {
+        let Some((ino, chunk)) = key::parse_chunk(key) else {
+            return self.find("a chunk's key is damaged".into());
+        };
+        if self.in_blocks.contains(ino) {
+            return;
+        }
+        if self
+            .get::<Reclaim>(&key::reclaim(ino), || format!("the note to reclaim inode {ino}"))
+            .is_none()
+        {
+            self.find(format!("chunk {chunk} of inode {ino} belongs to no file"));
+        }
+        if let Ok(record) = ChunkRecord::from_record(&Bytes::copy_from_slice(value)) {
+            self.name_blocks(ino, chunk, &record, &|_: &Self| format!("inode {ino}"));
+        }
+    }
+
+    /// Every inode in a slot has as many names as it counts.
+    pub(super) fn count_names(&mut self) {
+        let mut wrong: Vec<(Ino, u32, u32)> = self
+            .linked
+            .iter()
+            .filter(|(_, linked)| linked.found != linked.nlink)
+            .map(|(ino, linked)| (*ino, linked.nlink, linked.found))
+            .collect();
+        wrong.sort_unstable();
+        for (ino, nlink, found) in wrong {
+            // Without a slot each name of it was a finding already.
+            if nlink > 0 {
+                self.find(format!("inode {ino} counts {nlink} names, but has {found}"));
+            }
+        }
+    }
+
+    /// A set of extended attributes that stands by itself.
+    pub(super) fn xattrs(&self, value: &[u8], what: Namer<'_, 'a>) {
+        let damaged = || format!("the extended attributes of {}", what(self));
+        let Some(set) = self.decode::<XattrSet>(value, damaged) else { return };
+        let sorted = set.list.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        if !sorted || set.bytes() <= XATTRS_EMBEDDED_BYTES_MAX {
+            self.find(format!("{} are out of order, or too few to stand by themselves", damaged()));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Names: what stands under each, and how many there are in a directory.
+
+use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
+
+use super::sweep::{Sweep, Where};
+use crate::record::{
+    Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, Xattrs, key, key::Part,
+};
+
+/// The directory whose names are being read, and what was found so far.
+pub(super) struct Group {
+    dir: DirId,
+    content: Option<Content>,
+    shard: ShardId,
+    entries: u64,
+    subdirs: u32,
+    /// The last name, and whether its xattrs must come next.
+    last: Option<(EntryName, bool)>,
+}
+
+impl Group {
+    fn place(&self) -> Where {
+        let home = self.content.as_ref().map_or(self.dir, |content| content.home);
+        Where { id: self.dir, home }
+    }
+}
+
+impl Sweep<'_> {
+    /// The key of a directory's content record.
+    pub(super) fn content_key(&self, home: DirId, dir: DirId) -> Key {
+        key::content(shard_of(home, 0, self.config.shards), dir, 0, Part::Main)
+    }
+
+    /// The key of one part of a name.
+    pub(super) fn name_key(&self, home: DirId, dir: DirId, name: &EntryName, part: Part) -> Key {
+        let shard = shard_of(home, 0, self.config.shards);
+        key::name(shard, dir, self.config.hash_key.pos(name), name, part)
+    }
+
+    /// One part of a name.
+    pub(super) fn name(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
+        let parsed = key::parse_dir(key).zip(key::parse_name(key));
+        let Some((dir, (pos, name, part))) = parsed else {
+            return self.find(format!("shard {}: a name's key is damaged", shard.0));
+        };
+        if self.group.as_ref().is_none_or(|group| (group.dir, group.shard) != (dir, shard)) {
+            self.open_group(shard, dir);
+        }
+        let dir = self.group.as_ref().map_or(Where { id: dir, home: dir }, Group::place);
+        let Ok(name) = EntryName::new(name) else {
+            let shown = name.escape_ascii();
+            return self.find(format!("{}: {shown} is no name", self.path(dir, None)));
+        };
+        let what = |sweep: &Self| sweep.path(dir, Some(&name));
+        if pos != self.config.hash_key.pos(&name) {
+            self.find(format!("{} is at the position of another name: pos={pos:x}", what(self)));
+        }
+        match part {
+            0 => self.entry(shard, dir, &name, value),
+            1 => self.rename_list(shard, dir, &name, value),
+            2 => self.name_xattrs(dir, &name, value),
+            _ => self.find(format!("{}: a part of no known kind: part={part}", what(self))),
+        }
+    }
+
+    fn open_group(&mut self, shard: ShardId, dir: DirId) {
+        self.close_group();
+        let key = key::content(shard, dir, 0, Part::Main);
+        let content = self.get(&key, || format!("the content record of directory {dir}"));
+        self.group = Some(Group { dir, content, shard, entries: 0, subdirs: 0, last: None });
+    }
+
+    /// All names of a directory were read.
+    pub(super) fn close_group(&mut self) {
+        self.close_name();
+        let Some(group) = self.group.take() else { return };
+        let Some(content) = &group.content else {
+            if group.entries > 0 {
+                let (dir, shard, entries) = (group.dir, group.shard.0, group.entries);
+                self.find(format!(
+                    "directory {dir} has entries but is not there: shard={shard} entries={entries}"
+                ));
+            }
+            return;
+        };
+        let (entries, subdirs) = (content.entries, content.subdirs);
+        if (entries, subdirs) != (group.entries, group.subdirs) {
+            let (found, dirs, dir) = (group.entries, group.subdirs, self.path(group.place(), None));
+            self.find(format!(
+                "{dir} counts {entries} entries and {subdirs} directories, but has {found} and {dirs}"
+            ));
+        }
+    }
+
+    /// All parts of a name were read.
+    fn close_name(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        if let Some((name, true)) = group.last.take() {
+            let dir = group.place();
+            self.find(format!(
+                "{}: its extended attributes are missing",
+                self.path(dir, Some(&name))
+            ));
+        }
+    }
+
+    fn entry(&mut self, shard: ShardId, dir: Where, name: &EntryName, value: &[u8]) {
+        self.close_name();
+        let what = |sweep: &Self| sweep.path(dir, Some(name));
+        let record = self.decode::<EntryRecord>(value, || what(self));
+        let group = self.group.as_mut().expect("opened before its names are read");
+        group.entries += 1;
+        let Some(record) = record else { return };
+        if matches!(record, EntryRecord::Dir(_)) {
+            group.subdirs += 1;
+        }
+        let spilled =
+            matches!(&record, EntryRecord::Node(inode) if inode.xattrs == Xattrs::Spilled);
+        group.last = Some((name.clone(), spilled));
+        match record {
+            EntryRecord::Node(inode) => {
+                if inode.nlink != 1 {
+                    let nlink = inode.nlink;
+                    self.find(format!("{} has one name but counts {nlink}", what(self)));
+                }
+                self.placed(
+                    shard,
+                    &inode,
+                    Location { dir: dir.id, home: dir.home, name: name.clone() },
+                );
+                self.inode(&inode, &|sweep: &Self| sweep.path(dir, Some(name)));
+            }
+            EntryRecord::Dir(access) => self.access(dir, name, &access),
+            EntryRecord::Link(ino) => {
+                self.linked.entry(ino).or_default().found += 1;
+                let slot =
+                    self.get(&key::inode(ino, Part::Main), || format!("the slot of inode {ino}"));
+                if !matches!(slot, Some(Slot::Inode(_))) {
+                    self.find(format!(
+                        "{} leads to inode {ino}, which is not in its slot",
+                        what(self)
+                    ));
+                }
+            }
+        }
+    }
+
+    /// An embedded inode is where it was born, or its shard of birth knows where it is.
+    fn placed(&self, shard: ShardId, inode: &Inode, here: Location) {
+        let (ino, born) = (inode.ino, inode.ino.shard().0);
+        let path = |at: &Location| self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
+        let what = || path(&here);
+        if !inode.moved {
+            if born != shard.0 {
+                self.find(format!("{} was born on shard {born} and left no word there", what()));
+            }
+            return;
+        }
+        match self.get(&key::inode(ino, Part::Main), || format!("the slot of inode {ino}")) {
+            Some(Slot::Moved(at)) if at == here => {}
+            Some(Slot::Moved(at)) => {
+                self.find(format!("{} is looked for at {}: inode {ino}", what(), path(&at)));
+            }
+            Some(Slot::Inode(_)) => {
+                self.find(format!("{} is in its slot as well: inode {ino}", what()));
+            }
+            None => self.find(format!("{} was moved and left no word: inode {ino}", what())),
+        }
+    }
+
+    /// A directory's entry leads to a content record that leads back to it.
+    fn access(&self, dir: Where, name: &EntryName, access: &Access) {
+        let what = || self.path(dir, Some(name));
+        let key = self.content_key(access.home, access.id);
+        let content: Option<Content> =
+            self.get(&key, || format!("the content record of {}", what()));
+        let Some(content) = content.filter(|content| content.ino == access.ino) else {
+            return self.find(format!(
+                "{} has no content record: id={} ino={}",
+                what(),
+                access.id,
+                access.ino
+            ));
+        };
+        if content.parent != dir.id || content.name.as_ref() != Some(name) {
+            let parent = Where { id: content.parent, home: content.parent_home };
+            let there = self.path(parent, content.name.as_ref());
+            self.find(format!("{} is the directory that is at {there}", what()));
+        }
+    }
+
+    /// Each version in a rename list is that of a living directory, born under the name, and elsewhere.
+    fn rename_list(&mut self, shard: ShardId, dir: Where, name: &EntryName, value: &[u8]) {
+        let what = || format!("the rename list of {}", self.path(dir, Some(name)));
+        let Some(list) = self.decode::<RenameList>(value, what) else { return };
+        if list.versions.is_empty() {
+            self.find(format!("{} is empty", what()));
+        }
+        for (index, version) in list.versions.iter().enumerate() {
+            if list.versions[..index].contains(version) {
+                self.find(format!("{} has version {version} twice", what()));
+            }
+            if !self.lives_elsewhere(shard, dir.id, name, *version) {
+                self.find(format!("{} has version {version}, which lives nowhere else", what()));
+            }
+        }
+    }
+
+    fn lives_elsewhere(
+        &self,
+        shard: ShardId,
+        dir: DirId,
+        name: &EntryName,
+        version: NameVersion,
+    ) -> bool {
+        let id = self.config.hash_key.dir_id(dir, name, version);
+        // A directory whose home is not its own is in the group of its birth place.
+        let key = match self.config.locality {
+            base::Locality::Directory => self.content_key(id, id),
+            base::Locality::Subtree => key::content(shard, id, 0, Part::Main),
+        };
+        let content: Option<Content> =
+            self.get(&key, || format!("the content record of directory {id}"));
+        content.is_some_and(|content| {
+            let born_here =
+                content.birth_parent == dir && content.birth_name.as_ref() == Some(name);
+            let is_here = content.parent == dir && content.name.as_ref() == Some(name);
+            born_here && content.birth_version == version && !is_here
+        })
+    }
+
+    fn name_xattrs(&mut self, dir: Where, name: &EntryName, value: &[u8]) {
+        let group = self.group.as_mut().expect("opened before its names are read");
+        let expected = group.last.take().is_some_and(|(last, spilled)| last == *name && spilled);
+        if !expected {
+            self.find(format!("{}: extended attributes of nothing", self.path(dir, Some(name))));
+        }
+        self.xattrs(value, &|sweep: &Self| sweep.path(dir, Some(name)));
+    }
+}
+
+/// How to name something when there is something to say about it: paths are looked up only then.
+pub(super) type Namer<'n, 'a> = &'n dyn Fn(&Sweep<'a>) -> String;

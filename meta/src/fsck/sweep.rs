@@ -1,0 +1,310 @@
+//! The walk over all records: what each must be by itself, and where it must stand.
+
+use std::{collections::BTreeMap, ops::ControlFlow};
+
+use base::{
+    Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, limits::REQUESTS_IN_FLIGHT_MAX,
+};
+use bytes::Bytes;
+use store::Snapshot;
+
+use super::{blocks::Listing, files::SlotSeen, names::Group, report::Report};
+use crate::record::{
+    Config, Content, Reclaim, ReclaimKind, Record, SessionRecord, Slot, key,
+    key::Part,
+    system::{Reserved, StoredAnswer},
+};
+
+/// The state of a check.
+pub(super) struct Sweep<'a> {
+    pub(super) snapshot: &'a dyn Snapshot,
+    pub(super) config: &'a Config,
+    pub(super) report: &'a Report,
+    pub(super) blocks: Listing,
+    /// All inode numbers that are in use.
+    pub(super) inos: InoSet,
+    /// Those of files whose contents are in blocks.
+    pub(super) in_blocks: InoSet,
+    /// Inodes in slots: names that were found, names that there should be.
+    pub(super) linked: HashMap<Ino, Linked>,
+    /// Directories that are known to reach the root.
+    pub(super) rooted: HashSet<DirId>,
+    /// The directory whose names are being read.
+    pub(super) group: Option<Group>,
+    /// The slot that was read last.
+    pub(super) slot: Option<SlotSeen>,
+    /// The directory whose content record was read last, and whether its xattrs are beside it.
+    pub(super) content: Option<(DirId, bool)>,
+    /// The first number of each shard that is not reserved.
+    reserved: BTreeMap<ShardId, u64>,
+    /// Why it cannot go on.
+    failed: Option<store::Error>,
+}
+
+/// Names of an inode in a slot.
+#[derive(Default)]
+pub(super) struct Linked {
+    pub(super) found: u32,
+    pub(super) nlink: u32,
+}
+
+impl<'a> Sweep<'a> {
+    pub(super) fn new(
+        snapshot: &'a dyn Snapshot,
+        config: &'a Config,
+        report: &'a Report,
+        blocks: Listing,
+    ) -> Sweep<'a> {
+        Sweep {
+            snapshot,
+            config,
+            report,
+            blocks,
+            inos: InoSet::default(),
+            in_blocks: InoSet::default(),
+            linked: HashMap::default(),
+            rooted: HashSet::default(),
+            group: None,
+            slot: None,
+            content: None,
+            reserved: BTreeMap::new(),
+            failed: None,
+        }
+    }
+
+    /// Looks at everything.
+    pub(super) fn run(&mut self) -> store::Result<()> {
+        for shard in (0..self.config.shards).map(ShardId) {
+            if let Some(Reserved { end }) = self.get(&key::counter(shard), || "a counter".into()) {
+                self.reserved.insert(shard, end);
+            } else {
+                self.find(format!(
+                    "shard {}: nothing says which inode numbers are reserved",
+                    shard.0
+                ));
+            }
+        }
+        for shard in (0..self.config.shards).map(ShardId) {
+            self.scan_kind(shard, b'G', Self::garbage)?;
+        }
+        self.root();
+        self.scan(&[], &[u8::MAX; 8], Self::record)?;
+        self.close_group();
+        self.close_slot();
+        // What depends on all inodes having been seen.
+        for shard in (0..self.config.shards).map(ShardId) {
+            self.scan_kind(shard, b'B', Self::stray_chunk)?;
+            self.scan_kind(shard, b'R', Self::stray_reclaim)?;
+        }
+        self.count_names();
+        Ok(())
+    }
+
+    fn scan_kind(
+        &mut self,
+        shard: ShardId,
+        kind: u8,
+        visit: impl Fn(&mut Self, &[u8], &[u8]),
+    ) -> store::Result<()> {
+        let prefix = key::kind(shard, kind);
+        self.scan(&prefix, &key::end_of(&prefix), visit)
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        to: &[u8],
+        visit: impl Fn(&mut Self, &[u8], &[u8]),
+    ) -> store::Result<()> {
+        let snapshot = self.snapshot;
+        snapshot.scan(from, to, &mut |key, value| {
+            if !self.report.goes_on() {
+                return ControlFlow::Break(());
+            }
+            visit(self, key, value);
+            if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn record(&mut self, key: &[u8], value: &[u8]) {
+        let shard = key.first_chunk::<2>().map(|bytes| ShardId(u16::from_be_bytes(*bytes)));
+        let (Some(shard), Some(kind)) = (shard, key.get(2)) else {
+            return self.unknown(key);
+        };
+        if shard.0 >= self.config.shards {
+            return self.unknown(key);
+        }
+        match (kind, key.len()) {
+            (b'N', _) => self.name(shard, key, value),
+            (b'D', 22) => self.directory(shard, key, value),
+            (b'I', 12) => self.slot(shard, key, value),
+            // With the inode it belongs to, and once more when all inodes were seen.
+            (b'B', 15) => {}
+            (b'R', 11) => self.reclaim(shard, key, value),
+            // Read before everything else.
+            (b'G', 19) => {}
+            (b'Q', 13) => self.answer(key, value),
+            (b'S', 11) if shard.0 == 0 => self.alone::<SessionRecord>(key, value, "session"),
+            (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
+            (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
+            _ => self.unknown(key),
+        }
+    }
+
+    fn unknown(&self, key: &[u8]) {
+        self.find(format!("a record of no known kind: key={}", hex(key)));
+    }
+
+    fn alone<R: Record>(&self, key: &[u8], value: &[u8], what: &str) {
+        let what = || format!("the {what} record {}", hex(&key[3..]));
+        self.decode::<R>(value, what);
+    }
+
+    fn answer(&self, key: &[u8], value: &[u8]) {
+        let what = || format!("the stored answer {}", hex(&key[3..]));
+        let Some(stored) = self.decode::<StoredAnswer>(value, what) else { return };
+        let slot = key.last_chunk::<2>().map(|slot| u64::from(u16::from_be_bytes(*slot)));
+        if slot != Some(stored.seq.0 % REQUESTS_IN_FLIGHT_MAX) {
+            self.find(format!(
+                "{} is in the slot of another request: seq={}",
+                what(),
+                stored.seq.0
+            ));
+        }
+        if wire::Answer::from_bytes(&stored.answer).is_err() {
+            self.find(format!("{} holds no answer", what()));
+        }
+    }
+
+    fn garbage(&mut self, key: &[u8], value: &[u8]) {
+        self.alone::<crate::reclaim::Garbage>(key, value, "garbage");
+        if let Some(block) = key::parse_garbage(key) {
+            self.blocks.note_garbage(block);
+        }
+    }
+
+    fn reclaim(&self, shard: ShardId, key: &[u8], value: &[u8]) {
+        let Some(ino) = key::parse_ino(key) else { return self.unknown(key) };
+        let what = || format!("the note to reclaim inode {ino}");
+        let Some(reclaim) = self.decode::<Reclaim>(value, what) else { return };
+        if ino.shard() != shard {
+            self.find(format!("{} is on shard {}", what(), shard.0));
+        }
+        let orphan = |slot| matches!(slot, Slot::Inode(inode) if inode.nlink == 0);
+        let slot = || {
+            self.get::<Slot>(&key::inode(ino, Part::Main), || format!("the slot of inode {ino}"))
+        };
+        if reclaim.kind == ReclaimKind::Orphan && !slot().is_some_and(orphan) {
+            self.find(format!("{} says that it has no name, but it is no orphan", what()));
+        }
+    }
+
+    fn stray_reclaim(&mut self, key: &[u8], value: &[u8]) {
+        let Some(ino) = key::parse_ino(key) else { return };
+        let reclaim = Reclaim::from_record(&Bytes::copy_from_slice(value));
+        let contents = reclaim.is_ok_and(|reclaim| reclaim.kind == ReclaimKind::Contents);
+        if contents && self.inos.contains(ino) {
+            self.find(format!("inode {ino} is in use, but its contents are noted to be reclaimed"));
+        }
+    }
+
+    /// Notes an inode number in use, which must have been given out, and only once; what is wrong with it.
+    pub(super) fn use_ino(&mut self, ino: Ino) -> Option<String> {
+        let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        let end = self.reserved.get(&ino.shard()).copied();
+        if counter == 0 || end.is_none_or(|end| counter >= end) {
+            return Some(format!("inode number {ino} was never given out"));
+        }
+        (!self.inos.insert(ino)).then(|| format!("inode number {ino} is used twice"))
+    }
+
+    /// The record under `key`, if it is there and sound.
+    pub(super) fn get<R: Record>(&self, key: &[u8], what: impl Fn() -> String) -> Option<R> {
+        match self.snapshot.get(key) {
+            Ok(value) => self.decode(&value?, what),
+            Err(error) => {
+                self.find(format!("{} cannot be read: {error}", what()));
+                None
+            }
+        }
+    }
+
+    /// A record, or a finding.
+    pub(super) fn decode<R: Record>(&self, value: &[u8], what: impl Fn() -> String) -> Option<R> {
+        match R::from_record(&Bytes::copy_from_slice(value)) {
+            Ok(record) => Some(record),
+            Err(error) => {
+                self.find(format!("{} is damaged: {error}", what()));
+                None
+            }
+        }
+    }
+
+    pub(super) fn find(&self, line: String) {
+        self.report.find(line);
+    }
+
+    /// The path of a name in a directory, or of a directory, as back pointers have it: for people to read.
+    pub(super) fn path(&self, dir: Where, name: Option<&EntryName>) -> String {
+        let mut names: Vec<String> = name.into_iter().map(ToString::to_string).collect();
+        let mut at = dir;
+        while at.id != DirId::ROOT {
+            let stored = self.snapshot.get(&self.content_key(at.home, at.id)).ok().flatten();
+            let content = stored.and_then(|stored| Content::from_record(&stored).ok());
+            let Some(content) = content.filter(|_| names.len() < DEPTH_MAX) else {
+                names.push(format!("(directory {})", at.id));
+                break;
+            };
+            names.push(content.name.as_ref().map_or_else(String::new, ToString::to_string));
+            at = Where { id: content.parent, home: content.parent_home };
+        }
+        names.reverse();
+        format!("/{}", names.join("/"))
+    }
+}
+
+/// A directory and how it is placed.
+#[derive(Clone, Copy)]
+pub(super) struct Where {
+    pub(super) id: DirId,
+    pub(super) home: DirId,
+}
+
+/// Longer paths are not shown whole.
+const DEPTH_MAX: usize = 100;
+
+/// Bytes for people to read.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A set of inode numbers, a bit each: they are given out one after the other.
+#[derive(Default)]
+pub(super) struct InoSet {
+    pages: HashMap<u64, Box<[u64; PAGE_WORDS]>>,
+}
+
+const PAGE_WORDS: usize = 256;
+
+impl InoSet {
+    fn place(ino: Ino) -> (u64, usize, u64) {
+        let word = usize::try_from(ino.0 / 64 % PAGE_WORDS as u64).expect("less than PAGE_WORDS");
+        (ino.0 / 64 / PAGE_WORDS as u64, word, 1 << (ino.0 % 64))
+    }
+
+    /// Adds a number; `false` when it was there.
+    pub(super) fn insert(&mut self, ino: Ino) -> bool {
+        let (page, word, bit) = InoSet::place(ino);
+        let page = self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE_WORDS]));
+        let new = page[word] & bit == 0;
+        page[word] |= bit;
+        new
+    }
+
+    /// Whether a number is in the set.
+    pub(super) fn contains(&self, ino: Ino) -> bool {
+        let (page, word, bit) = InoSet::place(ino);
+        self.pages.get(&page).is_some_and(|page| page[word] & bit != 0)
+    }
+}

@@ -1,0 +1,710 @@
+//! Each kind of damage is found and named, and nothing else is.
+
+use base::{Decode as _, DirId, Ino, NameVersion, SessionId, ShardId, placement::shard_of};
+use bytes::Bytes;
+use proptest::{collection::vec, prelude::*};
+use store::{Batch, Engine as _};
+use wire::{DirRef, FileRef, FsckPoll, FsckStart, Reply, Request};
+
+use crate::{
+    ops::tests::{
+        client::{Client, name, user},
+        world::{Setup, World, in_damaged_world, in_world, in_world_of},
+    },
+    record::{
+        ChunkRecord, Content, ContentState, Contents, EntryRecord, Key, Location, Reclaim,
+        ReclaimKind, Record, RenameList, Slot, Xattrs, key,
+        key::Part,
+        system::{Reserved, StoredAnswer},
+    },
+};
+
+/// A tree with one of everything, and the client that made it.
+struct Tree {
+    client: Client,
+    root: DirRef,
+    a: DirRef,
+    /// Born as `/sub`, lives at `/a/sub`.
+    sub: DirRef,
+    file: FileRef,
+    big: FileRef,
+    spilled: FileRef,
+    /// Names `/l1` and `/a/l2`.
+    linked: FileRef,
+    /// Born as `/moved`, lives at `/a/moved`.
+    moved: FileRef,
+    orphan: FileRef,
+}
+
+async fn plant(world: &mut World) -> Tree {
+    let mut client = world.client().await;
+    let root = client.root;
+    let a = client.mkdir(&root, "a").await.unwrap();
+    let sub = client.mkdir(&root, "sub").await.unwrap();
+    client.rename((&root, "sub"), (&a, "sub")).await.unwrap();
+    client.set_xattr(&sub, "user.big", &[1; 2000]).await.unwrap();
+    let file = client.create(&a, "file").await.unwrap();
+    client.write(&file, 0, b"inline").await.unwrap();
+    let big = client.create(&a, "big").await.unwrap();
+    client.write_blocks(&big, 0, &[1; 9000]).await.unwrap();
+    let spilled = client.create(&a, "spilled").await.unwrap();
+    client.set_xattr(&spilled, "user.big", &[1; 2000]).await.unwrap();
+    let linked = client.create(&root, "l1").await.unwrap();
+    client.link(&linked, &a, "l2").await.unwrap();
+    client.set_xattr(&linked, "user.big", &[1; 2000]).await.unwrap();
+    client.create(&root, "moved").await.unwrap();
+    let moved = client.lookup(&root, "moved").await.unwrap().attr.ino;
+    client.rename((&root, "moved"), (&a, "moved")).await.unwrap();
+    let moved = FileRef { dir: a, name: name("moved"), ino: moved };
+    let orphan = client.create(&root, "orphan").await.unwrap();
+    client.open_file(&orphan).await.unwrap();
+    client.unlink(&root, "orphan").await.unwrap();
+    Tree { client, root, a, sub, file, big, spilled, linked, moved, orphan }
+}
+
+/// The engine's records, to be damaged.
+struct Damage<'w>(&'w World);
+
+impl Damage<'_> {
+    fn shards(&self) -> u16 {
+        self.0.server.shared.config.shards
+    }
+
+    fn name_key(&self, dir: DirId, text: &str, part: Part) -> Key {
+        let name = name(text);
+        let pos = self.0.server.shared.config.hash_key.pos(&name);
+        key::name(shard_of(dir, 0, self.shards()), dir, pos, &name, part)
+    }
+
+    fn content_key(&self, dir: DirId) -> Key {
+        key::content(shard_of(dir, 0, self.shards()), dir, 0, Part::Main)
+    }
+
+    fn change<R: Record>(&self, key: &[u8], change: impl FnOnce(&mut R)) {
+        let stored = self.0.engine.get(key).unwrap().expect("there is such a record");
+        let mut record = R::from_record(&stored).unwrap();
+        change(&mut record);
+        self.put(key, &record);
+    }
+
+    fn put<R: Record>(&self, key: &[u8], record: &R) {
+        self.put_bytes(key, &record.to_record());
+    }
+
+    fn put_bytes(&self, key: &[u8], bytes: &[u8]) {
+        let mut batch = Batch::new();
+        batch.put(key, bytes);
+        self.0.engine.write(batch).unwrap();
+    }
+
+    fn delete(&self, key: &[u8]) {
+        assert!(self.0.engine.get(key).unwrap().is_some());
+        let mut batch = Batch::new();
+        batch.delete(key);
+        self.0.engine.write(batch).unwrap();
+    }
+
+    fn take(&self, key: &[u8]) -> Bytes {
+        let bytes = self.0.engine.get(key).unwrap().unwrap();
+        self.delete(key);
+        bytes
+    }
+
+    fn content(&self, dir: &DirRef, change: impl FnOnce(&mut Content)) {
+        self.change(&self.content_key(dir.id), change);
+    }
+
+    fn inode(&self, dir: &DirRef, text: &str, change: impl FnOnce(&mut crate::record::Inode)) {
+        self.change(
+            &self.name_key(dir.id, text, Part::Main),
+            |entry: &mut EntryRecord| match entry {
+                EntryRecord::Node(inode) => change(inode),
+                EntryRecord::Dir(_) | EntryRecord::Link(_) => panic!("no inode"),
+            },
+        );
+    }
+
+    fn chunk(&self, file: &FileRef, change: impl FnOnce(&mut ChunkRecord)) {
+        self.change(&key::chunk(file.ino, 0), change);
+    }
+}
+
+/// Damages a tree of its own and expects findings that contain these words, each in one of its own.
+fn finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
+    in_damaged_world(async |world| {
+        let mut tree = plant(world).await;
+        assert_eq!(tree.client.fsck(false).await.findings, Vec::<String>::new());
+        damage(&Damage(world), &tree);
+        let findings = tree.client.fsck(false).await.findings;
+        for words in words {
+            let found = findings.iter().any(|finding| finding.contains(words));
+            assert!(found, "{words:?} is not among {findings:#?}");
+        }
+        assert!(findings.len() <= words.len() + 6, "{findings:#?}");
+    });
+}
+
+#[test]
+fn damaged_records_are_found() {
+    finds(&["/a/file is damaged"], |damage, tree| {
+        damage.put_bytes(&damage.name_key(tree.a.id, "file", Part::Main), b"\x01junk");
+    });
+    finds(&["content record of directory"], |damage, tree| {
+        damage.put_bytes(&damage.content_key(tree.sub.id), b"\x02");
+    });
+    finds(&["slot of inode"], |damage, tree| {
+        damage.put_bytes(&key::inode(tree.linked.ino, Part::Main), b"");
+    });
+    finds(&["chunk 0 of inode"], |damage, tree| {
+        damage.put_bytes(&key::chunk(tree.big.ino, 0), b"\x01\xff");
+    });
+    finds(&["stored answer"], |damage, tree| {
+        damage.put_bytes(&key::answer(ShardId(3), tree.client.welcome.session, 1), b"\x01");
+    });
+    finds(&["in the slot of another request"], |damage, tree| {
+        let key = key::answer(ShardId(3), tree.client.welcome.session, 1);
+        damage.change(&key, |stored: &mut StoredAnswer| stored.seq.0 += 1);
+    });
+    finds(&["holds no answer"], |damage, tree| {
+        let key = key::answer(ShardId(3), tree.client.welcome.session, 1);
+        damage.change(&key, |stored: &mut StoredAnswer| stored.answer = Bytes::new());
+    });
+    finds(&["note to reclaim inode"], |damage, tree| {
+        damage.put_bytes(&key::reclaim(tree.orphan.ino), b"\x01\x09");
+    });
+    finds(&["extended attributes of /a/spilled"], |damage, tree| {
+        damage.put_bytes(&damage.name_key(tree.a.id, "spilled", Part::Xattrs), b"\x01\xff");
+    });
+    finds(&["of no known kind", "of no known kind", "of no known kind"], |damage, _| {
+        damage.put_bytes(b"\0\0Zjunk", b"");
+        damage.put_bytes(b"\x01\0N", b"");
+        damage.put_bytes(b"x", b"");
+    });
+    finds(&["the session record"], |damage, _| {
+        damage.put_bytes(&key::session(SessionId(5)), b"\x01");
+    });
+    finds(&["garbage record"], |damage, _| {
+        damage.put_bytes(&key::garbage(ShardId(0), base::BlockId(7)), b"\x01\x01");
+    });
+}
+
+#[test]
+fn names_out_of_place_are_found() {
+    finds(&["at the position of another name"], |damage, tree| {
+        let key = damage.name_key(tree.a.id, "file", Part::Main);
+        let entry = damage.take(&key);
+        let shard = shard_of(tree.a.id, 0, damage.shards());
+        damage.put_bytes(&key::name(shard, tree.a.id, 77, &name("file"), Part::Main), &entry);
+    });
+    finds(&["has entries but is not there", "counts 6 entries"], |damage, tree| {
+        let key = damage.name_key(tree.a.id, "file", Part::Main);
+        let entry = damage.take(&key);
+        let shard = ShardId((shard_of(tree.a.id, 0, damage.shards()).0 + 1) % damage.shards());
+        let pos = damage.0.server.shared.config.hash_key.pos(&name("file"));
+        damage.put_bytes(&key::name(shard, tree.a.id, pos, &name("file"), Part::Main), &entry);
+    });
+    finds(&["a part of no known kind: part=9"], |damage, tree| {
+        let mut key = damage.name_key(tree.a.id, "file", Part::Main);
+        *key.last_mut().unwrap() = 9;
+        damage.put_bytes(&key, b"");
+    });
+    finds(&["is no name"], |damage, tree| {
+        let mut key = damage.name_key(tree.a.id, "file", Part::Main);
+        let slash = key.len() - 4;
+        key[slash] = b'/';
+        damage.put_bytes(&key, b"");
+    });
+    finds(&["/a counts 6 entries and 1 directories, but has 5 and 1"], |damage, tree| {
+        damage.delete(&damage.name_key(tree.a.id, "file", Part::Main));
+    });
+    finds(&["/a/sub counts 1 entries, but has none"], |damage, tree| {
+        damage.content(&tree.sub, |content| content.entries = 1);
+    });
+    finds(&["/ counts 2 entries and 2 directories"], |damage, tree| {
+        damage.content(&tree.root, |content| content.subdirs = 2);
+    });
+}
+
+#[test]
+fn a_tree_that_is_none_is_found() {
+    finds(
+        &[
+            "/a has no content record",
+            "has entries but is not there",
+            "directory that is not there",
+        ],
+        |damage, tree| damage.delete(&damage.content_key(tree.a.id)),
+    );
+    finds(
+        &["/a/sub is not there, but its contents are", "counts 6 entries and 1"],
+        |damage, tree| {
+            damage.delete(&damage.name_key(tree.a.id, "sub", Part::Main));
+        },
+    );
+    finds(&["its entry has another mode"], |damage, tree| {
+        damage.content(&tree.a, |content| content.mode = 0o700);
+    });
+    finds(&["/a has no content record", "is not there, but its contents are"], |damage, tree| {
+        damage.content(&tree.a, |content| content.ino.0 += 5);
+    });
+    finds(&["/a is Pending"], |damage, tree| {
+        damage.content(&tree.a, |content| content.state = ContentState::Pending);
+    });
+    finds(&["/again is the directory that is at /a", "/ counts"], |damage, tree| {
+        let entry =
+            damage.0.engine.get(&damage.name_key(tree.root.id, "a", Part::Main)).unwrap().unwrap();
+        damage.put_bytes(&damage.name_key(tree.root.id, "again", Part::Main), &entry);
+    });
+    finds(&["is in a loop", "has another mode, owner or home"], |damage, tree| {
+        // `a` is in `sub`, which is in `a`.
+        let entry = damage.take(&damage.name_key(tree.root.id, "a", Part::Main));
+        damage.put_bytes(&damage.name_key(tree.sub.id, "a", Part::Main), &entry);
+        damage.content(&tree.sub, |content| (content.entries, content.subdirs) = (1, 1));
+        damage.content(&tree.root, |content| (content.entries, content.subdirs) = (1, 0));
+        damage.content(&tree.a, |content| {
+            (content.parent, content.parent_ino) = (tree.sub.id, tree.sub.ino);
+            content.parent_home = tree.sub.home;
+            content.mode = 0o700;
+        });
+    });
+    finds(&["the root directory is not there"], |damage, tree| {
+        damage.content(&tree.root, |content| content.ino.0 = 9);
+    });
+}
+
+#[test]
+fn births_and_moves_that_do_not_agree_are_found() {
+    finds(&["its birth place does not know"], |damage, tree| {
+        damage.delete(&damage.name_key(tree.root.id, "sub", Part::RenameList));
+    });
+    finds(&["version 1, which lives nowhere else"], |damage, tree| {
+        let key = damage.name_key(tree.root.id, "sub", Part::RenameList);
+        damage.change(&key, |list: &mut RenameList| list.versions.push(NameVersion(1)));
+    });
+    finds(&["version 0 twice"], |damage, tree| {
+        let key = damage.name_key(tree.root.id, "sub", Part::RenameList);
+        damage.change(&key, |list: &mut RenameList| list.versions.push(NameVersion(0)));
+    });
+    finds(&["the rename list of /file is empty"], |damage, tree| {
+        let key = damage.name_key(tree.root.id, "file", Part::RenameList);
+        damage.put(&key, &RenameList::default());
+    });
+    finds(&["lives nowhere else"], |damage, tree| {
+        let key = damage.name_key(tree.root.id, "a", Part::RenameList);
+        damage.put(&key, &RenameList { versions: vec![NameVersion(0)] });
+    });
+    finds(&["has an id that is not that of its birth"], |damage, tree| {
+        damage.content(&tree.a, |content| content.birth_version = NameVersion(3));
+    });
+    finds(&["was moved and left no word"], |damage, tree| {
+        damage.delete(&key::inode(tree.moved.ino, Part::Main));
+    });
+    finds(&["/a/moved is looked for at /nowhere", "is said to be at /nowhere"], |damage, tree| {
+        let at = Location { dir: tree.root.id, home: tree.root.home, name: name("nowhere") };
+        damage.put(&key::inode(tree.moved.ino, Part::Main), &Slot::Moved(at));
+    });
+    finds(&["is said to be at /a/moved"], |damage, tree| {
+        damage.inode(&tree.a, "moved", |inode| inode.moved = false);
+    });
+    finds(&["was born on shard 5 and left no word there"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.ino = Ino::new(ShardId(5), 9));
+    });
+}
+
+#[test]
+fn links_that_do_not_agree_are_found() {
+    finds(&["/l1 leads to inode", "/a/l2 leads to inode"], |damage, tree| {
+        damage.delete(&key::inode(tree.linked.ino, Part::Main));
+    });
+    finds(&["counts 3 names, but has 2"], |damage, tree| {
+        damage.change(&key::inode(tree.linked.ino, Part::Main), |slot: &mut Slot| match slot {
+            Slot::Inode(inode) => inode.nlink = 3,
+            Slot::Moved(_) => panic!("not linked"),
+        });
+    });
+    finds(&["counts 2 names, but has 1", "counts 6 entries"], |damage, tree| {
+        damage.delete(&damage.name_key(tree.a.id, "l2", Part::Main));
+    });
+    finds(&["/a/file has one name but counts 2"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.nlink = 2);
+    });
+    finds(&["has no name, and nothing will reclaim it"], |damage, tree| {
+        damage.delete(&key::reclaim(tree.orphan.ino));
+    });
+    finds(&["but it is no orphan"], |damage, tree| {
+        damage.put(&key::reclaim(tree.linked.ino), &Reclaim { kind: ReclaimKind::Orphan });
+    });
+    finds(&["its contents are noted to be reclaimed"], |damage, tree| {
+        damage.put(&key::reclaim(tree.big.ino), &Reclaim { kind: ReclaimKind::Contents });
+    });
+}
+
+#[test]
+fn inode_numbers_that_were_not_given_out_once_are_found() {
+    finds(&["is used twice"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.ino = tree.spilled.ino);
+    });
+    finds(&["was never given out"], |damage, tree| {
+        let shard = tree.file.ino.shard();
+        damage.inode(&tree.a, "file", |inode| inode.ino = Ino::new(shard, 1 << 40));
+    });
+    finds(&["was never given out"], |damage, tree| {
+        let shard = tree.file.ino.shard();
+        damage.put(&key::counter(shard), &Reserved { end: 2 });
+    });
+    finds(&["nothing says which inode numbers are reserved"], |damage, _| {
+        damage.delete(&key::counter(ShardId(7)));
+    });
+}
+
+#[test]
+fn extended_attributes_out_of_place_are_found() {
+    finds(&["/a/spilled: its extended attributes are missing"], |damage, tree| {
+        damage.delete(&damage.name_key(tree.a.id, "spilled", Part::Xattrs));
+    });
+    finds(&["/a/sub: its extended attributes are missing"], |damage, tree| {
+        let shard = shard_of(tree.sub.id, 0, damage.shards());
+        damage.delete(&key::content(shard, tree.sub.id, 0, Part::Xattrs));
+    });
+    finds(&["its extended attributes are missing"], |damage, tree| {
+        damage.delete(&key::inode(tree.linked.ino, Part::Xattrs));
+    });
+    finds(&["/a/spilled: extended attributes of nothing"], |damage, tree| {
+        damage.inode(&tree.a, "spilled", |inode| inode.xattrs = Xattrs::NONE);
+    });
+    finds(&["/a/ghost: extended attributes of nothing"], |damage, tree| {
+        let bytes = damage.0.engine.get(&damage.name_key(tree.a.id, "spilled", Part::Xattrs));
+        let ghost = damage.name_key(tree.a.id, "ghost", Part::Xattrs);
+        damage.put_bytes(&ghost, &bytes.unwrap().unwrap());
+    });
+    finds(&["extended attributes of nothing"], |damage, tree| {
+        damage.content(&tree.sub, |content| content.xattrs = Xattrs::NONE);
+    });
+}
+
+#[test]
+fn contents_that_do_not_fit_their_file_are_found() {
+    finds(&["its kind, size or mode is impossible"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.size = 99);
+    });
+    finds(&["its kind, size or mode is impossible"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.kind = base::FileKind::Symlink);
+    });
+    finds(&["belongs to no file"], |damage, tree| {
+        damage.inode(&tree.a, "big", |inode| {
+            (inode.contents, inode.size, inode.allocated) = (Contents::Inline(Bytes::new()), 0, 0);
+        });
+    });
+    finds(&["/a/big: chunk 0 of inode", "counts 9000 bytes, but has 0"], |damage, tree| {
+        damage.inode(&tree.a, "big", |inode| inode.size = 8999);
+    });
+    finds(&["has impossible slices"], |damage, tree| {
+        damage.chunk(&tree.big, |chunk| chunk.slices[0].len = 9001);
+    });
+    finds(&["/a/big counts 9000 bytes, but has 8000"], |damage, tree| {
+        damage.chunk(&tree.big, |chunk| chunk.slices[0].len = 8000);
+    });
+}
+
+fn block_of(damage: &Damage<'_>, file: &FileRef) -> base::BlockId {
+    let stored = damage.0.engine.get(&key::chunk(file.ino, 0)).unwrap().unwrap();
+    let chunk = ChunkRecord::from_bytes(&stored.slice(1..)).unwrap();
+    crate::record::inode::blocks_of(&chunk.slices).next().unwrap()
+}
+
+#[test]
+fn blocks_that_do_not_fit_their_records_are_found() {
+    finds(&["/a/big: chunk 0 of inode", "has 9000 bytes, not 9999"], |damage, tree| {
+        damage.chunk(&tree.big, |chunk| {
+            let wire::SliceSource::Block(part) = &mut chunk.slices[0].source else { panic!() };
+            part.block_bytes = 9999;
+        });
+    });
+    finds(&["is named twice", "goes beyond the end"], |damage, tree| {
+        let chunk = damage.0.engine.get(&key::chunk(tree.big.ino, 0)).unwrap().unwrap();
+        damage.put_bytes(&key::chunk(tree.big.ino, 1), &chunk);
+    });
+    finds(&["is noted to be deleted"], |damage, tree| {
+        let key = key::garbage(tree.big.ino.shard(), block_of(damage, &tree.big));
+        damage.put(&key, &crate::reclaim::Garbage {});
+    });
+    in_damaged_world(async |world| {
+        let tree = plant(world).await;
+        world.blocks.delete(block_of(&Damage(world), &tree.big)).await.unwrap();
+        let findings = world.findings().await;
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].contains("is missing"), "{findings:?}");
+        assert!(findings[0].contains(&tree.big.ino.to_string()), "{findings:?}");
+    });
+}
+
+fn count(progress: &wire::FsckProgress, name: &str) -> u64 {
+    progress.counts.iter().find(|(other, _)| other == name).unwrap().1
+}
+
+#[test]
+fn a_check_counts_what_is_there() {
+    in_world(async |world| {
+        let mut tree = plant(world).await;
+        let progress = tree.client.fsck(false).await;
+        let counts = ["files", "directories", "orphans", "blocks"];
+        assert_eq!(counts.map(|name| count(&progress, name)), [6, 3, 1, 1]);
+        assert!(progress.records > 20 && progress.records_estimated > 20);
+        assert_eq!(progress.findings_total, 0);
+    });
+}
+
+#[test]
+fn blocks_that_nothing_names_go_when_their_session_has_ended() {
+    in_world(async |world| {
+        let mut tree = plant(world).await;
+        let mut gone = world.client().await;
+        for client in [&mut tree.client, &mut gone] {
+            let block = client.next_block();
+            client.put_block(block, &[1; 100]).await.unwrap();
+        }
+        let file = gone.create(&tree.root, "kept").await.unwrap();
+        gone.write_blocks(&file, 0, &[1; 5000]).await.unwrap();
+        gone.bye().await;
+        let progress = tree.client.fsck(false).await;
+        assert_eq!(
+            count(&progress, "blocks_unreferenced"),
+            1,
+            "one session may still name its block"
+        );
+        assert_eq!(count(&progress, "blocks_removed"), 0);
+        let progress = tree.client.fsck(true).await;
+        assert_eq!(count(&progress, "blocks_removed"), 1);
+        let progress = tree.client.fsck(true).await;
+        assert_eq!((count(&progress, "blocks_unreferenced"), count(&progress, "blocks")), (0, 2));
+        assert_eq!(tree.client.read(&file).await.unwrap(), [1; 5000]);
+    });
+}
+
+#[test]
+fn one_check_runs_at_a_time_and_its_result_stays() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let start = Request::FsckStart(FsckStart { gc: false });
+        client.send(base::Seq(0), base::Seq(1), &start).await;
+        client.send(base::Seq(0), base::Seq(1), &start).await;
+        let (first, second) = (client.receive().await, client.receive().await);
+        let mut answers = [first, second];
+        answers.sort_by_key(|answer| matches!(answer, wire::Answer::Failed(_)));
+        assert_eq!(answers[0], wire::Answer::Done(Reply::Job(1)));
+        assert_eq!(answers[1], wire::Answer::Failed(base::FsError::Busy));
+        world.settle().await;
+        for job in [0, 2] {
+            let poll = Request::FsckPoll(FsckPoll { job, cancel: false });
+            assert_eq!(client.get(poll).await, Err(base::FsError::NotFound));
+        }
+        let poll = Request::FsckPoll(FsckPoll { job: 1, cancel: false });
+        for _ in 0..2 {
+            let Ok(Reply::Fsck(progress)) = client.get(poll.clone()).await else { panic!() };
+            assert!(progress.done);
+        }
+    });
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Mkdir(usize, usize),
+    Create(usize, usize),
+    Symlink(usize, usize),
+    Link(usize, usize, usize, usize),
+    Unlink(usize, usize),
+    Rmdir(usize, usize),
+    Rename(usize, usize, usize, usize, bool),
+    Write(usize, usize, u64, usize, bool),
+    Truncate(usize, usize, u64),
+    Xattr(usize, usize, usize),
+    Chown(usize, usize, u32),
+    Open(usize, usize),
+    Close,
+    Restart,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn act() -> impl Strategy<Value = Act> {
+    let (dir, name) = (0..6_usize, 0..NAMES.len());
+    let at = (dir, name);
+    prop_oneof![
+        4 => at.clone().prop_map(|(d, n)| Act::Mkdir(d, n)),
+        4 => at.clone().prop_map(|(d, n)| Act::Create(d, n)),
+        1 => at.clone().prop_map(|(d, n)| Act::Symlink(d, n)),
+        4 => (at.clone(), at.clone()).prop_map(|((d, n), (e, m))| Act::Link(d, n, e, m)),
+        3 => at.clone().prop_map(|(d, n)| Act::Unlink(d, n)),
+        2 => at.clone().prop_map(|(d, n)| Act::Rmdir(d, n)),
+        10 => (at.clone(), at.clone(), any::<bool>())
+            .prop_map(|((d, n), (e, m), exchange)| Act::Rename(d, n, e, m, exchange)),
+        4 => (at.clone(), 0..200_u64, 1..200_usize, any::<bool>())
+            .prop_map(|((d, n), at, len, blocks)| Act::Write(d, n, at, len, blocks)),
+        2 => (at.clone(), 0..200_u64).prop_map(|((d, n), size)| Act::Truncate(d, n, size)),
+        3 => (at.clone(), prop_oneof![Just(10_usize), Just(600)]).prop_map(|((d, n), len)| Act::Xattr(d, n, len)),
+        1 => (at.clone(), 0..3_u32).prop_map(|((d, n), uid)| Act::Chown(d, n, uid)),
+        2 => at.prop_map(|(d, n)| Act::Open(d, n)),
+        1 => Just(Act::Close),
+        1 => Just(Act::Restart),
+    ]
+}
+
+/// Does what can be done; what cannot is refused, which is fine as well.
+async fn perform(world: &mut World, client: &mut Client, dirs: &mut Vec<DirRef>, act: &Act) {
+    let at = |index: &usize| dirs[index % dirs.len()];
+    macro_rules! file {
+        ($dir:expr, $name:expr) => {{
+            let dir = at($dir);
+            match client.try_lookup(&dir, NAMES[*$name]).await {
+                Some(entry) if entry.dir.is_none() => {
+                    FileRef { dir, name: name(NAMES[*$name]), ino: entry.attr.ino }
+                }
+                _ => return,
+            }
+        }};
+    }
+    match act {
+        Act::Mkdir(dir, name) => {
+            let dir = at(dir);
+            if let Ok(Reply::Entry(entry)) = client
+                .attempt(Request::Mkdir(wire::Mkdir {
+                    dir,
+                    name: self::name(NAMES[*name]),
+                    mode: 0o755,
+                }))
+                .await
+            {
+                dirs.push(entry.dir.unwrap());
+            }
+        }
+        Act::Create(dir, name) => {
+            let create = wire::Create {
+                dir: at(dir),
+                name: self::name(NAMES[*name]),
+                kind: base::FileKind::File,
+                mode: 0o644,
+                rdev: 0,
+                exclusive: true,
+                open: None,
+            };
+            let _ = client.attempt(Request::Create(create)).await;
+        }
+        Act::Symlink(dir, name) => {
+            let (dir, name) = (at(dir), self::name(NAMES[*name]));
+            let _ = client
+                .attempt(Request::Symlink(wire::Symlink { dir, name, target: "x".into() }))
+                .await;
+        }
+        Act::Link(dir, name, to, new) => {
+            let target = wire::NodeRef::File(file!(dir, name));
+            let link = wire::Link { target, dir: at(to), name: self::name(NAMES[*new]) };
+            let _ = client.attempt(Request::Link(link)).await;
+        }
+        Act::Unlink(dir, name) => {
+            let unlink = wire::Unlink { dir: at(dir), name: self::name(NAMES[*name]) };
+            let _ = client.attempt(Request::Unlink(unlink)).await;
+        }
+        Act::Rmdir(dir, name) => {
+            let rmdir = wire::Rmdir { dir: at(dir), name: self::name(NAMES[*name]) };
+            let _ = client.attempt(Request::Rmdir(rmdir)).await;
+        }
+        Act::Rename(dir, name, to, new, exchange) => {
+            let mode =
+                if *exchange { wire::RenameMode::Exchange } else { wire::RenameMode::Replace };
+            let rename = wire::Rename {
+                from_dir: at(dir),
+                from_name: self::name(NAMES[*name]),
+                to_dir: at(to),
+                to_name: self::name(NAMES[*new]),
+                mode,
+            };
+            let _ = client.attempt(Request::Rename(rename)).await;
+        }
+        Act::Write(dir, name, at_byte, len, blocks) => {
+            let file = file!(dir, name);
+            let data = vec![1; *len];
+            let _ = match blocks {
+                true => client.write_blocks(&file, *at_byte, &data).await,
+                false => client.write(&file, *at_byte, &data).await,
+            };
+        }
+        Act::Truncate(dir, name, size) => {
+            let file = file!(dir, name);
+            let _ = client.truncate(&file, *size).await;
+        }
+        Act::Xattr(dir, name, len) => {
+            let dir = at(dir);
+            let Some(entry) = client.try_lookup(&dir, NAMES[*name]).await else { return };
+            let node = entry.node(&dir, &self::name(NAMES[*name]));
+            let set = wire::SetXattr {
+                node,
+                name: "trusted.x".into(),
+                value: vec![1; *len].into(),
+                mode: wire::XattrMode::Set,
+            };
+            let _ = client.attempt(Request::Setxattr(set)).await;
+        }
+        Act::Chown(dir, name, uid) => {
+            let dir = at(dir);
+            let Some(entry) = client.try_lookup(&dir, NAMES[*name]).await else { return };
+            let node = entry.node(&dir, &self::name(NAMES[*name]));
+            let set = base::SetAttr { uid: Some(*uid), ..base::SetAttr::default() };
+            let _ = client.attempt(Request::Setattr(wire::Setattr { node, set })).await;
+        }
+        Act::Open(dir, name) => {
+            let file = file!(dir, name);
+            let _ = client.open_file(&file).await;
+        }
+        Act::Close => {
+            client.bye().await;
+            *client = world.client().await;
+        }
+        Act::Restart => {
+            world.restart().await;
+            client.resume(world).await;
+            client.claim_nothing().await;
+        }
+    }
+}
+
+fn survives(setup: Setup, acts: &[Act]) {
+    in_world_of(setup, async |world| {
+        let mut client = world.client().await;
+        let mut dirs = vec![client.root];
+        for (index, act) in acts.iter().enumerate() {
+            perform(world, &mut client, &mut dirs, act).await;
+            if index % 10 == 0 {
+                let findings = world.findings().await;
+                assert!(findings.is_empty(), "after {index}, {act:?}: {findings:#?}");
+            }
+        }
+        client.bye().await;
+        world.settle().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn whatever_is_done_leaves_nothing_to_find(acts in vec(act(), 1..80)) {
+        survives(Setup { inline_bytes_max: 64, ..Setup::default() }, &acts);
+    }
+
+    #[test]
+    fn nor_does_it_when_homes_are_subtrees(acts in vec(act(), 1..80)) {
+        let locality = base::Locality::Subtree;
+        survives(Setup { inline_bytes_max: 64, locality, shards: 3, ..Setup::default() }, &acts);
+    }
+}
+
+#[test]
+fn only_administrators_check() {
+    in_world(async |world| {
+        let token = wire::Token { read_only: true, ..wire::Token::administrator() };
+        let mut client = world.client_with(&token).await;
+        client.cred = user(0);
+        let start = Request::FsckStart(FsckStart { gc: true });
+        assert_eq!(client.get(start).await, Err(base::FsError::NotPermitted));
+    });
+}
