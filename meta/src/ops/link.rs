@@ -15,11 +15,11 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
-    let mut dir = txn.dir_locked(&req.dir)?;
     let file = match &req.target {
         NodeRef::File(file) => file,
         NodeRef::Dir(target) => {
             txn.dir(target)?;
+            let dir = txn.dir_locked(&req.dir)?;
             vacant(txn, &dir, req)?;
             return Err(FsError::NotPermitted.into());
         }
@@ -33,6 +33,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
         txn.lock(crate::lock::dir_lock(elsewhere))?;
         target = txn.file_locked(file)?;
     }
+    let mut dir = txn.dir_locked(&req.dir)?;
     vacant(txn, &dir, req)?;
     if target.inode.nlink == 0 {
         return Err(FsError::NotFound.into());

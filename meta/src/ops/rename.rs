@@ -71,7 +71,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
         }
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, target) => {
             if let Some(target) = target {
-                replace(txn, &mut sides, req, &source, target)?;
+                replace(txn, &mut sides, req, target)?;
             }
             let moving = lift(txn, &sides.from, &req.from_name, &source)?;
             txn.delete_entry(&sides.from, &req.from_name);
@@ -127,7 +127,7 @@ fn is_above(txn: &mut Txn<'_>, access: &Access, dir: &Dir) -> Result<bool> {
     txn.is_within(dir, access.id)
 }
 
-/// Whether the caller may do it.
+/// Whether the caller may do it. The order is that of Linux' `vfs_rename`.
 fn permit(
     txn: &mut Txn<'_>,
     sides: &Sides,
@@ -135,14 +135,17 @@ fn permit(
     source: &EntryRecord,
     target: Option<&EntryRecord>,
 ) -> Result<()> {
-    txn.dir_permits(&sides.from, Permission::CHANGE)?;
-    txn.dir_permits(sides.to(), Permission::CHANGE)?;
-    for (dir, name, entry) in
-        [(&sides.from, &req.from_name, Some(source)), (sides.to(), &req.to_name, target)]
-    {
-        let Some(entry) = entry else { continue };
-        let owner = owner(txn, dir, name, entry)?;
-        txn.removal_permits(dir, owner)?;
+    let source_owner = owner(txn, &sides.from, &req.from_name, source)?;
+    txn.removal_permits(&sides.from, source_owner)?;
+    match target {
+        None => txn.dir_permits(sides.to(), Permission::CHANGE)?,
+        Some(target) => {
+            let target_owner = owner(txn, sides.to(), &req.to_name, target)?;
+            txn.removal_permits(sides.to(), target_owner)?;
+            if req.mode != RenameMode::Exchange {
+                same_kind(source, target)?;
+            }
+        }
     }
     // A directory that gets a new parent changes its `..`.
     let exchanged = target.filter(|_| req.mode == RenameMode::Exchange);
@@ -153,6 +156,16 @@ fn permit(
         }
     }
     Ok(())
+}
+
+/// A directory replaces only a directory, and anything else only what is none.
+fn same_kind(source: &EntryRecord, target: &EntryRecord) -> Result<()> {
+    let is_dir = |entry: &EntryRecord| matches!(entry, EntryRecord::Dir(_));
+    match (is_dir(source), is_dir(target)) {
+        (true, false) => Err(FsError::NotDirectory.into()),
+        (false, true) => Err(FsError::IsDirectory.into()),
+        (true, true) | (false, false) => Ok(()),
+    }
 }
 
 /// Whose an entry is.
@@ -170,15 +183,9 @@ pub(crate) fn owner(
 }
 
 /// Removes what stands in the way.
-fn replace(
-    txn: &mut Txn<'_>,
-    sides: &mut Sides,
-    req: &Rename,
-    source: &EntryRecord,
-    target: &EntryRecord,
-) -> Result<()> {
-    match (source, target) {
-        (EntryRecord::Dir(_), EntryRecord::Dir(access)) => {
+fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRecord) -> Result<()> {
+    match target {
+        EntryRecord::Dir(access) => {
             let child = txn.child_locked(access)?;
             if child.content.entries > 0 {
                 return Err(FsError::NotEmpty.into());
@@ -187,9 +194,7 @@ fn replace(
             sides.to_mut().content.subdirs -= 1;
             txn.delete_entry(sides.to(), &req.to_name);
         }
-        (EntryRecord::Dir(_), _) => return Err(FsError::NotDirectory.into()),
-        (_, EntryRecord::Dir(_)) => return Err(FsError::IsDirectory.into()),
-        _ => {
+        EntryRecord::Node(_) | EntryRecord::Link(_) => {
             unlink::remove(txn, sides.to(), &req.to_name, target)?;
         }
     }
