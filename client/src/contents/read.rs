@@ -8,7 +8,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use base::{Access, Cred, FsError, SetAttr, SetTime, limits::CHUNK_BYTES};
+use base::{
+    Access, Cred, FsError, SetAttr, SetTime,
+    limits::{CHUNK_BYTES, FILE_BYTES_MAX},
+};
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
@@ -181,6 +184,9 @@ impl Client {
     ) -> Result<Bytes> {
         if !open.may.includes(Access::READ) {
             return Err(FsError::BadHandle.into());
+        }
+        if len == 0 || offset >= FILE_BYTES_MAX {
+            return Ok(Bytes::new());
         }
         if !open.accessed.swap(true, Ordering::AcqRel) {
             self.note_access(open);
