@@ -239,6 +239,20 @@ fn every_enum_of_this_crate_has_golden_bytes() {
 }
 
 #[test]
+fn the_page_names_every_message_with_its_tag() {
+    fn rows<T: Variants + base::Encode>(values: &[T]) -> Vec<String> {
+        let row = |value: &T| format!("\n| {} | `{}` |", value.to_vec()[0], value.variant());
+        values.iter().map(row).collect()
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/BYTES.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (replies, answers) = (rows(&replies::all()), rows(&replies::answers()));
+    for row in [rows(&requests::all()), replies, answers, rows(&replies::retries())].concat() {
+        assert!(page.contains(&row), "docs/BYTES.md has no row {row}");
+    }
+}
+
+#[test]
 fn a_message_with_a_damaged_byte_is_read_or_refused_without_a_panic() {
     golden::damage_each_byte(&cases());
 }
