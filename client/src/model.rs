@@ -256,7 +256,7 @@ impl State {
     /// What is no directory may have another name by now, or none. Who is checked must be allowed to search
     /// the directory that it was found in, unless they have the file open.
     fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
-        if !who.trusted && !self.granted(who, file.ino).is_some() {
+        if !who.trusted && self.granted(who, file.ino).is_none() {
             who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
         }
         self.inodes.contains_key(&file.ino).then_some(file.ino).ok_or(FsError::Stale)
