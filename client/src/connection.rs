@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, Reader};
+use base::{Decode as _, DecodeError, Reader};
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
@@ -77,7 +77,7 @@ pub(crate) fn decode(frame: &Bytes) -> Result<(ReplyHeader, Answer), FrameError>
     let mut reader = Reader::new(frame);
     let header = ReplyHeader::decode(&mut reader)?;
     let answer = Answer::decode(&mut reader)?;
-    Ok((header, answer))
+    if reader.is_empty() { Ok((header, answer)) } else { Err(DecodeError::Trailing.into()) }
 }
 
 impl<'a> Connection<'a> {

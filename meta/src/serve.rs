@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, Encode as _, Reader};
+use base::{Decode as _, DecodeError, Encode as _, Reader};
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -183,6 +183,9 @@ impl Core {
                 let mut reader = Reader::new(&bytes);
                 let header = RequestHeader::decode(&mut reader)?;
                 let request = Request::decode(&mut reader)?;
+                if !reader.is_empty() {
+                    return Err(DecodeError::Trailing.into());
+                }
                 let incoming = Incoming { connection: connection.clone(), header, request };
                 self.inner.push(Work::Request(incoming));
             }
