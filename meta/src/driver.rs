@@ -81,6 +81,7 @@ fn in_session(
     if let Err(fault) = admit(session, header, request, now) {
         return finish(shared, incoming, reply, Err(fault));
     }
+    unheard::heard(shared, session, header.unanswered);
     if let Some(future) = data::task(shared, session, incoming, reply) {
         return match future {
             Ok(task) => Outcome::Async(task),
@@ -89,7 +90,6 @@ fn in_session(
     }
     let numbered = request.mutates();
     if numbered {
-        unheard::heard(shared, session, header.unanswered);
         match session.begin(header.seq, header.unanswered) {
             Ok(Seen::New) => {}
             Ok(Seen::Echo) if shared.bugs.has(Bug::EchoExecuted) => {}

@@ -6,7 +6,10 @@
 //! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
 //! client says that it has it. A number that is asked again gets that answer.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use base::{Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use bytes::Bytes;
@@ -25,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) client: String,
     key: HashKey,
     state: Mutex<State>,
+    /// Whether `State::unheard` has any: most sessions never do, and every request asks.
+    any_unheard: AtomicBool,
 }
 
 struct State {
@@ -81,7 +86,8 @@ impl Session {
             unheard: Vec::new(),
         };
         let key = ticket_key(signing_key, id, secret);
-        Session { id, secret, client, key, state: Mutex::new(state) }
+        let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
+        Session { id, secret, client, key, state, any_unheard }
     }
 
     /// A connection joins the session.
@@ -187,6 +193,7 @@ impl Session {
         if std::mem::replace(&mut state.restored, true) {
             return;
         }
+        self.any_unheard.store(!unheard.is_empty(), Ordering::Release);
         state.unheard = unheard;
         let Some((newest, _)) = stored.last() else { return };
         state.answers.first = (newest.0 + 1).saturating_sub(REQUESTS_IN_FLIGHT_MAX).max(1);
@@ -201,7 +208,11 @@ impl Session {
 impl Session {
     /// Keeps, of the opens that the client may not know of, those that `keep` says.
     pub(crate) fn keep_unheard(&self, keep: impl FnMut(&Unheard) -> bool) {
-        self.state.lock().unheard.retain(keep);
+        if self.any_unheard.load(Ordering::Acquire) {
+            let unheard = &mut self.state.lock().unheard;
+            unheard.retain(keep);
+            self.any_unheard.store(!unheard.is_empty(), Ordering::Release);
+        }
     }
 }
 
@@ -294,7 +305,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_survive_a_restart() {
         let session = session();
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())], Vec::new());
+        session.restore(
+            vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())],
+            Vec::new(),
+        );
         assert!(matches!(begin(&session, 9, 7), Seen::Answered(answer) if answer == "nine"));
         assert!(matches!(begin(&session, 8, 7), Seen::New));
     }
