@@ -1,4 +1,5 @@
 //! The operations by path, against a server in memory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/world.rs"]
 #[allow(dead_code, reason = "each test uses a part of it")]

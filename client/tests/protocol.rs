@@ -1,4 +1,5 @@
 //! What a client says, word for word, to a server that follows a script.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::{
     io,

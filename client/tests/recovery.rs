@@ -1,4 +1,5 @@
 //! Sessions, against a server that is killed and started again.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/world.rs"]
 #[allow(dead_code, reason = "each test uses a part of it")]
