@@ -41,7 +41,16 @@ pub(crate) trait Record: Encode + Decode {
             tag => return Err(DecodeError::Tag { what: "record version", tag }),
         }
         let value = Self::decode(&mut reader)?;
-        if reader.is_empty() { Ok(value) } else { Err(DecodeError::Trailing) }
+        match (reader.is_empty(), value.is_sound()) {
+            (true, true) => Ok(value),
+            (true, false) => Err(DecodeError::Invalid("record")),
+            (false, _) => Err(DecodeError::Trailing),
+        }
+    }
+
+    /// Whether its parts fit together, so that nobody who uses it needs to ask.
+    fn is_sound(&self) -> bool {
+        true
     }
 }
 

@@ -16,7 +16,7 @@ use base::{Cred, FsError, HashMap, Ino, ShardId, Time};
 use bytes::Bytes;
 use store::Batch;
 
-pub(crate) use dirs::{Dir, show_inode};
+pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
 
 use crate::{

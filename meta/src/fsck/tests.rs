@@ -384,11 +384,14 @@ fn extended_attributes_out_of_place_are_found() {
 
 #[test]
 fn contents_that_do_not_fit_their_file_are_found() {
-    finds(&["its kind, size or mode is impossible"], |damage, tree| {
+    finds(&["/a/file is damaged"], |damage, tree| {
         damage.inode(&tree.a, "file", |inode| inode.size = 99);
     });
-    finds(&["its kind, size or mode is impossible"], |damage, tree| {
+    finds(&["/a/file is damaged"], |damage, tree| {
         damage.inode(&tree.a, "file", |inode| inode.kind = base::FileKind::Symlink);
+    });
+    finds(&["its mode or its count of bytes is impossible"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.mode |= 1 << 12);
     });
     finds(&["belongs to no file"], |damage, tree| {
         damage.inode(&tree.a, "big", |inode| {
@@ -398,8 +401,11 @@ fn contents_that_do_not_fit_their_file_are_found() {
     finds(&["/a/big: chunk 0 of inode", "counts 9000 bytes, but has 0"], |damage, tree| {
         damage.inode(&tree.a, "big", |inode| inode.size = 8999);
     });
-    finds(&["has impossible slices"], |damage, tree| {
+    finds(&["chunk 0 of inode 4 is damaged"], |damage, tree| {
         damage.chunk(&tree.big, |chunk| chunk.slices[0].len = 9001);
+    });
+    finds(&["chunk 0 of inode 4 is empty"], |damage, tree| {
+        damage.chunk(&tree.big, |chunk| chunk.slices.clear());
     });
     finds(&["/a/big counts 9000 bytes, but has 8000"], |damage, tree| {
         damage.chunk(&tree.big, |chunk| chunk.slices[0].len = 8000);

@@ -28,7 +28,11 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
             return Err(FsError::Exists.into());
         }
         txn.dir_permits(&dir, Access::EXECUTE)?;
-        return Ok(Created { entry: txn.show(&found)?, existed: true, opened: None });
+        return Ok(Created {
+            entry: txn.settled(|txn| txn.show(&found))?,
+            existed: true,
+            opened: None,
+        });
     }
     txn.dir_permits(&dir, Access::CHANGE)?;
     let contents = match req.kind {

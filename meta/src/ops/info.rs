@@ -1,12 +1,12 @@
 //! `info`: what `pando info` prints: where something is and how it is kept.
 
-use base::{DirId, FsError};
+use base::DirId;
 use wire::{Info, SliceSource};
 
 use crate::{
     error::Result,
-    record::{ChunkRecord, Content, Contents, key},
-    txn::{Dir, Located, Node, Place, Txn},
+    record::{ChunkRecord, Contents, key},
+    txn::{Dir, Located, Node, Place, Steps, Txn},
 };
 
 /// How many chunks are described.
@@ -43,7 +43,7 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
     line(&mut lines, "server", server(txn, shard));
     line(&mut lines, "entries", content.entries);
     line(&mut lines, "subdirectories", content.subdirs);
-    line(&mut lines, "path", path(txn, dir.id, content.clone())?);
+    line(&mut lines, "path", path(txn, dir)?);
     Ok(lines)
 }
 
@@ -91,14 +91,13 @@ fn describe(record: &ChunkRecord) -> String {
 }
 
 /// The directory's path, by its back pointers.
-fn path(txn: &Txn<'_>, id: DirId, content: Content) -> Result<String> {
+fn path(txn: &Txn<'_>, dir: &Dir) -> Result<String> {
     let mut names = Vec::new();
-    let (mut id, mut content) = (id, content);
-    while id != DirId::ROOT {
-        names.push(content.name.as_ref().map_or_else(String::new, ToString::to_string));
-        id = content.parent;
-        let key = txn.content_key(content.parent_home, id);
-        content = txn.get(&key)?.ok_or(FsError::Stale)?;
+    let (mut at, mut steps) = (dir.clone(), Steps::from(dir.id));
+    while at.id != DirId::ROOT {
+        names.push(at.content.name.as_ref().map_or_else(String::new, ToString::to_string));
+        at = txn.settled(|txn| txn.parent(&at))?;
+        steps.step(at.id)?;
     }
     names.reverse();
     Ok(format!("/{}", names.join("/")))

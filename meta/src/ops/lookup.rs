@@ -14,8 +14,10 @@ use crate::{
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
     let dir = txn.dir(&req.dir)?;
     txn.dir_permits(&dir, Access::EXECUTE)?;
-    let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
-    txn.show(&entry)
+    txn.settled(|txn| {
+        let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
+        txn.show(&entry)
+    })
 }
 
 /// More names than this are in no path.

@@ -30,7 +30,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
         return Err(FsError::Exists.into());
     }
     txn.dir_permits(&parent, Access::CHANGE)?;
-    if parent.content.subdirs == u32::MAX - 2 {
+    if parent.content.subdirs >= u32::MAX - 2 {
         return Err(FsError::TooManyLinks.into());
     }
     let child = birth(txn, &parent, req)?;

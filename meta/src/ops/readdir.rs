@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Access, EntryName, FileKind};
+use base::{Access, EntryName, FileKind, FsError};
 use bytes::Bytes;
 use wire::{Readdir, ReaddirEntry, ReaddirPage, Retry};
 
@@ -26,25 +26,52 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     txn.dir_permits(&dir, Access::READ)?;
     // What a listing says besides names and kinds is for those who may look them up.
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
-    let (records, end) = scan(txn, &dir, req)?;
-    let mut entries = Vec::with_capacity(records.len());
-    for (pos, name, value) in records {
+    let mut page = Vec::new();
+    let mut after = req.after;
+    let end = loop {
+        let (found, end) = scan(txn, &dir, after, req.entries_max)?;
+        after = found.last().map_or(after, |(pos, _, _)| *pos);
+        let end = fill(txn, &dir, &mut page, found, plus)? && end;
+        // All of them may have been removed since the scan.
+        if end || !page.is_empty() {
+            break end;
+        }
+    };
+    let parent_ino = dir.content.parent_ino;
+    Ok(ReaddirPage { entries: page, end, attr: dir.attr(), parent_ino })
+}
+
+/// Fills the page; `false` when it is full before everything found is in it.
+fn fill(
+    txn: &Txn<'_>,
+    dir: &Dir,
+    page: &mut Vec<ReaddirEntry>,
+    found: Found,
+    plus: bool,
+) -> Result<bool> {
+    let mut bytes = 0;
+    for (pos, name, value) in found {
+        // A link's record is short, but what it leads to need not be.
+        if bytes >= BYTES_MAX && page.last().is_some_and(|entry: &ReaddirEntry| entry.pos != pos) {
+            return Ok(false);
+        }
         let record = EntryRecord::from_record(&value)?;
-        if let Some(entry) = list(txn, pos, name, &record, plus)? {
-            entries.push(entry);
+        if let Some(entry) = list(txn, dir, pos, name, &record, plus)? {
+            let target = entry.entry.as_ref().and_then(|entry| entry.target.as_ref());
+            bytes += 128 + entry.name.as_bytes().len() + target.map_or(0, Bytes::len);
+            page.push(entry);
         }
     }
-    let parent_ino = dir.content.parent_ino;
-    Ok(ReaddirPage { entries, end, attr: dir.attr(), parent_ino })
+    Ok(true)
 }
 
 type Found = Vec<(u64, EntryName, Bytes)>;
 
 /// The records of the page, and whether nothing comes after them.
-fn scan(txn: &Txn<'_>, dir: &Dir, req: &Readdir) -> Result<(Found, bool)> {
-    let max = req.entries_max.clamp(1, ENTRIES_MAX) as usize;
+fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found, bool)> {
+    let max = entries_max.clamp(1, ENTRIES_MAX) as usize;
     let shard = txn.shard(dir.content.home);
-    let from = key::names_from(shard, dir.id, req.after.saturating_add(1));
+    let from = key::names_from(shard, dir.id, after.saturating_add(1));
     let to = key::end_of(&key::names(shard, dir.id));
     let mut found: Found = Vec::new();
     let (mut bytes, mut end) = (0, true);
@@ -83,28 +110,41 @@ fn scan(txn: &Txn<'_>, dir: &Dir, req: &Readdir) -> Result<(Found, bool)> {
 
 fn list(
     txn: &Txn<'_>,
+    dir: &Dir,
     pos: u64,
     name: EntryName,
     record: &EntryRecord,
     plus: bool,
 ) -> Result<Option<ReaddirEntry>> {
-    let (ino, kind) = match record {
-        EntryRecord::Node(inode) => (inode.ino, inode.kind),
-        EntryRecord::Dir(access) => (access.ino, FileKind::Directory),
-        EntryRecord::Link(ino) => match txn.slot_inode(*ino) {
-            Ok(inode) => (*ino, inode.kind),
-            Err(Fault::Retry(Retry::Busy)) => return Ok(None),
-            Err(fault) => return Err(fault),
-        },
+    let show = |record: &EntryRecord| match (record, plus) {
+        (EntryRecord::Node(inode), false) => Ok((inode.ino, inode.kind, None)),
+        (EntryRecord::Dir(access), false) => Ok((access.ino, FileKind::Directory, None)),
+        (EntryRecord::Link(ino), false) => Ok((*ino, txn.slot_inode(*ino)?.kind, None)),
+        (_, true) => {
+            let entry = txn.show(record)?;
+            Ok((entry.attr.ino, entry.attr.kind, Some(entry)))
+        }
     };
-    let entry = match plus {
-        false => None,
-        true => match txn.show(record) {
-            Ok(entry) => Some(entry),
-            // Read without a lock: it was removed since the scan.
-            Err(Fault::Retry(Retry::Busy)) => return Ok(None),
-            Err(fault) => return Err(fault),
-        },
+    let shown = match show(record) {
+        // It was changed since the scan, or is damaged.
+        Err(Fault::Retry(Retry::Busy)) => txn.settled(|txn| match txn.entry(dir, &name)? {
+            Some(record) => show(&record).map(Some),
+            None => Ok(None),
+        }),
+        shown => shown.map(Some),
     };
-    Ok(Some(ReaddirEntry { pos, name, ino, kind, entry }))
+    match shown {
+        Ok(shown) => {
+            Ok(shown.map(|(ino, kind, entry)| ReaddirEntry { pos, name, ino, kind, entry }))
+        }
+        // What a damaged entry leads to cannot be told, but that it is there.
+        Err(Fault::Answer(FsError::Io)) => {
+            let kind = match record {
+                EntryRecord::Dir(_) => FileKind::Directory,
+                EntryRecord::Node(_) | EntryRecord::Link(_) => FileKind::File,
+            };
+            Ok(Some(ReaddirEntry { pos, name, ino: record.ino(), kind, entry: None }))
+        }
+        Err(fault) => Err(fault),
+    }
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
             }
             let moving = lift(txn, &sides.from, &req.from_name, &source)?;
             txn.delete_entry(&sides.from, &req.from_name);
-            sides.from.content.entries -= 1;
+            sides.from.content.entries = sides.from.content.entries.saturating_sub(1);
             settle(txn, &mut sides, moving, &req.to_name, true)?;
             sides.to_mut().content.entries += 1;
         }
@@ -191,14 +191,16 @@ fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRec
                 return Err(FsError::NotEmpty.into());
             }
             rmdir::remove(txn, &child)?;
-            sides.to_mut().content.subdirs -= 1;
+            let to = &mut sides.to_mut().content;
+            to.subdirs = to.subdirs.saturating_sub(1);
             txn.delete_entry(sides.to(), &req.to_name);
         }
         EntryRecord::Node(_) | EntryRecord::Link(_) => {
             unlink::remove(txn, sides.to(), &req.to_name, target)?;
         }
     }
-    sides.to_mut().content.entries -= 1;
+    let to = &mut sides.to_mut().content;
+    to.entries = to.entries.saturating_sub(1);
     Ok(())
 }
 
@@ -243,8 +245,8 @@ fn settle(
             }
             if let Sides { from, to: Some(to) } = sides {
                 let (less, more) = if forth { (from, to) } else { (to, from) };
-                less.content.subdirs -= 1;
-                more.content.subdirs += 1;
+                less.content.subdirs = less.content.subdirs.saturating_sub(1);
+                more.content.subdirs = more.content.subdirs.saturating_add(1);
             }
         }
     }

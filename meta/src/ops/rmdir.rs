@@ -30,8 +30,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     // Race: the child is locked until we commit, so nothing can be made in it after we saw it empty.
     remove(txn, &child)?;
     txn.delete_entry(&parent, &req.name);
-    parent.content.entries -= 1;
-    parent.content.subdirs -= 1;
+    parent.content.entries = parent.content.entries.saturating_sub(1);
+    parent.content.subdirs = parent.content.subdirs.saturating_sub(1);
     txn.touch(&mut parent);
     txn.put_dir(&parent);
     Ok(access.ino)

@@ -4,6 +4,7 @@ mod access;
 pub(crate) mod client;
 mod contents;
 mod cost;
+mod damage;
 mod link;
 mod names;
 mod rename;

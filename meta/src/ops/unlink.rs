@@ -19,7 +19,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
     txn.dir_permits(&dir, Access::EXECUTE)?;
     let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
     let attr = remove(txn, &dir, &req.name, &entry)?;
-    dir.content.entries -= 1;
+    dir.content.entries = dir.content.entries.saturating_sub(1);
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     Ok(attr)

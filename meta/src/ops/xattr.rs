@@ -44,10 +44,10 @@ pub(crate) fn remove(txn: &mut Txn<'_>, req: &Removexattr) -> Result<()> {
 }
 
 pub(crate) fn list(txn: &mut Txn<'_>, req: &Getattr) -> Result<Vec<(Bytes, Bytes)>> {
-    let (attr, set) = match txn.node(&req.node)? {
-        Node::Dir(dir) => (dir.attr(), txn.dir_xattrs(&dir)?),
-        Node::File(file) => (file.inode.attr(), txn.file_xattrs(&file)?),
-    };
+    let (attr, set) = txn.settled(|txn| match txn.node(&req.node)? {
+        Node::Dir(dir) => Ok((dir.attr(), txn.dir_xattrs(&dir)?)),
+        Node::File(file) => Ok((file.inode.attr(), txn.file_xattrs(&file)?)),
+    })?;
     let mut list = set.list;
     if txn.checks() {
         let cred = txn.caller.cred;
@@ -73,14 +73,14 @@ fn change(
     match txn.node_locked(node)? {
         Node::Dir(mut dir) => {
             permit(txn, &dir.attr(), name)?;
-            let mut set = txn.dir_xattrs(&dir)?;
+            let mut set = txn.settled(|txn| txn.dir_xattrs(&dir))?;
             change(&mut set)?;
             dir.content.times.ctime = txn.now;
             txn.put_dir_xattrs(&mut dir, set);
         }
         Node::File(mut file) => {
             permit(txn, &file.inode.attr(), name)?;
-            let mut set = txn.file_xattrs(&file)?;
+            let mut set = txn.settled(|txn| txn.file_xattrs(&file))?;
             change(&mut set)?;
             file.inode.times.ctime = txn.now;
             txn.put_file_xattrs(&mut file, set);

@@ -20,7 +20,11 @@ codec! {
     }
 }
 
-impl Record for ChunkRecord {}
+impl Record for ChunkRecord {
+    fn is_sound(&self) -> bool {
+        self.slices.iter().all(is_sound)
+    }
+}
 
 /// A range of a chunk that one slice shows: start, end, and the slice's place in the list.
 type Segment = (u32, u32, usize);

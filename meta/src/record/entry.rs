@@ -30,7 +30,14 @@ codec! {
     }
 }
 
-impl Record for EntryRecord {}
+impl Record for EntryRecord {
+    fn is_sound(&self) -> bool {
+        match self {
+            EntryRecord::Node(inode) => inode.is_sound(),
+            EntryRecord::Dir(_) | EntryRecord::Link(_) => true,
+        }
+    }
+}
 
 impl EntryRecord {
     pub(crate) fn ino(&self) -> Ino {

@@ -128,6 +128,22 @@ codec! {
 }
 
 impl Inode {
+    /// Whether kind, size and contents fit together.
+    pub(crate) fn is_sound(&self) -> bool {
+        use base::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
+        match (&self.contents, self.kind) {
+            (Contents::Inline(data), FileKind::File) => {
+                self.size == data.len() as u64 && self.size <= u64::from(INLINE_BYTES_MAX)
+            }
+            (Contents::Blocks, FileKind::File) => self.size <= FILE_BYTES_MAX,
+            (Contents::Target(_), FileKind::Symlink) => true,
+            (Contents::Device(_), kind) => {
+                !matches!(kind, FileKind::File | FileKind::Symlink | FileKind::Directory)
+            }
+            (Contents::Inline(_) | Contents::Blocks | Contents::Target(_), _) => false,
+        }
+    }
+
     /// What `stat` shows.
     pub(crate) fn attr(&self) -> Attr {
         let (size, allocated, rdev) = match &self.contents {
@@ -189,7 +205,14 @@ codec! {
     }
 }
 
-impl Record for Slot {}
+impl Record for Slot {
+    fn is_sound(&self) -> bool {
+        match self {
+            Slot::Inode(inode) => inode.is_sound(),
+            Slot::Moved(_) => true,
+        }
+    }
+}
 
 /// The blocks that `slices` name.
 pub(crate) fn blocks_of(slices: &[wire::Slice]) -> impl Iterator<Item = BlockId> {

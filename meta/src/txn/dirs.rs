@@ -28,6 +28,9 @@ impl Dir {
     }
 }
 
+/// Nobody changes what somebody else reads so often in a row.
+const LOOKS_MAX: u32 = 16;
+
 impl Txn<'_> {
     /// The shard of a directory's group.
     pub(crate) fn shard(&self, home: DirId) -> ShardId {
@@ -144,6 +147,19 @@ impl Txn<'_> {
         }
     }
 
+    /// Looks once more while what was read without a lock does not fit together: another core may have changed
+    /// it in between. What still does not fit is damaged.
+    pub(crate) fn settled<T>(&self, look: impl Fn(&Self) -> Result<T>) -> Result<T> {
+        for _ in 0..LOOKS_MAX {
+            match look(self) {
+                Err(Fault::Retry(Retry::Busy)) => {}
+                settled => return settled,
+            }
+        }
+        tracing::error!("a record leads to one that is not there; run `pando fsck`");
+        Err(FsError::Io.into())
+    }
+
     /// Notes a change of a directory's entries.
     pub(crate) fn touch(&self, dir: &mut Dir) {
         dir.content.times.mtime = self.now;
@@ -182,19 +198,54 @@ impl Txn<'_> {
     /// Race: the caller has locked all directory renames, so the chain stays as we walk it.
     pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         let mut at = dir.clone();
-        loop {
-            if at.id == ancestor {
-                return Ok(true);
-            }
+        let mut steps = Steps::from(dir.id);
+        while at.id != ancestor {
             if at.id == DirId::ROOT {
                 return Ok(false);
             }
-            let parent = at.content.parent;
-            let content: Option<Content> =
-                self.get(&self.content_key(at.content.parent_home, parent))?;
-            let Some(content) = content else { return Err(Fault::Retry(Retry::Busy)) };
-            at = Dir { id: parent, content };
+            at = self.parent(&at)?;
+            steps.step(at.id)?;
         }
+        Ok(true)
+    }
+
+    /// The directory above one that is not the root.
+    pub(crate) fn parent(&self, dir: &Dir) -> Result<Dir> {
+        let id = dir.content.parent;
+        let content: Option<Content> = self.get(&self.content_key(dir.content.parent_home, id))?;
+        match content.filter(|content| content.ino == dir.content.parent_ino) {
+            Some(content) => Ok(Dir { id, content }),
+            None => {
+                tracing::error!(%id, "a directory's back pointer leads nowhere; run `pando fsck`");
+                Err(FsError::Io.into())
+            }
+        }
+    }
+}
+
+/// Sees to it that a walk up ends, even in a damaged tree that has a loop (Brent's algorithm).
+pub(crate) struct Steps {
+    seen: DirId,
+    left: u32,
+    next: u32,
+}
+
+impl Steps {
+    pub(crate) fn from(start: DirId) -> Steps {
+        Steps { seen: start, left: 1, next: 2 }
+    }
+
+    /// The walk has come to `dir`.
+    pub(crate) fn step(&mut self, dir: DirId) -> Result<()> {
+        if dir == self.seen {
+            tracing::error!(id = %dir, "a directory is below itself; run `pando fsck`");
+            return Err(FsError::Io.into());
+        }
+        self.left -= 1;
+        if self.left == 0 {
+            *self = Steps { seen: dir, left: self.next, next: self.next.saturating_mul(2) };
+        }
+        Ok(())
     }
 }
 

@@ -42,6 +42,10 @@ impl Txn<'_> {
     /// Where the name has it no more, the shard of birth knows. A session that must prove its walks may
     /// follow it there only if it has the file open: an open file stays open wherever it is moved.
     pub(crate) fn file(&self, file: &FileRef) -> Result<Located> {
+        self.settled(|txn| txn.look_for(file))
+    }
+
+    fn look_for(&self, file: &FileRef) -> Result<Located> {
         let open = self.has_open(file.ino);
         if !open && self.checks() {
             let dir = self.dir(&file.dir)?;
@@ -133,12 +137,12 @@ impl Txn<'_> {
 
     /// Finds a file by its number and where it was; `None` when it is gone. The caller has locked the inode.
     pub(crate) fn find(&self, ino: Ino, was: &Place) -> Result<Option<Located>> {
-        match (self.get(&key::inode(ino, Part::Main))?, was) {
+        self.settled(|txn| match (txn.get(&key::inode(ino, Part::Main))?, was) {
             (Some(Slot::Inode(inode)), _) => Ok(Some(Located { place: Place::Slot, inode })),
-            (Some(Slot::Moved(at)), _) => self.at(&at, ino),
-            (None, Place::Entry(at)) => self.at(at, ino),
+            (Some(Slot::Moved(at)), _) => txn.at(&at, ino),
+            (None, Place::Entry(at)) => txn.at(at, ino),
             (None, Place::Slot) => Ok(None),
-        }
+        })
     }
 
     /// Finds the inode of an entry that was read under its directory's lock, and locks it.
@@ -150,11 +154,8 @@ impl Txn<'_> {
     ) -> Result<Located> {
         self.lock(lock::ino_lock(ino))?;
         let at = Location { dir: dir.id, home: dir.content.home, name: name.clone() };
-        self.at(&at, ino)?.ok_or_else(|| {
-            // The directory is locked, so the name cannot have changed.
-            tracing::error!(%ino, %name, "a link has no inode; run `pando fsck`");
-            FsError::Io.into()
-        })
+        // The directory is locked, so the name cannot have changed.
+        self.settled(|txn| txn.at(&at, ino)?.ok_or(Fault::Retry(Retry::Busy)))
     }
 
     /// Stores an inode where it rests.

@@ -2,19 +2,21 @@
 
 use base::limits::XATTRS_EMBEDDED_BYTES_MAX;
 
+use wire::Retry;
+
 use super::{Txn, dirs::Dir, files::Located};
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     record::{Key, XattrSet, Xattrs, key, key::Part},
 };
 
 impl Txn<'_> {
-    /// All extended attributes of a directory.
+    /// All extended attributes of a directory; `Busy` when they are not where its record says.
     pub(crate) fn dir_xattrs(&self, dir: &Dir) -> Result<XattrSet> {
         self.xattrs_at(&dir.content.xattrs, &self.dir_xattrs_key(dir))
     }
 
-    /// All extended attributes of an inode.
+    /// All extended attributes of an inode; `Busy` when they are not where it says.
     pub(crate) fn file_xattrs(&self, located: &Located) -> Result<XattrSet> {
         self.xattrs_at(&located.inode.xattrs, &self.xattrs_key(located))
     }
@@ -41,7 +43,8 @@ impl Txn<'_> {
     fn xattrs_at(&self, xattrs: &Xattrs, key: &Key) -> Result<XattrSet> {
         match xattrs {
             Xattrs::Embedded(set) => Ok(set.clone()),
-            Xattrs::Spilled => Ok(self.get(key)?.unwrap_or_default()),
+            // Read without a lock: their owner may have moved meanwhile.
+            Xattrs::Spilled => self.get(key)?.ok_or(Fault::Retry(Retry::Busy)),
         }
     }
 
