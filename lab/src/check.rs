@@ -1,0 +1,54 @@
+//! What must be true at the end of every world: a file for each sentence of DESIGN.md §12 that applies to
+//! one server.
+//!
+//! `durable` and `visible` are what workloads compare answers with while a world runs; the others look at
+//! what is left when it ends.
+
+pub mod durable;
+pub mod errors;
+pub mod owned;
+pub mod tree;
+pub mod visible;
+
+use anyhow::ensure;
+use base::FsError;
+use client::{Client, Error};
+
+use crate::sim::world::World;
+
+/// Checks a world whose workloads are done and whose server runs. The server does not run afterwards.
+///
+/// # Errors
+/// The first thing that is not so.
+pub async fn run(world: &World) -> anyhow::Result<()> {
+    let lease = world.plan().lease;
+    // Whoever died is given up, and everything that can be done in the background is.
+    world.wait(lease * 3).await;
+    let machine = world.connect("check").await?;
+    let status = machine.client.status().await?;
+    ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
+    let tree = tree::check(&machine.client).await?;
+    fsck(world, &machine.client).await?;
+    machine.close().await?;
+    world.wait(lease * 2).await;
+    world.host().kill();
+    owned::check(world.host().engine(), world.plan().shards, &tree)?;
+    errors::check(world.trace())
+}
+
+/// Has the server check itself.
+async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
+    let job = match client.fsck_start(false).await {
+        Ok(job) => job,
+        Err(Error::Fs(FsError::NotSupported)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    loop {
+        let progress = client.fsck_poll(job, false).await?;
+        if progress.done {
+            ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
+            return Ok(());
+        }
+        world.wait(std::time::Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,107 @@
+//! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
+//!
+//! Looks at the keys of a stopped server, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
+//! of the tree found. All clients have said goodbye, so no session, stored answer, orphan, or note of work
+//! may be left.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
+
+use anyhow::{Context as _, ensure};
+use base::Ino;
+use store::{Engine, MemoryEngine};
+
+use super::tree::Tree;
+
+/// Bytes of an `N` key before the name: shard, kind, directory, position.
+const NAME_START: usize = 2 + 1 + 16 + 8;
+
+/// What the keys say.
+#[derive(Debug, Default)]
+struct Keys {
+    kinds: BTreeMap<char, u64>,
+    /// Directory and name of each entry.
+    names: BTreeSet<(Vec<u8>, Vec<u8>)>,
+    dirs: BTreeSet<Vec<u8>>,
+    slots: BTreeSet<Ino>,
+    chunked: BTreeSet<Ino>,
+}
+
+/// Checks what is stored against the tree.
+///
+/// # Errors
+/// The first thing that is not so.
+pub fn check(engine: &MemoryEngine, shards: u16, tree: &Tree) -> anyhow::Result<()> {
+    let keys = read(engine, shards)?;
+    for (kind, what) in [
+        ('Q', "stored answers"),
+        ('S', "sessions"),
+        ('R', "inodes to reclaim"),
+        ('G', "blocks to delete"),
+    ] {
+        let left = keys.kinds.get(&kind).copied().unwrap_or(0);
+        ensure!(left == 0, "{left} {what} are left");
+    }
+    ensure!(
+        keys.names.len() as u64 == tree.names,
+        "{} entries are stored, {} are in the tree",
+        keys.names.len(),
+        tree.names
+    );
+    ensure!(
+        keys.dirs.len() as u64 == tree.dirs,
+        "{} content records, {} directories",
+        keys.dirs.len(),
+        tree.dirs
+    );
+    for ino in keys.slots.iter().chain(&keys.chunked) {
+        ensure!(
+            tree.inodes.contains_key(ino),
+            "something is stored of {ino}, which is not in the tree"
+        );
+    }
+    Ok(())
+}
+
+fn read(engine: &MemoryEngine, shards: u16) -> anyhow::Result<Keys> {
+    let mut keys = Keys::default();
+    let mut wrong = Ok(());
+    engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
+        wrong = keys.take(key, shards).with_context(|| format!("key {}", key.escape_ascii()));
+        if wrong.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    wrong.map(|()| keys)
+}
+
+impl Keys {
+    fn take(&mut self, key: &[u8], shards: u16) -> anyhow::Result<()> {
+        let (shard, rest) = key.split_first_chunk::<2>().context("short")?;
+        ensure!(u16::from_be_bytes(*shard) < shards, "of a shard that is not there");
+        let (kind, rest) = rest.split_first().context("short")?;
+        let kind = char::from(*kind);
+        *self.kinds.entry(kind).or_default() += 1;
+        let part = key.last().copied().unwrap_or(0);
+        match kind {
+            'N' if part == 0 => {
+                let dir = rest.get(..16).context("short")?.to_vec();
+                let name = key.get(NAME_START..key.len() - 2).context("short")?.to_vec();
+                ensure!(self.names.insert((dir, name)), "a name that is stored twice");
+            }
+            'D' if part == 0 => {
+                let dir = rest.get(..16).context("short")?.to_vec();
+                ensure!(self.dirs.insert(dir), "a directory that is stored twice");
+            }
+            'I' => drop(self.slots.insert(ino(rest)?)),
+            'B' => drop(self.chunked.insert(ino(rest)?)),
+            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' => {}
+            _ => anyhow::bail!("of a kind that is not known"),
+        }
+        Ok(())
+    }
+}
+
+fn ino(rest: &[u8]) -> anyhow::Result<Ino> {
+    Ok(Ino(u64::from_be_bytes(*rest.first_chunk::<8>().context("short")?)))
+}

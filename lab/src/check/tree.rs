@@ -1,0 +1,100 @@
+//! "The namespace is a tree: every directory reachable from the root, no loops, exactly one entry per
+//! directory."
+//!
+//! Walks the whole tree through a client, as `find` does, and compares what it sees with what the attributes
+//! say: link counts are numbers of names, a directory's size is the number of its entries, `..` is where it
+//! was entered from.
+
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use base::{Attr, Cred, FileKind, Ino};
+use client::{Client, FileSystem as _};
+use wire::{DirRef, ReaddirEntry};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// Every inode, with its attributes and the number of its names.
+    pub inodes: BTreeMap<Ino, (Attr, u32)>,
+    /// How many names there are.
+    pub names: u64,
+    /// How many directories, the root included.
+    pub dirs: u64,
+}
+
+/// Walks the tree and checks it.
+///
+/// # Errors
+/// The first thing that is not so.
+pub async fn check(client: &Client) -> anyhow::Result<Tree> {
+    let (root, attr) = client.root();
+    let mut tree = Tree::default();
+    tree.inodes.insert(root.ino, (attr, 1));
+    let mut walk = vec![(root, root.ino)];
+    while let Some((dir, parent)) = walk.pop() {
+        tree.dirs += 1;
+        walk.extend(directory(client, &mut tree, &dir, parent).await?);
+    }
+    for (ino, (attr, names)) in &tree.inodes {
+        let directory = attr.kind == FileKind::Directory;
+        ensure!(!directory || *names == 1, "directory {ino} has {names} names");
+        ensure!(
+            directory || attr.nlink == *names,
+            "{ino} has nlink {} and {names} names",
+            attr.nlink
+        );
+    }
+    Ok(tree)
+}
+
+async fn directory(
+    client: &Client,
+    tree: &mut Tree,
+    dir: &DirRef,
+    parent: Ino,
+) -> anyhow::Result<Vec<(DirRef, Ino)>> {
+    let (entries, attr, parent_ino) = list(client, dir).await?;
+    ensure!(
+        parent_ino == parent,
+        "{} has `..` {parent_ino}, but was entered from {parent}",
+        dir.ino
+    );
+    ensure!(
+        attr.size == entries.len() as u64,
+        "{} counts {} of {} entries",
+        dir.ino,
+        attr.size,
+        entries.len()
+    );
+    let mut below = Vec::new();
+    for entry in &entries {
+        let shown = entry.entry.as_ref().expect("asked for");
+        ensure!(shown.attr.ino == entry.ino && shown.attr.kind == entry.kind, "{entry:?}");
+        tree.names += 1;
+        let (_, names) = tree.inodes.entry(entry.ino).or_insert((shown.attr, 0));
+        *names += 1;
+        ensure!(*names == 1 || entry.kind != FileKind::Directory, "{entry:?} was met before");
+        below.extend(shown.dir.map(|found| (found, dir.ino)));
+    }
+    let subdirs = u32::try_from(below.len())?;
+    ensure!(
+        attr.nlink == subdirs + 2,
+        "{} has nlink {} and {subdirs} directories",
+        dir.ino,
+        attr.nlink
+    );
+    Ok(below)
+}
+
+async fn list(client: &Client, dir: &DirRef) -> anyhow::Result<(Vec<ReaddirEntry>, Attr, Ino)> {
+    let (mut found, mut after) = (Vec::new(), 0);
+    loop {
+        let page = client.readdir(&Cred::ROOT, dir, after, 100, true).await?;
+        found.extend(page.entries);
+        if page.end {
+            return Ok((found, page.attr, page.parent_ino));
+        }
+        after = found.last().map_or(after, |entry| entry.pos);
+    }
+}

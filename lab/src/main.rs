@@ -1,0 +1,80 @@
+//! `lab`: simulated worlds from the command line.
+//!
+//! `lab sim --seeds N` runs worlds and prints what happened in them; `lab sim --seed X --trace` replays one.
+#![expect(clippy::print_stdout, reason = "a program prints what it found")]
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Parser, Subcommand};
+use lab::sim::{self, Options};
+
+/// Tests of the whole system.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run simulated worlds.
+    Sim(Sim),
+}
+
+#[derive(Args)]
+struct Sim {
+    /// How many seeds.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1)]
+    start: u64,
+    /// Only this seed, twice, to see that both runs are the same.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print every event (once).
+    #[arg(long)]
+    trace: bool,
+    /// Let nothing go wrong.
+    #[arg(long)]
+    calm: bool,
+    /// Plant a bug in the server, by its name.
+    #[arg(long)]
+    bug: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let Command::Sim(args) = Cli::parse().command;
+    match simulate(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn simulate(args: &Sim) -> anyhow::Result<()> {
+    let bug = match &args.bug {
+        None => None,
+        Some(name) => {
+            let found = meta::Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == *name);
+            let Some(bug) = found else { bail!("no such bug; there are {:?}", meta::Bug::ALL) };
+            Some(bug)
+        }
+    };
+    let options = Options { bug, print: args.trace, calm: args.calm };
+    if let Some(seed) = args.seed {
+        let report = sim::run(seed, options)?;
+        println!("{report:#?}");
+        if !args.trace && sim::run(seed, options)? != report {
+            bail!("seed {seed}: the second run was another one");
+        }
+        return Ok(());
+    }
+    let (sum, failures) = sim::run_many(args.start..args.start + args.seeds, options);
+    failures.iter().for_each(|failure| println!("{failure}"));
+    println!("{} seeds: {sum:#?}", args.seeds);
+    if failures.is_empty() { Ok(()) } else { bail!("{} worlds went wrong", failures.len()) }
+}

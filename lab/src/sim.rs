@@ -1,0 +1,206 @@
+//! A whole file system in one process: a server, its clients, their network, their clock and their disk, all
+//! from one seed.
+//!
+//! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts a server and workloads
+//! on it, lets things go wrong (`faults`) until the workloads are done, and then checks what DESIGN.md §12
+//! promises (`check`). Nothing in it waits for real time, opens a socket or touches a file.
+//!
+//! * `network`, `pipe`: connections that delay, cut up, break and echo.
+//! * `disk`, `server`: processes that die at any moment, and what outlives them.
+//! * `world`: what a workload is given. `work`: the workloads.
+//! * `trace`: what happened; one seed has one history, and the same hash every time.
+
+pub mod clock;
+pub mod disk;
+pub mod faults;
+pub mod jail;
+pub mod network;
+mod pipe;
+pub mod plan;
+pub mod random;
+pub mod server;
+mod show;
+pub mod trace;
+pub mod work;
+pub mod world;
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use meta::Bug;
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Builder,
+    task::{LocalSet, spawn_local},
+    time::timeout,
+};
+
+use self::{
+    plan::Plan,
+    trace::Trace,
+    world::{Counts, World},
+};
+use crate::check;
+
+/// A workload that takes longer than this, in the time of its world, hangs.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// How to run a world.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// What is wrong with the server.
+    pub bug: Option<Bug>,
+    /// Print every event.
+    pub print: bool,
+    /// Let nothing go wrong: what still fails has another cause.
+    pub calm: bool,
+}
+
+/// A world that went well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// What happened in it.
+    pub counts: Counts,
+    /// The hash of all events.
+    pub hash: u64,
+    /// How many events there were.
+    pub events: u64,
+    /// How long it was, in its own time: milliseconds.
+    pub ms: u64,
+}
+
+/// A world in which something was not as promised.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { seed, what } = self;
+        write!(f, "seed {seed}: {what}\nreplay: cargo run -p lab -- sim --seed {seed} --trace")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs the world of a seed.
+///
+/// # Errors
+/// When something in it was not as promised.
+pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
+    run_plan(Plan::draw(seed), options)
+}
+
+/// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
+#[must_use]
+pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
+    let next = AtomicU64::new(seeds.start);
+    let sum = Mutex::new((Counts::default(), Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let ended = run(seed, options);
+            let mut sum = sum.lock();
+            match ended {
+                Ok(report) => sum.0.add(&report.counts),
+                Err(failure) => sum.1.push(failure),
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(work);
+        work();
+    });
+    sum.into_inner()
+}
+
+/// Runs a world by its plan.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
+    let seed = plan.seed;
+    let trace = Trace::new(options.print);
+    let ended = in_a_runtime(plan, options, &trace);
+    let mut problems = trace.problems();
+    let (counts, ms) = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            problems.insert(0, format!("{error:#}"));
+            (Counts::default(), 0)
+        }
+    };
+    if !problems.is_empty() {
+        return Err(Failure { seed, what: problems.join("\n  and ") });
+    }
+    let (hash, events) = trace.hash();
+    Ok(Report { counts, hash, events, ms })
+}
+
+fn in_a_runtime(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let _listening = trace::listen(trace);
+    let local = LocalSet::new();
+    let ended = runtime.block_on(local.run_until(live(plan, options, trace)));
+    drop(local);
+    drop(runtime);
+    ended
+}
+
+/// The life of a world.
+async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
+    trace.say(format_args!("{plan:?}"));
+    let world = World::new(plan, options.bug, trace)?;
+    let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
+    world.host().settle()?;
+    let faults = spawn_local(faults::run(world.clone()));
+    if options.calm {
+        faults.abort();
+    }
+    let running = works.into_iter().map(|work| {
+        let trace = trace.clone();
+        async move {
+            let (name, work) = (work.name, work.run);
+            let ended = work.await.with_context(|| name.to_owned());
+            if let Err(error) = &ended {
+                trace.say(format_args!("failed: {error:#}"));
+            }
+            ended
+        }
+    });
+    let running: Vec<_> = running.map(spawn_local).collect();
+    let mut ended = Vec::new();
+    let all = async {
+        for work in running {
+            ended.push(work.await.context("a workload panicked")?);
+        }
+        anyhow::Ok(())
+    };
+    let in_time = timeout(TIME_MAX, all).await;
+    faults.abort();
+    if faults.is_finished() && !options.calm {
+        faults.await.context("faults")??;
+    }
+    world.host().stop(false);
+    world.host().pardon();
+    if !world.host().is_alive() {
+        world.host().kill();
+    }
+    world.host().start()?;
+    in_time.context("a workload hangs")??;
+    ended.into_iter().collect::<anyhow::Result<Vec<()>>>()?;
+    timeout(TIME_MAX, check::run(&world)).await.context("a check hangs")??;
+    Ok((world.counts(), trace.ms()))
+}

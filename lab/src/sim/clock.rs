@@ -1,0 +1,37 @@
+//! The wall clock of a world: the time of its runtime, which passes only when everybody waits.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use base::{Clock, Time};
+use tokio::time::Instant;
+
+/// Worlds begin at this second.
+const BEGINS: i64 = 1_700_000_000;
+
+/// The clock.
+#[derive(Debug)]
+pub struct SimClock {
+    started: Instant,
+    /// Every look at a fine clock shows another time; a coarse one stands still for a millisecond.
+    fine: bool,
+    looks: AtomicU32,
+}
+
+impl SimClock {
+    /// A clock that starts now; must be made within the runtime of the world.
+    #[must_use]
+    pub fn start(fine: bool) -> SimClock {
+        SimClock { started: Instant::now(), fine, looks: AtomicU32::new(0) }
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Time {
+        let ms = u64::try_from(self.started.elapsed().as_millis()).expect("worlds are short");
+        let mut time = Time { sec: BEGINS, nsec: 0 }.plus_ms(ms);
+        if self.fine {
+            time.nsec += self.looks.fetch_add(1, Ordering::Relaxed) % 1_000_000;
+        }
+        time
+    }
+}

@@ -1,0 +1,137 @@
+//! The disk of a world, and the moment at which a process on it dies.
+//!
+//! A server writes through a [`Disk`] of its own process; the engine below outlives it. A process can be
+//! told to die with one of its next writes, just before or just after it: from that moment on nothing that
+//! it does can be seen, on the disk or in the network, until it is swept away.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use store::{Batch, Engine, EngineStats, Error, MemoryEngine, Op, Result, Snapshot, kv::Visit};
+
+use super::trace::{DEAD, Trace, hash_of};
+
+/// Whether a process lives, and how long it has.
+#[derive(Debug)]
+pub struct Process {
+    alive: AtomicBool,
+    /// It dies with the write that brings this to 0.
+    writes_left: AtomicI64,
+    /// That write is not done any more.
+    before: AtomicBool,
+}
+
+impl Process {
+    /// One that lives until it is killed.
+    #[must_use]
+    pub fn new() -> Arc<Process> {
+        Arc::new(Process {
+            alive: AtomicBool::new(true),
+            writes_left: AtomicI64::new(i64::MAX),
+            before: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether anything it does can still be seen.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    /// Nothing it does is seen from now on.
+    pub fn die(&self) {
+        self.alive.store(false, Ordering::Relaxed);
+    }
+
+    /// It dies with its `writes`th write from now, before or after that is done.
+    pub fn die_at(&self, writes: i64, before: bool) {
+        self.writes_left.store(writes, Ordering::Relaxed);
+        self.before.store(before, Ordering::Relaxed);
+    }
+
+    /// Runs a write, unless the process is dead or dies before it.
+    fn write(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let last = self.writes_left.fetch_sub(1, Ordering::Relaxed) == 1;
+        if last && self.before.load(Ordering::Relaxed) {
+            self.die();
+        }
+        if !self.is_alive() {
+            return Err(Error::Io(io::Error::other(DEAD)));
+        }
+        let done = write();
+        if last {
+            self.die();
+        }
+        done
+    }
+}
+
+/// The engine as one process sees it.
+pub struct Disk {
+    pub(super) engine: Arc<MemoryEngine>,
+    pub(super) process: Arc<Process>,
+    pub(super) trace: Trace,
+}
+
+impl Engine for Disk {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.engine.get(key)
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.engine.multi_get(keys)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        self.engine.scan(from, to, visit)
+    }
+
+    fn write(&self, batch: Batch) -> Result<()> {
+        self.process.write(|| {
+            self.trace.note("write", &[batch.len() as u64, hash_of(batch.encoded())]);
+            if self.trace.prints() {
+                batch.ops().for_each(|op| self.trace.show(format_args!("  {}", key_of(&op))));
+            }
+            self.engine.write(batch)
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.process.write(|| {
+            self.trace.note("sync", &[self.engine.unsynced() as u64]);
+            self.engine.sync()
+        })
+    }
+
+    fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<()> {
+        self.process.write(|| self.engine.ingest(run))
+    }
+
+    fn snapshot(&self) -> Box<dyn Snapshot> {
+        self.engine.snapshot()
+    }
+
+    fn checkpoint(&self, to: &Path) -> Result<()> {
+        self.engine.checkpoint(to)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+}
+
+/// A change without its value.
+fn key_of(op: &Op<'_>) -> String {
+    match op {
+        Op::Put { key, .. } => format!("put {}", key.escape_ascii()),
+        Op::Delete { key } => format!("delete {}", key.escape_ascii()),
+        Op::DeleteRange { from, .. } => format!("delete from {}", from.escape_ascii()),
+    }
+}

@@ -1,0 +1,202 @@
+//! A directory as if it were a file system of its own, without times.
+//!
+//! So a client's directory in a world, where other clients move the clock, can be compared step by step
+//! with one in the model.
+
+use base::{Access, Attr, Cred, EntryName, Ino, SetAttr, Time};
+use bytes::Bytes;
+use client::{FileSystem, Handle, Made, New, Result};
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+
+/// The directory, seen through a client.
+pub struct Jail<F> {
+    inner: F,
+    root: DirRef,
+    attr: Attr,
+}
+
+impl<F: FileSystem> Jail<F> {
+    /// Makes the directory `name` in the root, and stays in it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub async fn make(inner: F, name: &EntryName) -> anyhow::Result<Jail<F>> {
+        let top = inner.root().0;
+        let entry = inner.mkdir(&Cred::ROOT, &top, name, 0o755).await?;
+        let Some(root) = entry.dir else { anyhow::bail!("mkdir made no directory") };
+        Ok(Jail { inner, root, attr: attr(entry.attr) })
+    }
+}
+
+fn attr(attr: Attr) -> Attr {
+    let never = Time::default();
+    Attr { atime: never, mtime: never, ctime: never, btime: never, ..attr }
+}
+
+fn entry(entry: Entry) -> Entry {
+    Entry { attr: attr(entry.attr), ..entry }
+}
+
+fn made(made: Made) -> Made {
+    Made { entry: entry(made.entry), ..made }
+}
+
+fn page(mut page: ReaddirPage) -> ReaddirPage {
+    page.attr = attr(page.attr);
+    for listed in &mut page.entries {
+        listed.entry = listed.entry.take().map(entry);
+    }
+    page
+}
+
+impl<F: FileSystem> FileSystem for Jail<F> {
+    fn root(&self) -> (DirRef, Attr) {
+        (self.root, self.attr)
+    }
+
+    fn opened_attr(&self, handle: Handle) -> Option<Attr> {
+        self.inner.opened_attr(handle).map(attr)
+    }
+
+    async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        self.inner.lookup(cred, dir, name).await.map(entry)
+    }
+
+    async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
+        self.inner.getattr(cred, node).await.map(attr)
+    }
+
+    async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        self.inner.setattr(cred, node, set).await.map(attr)
+    }
+
+    async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
+        self.inner.readlink(cred, file).await
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Made> {
+        self.inner.create(cred, dir, name, new, exclusive, open).await.map(made)
+    }
+
+    async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
+        self.inner.mkdir(cred, dir, name, mode).await.map(entry)
+    }
+
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry> {
+        self.inner.symlink(cred, dir, name, target).await.map(entry)
+    }
+
+    async fn link(
+        &self,
+        cred: &Cred,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry> {
+        self.inner.link(cred, target, dir, name).await.map(entry)
+    }
+
+    async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        self.inner.unlink(cred, dir, name).await.map(attr)
+    }
+
+    async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        self.inner.rmdir(cred, dir, name).await
+    }
+
+    async fn rename(
+        &self,
+        cred: &Cred,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+    ) -> Result<Ino> {
+        self.inner.rename(cred, from, to, mode).await
+    }
+
+    async fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage> {
+        self.inner.readdir(cred, dir, after, entries_max, plus).await.map(page)
+    }
+
+    async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
+        self.inner.open(cred, file, access).await
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
+        self.inner.read(handle, offset, len).await
+    }
+
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        self.inner.write(handle, offset, data, clear_set_id).await
+    }
+
+    async fn flush(&self, handle: Handle) -> Result<()> {
+        self.inner.flush(handle).await
+    }
+
+    async fn fsync(&self, handle: Handle) -> Result<()> {
+        self.inner.fsync(handle).await
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        self.inner.release(handle).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.inner.sync().await
+    }
+
+    async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        self.inner.xattrs(cred, node).await
+    }
+
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.inner.setxattr(cred, node, name, value, mode).await
+    }
+
+    async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        self.inner.removexattr(cred, node, name).await
+    }
+
+    async fn statfs(&self) -> Result<Statfs> {
+        self.inner.statfs().await
+    }
+
+    async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
+        self.inner.info(node).await
+    }
+}

@@ -1,0 +1,99 @@
+//! What a seed decides before anything happens.
+
+use std::time::Duration;
+
+use base::Locality;
+use meta::Durability;
+
+use super::random::SimRandom;
+
+/// One world.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// When operations are answered.
+    pub durability: Durability,
+    /// The power is cut now and then.
+    pub power_cuts: bool,
+    /// See [`meta::ServerOptions`].
+    pub commit_interval: Duration,
+    /// See [`meta::ServerOptions`].
+    pub lease: Duration,
+    /// Shards.
+    pub shards: u16,
+    /// Contents up to so many bytes are in the entry.
+    pub inline_bytes_max: u32,
+    /// Which home directories get.
+    pub locality: Locality,
+    /// See [`super::clock::SimClock`].
+    pub fine_clock: bool,
+    /// How connections behave.
+    pub weather: Weather,
+    /// Clients keep directories that they walked through.
+    pub access_cache: bool,
+    /// Clients keep contents that they read.
+    pub read_cache: bool,
+    /// Contents that a client may hold back, bytes.
+    pub dirty_bytes_max: u64,
+    /// The mean time between two faults.
+    pub calm: Duration,
+}
+
+/// How connections behave.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    /// Most delays are below so many milliseconds.
+    pub delay_ms_max: u64,
+    /// One in so many is much longer.
+    pub stall_one_in: u64,
+    /// Bytes arrive in pieces.
+    pub pieces: bool,
+}
+
+impl Weather {
+    /// The delay of one piece.
+    #[must_use]
+    pub fn delay(&self, random: &SimRandom) -> Duration {
+        if random.one_in(self.stall_one_in) {
+            random.ms(5..80)
+        } else {
+            random.ms(0..self.delay_ms_max)
+        }
+    }
+}
+
+impl Plan {
+    /// What `seed` decides.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let random = SimRandom::new(seed).stream("plan");
+        let strict = random.one_in(2);
+        Plan {
+            seed,
+            durability: if strict { Durability::Strict } else { Durability::Relaxed },
+            power_cuts: random.one_in(2),
+            commit_interval: random.ms(1..200),
+            lease: random.ms(3000..12_000),
+            shards: random.pick(&[1, 2, 5, 16]),
+            inline_bytes_max: random.pick(&[0, 100, 4096]),
+            locality: random.pick(&[Locality::Directory, Locality::Subtree]),
+            fine_clock: !random.one_in(3),
+            weather: Weather {
+                delay_ms_max: random.within(1..8),
+                stall_one_in: random.within(10..200),
+                pieces: random.one_in(2),
+            },
+            access_cache: !random.one_in(4),
+            read_cache: !random.one_in(3),
+            dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
+            calm: random.ms(60..400),
+        }
+    }
+
+    /// A power cut may lose what was answered.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.power_cuts && self.durability == Durability::Relaxed
+    }
+}

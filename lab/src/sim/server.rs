@@ -1,0 +1,274 @@
+//! The machine of the server: processes on it that are started, stopped, killed, and what outlives them.
+//!
+//! A process is a set of local tasks. It can be swept away between any two steps of any of them, and what
+//! it had in memory with it; the engine and the blocks stay, or, when the power is cut, what of the engine
+//! was on stable storage and a part of the rest.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Poll, Waker},
+};
+
+use base::Clock;
+use meta::{Bug, FormatOptions, Offload, Server, ServerOptions};
+use store::{Blocks, Engine as _, MemoryEngine};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::{
+    disk::{Disk, Process},
+    network::Network,
+    plan::Plan,
+    random::SimRandom,
+    trace::Trace,
+};
+
+/// Signs the tokens of every world.
+pub(super) const SIGNING_KEY: &[u8] = b"a key that every world has alike";
+
+/// The machine. Clones share it.
+#[derive(Clone)]
+pub struct Host {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<MemoryEngine>,
+    blocks: Blocks,
+    plan: Plan,
+    bug: Option<Bug>,
+    network: Network,
+    clock: Arc<dyn Clock>,
+    random: SimRandom,
+    trace: Trace,
+    running: RefCell<Option<Running>>,
+    counters: RefCell<Vec<(String, u64)>>,
+}
+
+struct Running {
+    process: Arc<Process>,
+    server: Server,
+    body: Rc<Body>,
+}
+
+/// The tasks of a process.
+#[derive(Default)]
+struct Body {
+    tasks: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    stopped: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Host {
+    /// A machine with an empty file system on it.
+    ///
+    /// # Errors
+    /// When it cannot be formatted.
+    pub fn new(
+        plan: &Plan,
+        bug: Option<Bug>,
+        network: &Network,
+        clock: &Arc<dyn Clock>,
+        random: &SimRandom,
+        trace: &Trace,
+    ) -> anyhow::Result<Host> {
+        let engine = Arc::new(MemoryEngine::new());
+        let options = FormatOptions {
+            name: "world".to_owned(),
+            shards: plan.shards,
+            locality: plan.locality,
+            inline_bytes_max: plan.inline_bytes_max,
+            blocks: "memory:".to_owned(),
+            signing_key: SIGNING_KEY.to_vec(),
+        };
+        let random = random.stream("server");
+        meta::format(engine.as_ref(), &options, clock.as_ref(), &random)?;
+        Ok(Host {
+            inner: Rc::new(Inner {
+                engine,
+                blocks: Blocks::memory(),
+                plan: plan.clone(),
+                bug,
+                network: network.clone(),
+                clock: Arc::clone(clock),
+                random,
+                trace: trace.clone(),
+                running: RefCell::default(),
+                counters: RefCell::default(),
+            }),
+        })
+    }
+
+    /// Starts a server, if none runs.
+    ///
+    /// # Errors
+    /// When it cannot open the file system.
+    pub fn start(&self) -> anyhow::Result<()> {
+        let inner = &self.inner;
+        if inner.running.borrow().is_some() {
+            return Ok(());
+        }
+        let process = Process::new();
+        let disk = Disk {
+            engine: Arc::clone(&inner.engine),
+            process: Arc::clone(&process),
+            trace: inner.trace.clone(),
+        };
+        let server = Server::open_wrong(
+            Arc::new(disk),
+            inner.blocks.clone(),
+            self.options(),
+            Arc::clone(&inner.clock),
+            Arc::new(inner.random.clone()),
+            inner.bug,
+        )?;
+        inner.trace.note("start", &[]);
+        let body = Rc::new(Body::default());
+        body.tasks.replace(Some(Box::pin(serve(
+            server.clone(),
+            inner.network.clone(),
+            process.clone(),
+        ))));
+        spawn_local(run(Rc::clone(&body)));
+        inner.running.replace(Some(Running { process, server, body }));
+        Ok(())
+    }
+
+    fn options(&self) -> ServerOptions {
+        let plan = &self.inner.plan;
+        ServerOptions {
+            address: "server:1".to_owned(),
+            cores: 1,
+            durability: plan.durability,
+            commit_interval: plan.commit_interval,
+            lease: plan.lease,
+            offload: Offload::Inline,
+            blocks_url: String::new(),
+            blocks_options: Vec::new(),
+            space: Arc::new(|| (1 << 40, 1 << 39)),
+        }
+    }
+
+    /// The server is killed: SIGKILL. What it had sent and had not arrived may be lost with it.
+    pub fn kill(&self) {
+        let Some(running) = self.inner.running.take() else { return };
+        running.process.die();
+        let reset = self.inner.random.one_in(2);
+        self.inner.trace.note("kill", &[u64::from(reset)]);
+        self.inner.network.server_died(reset);
+        let mut sum = self.inner.counters.borrow_mut();
+        for (name, count) in running.server.counters() {
+            match sum.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, total)) => *total += count,
+                None => sum.push((name, count)),
+            }
+        }
+        drop(sum);
+        drop(running.body.tasks.take());
+        running.body.wake();
+    }
+
+    /// The power is cut: as [`Host::kill`], and a part of what was not synced is lost.
+    pub fn power_cut(&self) {
+        self.kill();
+        let unsynced = self.inner.engine.unsynced();
+        let keep = self.inner.random.index(unsynced + 1);
+        self.inner.trace.note("power cut", &[unsynced as u64, keep as u64]);
+        self.inner.engine.power_cut(keep);
+    }
+
+    /// The server will die with one of its next writes.
+    pub fn doom(&self, writes: i64, before: bool) {
+        if let Some(running) = &*self.inner.running.borrow() {
+            running.process.die_at(writes, before);
+        }
+    }
+
+    /// Takes back what [`Host::doom`] said, if it has not struck.
+    pub fn pardon(&self) {
+        self.doom(i64::MAX, false);
+    }
+
+    /// Whether the server runs and was not struck by its doom.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.inner.running.borrow().as_ref().is_some_and(|running| running.process.is_alive())
+    }
+
+    /// The server does nothing from now on (SIGSTOP), or goes on (SIGCONT).
+    pub fn stop(&self, stopped: bool) {
+        if let Some(running) = &*self.inner.running.borrow() {
+            self.inner.trace.note("stop", &[u64::from(stopped)]);
+            running.body.stopped.set(stopped);
+            running.body.wake();
+        }
+    }
+
+    /// A counter, over all servers that ran here.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        let of = |list: &[(String, u64)]| -> u64 {
+            list.iter().filter(|(known, _)| known == name).map(|(_, count)| count).sum()
+        };
+        let now = self.inner.running.borrow().as_ref().map(|running| running.server.counters());
+        of(&self.inner.counters.borrow()) + now.map_or(0, |now| of(&now))
+    }
+
+    /// What is stored.
+    #[must_use]
+    pub fn engine(&self) -> &MemoryEngine {
+        &self.inner.engine
+    }
+
+    /// The blocks that are stored.
+    #[must_use]
+    pub fn blocks(&self) -> &Blocks {
+        &self.inner.blocks
+    }
+
+    /// What the server reads is on stable storage: nothing before can be lost.
+    ///
+    /// # Errors
+    /// When the engine cannot.
+    pub fn settle(&self) -> anyhow::Result<()> {
+        Ok(self.inner.engine.sync()?)
+    }
+}
+
+impl Body {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Runs the tasks of a process until they are swept away.
+async fn run(body: Rc<Body>) {
+    poll_fn(|cx| {
+        body.waker.replace(Some(cx.waker().clone()));
+        match body.tasks.borrow_mut().as_mut() {
+            None => Poll::Ready(()),
+            Some(_) if body.stopped.get() => Poll::Pending,
+            Some(tasks) => tasks.as_mut().poll(cx),
+        }
+    })
+    .await;
+}
+
+/// What a server process does.
+async fn serve(server: Server, network: Network, process: Arc<Process>) {
+    let local = LocalSet::new();
+    let core = server.core(0);
+    let mut connections = network.listen(&process);
+    let accept = async {
+        while let Some(end) = connections.recv().await {
+            let core = core.clone();
+            spawn_local(async move { core.serve(end).await });
+        }
+    };
+    local.run_until(async { futures::join!(core.run(), core.background(), accept) }).await;
+}

@@ -1,0 +1,178 @@
+//! Power cuts: a client alone in its directory remembers every state it went through, and what of it was
+//! durable; whenever the power was cut, it compares.
+
+use anyhow::Context as _;
+use base::{FileKind, FsError};
+use client::{Client, Error, New, OpenOptions};
+use meta::Durability;
+use wire::RenameMode;
+
+use crate::{
+    check::durable::{Act, History, State, Thing},
+    sim::{random::SimRandom, world::World},
+};
+
+const OPERATIONS: u64 = 200;
+const NAMES: u64 = 6;
+
+struct Lost {
+    world: World,
+    client: Client,
+    random: SimRandom,
+    dir: String,
+    history: History,
+    /// Power cuts that were seen.
+    cuts: u64,
+}
+
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let machine = world.connect("lost").await?;
+    let dir = format!("/lost-{number}");
+    machine.client.mkdir(&dir, 0o755).await?;
+    let mut lost = Lost {
+        world: world.clone(),
+        client: machine.client.clone(),
+        random: world.random(&dir),
+        dir,
+        history: History::new(State::new()),
+        cuts: 0,
+    };
+    Ok(async move {
+        for _ in 0..OPERATIONS {
+            lost.step().await?;
+            lost.world.count(|counts| counts.operations += 1);
+            if lost.random.one_in(10) {
+                lost.world.wait(lost.random.ms(0..100)).await;
+            }
+        }
+        lost.compare(None).await?;
+        machine.close().await
+    })
+}
+
+impl Lost {
+    fn power_cuts(&self) -> u64 {
+        self.world.counts().power_cuts
+    }
+
+    async fn step(&mut self) -> anyhow::Result<()> {
+        if self.power_cuts() != self.cuts {
+            self.compare(None).await?;
+        }
+        if self.random.one_in(9) {
+            self.client.sync().await?;
+            // What was answered before is durable, unless it was lost before.
+            if self.power_cuts() == self.cuts {
+                self.history.durable();
+            }
+            return Ok(());
+        }
+        let act = self.draw();
+        let mut then = self.history.now().clone();
+        let should = act.apply(&mut then);
+        let synced = self.random.one_in(4);
+        let answer = self.act(&act, synced).await;
+        self.world.trace().say(format_args!("{} {act:?} {answer:?}", self.dir));
+        if self.power_cuts() != self.cuts {
+            return self.compare(Some(&act)).await;
+        }
+        match (&answer, should) {
+            (Ok(()), Ok(())) => {
+                self.history.answered(then);
+                let synced = synced && matches!(act, Act::Fill(..));
+                if synced || self.world.plan().durability == Durability::Strict {
+                    self.history.durable();
+                }
+                Ok(())
+            }
+            (Err(Error::Fs(error)), Err(should)) if *error == should => Ok(()),
+            (_, should) => anyhow::bail!("{}: {act:?} gave {answer:?}, not {should:?}", self.dir),
+        }
+    }
+
+    fn draw(&self) -> Act {
+        let name = || self.random.below(NAMES).to_string();
+        match self.random.below(8) {
+            0 | 1 => Act::Create(name()),
+            2 => Act::Mkdir(name()),
+            3 | 4 => {
+                let len = if self.random.one_in(4) { 9000 } else { 40 };
+                let byte = u8::try_from(self.random.below(256)).expect("a byte");
+                Act::Fill(name(), vec![byte; self.random.index(len) + 1])
+            }
+            5 => Act::Rename(name(), name()),
+            6 => Act::Unlink(name()),
+            _ => Act::Rmdir(name()),
+        }
+    }
+
+    async fn act(&self, act: &Act, synced: bool) -> Result<(), Error> {
+        let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.dir));
+        match act {
+            Act::Create(name) => {
+                let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+                client.mknod(path(name), new).await.map(drop)
+            }
+            Act::Mkdir(name) => client.mkdir(path(name), 0o755).await.map(drop),
+            Act::Fill(name, bytes) => {
+                let file = client.open_with(path(name), OpenOptions::writing()).await?;
+                file.write_at(0, bytes).await?;
+                if synced {
+                    file.sync_all().await?;
+                }
+                file.close().await
+            }
+            Act::Rename(from, to) => {
+                client.rename_with(path(from), path(to), RenameMode::NoReplace).await
+            }
+            Act::Unlink(name) => client.unlink(path(name)).await,
+            Act::Rmdir(name) => client.rmdir(path(name)).await,
+        }
+    }
+
+    /// The power was cut, while `act` was under way: looks at what is there, and goes on from it.
+    async fn compare(&mut self, act: Option<&Act>) -> anyhow::Result<()> {
+        loop {
+            let cuts = self.power_cuts();
+            let found = match self.look().await {
+                Ok(found) => found,
+                // Lost while we looked at it.
+                Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
+                Err(error) => return Err(error).with_context(|| format!("look at {}", self.dir)),
+            };
+            self.client.sync().await?;
+            if self.power_cuts() != cuts {
+                continue;
+            }
+            self.world.trace().say(format_args!("{} after a cut {:?}", self.dir, found.keys()));
+            self.history.check(&found, act).with_context(|| self.dir.clone())?;
+            self.history = History::new(found);
+            self.cuts = cuts;
+            return Ok(());
+        }
+    }
+
+    async fn look(&self) -> Result<State, Error> {
+        let mut state = State::new();
+        for entry in self.client.read_dir(&self.dir).await?.all().await? {
+            let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+            let thing = match entry.kind {
+                FileKind::Directory => Thing::Directory,
+                FileKind::File => {
+                    let bytes = self.client.read(format!("{}/{name}", self.dir)).await?;
+                    Thing::File(bytes.to_vec())
+                }
+                FileKind::Symlink
+                | FileKind::Fifo
+                | FileKind::Socket
+                | FileKind::CharDevice
+                | FileKind::BlockDevice => return Err(Error::Fs(FsError::Io)),
+            };
+            state.insert(name, thing);
+        }
+        Ok(state)
+    }
+}

@@ -1,0 +1,71 @@
+//! The model: a client alone in its directory does random operations by handle, and each is answered as the
+//! model answers it, whatever went wrong in between.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use base::{EntryName, FsError, HashKey};
+use client::model::Model;
+use proptest::{
+    strategy::{Strategy as _, ValueTree as _},
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+
+use crate::{
+    clock::HandClock,
+    ops::{Answer, Difference, Rules, Step, Tallies, compare, steps},
+    sim::{jail::Jail, random::SimRandom, world::World},
+};
+
+const STEPS: usize = 120;
+/// A little longer than a client waits before it releases.
+const RELEASED: Duration = Duration::from_millis(12);
+
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let machine = world.connect("model").await?;
+    let label = format!("model-{number}");
+    let name = EntryName::new(label.as_bytes())?;
+    let random = world.random(&label);
+    let real = [Jail::make(machine.client.clone(), &name).await?];
+    let clock = HandClock::at(1_000_000);
+    let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, false);
+    let model = [Jail::make(model, &name).await?];
+    let steps = draw(&random)?;
+    let (world, client) = (world.clone(), machine.client.clone());
+    Ok(async move {
+        let rules = Rules { page_entries: (2, 100) };
+        let settle = async || {
+            world.count(|counts| counts.operations += 1);
+            // The client releases what was closed a moment later; until then the server knows it as open.
+            world.wait(RELEASED).await;
+            let answered = client.statfs().await;
+            answered.expect("the session outlives what goes wrong here");
+        };
+        let mut tallies = Tallies::new();
+        let compared = compare(&clock, rules, (&real, &model), &steps, &mut tallies, settle).await;
+        match compared {
+            Ok(()) => {}
+            // After a restart a removed file may live on until every session has said what it has open.
+            Err(difference) if lives_on(&difference) && world.counts().kills > 0 => {
+                world.trace().say(format_args!("{label}: a removed file lives on"));
+            }
+            Err(difference) => return Err(difference).context(label),
+        }
+        drop((real, client));
+        machine.close().await
+    })
+}
+
+fn lives_on(difference: &Difference) -> bool {
+    *difference.right == Answer::Failed(FsError::Stale)
+}
+
+fn draw(random: &SimRandom) -> anyhow::Result<Vec<Step>> {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &random.bytes(32));
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let drawn = steps(1, STEPS).new_tree(&mut runner).map_err(|reason| anyhow!("{reason}"))?;
+    Ok(drawn.current())
+}

@@ -1,0 +1,231 @@
+//! What workloads are given: clients, and what happens to the server.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use base::{Clock, Cred};
+use client::{Client, Config, Error};
+use meta::Bug;
+use wire::Token;
+
+use super::{
+    clock::SimClock,
+    network::Network,
+    plan::Plan,
+    random::SimRandom,
+    server::{Host, SIGNING_KEY},
+    trace::Trace,
+};
+
+/// A world. Clones share it.
+#[derive(Clone)]
+pub struct World {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    plan: Plan,
+    trace: Trace,
+    random: SimRandom,
+    network: Network,
+    clock: Arc<dyn Clock>,
+    host: Host,
+    clients: Cell<u64>,
+    counts: RefCell<Counts>,
+}
+
+/// What happened, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that workloads asked for.
+    pub operations: u64,
+    /// Servers killed.
+    pub kills: u64,
+    /// Of these by a power cut.
+    pub power_cuts: u64,
+    /// Connections cut.
+    pub cuts: u64,
+    /// Times that the server stood still.
+    pub stops: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Requests that were sent again.
+    pub retries: u64,
+    /// Connections that replaced a lost one.
+    pub reconnects: u64,
+    /// Requests that were asked again and got their stored answer.
+    pub duplicates_suppressed: u64,
+    /// Sessions that ended by their lease.
+    pub sessions_expired: u64,
+    /// Inodes that were removed in the background.
+    pub inodes_reclaimed: u64,
+}
+
+/// A client and the machine it is on.
+pub struct Machine {
+    /// The client.
+    pub client: Client,
+    number: u64,
+    world: World,
+}
+
+impl World {
+    /// A new world, with a server that runs; must be made within its runtime.
+    ///
+    /// # Errors
+    /// When the server cannot start.
+    pub fn new(plan: Plan, bug: Option<Bug>, trace: &Trace) -> anyhow::Result<World> {
+        trace.start();
+        let random = SimRandom::new(plan.seed);
+        let network = Network::new(plan.weather, random.stream("network"), trace.clone());
+        let clock: Arc<dyn Clock> = Arc::new(SimClock::start(plan.fine_clock));
+        let host = Host::new(&plan, bug, &network, &clock, &random, trace)?;
+        host.start()?;
+        let inner = Inner {
+            plan,
+            trace: trace.clone(),
+            random,
+            network,
+            clock,
+            host,
+            clients: Cell::new(0),
+            counts: RefCell::default(),
+        };
+        Ok(World { inner: Rc::new(inner) })
+    }
+
+    /// Opens a client on a machine of its own. Its session is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn connect(&self, name: &str) -> anyhow::Result<Machine> {
+        let inner = &self.inner;
+        loop {
+            let number = inner.clients.get() + 1;
+            inner.clients.set(number);
+            let plan = &inner.plan;
+            let client = Client::connect(Config {
+                addresses: vec!["server:1".to_owned()],
+                token: Token::administrator().sign(SIGNING_KEY),
+                client_name: name.to_owned(),
+                cred: Cred::ROOT,
+                kernel_checks: false,
+                access_cache_bytes: if plan.access_cache { 64 << 10 } else { 0 },
+                read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
+                dirty_bytes_max: plan.dirty_bytes_max,
+                dial: inner.network.port(number),
+                clock: Arc::clone(&inner.clock),
+                random: Arc::new(inner.random.stream(&format!("client {number}"))),
+            })
+            .await?;
+            match client.sync().await {
+                Ok(()) => return Ok(Machine { client, number, world: self.clone() }),
+                // The power was cut before the session was stable.
+                Err(Error::SessionLost) => client.close().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// What the seed decided.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.inner.plan
+    }
+
+    /// The record of what happens.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.inner.trace
+    }
+
+    /// The machine of the server.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.inner.host
+    }
+
+    /// The network.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.inner.network
+    }
+
+    /// A random stream by its label.
+    #[must_use]
+    pub fn random(&self, label: &str) -> SimRandom {
+        self.inner.random.stream(label)
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let host = self.host();
+        Counts {
+            duplicates_suppressed: host.counter("duplicates_suppressed"),
+            sessions_expired: host.counter("sessions_expired"),
+            inodes_reclaimed: host.counter("inodes_reclaimed"),
+            ..*self.inner.counts.borrow()
+        }
+    }
+
+    /// Counts something.
+    pub fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut self.inner.counts.borrow_mut());
+    }
+
+    /// Waits, in the time of the world.
+    pub async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+impl Machine {
+    /// Ends the client well.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored.
+    pub async fn close(self) -> anyhow::Result<()> {
+        self.client.close().await?;
+        self.leave();
+        Ok(())
+    }
+
+    /// The machine is gone, or only the process on it (`closed`): nobody says goodbye.
+    pub fn die(self, closed: bool) {
+        let world = &self.world;
+        world.trace().note("death", &[self.number, u64::from(closed)]);
+        world.count(|counts| counts.deaths += 1);
+        world.network().client_died(self.number, closed);
+        self.leave();
+    }
+
+    fn leave(&self) {
+        let stats = self.client.stats();
+        self.world.count(|counts| {
+            counts.retries += stats.retries;
+            counts.reconnects += stats.reconnects;
+        });
+    }
+}
+
+impl Counts {
+    /// Adds what happened in another world.
+    pub fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.kills += other.kills;
+        self.power_cuts += other.power_cuts;
+        self.cuts += other.cuts;
+        self.stops += other.stops;
+        self.deaths += other.deaths;
+        self.retries += other.retries;
+        self.reconnects += other.reconnects;
+        self.duplicates_suppressed += other.duplicates_suppressed;
+        self.sessions_expired += other.sessions_expired;
+        self.inodes_reclaimed += other.inodes_reclaimed;
+    }
+}
