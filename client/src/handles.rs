@@ -259,6 +259,10 @@ impl FileSystem for Client {
         let request = Request::Readdir(Readdir { dir: *dir, after, entries_max, plus });
         let done = self.core.ask(cred, dir.home, request).await?;
         let Reply::Page(mut page) = done.reply else { return Err(unexpected()) };
+        // Nothing is above the root, though it may be a part of a larger tree.
+        if dir.same(&self.root().0) {
+            page.parent_ino = dir.ino;
+        }
         for entry in page.entries.iter_mut().filter_map(|entry| entry.entry.as_mut()) {
             if entry.attr.kind == FileKind::File {
                 entry.attr = self.core.files.seen(entry.attr, stamp);

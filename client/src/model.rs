@@ -40,6 +40,7 @@ const CAPACITY: u64 = 1 << 40;
 pub struct Model {
     state: Arc<Mutex<State>>,
     trusted: bool,
+    limited: bool,
     number: u64,
 }
 
@@ -69,6 +70,7 @@ impl Model {
         Model {
             state: Arc::new(Mutex::new(State::new(clock, key, page_bytes))),
             trusted,
+            limited: false,
             number: 0,
         }
     }
@@ -78,7 +80,15 @@ impl Model {
     pub fn client(&self, trusted: bool) -> Model {
         let mut state = self.state.lock().expect("no operation panics halfway");
         state.last_client += 1;
-        Model { state: Arc::clone(&self.state), trusted, number: state.last_client }
+        let number = state.last_client;
+        Model { state: Arc::clone(&self.state), trusted, limited: false, number }
+    }
+
+    /// The same client, with a token that does not let it see everything: it must not learn where something
+    /// was moved to.
+    #[must_use]
+    pub fn limited(self) -> Model {
+        Model { limited: true, ..self }
     }
 
     fn with<T>(
@@ -90,7 +100,7 @@ impl Model {
     }
 
     fn who<'a>(&self, cred: &'a Cred) -> Who<'a> {
-        Who { cred, trusted: self.trusted, client: self.number }
+        Who { cred, trusted: self.trusted, limited: self.limited, client: self.number }
     }
 }
 
@@ -256,8 +266,13 @@ impl State {
     /// What is no directory may have another name by now, or none. Who is checked must be allowed to search
     /// the directory that it was found in, unless they have the file open.
     fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
-        if !who.trusted && self.granted(who, file.ino).is_none() {
-            who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
+        if self.granted(who, file.ino).is_none() {
+            if !who.trusted {
+                who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
+            }
+            if who.limited && self.child(self.dir(&file.dir)?, &file.name) != Some(file.ino) {
+                return Err(FsError::Stale);
+            }
         }
         self.inodes.contains_key(&file.ino).then_some(file.ino).ok_or(FsError::Stale)
     }

@@ -10,6 +10,8 @@ use base::{
 pub(super) struct Who<'a> {
     pub(super) cred: &'a Cred,
     pub(super) trusted: bool,
+    /// It may not learn where something was moved to.
+    pub(super) limited: bool,
     pub(super) client: u64,
 }
 
