@@ -1,6 +1,6 @@
 //! Answers in a form that two file systems can be compared by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Attr, EntryName, FileKind, FsError, Ino, Time};
 use bytes::Bytes;
@@ -67,12 +67,26 @@ pub struct Listed {
 /// Numbers for inodes, in the order in which they were seen. Two sides that give equal numbers have
 /// the same inodes behind the same names, and use no inode number again.
 #[derive(Debug, Default)]
-pub(super) struct Numbering(BTreeMap<Ino, u64>);
+pub(super) struct Numbering {
+    numbers: BTreeMap<Ino, u64>,
+    read: BTreeSet<Ino>,
+}
 
 impl Numbering {
     pub(super) fn ino(&mut self, ino: Ino) -> u64 {
-        let next = self.0.len() as u64;
-        *self.0.entry(ino).or_insert(next)
+        let next = self.numbers.len() as u64;
+        *self.numbers.entry(ino).or_insert(next)
+    }
+
+    /// An open file was read: from now on its access time is not compared. Whether a read changes it is
+    /// decided by the other times, and of those a client need not know what another one has made of them.
+    pub(super) fn was_read(&mut self, ino: Ino) {
+        self.read.insert(ino);
+    }
+
+    /// The access time was set, and is compared again.
+    pub(super) fn atime_was_set(&mut self, ino: Ino) {
+        self.read.remove(&ino);
     }
 
     pub(super) fn attr(&mut self, attr: &Attr) -> Seen {
@@ -85,7 +99,7 @@ impl Numbering {
             gid: attr.gid,
             rdev: attr.rdev,
             size: attr.size,
-            atime: attr.atime,
+            atime: if self.read.contains(&attr.ino) { Time::default() } else { attr.atime },
             mtime: attr.mtime,
             ctime: attr.ctime,
             btime: attr.btime,

@@ -1,6 +1,6 @@
 //! One side of a comparison: applies operations to its clients, and keeps their slots.
 
-use base::{Access, EntryName, SetAttr, SetTime, Time};
+use base::{Access, EntryName, Ino, SetAttr, SetTime, Time};
 use bytes::Bytes;
 use client::{Error, FileSystem, Handle, Made, New};
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry};
@@ -25,7 +25,16 @@ pub(super) struct Side<'a, F> {
 struct Slots {
     dirs: [Option<DirRef>; DIRS],
     nodes: [Option<NodeRef>; NODES],
-    handles: [Option<Handle>; HANDLES],
+    handles: [Option<OpenSlot>; HANDLES],
+}
+
+/// An open file.
+#[derive(Clone)]
+struct OpenSlot {
+    handle: Handle,
+    file: FileRef,
+    /// Another client has changed the contents since it was opened.
+    behind: bool,
 }
 
 type Outcome = Result<Answer, Error>;
@@ -68,7 +77,7 @@ impl<'a, F: FileSystem> Side<'a, F> {
                 let new = New { kind: *kind, mode: *mode, rdev: RDEV };
                 let made = fs.create(cred, &dir, name, new, *exclusive, open.is_some()).await?;
                 self.keep(client, at, *into, &made.entry);
-                self.made(client, *open, &made).await
+                self.made(client, (dir, name), *open, &made).await
             }
             Op::Mkdir { at, mode, into } => {
                 let (dir, name) = self.place(client, at);
@@ -146,22 +155,30 @@ impl<'a, F: FileSystem> Side<'a, F> {
                     return Ok(Answer::Skipped);
                 };
                 let handle = fs.open(cred, &file, access.bits()).await?;
-                self.put_handle(client, *into, Some(handle)).await?;
+                let open = OpenSlot { handle, file, behind: false };
+                self.put_handle(client, *into, Some(open)).await?;
                 Ok(Answer::Done)
             }
             Op::Read { handle, offset, len } => {
-                let Some((_, handle)) = self.open_slot(client, *handle) else {
+                let Some((slot, open)) = self.open_slot(client, *handle) else {
                     return Ok(Answer::Skipped);
                 };
-                Ok(Answer::Data(fs.read(handle, *offset, *len).await?))
+                if open.behind {
+                    self.catch_up(step, slot).await?;
+                }
+                let data = fs.read(open.handle, *offset, *len).await?;
+                self.numbering.was_read(open.file.ino);
+                Ok(Answer::Data(data))
             }
             Op::Write { handle, offset, len, seed, clear_set_id } => {
-                let Some((_, handle)) = self.open_slot(client, *handle) else {
+                let Some((_, OpenSlot { handle, file, .. })) = self.open_slot(client, *handle)
+                else {
                     return Ok(Answer::Skipped);
                 };
                 fs.write(handle, *offset, pattern(*seed, *len), *clear_set_id).await?;
                 // Times and other clients' answers are exact once the server knows.
                 fs.flush(handle).await?;
+                self.changed(client, file.ino);
                 Ok(Answer::Done)
             }
             Op::Close { handle, fsync } => {
@@ -169,7 +186,7 @@ impl<'a, F: FileSystem> Side<'a, F> {
                     return Ok(Answer::Skipped);
                 };
                 if *fsync {
-                    fs.fsync(open).await?;
+                    fs.fsync(open.handle).await?;
                 }
                 self.put_handle(client, slot, None).await?;
                 Ok(Answer::Done)
@@ -225,10 +242,10 @@ impl<'a, F: FileSystem> Side<'a, F> {
     }
 
     /// A slot with a handle, from `slot` on.
-    fn open_slot(&self, client: usize, slot: usize) -> Option<(usize, Handle)> {
+    fn open_slot(&self, client: usize, slot: usize) -> Option<(usize, OpenSlot)> {
         let handles = &self.clients[client].1.handles;
         let mut slots = (slot..slot + HANDLES).map(|slot| slot % HANDLES);
-        slots.find_map(|slot| Some((slot, handles[slot]?)))
+        slots.find_map(|slot| Some((slot, handles[slot].clone()?)))
     }
 
     /// Puts what was found or made into its slots.
@@ -243,9 +260,19 @@ impl<'a, F: FileSystem> Side<'a, F> {
         Answer::Entry(self.numbering.entry(entry))
     }
 
-    async fn made(&mut self, client: usize, open: Option<usize>, made: &Made) -> Outcome {
-        if let Some(slot) = open.filter(|_| made.handle.is_some()) {
-            self.put_handle(client, slot, made.handle).await?;
+    async fn made(
+        &mut self,
+        client: usize,
+        at: (DirRef, &EntryName),
+        open: Option<usize>,
+        made: &Made,
+    ) -> Outcome {
+        if let (Some(slot), Some(handle)) = (open, made.handle) {
+            let NodeRef::File(file) = made.entry.node(&at.0, at.1) else {
+                return Ok(Answer::Broken("a directory was opened".to_owned()));
+            };
+            let open = OpenSlot { handle, file, behind: false };
+            self.put_handle(client, slot, Some(open)).await?;
         }
         let entry = self.numbering.entry(&made.entry);
         Ok(Answer::Made(entry, made.existed, made.handle.is_some()))
@@ -254,6 +281,12 @@ impl<'a, F: FileSystem> Side<'a, F> {
     async fn set(&mut self, step: &Step, node: NodeRef, set: SetAttr) -> Outcome {
         let fs = self.clients[step.client].0;
         let attr = fs.setattr(&step.user.cred(), &node, set).await?;
+        if set.atime.is_some() && !set.access_only {
+            self.numbering.atime_was_set(attr.ino);
+        }
+        if set.size.is_some() {
+            self.changed(step.client, attr.ino);
+        }
         Ok(Answer::Attr(self.numbering.attr(&attr)))
     }
 
@@ -261,7 +294,8 @@ impl<'a, F: FileSystem> Side<'a, F> {
         let (fs, dir) = (self.clients[step.client].0, self.dir(step.client, slot));
         let (cred, mut after) = (step.user.cred(), 0);
         let mut found: Vec<ReaddirEntry> = Vec::new();
-        let last = loop {
+        let mut first = None;
+        let parent_ino = loop {
             let page = fs.readdir(&cred, &dir, after, self.page_entries, plus).await?;
             let positions = page.entries.iter().map(|entry| entry.pos);
             let ordered = positions.clone().is_sorted() && positions.clone().all(|pos| pos > after);
@@ -270,8 +304,10 @@ impl<'a, F: FileSystem> Side<'a, F> {
             }
             after = positions.last().unwrap_or(after);
             found.extend(page.entries.iter().cloned());
+            // The first page is asked for before its being read changes the access time.
+            first.get_or_insert(page.attr);
             if page.end {
-                break page;
+                break page.parent_ino;
             }
         };
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -283,8 +319,24 @@ impl<'a, F: FileSystem> Side<'a, F> {
             entry: entry.entry.map(|entry| numbering.entry(&entry)),
         });
         let listed = listed.collect();
-        let (attr, parent) = (numbering.attr(&last.attr), numbering.ino(last.parent_ino));
-        Ok(Answer::Listing(attr, parent, listed))
+        let attr = numbering.attr(&first.expect("there is a first page"));
+        Ok(Answer::Listing(attr, numbering.ino(parent_ino), listed))
+    }
+
+    /// A client has changed the contents of a file.
+    fn changed(&mut self, client: usize, ino: Ino) {
+        let others = self.clients.iter_mut().enumerate().filter(|(other, _)| *other != client);
+        let open = others.flat_map(|(_, (_, slots))| slots.handles.iter_mut().flatten());
+        open.filter(|open| open.file.ino == ino).for_each(|open| open.behind = true);
+    }
+
+    /// Opens a file once more, because only an open need show what others have written before it.
+    async fn catch_up(&mut self, step: &Step, slot: usize) -> Result<(), Error> {
+        let (fs, slots) = &mut self.clients[step.client];
+        let Some(open) = &mut slots.handles[slot] else { return Ok(()) };
+        let again = fs.open(&step.user.cred(), &open.file, None).await?;
+        open.behind = false;
+        fs.release(again).await
     }
 
     /// Closes what was open in a slot, as programs do: flush, then release.
@@ -292,12 +344,12 @@ impl<'a, F: FileSystem> Side<'a, F> {
         &mut self,
         client: usize,
         slot: usize,
-        handle: Option<Handle>,
+        open: Option<OpenSlot>,
     ) -> Result<(), Error> {
         let (fs, slots) = &mut self.clients[client];
-        if let Some(old) = std::mem::replace(&mut slots.handles[slot], handle) {
-            fs.flush(old).await?;
-            fs.release(old).await?;
+        if let Some(OpenSlot { handle, .. }) = std::mem::replace(&mut slots.handles[slot], open) {
+            fs.flush(handle).await?;
+            fs.release(handle).await?;
         }
         Ok(())
     }

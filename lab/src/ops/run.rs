@@ -54,7 +54,8 @@ pub type Tallies = BTreeMap<String, Tally>;
 
 /// Applies `steps` to both sides, each with a client for every number that occurs in them, and compares what
 /// they answer. Both must be empty file systems, and take their time from `clock`. What became of the steps
-/// is added to `tallies`.
+/// is added to `tallies`. `settle` is awaited before the clock moves: in it a client does what it does
+/// shortly after it has answered.
 ///
 /// # Errors
 /// The first difference, or the first answer that no file system should give.
@@ -64,6 +65,7 @@ pub async fn compare<L: FileSystem, R: FileSystem>(
     (left, right): (&[L], &[R]),
     steps: &[Step],
     tallies: &mut Tallies,
+    settle: impl AsyncFn(),
 ) -> Result<(), Difference> {
     let mut left = Side::new(left, rules.page_entries.0);
     let mut right = Side::new(right, rules.page_entries.1);
@@ -72,6 +74,7 @@ pub async fn compare<L: FileSystem, R: FileSystem>(
     let opened = left.open_up().await.unwrap_or_else(broken);
     same(None, "chmod of the root", opened, right.open_up().await.unwrap_or_else(broken))?;
     for (index, step) in steps.iter().enumerate() {
+        settle().await;
         clock.tick();
         let (left, right) = (left.apply(step).await, right.apply(step).await);
         count(tallies, step, &left);

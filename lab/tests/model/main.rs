@@ -1,6 +1,12 @@
 //! Random operations on two file systems give equal answers; and where they should not, that is noticed.
+//!
+//! `real` compares the native client and a server with the model. Here the model is compared with itself, and
+//! with file systems that have a bug.
 #![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
 
+mod real;
+mod tree;
+mod world;
 mod wrong;
 
 use std::{cell::RefCell, sync::Arc};
@@ -19,22 +25,24 @@ const KEY: HashKey = HashKey { k0: 11, k1: 12 };
 const START: i64 = 1_000_000;
 const STEPS_MAX: usize = 150;
 
-/// Two clients of a model.
-fn model(clock: &HandClock, trusted: bool, page_bytes: u32) -> [Model; 2] {
-    let model = Model::with_pages(Arc::new(clock.clone()), KEY, trusted, page_bytes);
-    [model.client(trusted), model]
+/// Two clients of a model, and whether each is trusted.
+fn model(clock: &HandClock, trusted: [bool; 2], page_bytes: u32) -> [Model; 2] {
+    let model = Model::with_pages(Arc::new(clock.clone()), KEY, trusted[0], page_bytes);
+    let other = model.client(trusted[1]);
+    [model, other]
 }
 
 #[test]
 fn the_model_answers_alike_with_pages_of_two_sizes() {
     let rules = Rules { page_entries: (2, 100) };
     let tallies = RefCell::new(Tallies::new());
-    for trusted in [false, true] {
+    for trusted in [[false, false], [true, true]] {
         let found = search(300, 2, STEPS_MAX, |steps| {
             let clock = HandClock::at(START);
-            let (left, right) = (model(&clock, trusted, 7), model(&clock, trusted, 4096));
-            let tallies = &mut *tallies.borrow_mut();
-            let compared = block_on(compare(&clock, rules, (&left, &right), steps, tallies));
+            let [left, right] = [7, 4096].map(|page_bytes| model(&clock, trusted, page_bytes));
+            let (tallies, settle) = (&mut *tallies.borrow_mut(), async || ());
+            let compared = compare(&clock, rules, (&left, &right), steps, tallies, settle);
+            let compared = block_on(compared);
             left[0].check();
             compared
         });
@@ -48,10 +56,11 @@ fn the_model_answers_alike_with_pages_of_two_sizes() {
 
 fn compare_with(bug: Bug, steps: &[Step]) -> Result<(), Difference> {
     let clock = HandClock::at(START);
-    let ([right, _], [inner, _]) = (model(&clock, false, 4096), model(&clock, false, 4096));
+    let [[right, _], [inner, _]] = [4096, 4096].map(|bytes| model(&clock, [false; 2], bytes));
     let sides = (&[right][..], &[Wrong { inner, bug }][..]);
     let rules = Rules { page_entries: (1, 1) };
-    block_on(compare(&clock, rules, sides, steps, &mut Tallies::new()))
+    let settle = async || ();
+    block_on(compare(&clock, rules, sides, steps, &mut Tallies::new(), settle))
 }
 
 #[test]
