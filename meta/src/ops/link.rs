@@ -2,7 +2,8 @@
 //!
 //! The inode leaves its entry for its slot on the shard of birth, and both names point there.
 //!
-//! Cost: three locked reads and one batch of up to five puts.
+//! Cost: three locked reads, one more for a file with several names, and one batch of up to five puts and the
+//! stored answer.
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK.
 
 use base::{Access, FsError, limits::LINKS_MAX};
@@ -27,10 +28,11 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     // The old name becomes a pointer: its directory must stay as it is meanwhile.
     txn.lock(crate::lock::dir_lock(file.dir.id))?;
     let mut target = txn.file_locked(file)?;
-    if let Place::Entry(at) = &target.place {
-        // It may have been found elsewhere than under the name we were given.
-        let elsewhere = at.dir;
-        txn.lock(crate::lock::dir_lock(elsewhere))?;
+    if let Place::Entry(at) = &target.place
+        && at.dir != file.dir.id
+    {
+        // It was found elsewhere than under the name we were given.
+        txn.lock(crate::lock::dir_lock(at.dir))?;
         target = txn.file_locked(file)?;
     }
     let mut dir = txn.dir_locked(&req.dir)?;

@@ -1,6 +1,6 @@
 //! `rmdir`: remove an empty directory, its access record and its content record.
 //!
-//! Cost: three locked reads and one batch.
+//! Cost: four locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
 
 use base::{Access, FsError, Ino};

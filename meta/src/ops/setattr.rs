@@ -3,7 +3,8 @@
 //! A directory's permissions stand in its content record and, for those who walk, in its access record: both
 //! change in one batch, and clients that cached the directory are told (an invalidation event).
 //!
-//! Cost: one locked read and one batch; three reads for a directory; one read for each chunk that is cut.
+//! Cost: one locked read and one batch; one read more for a directory whose permissions change; a scan of the
+//! chunks that are cut off, and a read of the one that is cut.
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{

@@ -1,7 +1,8 @@
 //! `getattr`: the attributes of a node by handle.
 //!
-//! Cost: one read of a directory or of a file under its name; one more for a file with several names or that
-//! was renamed.
+//! Cost: one read of a directory or of a file under its name; one more for a file with several names; two for
+//! one that was renamed. Here and wherever a file is named: one more for its directory where the server checks
+//! walks.
 //! POSIX: fstat(2). ESTALE when it is gone.
 
 use base::Attr;

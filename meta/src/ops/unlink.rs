@@ -2,7 +2,8 @@
 //!
 //! A file that is open somewhere lives on, without a name, until it is closed everywhere.
 //!
-//! Cost: two locked reads and one batch; one read more for a file with several names.
+//! Cost: three locked reads (the entry once more when its inode is locked) and one batch; one read more for a
+//! file with several names.
 //! POSIX: unlink(2). EISDIR for a directory, as Linux has it.
 
 use base::{Access, Attr, FsError};

@@ -199,8 +199,8 @@ impl Txn<'_> {
     pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         let mut at = dir.clone();
         let mut steps = Steps::from(dir.id);
-        while at.id != ancestor {
-            if at.id == DirId::ROOT {
+        while at.id != ancestor && at.content.parent != ancestor {
+            if at.id == DirId::ROOT || at.content.parent == DirId::ROOT {
                 return Ok(false);
             }
             at = self.parent(&at)?;
