@@ -28,6 +28,12 @@ pub const FILE_BYTES_MAX: u64 = CHUNK_BYTES as u64 * u32::MAX as u64;
 pub const SLICES_A_WRITE_MAX: usize = 1024;
 /// A chunk with so many slices takes no more until it was compacted.
 pub const SLICES_A_CHUNK_MAX: usize = 4096;
+/// How many embedded bytes of one chunk a write may carry; more come as a block.
+pub const EMBEDDED_BYTES_A_WRITE_MAX: usize = 256 << 10;
+/// A chunk with so many embedded bytes takes no more until it was compacted.
+pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
+/// How many chunks a write may carry.
+pub const CHUNKS_A_WRITE_MAX: usize = 1024;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// How many mutating requests a session may have unanswered: stored answers live in that many slots.
@@ -38,6 +44,10 @@ pub const SHARDS_MAX: u16 = 4096;
 pub const GROUPS_MAX: usize = 65_536;
 
 const _: () = assert!((CHUNK_BYTES as usize) < FRAME_BYTES_MAX, "a block fits in a frame");
+const _: () = assert!(
+    EMBEDDED_BYTES_A_CHUNK_MAX + EMBEDDED_BYTES_A_WRITE_MAX < FRAME_BYTES_MAX / 4,
+    "a chunk's record fits in a frame beside others"
+);
 const _: () = assert!(XATTRS_BYTES_MAX < FRAME_BYTES_MAX, "a file's attributes fit in a frame");
 const _: () = assert!(XATTR_VALUE_BYTES_MAX < XATTRS_BYTES_MAX, "one attribute fits in the set");
 const _: () = assert!(FILE_BYTES_MAX <= i64::MAX as u64, "a file's size is a positive off_t");

@@ -18,7 +18,7 @@ use crate::{
     error::{Result, describe},
     lock,
     reclaim::Garbage,
-    record::{ChunkRecord, inode::blocks_of, key},
+    record::{ChunkRecord, chunk::embedded_bytes, inode::blocks_of, key},
     server::{Counters, Shared},
     txn::{Located, Place, Txn},
 };
@@ -65,7 +65,7 @@ pub(crate) struct Rewritten {
 
 /// Whether a chunk should be rewritten.
 pub(crate) fn is_ragged(record: &ChunkRecord) -> bool {
-    record.slices.len() > SLICES_MAX || record.embedded_bytes() > EMBEDDED_BYTES_MAX
+    record.slices.len() > SLICES_MAX || embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
 }
 
 /// Works for as long as the server runs.

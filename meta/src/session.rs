@@ -196,7 +196,7 @@ impl Session {
         self.any_unheard.store(!unheard.is_empty(), Ordering::Release);
         state.unheard = unheard;
         let Some((newest, _)) = stored.last() else { return };
-        state.answers.first = (newest.0 + 1).saturating_sub(REQUESTS_IN_FLIGHT_MAX).max(1);
+        state.answers.first = newest.0.saturating_sub(REQUESTS_IN_FLIGHT_MAX - 1).max(1);
         for (seq, answer) in stored {
             if let Some(slot) = state.answers.slot(seq.0) {
                 *slot = Slot::Answered(answer);

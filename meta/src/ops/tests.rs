@@ -3,6 +3,7 @@
 mod access;
 pub(crate) mod client;
 mod contents;
+mod cores;
 mod cost;
 mod damage;
 mod link;

@@ -10,7 +10,10 @@ use std::ops::ControlFlow;
 
 use base::{
     BlockId, FileKind, FsError, HashSet, Ino, Time,
-    limits::{CHUNK_BYTES, FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX},
+    limits::{
+        CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
+        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
+    },
 };
 use bytes::{Bytes, BytesMut};
 use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
@@ -20,7 +23,8 @@ use crate::{
     error::{Fault, Result},
     reclaim::Garbage,
     record::{
-        ChunkRecord, Contents, Inode, Record as _, Times, chunk::is_sound, inode::blocks_of, key,
+        ChunkRecord, Contents, Inode, Record as _, Times, chunk::embedded_bytes, chunk::is_sound,
+        inode::blocks_of, key,
     },
     txn::{Located, Txn},
 };
@@ -75,9 +79,13 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.end > FILE_BYTES_MAX {
         return Err(FsError::FileTooBig.into());
     }
+    if req.chunks.len() > CHUNKS_A_WRITE_MAX {
+        return Err(FsError::Invalid.into());
+    }
     for chunk in &req.chunks {
         let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
-        if chunk.slices.len() > SLICES_A_WRITE_MAX {
+        let embedded = embedded_bytes(&chunk.slices);
+        if chunk.slices.len() > SLICES_A_WRITE_MAX || embedded > EMBEDDED_BYTES_A_WRITE_MAX {
             return Err(FsError::Invalid.into());
         }
         for slice in &chunk.slices {
@@ -154,7 +162,8 @@ fn change_chunk(
     let ino = file.inode.ino;
     let key = key::chunk(ino, chunk);
     let old: ChunkRecord = txn.get(&key)?.unwrap_or_default();
-    if old.slices.len() > SLICES_A_CHUNK_MAX {
+    let many = old.slices.len() > SLICES_A_CHUNK_MAX;
+    if many || embedded_bytes(&old.slices) > EMBEDDED_BYTES_A_CHUNK_MAX {
         txn.shared.compact.add(file, chunk);
         return Err(Fault::Retry(Retry::Busy));
     }

@@ -90,15 +90,6 @@ impl ChunkRecord {
         self.segments().iter().filter(stored).map(|(start, end, _)| u64::from(end - start)).sum()
     }
 
-    /// Bytes that stand in the record itself.
-    pub(crate) fn embedded_bytes(&self) -> usize {
-        let embedded = |slice: &Slice| match &slice.source {
-            SliceSource::Embedded(data) => data.len(),
-            SliceSource::Block(_) | SliceSource::Zeros => 0,
-        };
-        self.slices.iter().map(embedded).sum()
-    }
-
     fn drop_hidden(&mut self) {
         let mut visible = vec![false; self.slices.len()];
         for (_, _, index) in self.segments() {
@@ -110,6 +101,15 @@ impl ChunkRecord {
             visible[index - 1]
         });
     }
+}
+
+/// How many bytes of slices stand in the record itself.
+pub(crate) fn embedded_bytes(slices: &[Slice]) -> usize {
+    let embedded = |slice: &Slice| match &slice.source {
+        SliceSource::Embedded(data) => data.len(),
+        SliceSource::Block(_) | SliceSource::Zeros => 0,
+    };
+    slices.iter().map(embedded).sum()
 }
 
 /// Whether a slice from outside keeps within its chunk and its source.

@@ -462,6 +462,14 @@ fn a_write_keeps_within_its_file_and_its_chunk() {
             let wrong = client.write_chunks(&file, chunks, end).await;
             assert_eq!(wrong, Err(FsError::Invalid));
         }
+        let long = vec![0; base::limits::EMBEDDED_BYTES_A_WRITE_MAX + 1];
+        let len = u32::try_from(long.len()).unwrap();
+        let long = Slice { start: 0, len, source: SliceSource::Embedded(long.into()) };
+        let chunks = vec![ChunkSlices { chunk: 0, slices: vec![long] }];
+        let wrong = client.write_chunks(&file, chunks, u64::from(len)).await;
+        assert_eq!(wrong, Err(FsError::Invalid));
+        let many = vec![ChunkSlices::default(); base::limits::CHUNKS_A_WRITE_MAX + 1];
+        assert_eq!(client.write_chunks(&file, many, 10).await, Err(FsError::Invalid));
         let too_big = base::limits::FILE_BYTES_MAX + 1;
         assert_eq!(client.write_chunks(&file, vec![], too_big).await, Err(FsError::FileTooBig));
         assert_eq!(client.truncate(&file, too_big).await, Err(FsError::FileTooBig));

@@ -99,6 +99,19 @@ fn a_session_keeps_to_its_window_of_numbers() {
 }
 
 #[test]
+fn the_last_number_of_all_is_a_number_too() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let max = Seq(u64::MAX);
+        let first = client.ask_as(max, max, mkdir(&client, "d")).await;
+        assert!(matches!(first, Answer::Done(_)));
+        world.restart().await;
+        client.resume(world).await;
+        assert_eq!(client.ask_as(max, max, mkdir(&client, "d")).await, first);
+    });
+}
+
+#[test]
 fn a_repeated_request_is_answered_whatever_has_become_of_what_it_stood_on() {
     in_world(async |world| {
         let mut client = world.client().await;

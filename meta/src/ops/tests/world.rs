@@ -86,7 +86,42 @@ fn alone(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
+/// What a thread needs to run one more core of a world's server.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    engine: Arc<Counting>,
+    blocks: Blocks,
+    clock: Arc<HandClock>,
+    server: Server,
+    setup: Setup,
+    random: Arc<Seeded>,
+}
+
+/// Runs a test on another core, in this thread.
+pub(crate) fn on_core(parts: Parts, index: usize, test: impl AsyncFnOnce(&mut World)) {
+    alone(async {
+        let Parts { engine, blocks, clock, server, setup, random } = parts;
+        let setup = Setup { background: false, ..setup };
+        let core = server.core(index);
+        let mut world = World { engine, blocks, clock, server, core, setup, random, tasks: vec![] };
+        world.start();
+        test(&mut world).await;
+    });
+}
+
 impl World {
+    /// What another thread needs to run a core.
+    pub(crate) fn parts(&self) -> Parts {
+        Parts {
+            engine: self.engine.clone(),
+            blocks: self.blocks.clone(),
+            clock: self.clock.clone(),
+            server: self.server.clone(),
+            setup: self.setup.clone(),
+            random: self.random.clone(),
+        }
+    }
+
     fn new(setup: Setup) -> World {
         let engine = Arc::new(Counting::default());
         let clock = Arc::new(HandClock(Mutex::new(Time { sec: 1_000_000, nsec: 0 })));

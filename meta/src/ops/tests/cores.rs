@@ -1,0 +1,252 @@
+//! Two cores of one server, each on its own thread, in the same directories: everything stays exact.
+
+use base::SetAttr;
+use wire::{
+    Answer, Create, DirRef, Entry, Link, Mkdir, NodeRef, Rename, RenameMode, Reply, Request, Retry,
+    Rmdir, SetXattr, Setattr, Unlink, XattrMode,
+};
+
+use super::{
+    client::{Client, name},
+    world::{Setup, World, in_world_of, on_core},
+};
+
+/// Runs `act` on two cores at the same time; what each returned.
+fn on_two_cores<T: Send>(
+    world: &World,
+    act: impl AsyncFn(usize, &mut Client) -> T + Sync,
+) -> [T; 2] {
+    let act = &act;
+    let run = |index: usize| {
+        let parts = world.parts();
+        move || {
+            let mut result = None;
+            on_core(parts, index, async |world| {
+                let mut client = world.client().await;
+                result = Some(act(index, &mut client).await);
+            });
+            result.expect("it ran")
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(run(1)), scope.spawn(run(2))];
+        threads.map(|thread| thread.join().unwrap())
+    })
+}
+
+fn in_wide_world(test: impl AsyncFnOnce(&mut World)) {
+    in_world_of(Setup { cores: 3, ..Setup::default() }, test);
+}
+
+/// Asks until the answer is one: another core may have been in the way.
+async fn insist(client: &mut Client, request: &Request) -> Answer {
+    loop {
+        match client.ask(request.clone()).await {
+            Answer::Retry(Retry::Busy) => {}
+            answer => return answer,
+        }
+    }
+}
+
+fn create(dir: DirRef, text: &str) -> Request {
+    let kind = base::FileKind::File;
+    Request::Create(Create {
+        dir,
+        name: name(text),
+        kind,
+        mode: 0o644,
+        rdev: 0,
+        exclusive: true,
+        open: None,
+    })
+}
+
+#[test]
+fn of_two_creates_and_of_two_unlinks_of_a_name_one_succeeds() {
+    in_wide_world(async |world| {
+        let mut client = world.client().await;
+        let dir = client.mkdir(&client.root.clone(), "d").await.unwrap();
+        let names: Vec<String> = (0..400).map(|index| format!("f{index}")).collect();
+        let made = on_two_cores(world, async |_, client| {
+            let mut made = 0;
+            for text in &names {
+                let answer = insist(client, &create(dir, text)).await;
+                made += usize::from(matches!(answer, Answer::Done(_)));
+            }
+            made
+        });
+        assert_eq!(made[0] + made[1], 400);
+        assert_eq!(client.stat(&dir).await.unwrap().size, 400);
+        let removed = on_two_cores(world, async |_, client| {
+            let mut removed = 0;
+            for text in &names {
+                let unlink = Request::Unlink(Unlink { dir, name: name(text) });
+                removed += usize::from(matches!(insist(client, &unlink).await, Answer::Done(_)));
+            }
+            removed
+        });
+        assert_eq!(removed[0] + removed[1], 400);
+        assert_eq!(client.stat(&dir).await.unwrap().size, 0);
+    });
+}
+
+#[test]
+fn concurrent_renames_lose_no_file_and_double_none() {
+    in_wide_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let dirs =
+            [client.mkdir(&root, "a").await.unwrap(), client.mkdir(&root, "b").await.unwrap()];
+        let mut inos = Vec::new();
+        for index in 0..8 {
+            inos.push(
+                client.create(&dirs[index % 2], &format!("f{}", index / 2)).await.unwrap().ino,
+            );
+        }
+        let moved = on_two_cores(world, async |core, client| {
+            let mut random = core as u64;
+            let mut draw = |below: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                usize::try_from((random >> 33) % below).unwrap()
+            };
+            let mut moved = 0;
+            for _ in 0..1500 {
+                let mode = [RenameMode::NoReplace, RenameMode::Exchange][draw(2)];
+                let rename = Rename {
+                    from_dir: dirs[draw(2)],
+                    from_name: name(&format!("f{}", draw(6))),
+                    to_dir: dirs[draw(2)],
+                    to_name: name(&format!("f{}", draw(6))),
+                    mode,
+                };
+                let answer = insist(client, &Request::Rename(rename)).await;
+                moved += usize::from(matches!(answer, Answer::Done(_)));
+            }
+            moved
+        });
+        assert!(moved[0] > 100 && moved[1] > 100);
+        let mut found = Vec::new();
+        for dir in &dirs {
+            let page = client.page(dir, 0, 100).await.unwrap();
+            found.extend(page.entries.iter().map(|entry| entry.ino));
+        }
+        found.sort_unstable();
+        inos.sort_unstable();
+        assert_eq!(found, inos);
+    });
+}
+
+#[test]
+fn concurrent_renames_of_directories_make_no_loop() {
+    in_wide_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let mut dirs = vec![root];
+        for index in 0..6 {
+            dirs.push(client.mkdir(&root, &format!("d{index}")).await.unwrap());
+        }
+        let moved = on_two_cores(world, async |core, client| {
+            let mut random = core as u64;
+            let mut draw = |below: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                usize::try_from((random >> 33) % below).unwrap()
+            };
+            let mut moved = 0;
+            for _ in 0..1500 {
+                let text = name(&format!("d{}", draw(6)));
+                let (from_dir, to_dir) = (dirs[draw(7)], dirs[draw(7)]);
+                let (from_name, to_name) = (text.clone(), text);
+                let mode = RenameMode::NoReplace;
+                let rename = Rename { from_dir, from_name, to_dir, to_name, mode };
+                let answer = insist(client, &Request::Rename(rename)).await;
+                moved += usize::from(matches!(answer, Answer::Done(_)));
+            }
+            moved
+        });
+        assert!(moved[0] + moved[1] > 50, "{moved:?}");
+    });
+}
+
+#[test]
+fn whatever_two_cores_do_leaves_nothing_to_find() {
+    for seed in 0..6 {
+        in_wide_world(async |world| {
+            let mut client = world.client().await;
+            let root = client.root;
+            let mut dirs = vec![root];
+            for index in 0..3 {
+                dirs.push(client.mkdir(&root, &format!("n{index}")).await.unwrap());
+            }
+            let done = on_two_cores(world, async |core, client| {
+                let mut random = seed * 2 + core as u64;
+                let mut done = 0;
+                for _ in 0..700 {
+                    let mut draw = |below: u64| {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        usize::try_from((random >> 33) % below).unwrap()
+                    };
+                    let picks = [draw(12), draw(4), draw(4), draw(4), draw(4), draw(2)];
+                    done += usize::from(random_act(client, &dirs, picks).await);
+                }
+                done
+            });
+            assert!(done[0] > 100 && done[1] > 100, "{done:?}");
+        });
+    }
+}
+
+/// One change of something small and shared; whether it was done.
+async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usize; 6]) -> bool {
+    let [what, d1, n1, d2, n2, exchange] = picks;
+    let names = ["n0", "n1", "n2", "n3"];
+    let (dir, text, to_dir, to) = (dirs[d1], names[n1], dirs[d2], name(names[n2]));
+    let found = client.try_lookup(&dir, text).await;
+    let node = |entry: &Entry| entry.node(&dir, &name(text));
+    let request = match (what, found) {
+        (0 | 1, _) => create(dir, text),
+        (2, _) => Request::Mkdir(Mkdir { dir, name: name(text), mode: 0o755 }),
+        (3, _) => Request::Unlink(Unlink { dir, name: name(text) }),
+        (4, _) => Request::Rmdir(Rmdir { dir, name: name(text) }),
+        (5..=7, _) => {
+            let mode = [RenameMode::Replace, RenameMode::Exchange][exchange];
+            let (from_dir, from_name) = (dir, name(text));
+            Request::Rename(Rename { from_dir, from_name, to_dir, to_name: to, mode })
+        }
+        (_, None) => return false,
+        (8, Some(entry)) => Request::Link(Link { target: node(&entry), dir: to_dir, name: to }),
+        (9, Some(entry)) => {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            Request::Setattr(Setattr { node: node(&entry), set })
+        }
+        (10, Some(entry)) => {
+            let (name, value) = ("user.x".into(), vec![1; 600 * exchange].into());
+            Request::Setxattr(SetXattr { node: node(&entry), name, value, mode: XattrMode::Set })
+        }
+        (_, Some(entry)) => match node(&entry) {
+            NodeRef::Dir(_) => return false,
+            NodeRef::File(file) => {
+                return write(client, &file, exchange).await;
+            }
+        },
+    };
+    matches!(client.ask(request).await, Answer::Done(_))
+}
+
+async fn write(client: &mut Client, file: &wire::FileRef, big: usize) -> bool {
+    let data = vec![7; 10 + big * 5000];
+    let block = client.next_block();
+    let part = wire::BlockPart { block, block_bytes: 5010, offset: 0, ticket: 0 };
+    let source = match big {
+        0 => wire::SliceSource::Embedded(data.clone().into()),
+        _ => {
+            client.put_block(block, &data).await.unwrap();
+            wire::SliceSource::Block(part)
+        }
+    };
+    let len = u32::try_from(data.len()).unwrap();
+    let chunks =
+        vec![wire::ChunkSlices { chunk: 0, slices: vec![wire::Slice { start: 0, len, source }] }];
+    let end = u64::from(len);
+    let write = wire::Write { file: file.clone(), chunks, end, at: None, clear_set_id: false };
+    matches!(client.ask(Request::Write(write)).await, Answer::Done(Reply::Written(_)))
+}
