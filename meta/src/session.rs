@@ -107,6 +107,11 @@ impl Session {
         self.state.lock().rights = None;
     }
 
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().rights.is_none()
+    }
+
     /// The session was heard of.
     pub(crate) fn heard(&self) {
         self.state.lock().heard = tokio::time::Instant::now();

@@ -56,12 +56,12 @@ impl<'a> Sweep<'a> {
         match slot {
             Slot::Moved(at) => {
                 let key = self.name_key(at.home, at.dir, &at.name, Part::Main);
-                let there = self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
-                match self.get(&key, || there.clone()) {
+                let there = || self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
+                match self.get(&key, there) {
                     Some(EntryRecord::Node(inode)) if inode.ino == ino && inode.moved => {}
                     Some(EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_))
                     | None => {
-                        self.find(format!("inode {ino} is said to be at {there}, but is not"));
+                        self.find(format!("inode {ino} is said to be at {}, but is not", there()));
                     }
                 }
             }

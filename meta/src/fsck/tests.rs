@@ -512,6 +512,23 @@ fn one_check_runs_at_a_time_and_its_result_stays() {
     });
 }
 
+#[test]
+fn a_check_that_is_cancelled_ends_and_says_so() {
+    in_world(async |world| {
+        let mut tree = plant(world).await;
+        let shared = &world.server.shared;
+        let check = super::start(shared, FsckStart { gc: true }).unwrap();
+        let number = check.number;
+        super::poll(shared, FsckPoll { job: number, cancel: true }).unwrap();
+        check.run().await;
+        let progress = super::poll(shared, FsckPoll { job: number, cancel: false }).unwrap();
+        assert!(progress.done && progress.findings[0].contains("cancelled"), "{progress:?}");
+        // One that was dropped with its core has ended as well.
+        drop(super::start(shared, FsckStart { gc: false }).unwrap());
+        assert_eq!(tree.client.fsck(false).await.findings_total, 0);
+    });
+}
+
 #[derive(Debug, Clone)]
 enum Act {
     Mkdir(usize, usize),

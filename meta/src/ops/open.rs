@@ -4,11 +4,11 @@
 //! POSIX: open(2). EACCES, ESTALE.
 
 use base::{Access, FileKind, FsError, Ino};
-use wire::{Open, OpenState, Opened};
+use wire::{Open, OpenState, Opened, Retry};
 
 use super::blocks::mapped;
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     record::{Contents, Inode},
     session::Session,
     txn::Txn,
@@ -40,13 +40,21 @@ pub(crate) fn opened(
 ) -> Result<Opened> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     // What is open at once may do what any of it was opened for.
-    let access = txn.shared.opens.open(inode.ino, session.id, number, access);
+    let reads = access.includes(Access::READ) || txn.opened_for(inode.ino, Access::READ);
     let contents = match &inode.contents {
-        _ if txn.checks() && !access.includes(Access::READ) => OpenState::Withheld,
+        _ if txn.checks() && !reads => OpenState::Withheld,
         Contents::Inline(data) => OpenState::Inline(data.clone()),
         Contents::Blocks => OpenState::Blocks(mapped(txn, inode.ino, 0)?.unwrap_or_default()),
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };
+    // Last, because nobody releases what was refused.
+    let access = txn.shared.opens.open(inode.ino, session.id, number, access);
+    if session.is_over() {
+        // Race: another core has just ended the session, and closed what it had open before this.
+        let closed = txn.shared.opens.end_session(session.id);
+        txn.shared.backlog.add(closed);
+        return Err(Fault::Retry(Retry::NoSession));
+    }
     let proof = open_proof(session, inode.ino, access);
     Ok(Opened { attr: inode.attr(), contents, proof })
 }

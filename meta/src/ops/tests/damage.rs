@@ -154,6 +154,8 @@ fn chunks_that_cannot_be_read() {
         world.settle().await;
         assert_eq!(world.counter("blocks_deleted"), 1);
         client.create(&root, "bad").await.unwrap();
+        // What could not be opened is not open.
+        assert_eq!(world.server.status().sessions[0].open_files, 0);
     });
 }
 

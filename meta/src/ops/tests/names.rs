@@ -1,6 +1,7 @@
 //! Names: what is made and removed, what it counts, and what is refused.
 
-use base::{FileKind, FsError, Ino, SetAttr};
+use base::{FileKind, FsError, Ino, SetAttr, ShardId};
+use store::Engine as _;
 use wire::{
     Answer, Create, DirRef, FileRef, Getattr, Lookup, Mkdir, NodeRef, Reply, Request, Retry,
     Symlink, Token, Walk,
@@ -8,8 +9,9 @@ use wire::{
 
 use super::{
     client::{Client, name},
-    world::{Setup, in_world, in_world_of},
+    world::{Setup, in_damaged_world, in_world, in_world_of},
 };
+use crate::record::key;
 
 #[test]
 fn a_new_file_is_found_and_its_directory_changes() {
@@ -289,6 +291,41 @@ fn a_listing_returns_every_name_once_whatever_the_size_of_its_pages() {
 }
 
 #[test]
+fn a_page_never_ends_inside_a_run_of_equal_positions() {
+    in_damaged_world(async |world| {
+        let mut client = world.client().await;
+        let dir = client.root;
+        // No two names of a test have one position, so these are put where others would be.
+        let config = &world.server.shared.config;
+        let mut batch = store::Batch::new();
+        for (index, pos) in [20, 30, 30, 30, 40].into_iter().enumerate() {
+            let text = format!("f{index}");
+            client.create(&dir, &text).await.unwrap();
+            let key = |pos| key::name(ShardId(0), dir.id, pos, &name(&text), key::Part::Main);
+            let here = key(config.hash_key.pos(&name(&text)));
+            let entry = world.engine.get(&here).unwrap().unwrap();
+            batch.delete(&here);
+            batch.put(&key(pos), &entry);
+        }
+        world.engine.write(batch).unwrap();
+        for (entries_max, pages) in
+            [(1, vec![1, 3, 1]), (2, vec![4, 1]), (4, vec![4, 1]), (9, vec![5])]
+        {
+            let (mut after, mut lengths) = (0, Vec::new());
+            loop {
+                let page = client.page(&dir, after, entries_max).await.unwrap();
+                lengths.push(page.entries.len());
+                if page.end {
+                    break;
+                }
+                after = page.entries.last().unwrap().pos;
+            }
+            assert_eq!(lengths, pages, "entries_max={entries_max}");
+        }
+    });
+}
+
+#[test]
 fn a_page_of_long_symlinks_fits_in_a_frame() {
     in_world(async |world| {
         let mut client = world.client().await;
@@ -342,7 +379,7 @@ fn a_whole_tree_is_on_one_shard_when_homes_are_subtrees() {
             dir = client.mkdir(&dir, &format!("d{depth}")).await.unwrap();
             assert_eq!(dir.home, base::DirId::ROOT);
             let file = client.create(&dir, "f").await.unwrap();
-            assert_eq!(file.ino.shard(), base::ShardId(0));
+            assert_eq!(file.ino.shard(), ShardId(0));
         }
     });
 }
