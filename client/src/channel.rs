@@ -20,7 +20,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use base::{ClusterMap, Cred, DirId, Encode as _, Seq};
+use base::{ClusterMap, Cred, DirId, Encode as _, FsError, Seq};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wire::{Answer, ReplyHeader, Request};
@@ -317,7 +317,9 @@ impl Channel {
         let mut inner = self.inner.lock();
         let place = inner.router.place(DirId::ROOT, 0);
         let unanswered = inner.window.unanswered();
-        put_request(&mut inner.out, call, place, Seq(0), unanswered, 0, &Cred::default(), request);
+        let cred = Cred::default();
+        let put = put_request(&mut inner.out, call, place, Seq(0), unanswered, 0, &cred, request);
+        debug_assert!(put, "it is a few bytes");
     }
 
     /// Calls whose callers went away since the last time.
@@ -442,7 +444,7 @@ impl Inner {
         None
     }
 
-    /// Encodes a call's request, unless the window is full.
+    /// Encodes a call's request, unless the window is full; whom to wake.
     fn send(&mut self, key: Key, counters: &Counters) -> Option<Waker> {
         let slot = &mut self.slots[key.index as usize];
         if slot.seq == Seq(0) && slot.request.mutates() {
@@ -454,7 +456,7 @@ impl Inner {
         }
         let place = self.router.place(slot.home, 0);
         let first = self.out.is_empty();
-        put_request(
+        let put = put_request(
             &mut self.out,
             key.call(),
             place,
@@ -464,6 +466,9 @@ impl Inner {
             &slot.cred,
             &slot.request,
         );
+        if !put {
+            return slot.fail(Error::Fs(FsError::TooBig));
+        }
         let counter = if slot.attempts == 0 { &counters.requests } else { &counters.retries };
         counter.fetch_add(1, Ordering::Relaxed);
         slot.attempts = slot.attempts.saturating_add(1);
@@ -472,8 +477,8 @@ impl Inner {
     }
 
     /// Sends what waits for room in the window.
-    fn send_queued(&mut self, counters: &Counters) -> Option<Waker> {
-        let mut wake = None;
+    fn send_queued(&mut self, counters: &Counters) -> Vec<Waker> {
+        let mut wake = Vec::new();
         if !matches!(self.link, Link::Up) {
             return wake;
         }
@@ -482,7 +487,7 @@ impl Inner {
             if !self.slot(key).is_some_and(|slot| matches!(slot.state, State::Queued)) {
                 continue;
             }
-            wake = self.send(key, counters).or(wake);
+            wake.extend(self.send(key, counters));
             if self.slot(key).is_some_and(|slot| matches!(slot.state, State::Queued)) {
                 // The window is full again: it went to the back, where it is first in turn.
                 self.queued.rotate_right(1);
@@ -569,7 +574,8 @@ fn of_open_file(request: &Request) -> bool {
     )
 }
 
-/// Appends a request frame: a [`wire::RequestHeader`] and the request, without making a header first.
+/// Appends a request frame: a [`wire::RequestHeader`] and the request, without making a header first. `false`
+/// when it is too long to send.
 #[expect(clippy::too_many_arguments, reason = "they are the fields of a header")]
 fn put_request(
     out: &mut Vec<u8>,
@@ -580,8 +586,8 @@ fn put_request(
     stand: u64,
     cred: &Cred,
     request: &Request,
-) {
-    wire::frame::put_frame(out, |out| {
+) -> bool {
+    wire::frame::try_put_frame(out, |out| {
         call.encode(out);
         place.shard.encode(out);
         place.epoch.encode(out);
@@ -590,7 +596,7 @@ fn put_request(
         stand.encode(out);
         cred.encode(out);
         request.encode(out);
-    });
+    })
 }
 
 /// A caller's hold on its slot. Dropping it ends the call: one that was sent and changes something is
@@ -665,7 +671,7 @@ impl Drop for Ticket<'_> {
             State::Queued | State::Sent | State::Answered(_) if slot.binds() && !ended => {
                 slot.waker = None;
                 inner.orphans.push(self.key);
-                inner.pump.take()
+                inner.pump.take().into_iter().collect()
             }
             State::Queued
             | State::Sent

@@ -225,3 +225,23 @@ async fn many_tasks_share_a_client() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_no_frame_holds_is_an_error_and_nothing_worse() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let target = "x".repeat(base::limits::FRAME_BYTES_MAX);
+        assert_eq!(fs(client.symlink(&target, "/link").await), FsError::TooBig);
+        client.mkdir("/d", 0o755).await.unwrap();
+        world.kill();
+        let late = tokio::spawn({
+            let client = client.clone();
+            async move { client.symlink(&target, "/link").await }
+        });
+        tokio::task::yield_now().await;
+        world.start();
+        assert_eq!(fs(late.await.unwrap()), FsError::TooBig);
+        client.rmdir("/d").await.unwrap();
+    })
+    .await;
+}

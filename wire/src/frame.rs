@@ -80,15 +80,25 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
 /// Appends one frame, whose bytes `fill` writes straight into `out`.
 ///
 /// # Panics
-/// When the frame is longer than [`FRAME_BYTES_MAX`]; messages are bounded before they are sent.
+/// When the frame is longer than [`FRAME_BYTES_MAX`]; for messages that are bounded before they are sent.
 pub fn put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    assert!(try_put_frame(out, fill), "message too long to send");
+}
+
+/// As [`put_frame`]; a frame that is too long is not appended, and the answer is `false`.
+#[must_use]
+pub fn try_put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     fill(out);
     let len = out.len() - start - 4;
-    assert!(len <= FRAME_BYTES_MAX, "message too long to send: bytes={len}");
+    if len > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return false;
+    }
     let len = u32::try_from(len).expect("FRAME_BYTES_MAX fits in 32 bits");
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    true
 }
 
 #[cfg(test)]
@@ -111,6 +121,14 @@ mod tests {
             }
         }
         assert_eq!(frames, [&b"one"[..], b"", b"three"]);
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_leaves_no_trace() {
+        let mut out = b"before".to_vec();
+        assert!(!try_put_frame(&mut out, |out| out.resize(out.len() + FRAME_BYTES_MAX + 1, 0)));
+        assert_eq!(out, b"before");
+        assert!(try_put_frame(&mut out, |out| out.resize(out.len() + FRAME_BYTES_MAX, 0)));
     }
 
     #[test]
