@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, DecodeError, Encode as _, Reader};
+use base::{Decode as _, DecodeError, Encode as _, FsError, Reader};
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::Notify,
+    time::Instant,
 };
 use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
 
@@ -88,10 +89,18 @@ impl Connection {
         if self.closed.get() {
             return;
         }
-        frame::put_frame(&mut self.out.borrow_mut(), |out| {
+        let mut out = self.out.borrow_mut();
+        let put = frame::try_put_frame(&mut out, |out| {
             header.encode(out);
             fill(out);
         });
+        if !put {
+            tracing::error!(call = header.call, "an answer is too long to send");
+            frame::put_frame(&mut out, |out| {
+                header.encode(out);
+                Answer::Failed(FsError::Io).encode(out);
+            });
+        }
     }
 
     /// How many bytes are waiting to be sent.
@@ -245,11 +254,20 @@ async fn write_replies(mut write: impl AsyncWrite + Unpin, connection: &Connecti
 }
 
 /// Ends sessions that were silent for longer than their lease.
+///
+/// A server that was stopped for a while could hear nobody: then all of them get a lease to be heard again.
 pub(crate) async fn watch_leases(core: Core) {
     let shared = &core.inner.shared;
     let lease = shared.options.lease;
+    let mut looked = Instant::now();
     loop {
         tokio::time::sleep(lease / 4).await;
+        let away = std::mem::replace(&mut looked, Instant::now()).elapsed();
+        if away > lease / 2 {
+            tracing::warn!(?away, "the server was stopped for a while");
+            shared.sessions.lock().values().for_each(|session| session.heard());
+            continue;
+        }
         let mut expired: Vec<_> = {
             let sessions = shared.sessions.lock();
             sessions

@@ -302,6 +302,43 @@ fn sessions_that_do_not_come_back_hold_up_orphans_only_for_their_lease() {
 }
 
 #[test]
+fn a_server_that_was_stopped_does_not_hold_it_against_its_clients() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create(&root, "f").await.unwrap();
+        client.open_file(&file).await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        world.wait(Duration::from_secs(20)).await;
+        tokio::time::advance(Duration::from_secs(600)).await;
+        client.resume(world).await;
+        assert!(client.stat(&file).await.is_ok());
+        world.wait(Duration::from_secs(100)).await;
+        assert!(!client.resume_or_start(world).await, "who is silent is ended as ever");
+    });
+}
+
+#[test]
+fn an_answer_that_is_too_long_is_an_error_and_nothing_worse() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let long = "x".repeat(base::limits::FRAME_BYTES_MAX - 1000);
+        for _ in 0..2 {
+            let hello = wire::Hello {
+                token: World::sign(&Token::administrator()),
+                client: long.clone(),
+                resume: None,
+                kernel_checks: false,
+            };
+            let answer = client.ask(Request::Hello(hello)).await;
+            assert!(matches!(answer, Answer::Done(Reply::Welcome(_))));
+        }
+        assert_eq!(client.ask(Request::Status).await, Answer::Failed(FsError::Io));
+        client.get(Request::Ping).await.unwrap();
+    });
+}
+
+#[test]
 fn only_what_was_opened_can_be_claimed() {
     in_world(async |world| {
         let (mut one, mut two) = (world.client().await, world.client().await);
