@@ -54,15 +54,15 @@ pub(crate) struct AccessCache {
     warmest: u32,
     bytes: u64,
     bytes_max: u64,
-    /// The version of the server's list that everything here is at least as new as; 0 while nothing is cached.
+    /// The version of the server's list that everything here is at least as new as; 0 while nothing is known.
     version: u64,
     /// The root's own attributes may be outdated.
     root_stale: bool,
 }
 
 impl AccessCache {
-    /// A cache of `bytes_max` bytes below `root`; 0 turns it off.
-    pub(crate) fn new(root: CachedDir, bytes_max: u64) -> AccessCache {
+    /// A cache of `bytes_max` bytes below `root`, which came with a reply of `version`; 0 bytes turn it off.
+    pub(crate) fn new(root: CachedDir, version: u64, bytes_max: u64) -> AccessCache {
         let mut cache = AccessCache {
             entries: Vec::new(),
             free: Vec::new(),
@@ -74,7 +74,7 @@ impl AccessCache {
             version: 0,
             root_stale: false,
         };
-        cache.reset(root);
+        cache.reset(root, version);
         cache
     }
 
@@ -83,8 +83,8 @@ impl AccessCache {
         self.bytes_max > 0
     }
 
-    /// Drops everything.
-    pub(crate) fn reset(&mut self, root: CachedDir) {
+    /// Drops everything; `root` came with a reply of `version`.
+    pub(crate) fn reset(&mut self, root: CachedDir, version: u64) {
         let entry = Entry {
             found: root,
             parent: NONE,
@@ -100,7 +100,7 @@ impl AccessCache {
         self.coldest = NONE;
         self.warmest = NONE;
         self.bytes = 0;
-        self.version = 0;
+        self.version = version;
         self.root_stale = false;
     }
 
@@ -119,6 +119,9 @@ impl AccessCache {
         if version >= self.version {
             self.entry_mut(ROOT).found.attr = attr;
             self.root_stale = false;
+        }
+        if self.version == 0 {
+            self.version = version;
         }
     }
 
@@ -188,7 +191,7 @@ impl AccessCache {
     /// Drops everything, because nobody can say what of it is still true.
     pub(crate) fn forget_all(&mut self) {
         let root = self.entry(ROOT).found;
-        self.reset(root);
+        self.reset(root, 0);
         self.root_stale = true;
     }
 
@@ -380,7 +383,7 @@ mod tests {
     }
 
     fn cache(bytes_max: u64) -> AccessCache {
-        AccessCache::new(dir(1, 1), bytes_max)
+        AccessCache::new(dir(1, 1), 0, bytes_max)
     }
 
     #[test]
@@ -406,6 +409,17 @@ mod tests {
         cache.insert(&root, &name("c"), dir(302, 4), 7);
         assert!(cache.child(&root, &name("a")).is_some());
         assert!(cache.child(&root, &name("b")).is_none());
+    }
+
+    #[test]
+    fn what_is_cached_is_as_old_as_the_root_that_permits_the_way() {
+        let mut cache = AccessCache::new(dir(1, 1), 5, 10_000);
+        cache.insert(&dir(1, 1).dir, &name("a"), dir(300, 2), 7);
+        assert_eq!(cache.version(), 5);
+        cache.forget_all();
+        cache.set_root(dir(1, 1).attr, 8);
+        cache.insert(&dir(1, 1).dir, &name("a"), dir(300, 2), 9);
+        assert_eq!(cache.version(), 8);
     }
 
     #[test]

@@ -73,9 +73,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(config: Config, welcome: Welcome, files: Files) -> Core {
+    /// `version` came with the welcome.
+    pub(crate) fn new(config: Config, welcome: Welcome, version: u64, files: Files) -> Core {
         let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
-        let cache = AccessCache::new(root, config.access_cache_bytes);
+        let cache = AccessCache::new(root, version, config.access_cache_bytes);
         Core {
             config,
             channel: Channel::new(),
@@ -100,12 +101,12 @@ impl Core {
     ///
     /// Versions of the invalidation list mean nothing to another run of the server, nor proofs to another
     /// session; so the cache starts anew with either.
-    pub(crate) fn adopt(&self, welcome: &Welcome) -> bool {
+    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64) -> bool {
         let previous = std::mem::replace(&mut *self.welcome.lock(), Arc::new(welcome.clone()));
         let lost = previous.session != welcome.session;
         if lost || previous.incarnation != welcome.incarnation {
             let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
-            self.cache.lock().reset(root);
+            self.cache.lock().reset(root, version);
         }
         if lost {
             tracing::warn!("the session was lost; a new one is open");

@@ -129,12 +129,15 @@ impl Core {
         let dot = steps.tail == Tail::Dot;
         let mut way = self.start(cred, steps).await?;
         let names_root = way.steps.left.is_empty();
-        let keep = usize::from(!dot);
+        // Whoever goes up at the end must be allowed to search where they come from.
+        let up = matches!(way.steps.left.first(), Some(Step::Up));
+        let keep = usize::from(!dot && !up);
         self.advance_surely(cred, &mut way, keep, Links::Follow).await?;
         let last = match way.steps.left.pop() {
             Some(Step::Down(name)) => Last::Name(name),
-            Some(Step::Up) => Last::DotDot,
             Some(Step::TooLong) => return Err(FsError::NameTooLong.into()),
+            Some(Step::Up) => Last::DotDot,
+            None if up => Last::DotDot,
             None if names_root && !dot => Last::Root,
             None => Last::Dot,
         };
@@ -237,9 +240,10 @@ impl Core {
                 None => break,
                 Some(Step::TooLong) => return Err(FsError::NameTooLong.into()),
                 Some(Step::Up) => {
-                    if !way.fresh {
-                        way.top().permits_walk(cred)?;
+                    if way.chain.len() == 1 {
+                        way.chain[0] = self.ask_root(cred).await?;
                     }
+                    way.top().permits_walk(cred)?;
                     way.steps.left.pop();
                     if way.chain.len() > 1 {
                         way.chain.pop();
@@ -264,7 +268,13 @@ impl Core {
     }
 
     /// Goes down as far as the cache reaches.
+    ///
+    /// Not where the path goes up again: a directory that is only passed is not in any request, so nobody
+    /// would say that it is gone.
     fn advance_cached(&self, cred: &Cred, way: &mut Way, keep: usize) -> Result<(), FsError> {
+        if way.steps.left.contains(&Step::Up) {
+            return Ok(());
+        }
         let mut cache = self.cache.lock();
         while way.steps.left.len() > keep
             && let Some(Step::Down(name)) = way.steps.left.last()

@@ -34,6 +34,8 @@ const CLAIMED_FILES_MAX: usize = 1000;
 /// An open session on a fresh connection.
 pub(crate) struct Opened {
     pub(crate) welcome: Welcome,
+    /// The version of the server's invalidation list that came with it.
+    pub(crate) version: u64,
     stream: Box<dyn Stream>,
     inbox: BytesMut,
 }
@@ -119,7 +121,7 @@ async fn attempt(
         resume: previous.map(|welcome| (welcome.session, welcome.secret)),
         kernel_checks: config.kernel_checks,
     });
-    let Reply::Welcome(welcome) = talk.ask(&hello).await? else {
+    let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
         return Err(Failed::NotReady);
     };
     let restarted = previous.is_some_and(|previous| {
@@ -128,7 +130,7 @@ async fn attempt(
     if restarted {
         talk.claim(claims(&welcome)).await?;
     }
-    Ok(Opened { welcome, stream: talk.stream, inbox: talk.inbox })
+    Ok(Opened { welcome, version, stream: talk.stream, inbox: talk.inbox })
 }
 
 /// A connection before it is attached: one request at a time.
@@ -139,7 +141,8 @@ struct Talk {
 }
 
 impl Talk {
-    async fn ask(&mut self, request: &Request) -> Result<Reply, Failed> {
+    /// The answer, and the version of the server's invalidation list.
+    async fn ask(&mut self, request: &Request) -> Result<(Reply, u64), Failed> {
         self.calls += 1;
         let header = RequestHeader {
             call: self.calls,
@@ -159,8 +162,9 @@ impl Talk {
         self.stream.flush().await?;
         loop {
             if let Some(frame) = take_frame(&mut self.inbox)? {
-                match decode(&frame)?.1 {
-                    Answer::Done(reply) => return Ok(reply),
+                let (header, answer) = decode(&frame)?;
+                match answer {
+                    Answer::Done(reply) => return Ok((reply, header.cache_version)),
                     Answer::Failed(error) => return Err(Failed::Refused(error.to_string())),
                     Answer::Refused(reason) => return Err(Failed::Refused(reason)),
                     Answer::Retry(
@@ -217,10 +221,10 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
 }
 
 async fn serve(core: &Arc<Core>, opened: Opened) -> Ended {
-    let Opened { welcome, stream, inbox } = opened;
+    let Opened { welcome, version, stream, inbox } = opened;
     debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
     let lease = Duration::from_millis(welcome.lease_ms);
-    let lost = core.adopt(&welcome);
+    let lost = core.adopt(&welcome, version);
     core.channel.attach(Attach { map: welcome.map, incarnation: welcome.incarnation, lost });
     let mut connection = Connection::new(&core.channel, stream, inbox, lease);
     let spawner = Arc::clone(core);
