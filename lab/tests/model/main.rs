@@ -4,6 +4,7 @@
 //! with file systems that have a bug.
 #![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
 
+mod paths;
 mod real;
 mod tree;
 mod world;

@@ -37,13 +37,13 @@ enum Sessions {
 
 /// What is compared, and how.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+pub(super) struct Case {
     sessions: Sessions,
-    setup: Setup,
+    pub(super) setup: Setup,
     page_entries: u32,
 }
 
-const USUAL: Case = Case {
+pub(super) const USUAL: Case = Case {
     sessions: Sessions::Mounts,
     setup: Setup {
         shards: 8,
@@ -51,6 +51,7 @@ const USUAL: Case = Case {
         durability: Durability::Relaxed,
         inline_bytes_max: 4096,
         read_cache: true,
+        access_cache_bytes: 64 << 20,
     },
     page_entries: 2,
 };

@@ -42,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) inline_bytes_max: u32,
     /// Whether clients keep what they read.
     pub(crate) read_cache: bool,
+    /// How much memory they have for directories that they have walked through.
+    pub(crate) access_cache_bytes: u64,
 }
 
 /// A file system with its server.
@@ -122,6 +124,7 @@ impl World {
             client_name: "model".into(),
             kernel_checks,
             read_cache_bytes: if self.setup.read_cache { 1 << 20 } else { 0 },
+            access_cache_bytes: self.setup.access_cache_bytes,
             dial: self.port.clone(),
             clock: Arc::new(self.clock.clone()),
             random: Arc::new(Seeded::default()),
