@@ -1,5 +1,7 @@
 //! Two cores of one server, each on its own thread, in the same directories: everything stays exact.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base::SetAttr;
 use wire::{
     Answer, Create, DirRef, Entry, Link, Mkdir, NodeRef, Rename, RenameMode, Reply, Request, Retry,
@@ -46,6 +48,11 @@ async fn insist(client: &mut Client, request: &Request) -> Answer {
             answer => return answer,
         }
     }
+}
+
+/// The next of a sequence of random numbers; its upper half is good.
+fn next(random: u64) -> u64 {
+    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1)
 }
 
 fn create(dir: DirRef, text: &str) -> Request {
@@ -106,7 +113,7 @@ fn concurrent_renames_lose_no_file_and_double_none() {
         let moved = on_two_cores(world, async |core, client| {
             let mut random = core as u64;
             let mut draw = |below: u64| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = next(random);
                 usize::try_from((random >> 33) % below).unwrap()
             };
             let mut moved = 0;
@@ -148,7 +155,7 @@ fn concurrent_renames_of_directories_make_no_loop() {
         let moved = on_two_cores(world, async |core, client| {
             let mut random = core as u64;
             let mut draw = |below: u64| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = next(random);
                 usize::try_from((random >> 33) % below).unwrap()
             };
             let mut moved = 0;
@@ -182,7 +189,7 @@ fn whatever_two_cores_do_leaves_nothing_to_find() {
                 let mut done = 0;
                 for _ in 0..700 {
                     let mut draw = |below: u64| {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        random = next(random);
                         usize::try_from((random >> 33) % below).unwrap()
                     };
                     let picks = [draw(12), draw(4), draw(4), draw(4), draw(4), draw(2)];
@@ -193,6 +200,53 @@ fn whatever_two_cores_do_leaves_nothing_to_find() {
             assert!(done[0] > 100 && done[1] > 100, "{done:?}");
         });
     }
+}
+
+/// Says at the end, however it comes, that there is nothing more to wait for.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_check_of_what_another_core_is_changing_finds_nothing() {
+    let setup = Setup { cores: 3, background: false, ..Setup::default() };
+    in_world_of(setup, async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let mut dirs = vec![root];
+        for index in 0..3 {
+            dirs.push(client.mkdir(&root, &format!("n{index}")).await.unwrap());
+        }
+        let changes_end = AtomicBool::new(false);
+        let done = on_two_cores(world, async |core, client| {
+            let mut done = 0;
+            if core == 2 {
+                while !changes_end.load(Ordering::Acquire) {
+                    let progress = client.fsck(true).await;
+                    assert_eq!(progress.findings, Vec::<String>::new());
+                    done += 1;
+                }
+                return done;
+            }
+            let _ends = Ends(&changes_end);
+            let mut random = 5;
+            for _ in 0..4000 {
+                let mut draw = |below: u64| {
+                    random = next(random);
+                    usize::try_from((random >> 33) % below).unwrap()
+                };
+                let picks = [draw(12), draw(4), draw(4), draw(4), draw(4), draw(2)];
+                done += usize::from(random_act(client, &dirs, picks).await);
+            }
+            done
+        });
+        assert!(done[0] > 1000 && done[1] > 5, "{done:?}");
+        assert!(world.counter("blocks_deleted") > 10);
+    });
 }
 
 /// One change of something small and shared; whether it was done.

@@ -97,11 +97,13 @@ pub(crate) struct Parts {
     random: Arc<Seeded>,
 }
 
-/// Runs a test on another core, in this thread.
+/// Runs a test on another core, in this thread; the first of them does the background work, if the world's own
+/// core does not.
 pub(crate) fn on_core(parts: Parts, index: usize, test: impl AsyncFnOnce(&mut World)) {
     alone(async {
         let Parts { engine, blocks, clock, server, setup, random } = parts;
-        let setup = Setup { background: false, ..setup };
+        let background = !setup.background && index == 1;
+        let setup = Setup { background, ..setup };
         let core = server.core(index);
         let mut world = World { engine, blocks, clock, server, core, setup, random, tasks: vec![] };
         world.start();
