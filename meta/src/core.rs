@@ -232,6 +232,9 @@ impl Inner {
             }
         }
         let mut after = std::mem::take(&mut run.after);
+        for (session, seq, answer) in after.answers.drain(..) {
+            session.answered(seq, answer);
+        }
         self.shared.invalidations.add(&after.events);
         self.shared.locks.unlock_all(&mut run.group.locks);
         self.shared.backlog.add(std::mem::take(&mut after.reclaim));
@@ -282,6 +285,7 @@ impl After {
     fn absorb(&mut self, other: After) {
         self.events.extend(other.events);
         self.reclaim.extend(other.reclaim);
+        self.answers.extend(other.answers);
         self.tells_of_change |= other.tells_of_change;
     }
 }

@@ -119,9 +119,12 @@ fn in_session(
     });
     match result {
         Ok(kept) => {
-            let after = txn.commit();
+            let mut after = txn.commit();
             match kept {
-                Kept::Yes(answer) => connection.reply_encoded(reply, &answer),
+                Kept::Yes(answer) => {
+                    connection.reply_encoded(reply, &answer);
+                    after.answers.push((session.clone(), header.seq, answer));
+                }
                 Kept::No(done) => connection.reply(reply, &Answer::Done(done)),
             }
             Outcome::Answered(after)
@@ -160,7 +163,6 @@ fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, rep
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
         txn.put(key::answer(shard, session.id, slot), &stored);
     }
-    session.answered(header.seq, answer.clone());
     Kept::Yes(answer)
 }
 

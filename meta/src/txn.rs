@@ -10,9 +10,9 @@ mod dirs;
 mod files;
 mod xattrs;
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
-use base::{Cred, FsError, HashMap, Ino, ShardId, Time};
+use base::{Cred, FsError, HashMap, Ino, Seq, ShardId, Time};
 use bytes::Bytes;
 use store::Batch;
 
@@ -86,6 +86,8 @@ pub(crate) struct Txn<'a> {
 pub(crate) struct After {
     pub(crate) events: Vec<base::DirId>,
     pub(crate) reclaim: Vec<Ino>,
+    /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
+    pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
     /// The answer tells of a change, so with strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
 }
@@ -107,7 +109,7 @@ impl<'a> Txn<'a> {
         for (key, value) in self.writes {
             self.group.put(key, value);
         }
-        After { events: self.events, reclaim: self.reclaim, tells_of_change }
+        After { events: self.events, reclaim: self.reclaim, answers: Vec::new(), tells_of_change }
     }
 
     /// Takes a lock until the group is written.
