@@ -1,0 +1,201 @@
+//! Whatever is done to a file system, and however its server ends, there is nothing to find afterwards.
+
+use proptest::{collection::vec, prelude::*};
+use wire::{DirRef, FileRef, Reply, Request};
+
+use crate::ops::tests::{
+    client::{Client, name},
+    world::{Setup, World, in_world_of},
+};
+
+#[derive(Debug, Clone)]
+enum Act {
+    Mkdir(usize, usize),
+    Create(usize, usize),
+    Symlink(usize, usize),
+    Link(usize, usize, usize, usize),
+    Unlink(usize, usize),
+    Rmdir(usize, usize),
+    Rename(usize, usize, usize, usize, bool),
+    Write(usize, usize, u64, usize, bool),
+    Truncate(usize, usize, u64),
+    Xattr(usize, usize, usize),
+    Chown(usize, usize, u32),
+    Open(usize, usize),
+    Close,
+    Restart,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn act() -> impl Strategy<Value = Act> {
+    let (dir, name) = (0..6_usize, 0..NAMES.len());
+    let at = (dir, name);
+    prop_oneof![
+        4 => at.clone().prop_map(|(d, n)| Act::Mkdir(d, n)),
+        4 => at.clone().prop_map(|(d, n)| Act::Create(d, n)),
+        1 => at.clone().prop_map(|(d, n)| Act::Symlink(d, n)),
+        4 => (at.clone(), at.clone()).prop_map(|((d, n), (e, m))| Act::Link(d, n, e, m)),
+        3 => at.clone().prop_map(|(d, n)| Act::Unlink(d, n)),
+        2 => at.clone().prop_map(|(d, n)| Act::Rmdir(d, n)),
+        10 => (at.clone(), at.clone(), any::<bool>())
+            .prop_map(|((d, n), (e, m), exchange)| Act::Rename(d, n, e, m, exchange)),
+        4 => (at.clone(), 0..200_u64, 1..200_usize, any::<bool>())
+            .prop_map(|((d, n), at, len, blocks)| Act::Write(d, n, at, len, blocks)),
+        2 => (at.clone(), 0..200_u64).prop_map(|((d, n), size)| Act::Truncate(d, n, size)),
+        3 => (at.clone(), prop_oneof![Just(10_usize), Just(600)]).prop_map(|((d, n), len)| Act::Xattr(d, n, len)),
+        1 => (at.clone(), 0..3_u32).prop_map(|((d, n), uid)| Act::Chown(d, n, uid)),
+        2 => at.prop_map(|(d, n)| Act::Open(d, n)),
+        1 => Just(Act::Close),
+        1 => Just(Act::Restart),
+    ]
+}
+
+/// Does what can be done; what cannot is refused, which is fine as well.
+async fn perform(world: &mut World, client: &mut Client, dirs: &mut Vec<DirRef>, act: &Act) {
+    let at = |index: &usize| dirs[index % dirs.len()];
+    macro_rules! file {
+        ($dir:expr, $name:expr) => {{
+            let dir = at($dir);
+            match client.try_lookup(&dir, NAMES[*$name]).await {
+                Some(entry) if entry.dir.is_none() => {
+                    FileRef { dir, name: name(NAMES[*$name]), ino: entry.attr.ino }
+                }
+                _ => return,
+            }
+        }};
+    }
+    match act {
+        Act::Mkdir(dir, name) => {
+            let dir = at(dir);
+            if let Ok(Reply::Entry(entry)) = client
+                .attempt(Request::Mkdir(wire::Mkdir {
+                    dir,
+                    name: self::name(NAMES[*name]),
+                    mode: 0o755,
+                }))
+                .await
+            {
+                dirs.push(entry.dir.unwrap());
+            }
+        }
+        Act::Create(dir, name) => {
+            let create = wire::Create {
+                dir: at(dir),
+                name: self::name(NAMES[*name]),
+                kind: base::FileKind::File,
+                mode: 0o644,
+                rdev: 0,
+                exclusive: true,
+                open: None,
+            };
+            let _ = client.attempt(Request::Create(create)).await;
+        }
+        Act::Symlink(dir, name) => {
+            let (dir, name) = (at(dir), self::name(NAMES[*name]));
+            let _ = client
+                .attempt(Request::Symlink(wire::Symlink { dir, name, target: "x".into() }))
+                .await;
+        }
+        Act::Link(dir, name, to, new) => {
+            let target = wire::NodeRef::File(file!(dir, name));
+            let link = wire::Link { target, dir: at(to), name: self::name(NAMES[*new]) };
+            let _ = client.attempt(Request::Link(link)).await;
+        }
+        Act::Unlink(dir, name) => {
+            let unlink = wire::Unlink { dir: at(dir), name: self::name(NAMES[*name]) };
+            let _ = client.attempt(Request::Unlink(unlink)).await;
+        }
+        Act::Rmdir(dir, name) => {
+            let rmdir = wire::Rmdir { dir: at(dir), name: self::name(NAMES[*name]) };
+            let _ = client.attempt(Request::Rmdir(rmdir)).await;
+        }
+        Act::Rename(dir, name, to, new, exchange) => {
+            let mode =
+                if *exchange { wire::RenameMode::Exchange } else { wire::RenameMode::Replace };
+            let rename = wire::Rename {
+                from_dir: at(dir),
+                from_name: self::name(NAMES[*name]),
+                to_dir: at(to),
+                to_name: self::name(NAMES[*new]),
+                mode,
+            };
+            let _ = client.attempt(Request::Rename(rename)).await;
+        }
+        Act::Write(dir, name, at_byte, len, blocks) => {
+            let file = file!(dir, name);
+            let data = vec![1; *len];
+            let _ = match blocks {
+                true => client.write_blocks(&file, *at_byte, &data).await,
+                false => client.write(&file, *at_byte, &data).await,
+            };
+        }
+        Act::Truncate(dir, name, size) => {
+            let file = file!(dir, name);
+            let _ = client.truncate(&file, *size).await;
+        }
+        Act::Xattr(dir, name, len) => {
+            let dir = at(dir);
+            let Some(entry) = client.try_lookup(&dir, NAMES[*name]).await else { return };
+            let node = entry.node(&dir, &self::name(NAMES[*name]));
+            let set = wire::SetXattr {
+                node,
+                name: "trusted.x".into(),
+                value: vec![1; *len].into(),
+                mode: wire::XattrMode::Set,
+            };
+            let _ = client.attempt(Request::Setxattr(set)).await;
+        }
+        Act::Chown(dir, name, uid) => {
+            let dir = at(dir);
+            let Some(entry) = client.try_lookup(&dir, NAMES[*name]).await else { return };
+            let node = entry.node(&dir, &self::name(NAMES[*name]));
+            let set = base::SetAttr { uid: Some(*uid), ..base::SetAttr::default() };
+            let _ = client.attempt(Request::Setattr(wire::Setattr { node, set })).await;
+        }
+        Act::Open(dir, name) => {
+            let file = file!(dir, name);
+            let _ = client.open_file(&file).await;
+        }
+        Act::Close => {
+            client.bye().await;
+            *client = world.client().await;
+        }
+        Act::Restart => {
+            world.restart().await;
+            client.resume(world).await;
+            client.claim_nothing().await;
+        }
+    }
+}
+
+fn survives(setup: Setup, acts: &[Act]) {
+    in_world_of(setup, async |world| {
+        let mut client = world.client().await;
+        let mut dirs = vec![client.root];
+        for (index, act) in acts.iter().enumerate() {
+            perform(world, &mut client, &mut dirs, act).await;
+            if index % 10 == 0 {
+                let findings = world.findings().await;
+                assert!(findings.is_empty(), "after {index}, {act:?}: {findings:#?}");
+            }
+        }
+        client.bye().await;
+        world.settle().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn whatever_is_done_leaves_nothing_to_find(acts in vec(act(), 1..80)) {
+        survives(Setup { inline_bytes_max: 64, ..Setup::default() }, &acts);
+    }
+
+    #[test]
+    fn nor_does_it_when_homes_are_subtrees(acts in vec(act(), 1..80)) {
+        let locality = base::Locality::Subtree;
+        survives(Setup { inline_bytes_max: 64, locality, shards: 3, ..Setup::default() }, &acts);
+    }
+}
