@@ -17,6 +17,14 @@ pub const MODE_STICKY: u32 = 0o1000;
 /// Execute permission of the group.
 pub const MODE_GROUP_EXECUTE: u32 = 0o010;
 
+/// The mode that is left when a write or a change of owner takes the set-id bits. Set-group-id without group
+/// execution once meant mandatory locking, and stays.
+#[must_use]
+pub fn without_set_id(mode: u32) -> u32 {
+    let keeps_group = mode & MODE_GROUP_EXECUTE == 0;
+    mode & !(if keeps_group { MODE_SETUID } else { MODE_SETUID | MODE_SETGID })
+}
+
 codec! {
     /// What an inode is.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

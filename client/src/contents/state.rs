@@ -9,7 +9,7 @@
 
 use std::{mem, sync::Arc};
 
-use base::{Attr, Cred, Ino, Time, limits::CHUNK_BYTES};
+use base::{Attr, Cred, Ino, Time, attr::without_set_id, limits::CHUNK_BYTES};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use wire::{BlockMapped, ChunkSlices, FileRef, OpenState, Slice, SliceSource};
@@ -171,6 +171,9 @@ impl Inner {
             attr.size = attr.size.max(self.flushing.as_ref().map_or(0, |set| set.end));
             attr.mtime = attr.mtime.max(self.last_write);
             attr.ctime = attr.ctime.max(self.last_write);
+            if self.clear_set_id || self.flushing.as_ref().is_some_and(|set| set.clear_set_id) {
+                attr.mode = without_set_id(attr.mode);
+            }
         }
         attr
     }

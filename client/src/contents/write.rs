@@ -96,6 +96,9 @@ impl Client {
             return Err(FsError::FileTooBig.into());
         }
         let before = inner.dirty.bytes();
+        // Where no kernel has looked, the server would do it for whoever wrote last.
+        let clear_set_id =
+            clear_set_id || (!self.core.config.kernel_checks && !open.cred.is_root());
         let filled = inner.write(offset, data, clear_set_id, &open.cred, now);
         self.core.files.budget.take(inner.dirty.bytes() - before);
         let ages = !std::mem::replace(&mut inner.aging, true);

@@ -4,7 +4,7 @@
 
 use base::{
     Access, Attr, FileKind, FsError, Ino, SetAttr, SetTime, Time,
-    attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID},
+    attr::{MODE_BITS, MODE_SETGID, without_set_id},
     limits::FILE_BYTES_MAX,
 };
 use wire::NodeRef;
@@ -12,13 +12,6 @@ use wire::NodeRef;
 use super::{State, who::Who};
 
 type Result<T> = std::result::Result<T, FsError>;
-
-/// The mode that is left when set-id bits go. Set-group-id without group execution once meant mandatory
-/// locking, and stays.
-pub(super) fn without_set_id(mode: u32) -> u32 {
-    let group = if mode & MODE_GROUP_EXECUTE != 0 { MODE_SETGID } else { 0 };
-    mode & !(MODE_SETUID | group)
-}
 
 impl State {
     pub(super) fn setattr(&mut self, who: Who<'_>, node: &NodeRef, set: &SetAttr) -> Result<Attr> {

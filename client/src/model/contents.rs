@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use base::{Access, FsError, Ino, limits::FILE_BYTES_MAX};
+use base::{Access, FsError, Ino, attr::without_set_id, limits::FILE_BYTES_MAX};
 use bytes::Bytes;
 use wire::FileRef;
 
-use super::{Body, Open, State, attributes::without_set_id, who::Who};
+use super::{Body, Open, State, who::Who};
 use crate::Handle;
 
 /// The bytes of a file, in pages; a page that is missing is zeros.

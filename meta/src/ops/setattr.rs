@@ -9,7 +9,7 @@
 
 use base::{
     Access, Attr, FileKind, FsError, SetAttr, SetTime, Time,
-    attr::{MODE_BITS, MODE_SETGID},
+    attr::{MODE_BITS, MODE_SETGID, without_set_id},
 };
 use wire::{DirRef, NodeRef, Setattr};
 
@@ -17,7 +17,7 @@ use super::write;
 use crate::{
     error::Result,
     lock,
-    record::{EntryRecord, Times, inode::without_set_id},
+    record::{EntryRecord, Times},
     txn::{Dir, Located, Node, Txn},
 };
 

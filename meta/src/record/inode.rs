@@ -2,7 +2,7 @@
 
 use base::{
     Attr, BlockId, Decode, DecodeError, DirId, Encode, EntryName, FileKind, Ino, Reader, Time,
-    attr::MODE_SETUID, codec,
+    codec,
 };
 use bytes::Bytes;
 
@@ -172,16 +172,8 @@ impl Inode {
     /// Clears what a writer without privilege may not leave: set-user-id, and set-group-id where the
     /// group may execute.
     pub(crate) fn clear_set_id(&mut self) {
-        self.mode = without_set_id(self.mode);
+        self.mode = base::attr::without_set_id(self.mode);
     }
-}
-
-/// A mode after a write or a change of owner.
-pub(crate) fn without_set_id(mode: u32) -> u32 {
-    use base::attr::{MODE_GROUP_EXECUTE, MODE_SETGID};
-    let keep_group = mode & MODE_GROUP_EXECUTE == 0;
-    let cleared = if keep_group { MODE_SETUID } else { MODE_SETUID | MODE_SETGID };
-    mode & !cleared
 }
 
 codec! {
