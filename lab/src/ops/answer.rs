@@ -70,9 +70,16 @@ pub struct Listed {
 pub(super) struct Numbering {
     numbers: BTreeMap<Ino, u64>,
     read: BTreeSet<Ino>,
+    /// What is written is sent at once.
+    flush: bool,
+    by_hand: BTreeSet<Ino>,
 }
 
 impl Numbering {
+    pub(super) fn new(flush: bool) -> Numbering {
+        Numbering { flush, ..Numbering::default() }
+    }
+
     pub(super) fn ino(&mut self, ino: Ino) -> u64 {
         let next = self.numbers.len() as u64;
         *self.numbers.entry(ino).or_insert(next)
@@ -89,6 +96,14 @@ impl Numbering {
         self.read.remove(&ino);
     }
 
+    /// The modification time was set. Where what is written is sent later, it is not compared from now on: a
+    /// server cannot tell a time in the future from that of a write after ours.
+    pub(super) fn mtime_was_set(&mut self, ino: Ino) {
+        if !self.flush {
+            self.by_hand.insert(ino);
+        }
+    }
+
     pub(super) fn attr(&mut self, attr: &Attr) -> Seen {
         Seen {
             ino: self.ino(attr.ino),
@@ -100,8 +115,8 @@ impl Numbering {
             rdev: attr.rdev,
             size: attr.size,
             atime: if self.read.contains(&attr.ino) { Time::default() } else { attr.atime },
-            mtime: attr.mtime,
-            ctime: attr.ctime,
+            mtime: if self.by_hand.contains(&attr.ino) { Time::default() } else { attr.mtime },
+            ctime: if self.flush { attr.ctime } else { Time { nsec: 0, ..attr.ctime } },
             btime: attr.btime,
         }
     }

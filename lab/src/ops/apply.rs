@@ -18,6 +18,7 @@ pub(super) struct Side<'a, F> {
     clients: Vec<(&'a F, Slots)>,
     numbering: Numbering,
     page_entries: u32,
+    flush: bool,
 }
 
 /// What a client holds on to.
@@ -40,9 +41,9 @@ struct OpenSlot {
 type Outcome = Result<Answer, Error>;
 
 impl<'a, F: FileSystem> Side<'a, F> {
-    pub(super) fn new(clients: &'a [F], page_entries: u32) -> Side<'a, F> {
+    pub(super) fn new(clients: &'a [F], page_entries: u32, flush: bool) -> Side<'a, F> {
         let clients = clients.iter().map(|fs| (fs, Slots::default())).collect();
-        Side { clients, numbering: Numbering::default(), page_entries }
+        Side { clients, numbering: Numbering::new(flush), page_entries, flush }
     }
 
     pub(super) async fn apply(&mut self, step: &Step) -> Answer {
@@ -177,7 +178,9 @@ impl<'a, F: FileSystem> Side<'a, F> {
                 };
                 fs.write(handle, *offset, pattern(*seed, *len), *clear_set_id).await?;
                 // Times and other clients' answers are exact once the server knows.
-                fs.flush(handle).await?;
+                if self.flush {
+                    fs.flush(handle).await?;
+                }
                 self.changed(client, file.ino);
                 Ok(Answer::Done)
             }
@@ -283,6 +286,9 @@ impl<'a, F: FileSystem> Side<'a, F> {
         let attr = fs.setattr(&step.user.cred(), &node, set).await?;
         if set.atime.is_some() && !set.access_only {
             self.numbering.atime_was_set(attr.ino);
+        }
+        if set.mtime.is_some() {
+            self.numbering.mtime_was_set(attr.ino);
         }
         if set.size.is_some() {
             self.changed(step.client, attr.ino);

@@ -12,6 +12,16 @@ use crate::clock::HandClock;
 pub struct Rules {
     /// How many entries of a listing the left side is asked for at once, and the right side.
     pub page_entries: (u32, u32),
+    /// Whether what is written is sent at once. Otherwise it is when a client sees fit, which only a client
+    /// that is alone should not notice. Each write that reaches a server has a `ctime` of its own, so
+    /// nanoseconds of that are not compared then, nor modification times that were set.
+    pub flush: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { page_entries: (100, 100), flush: true }
+    }
 }
 
 /// The first step that two file systems answered differently.
@@ -67,8 +77,8 @@ pub async fn compare<L: FileSystem, R: FileSystem>(
     tallies: &mut Tallies,
     settle: impl AsyncFn(),
 ) -> Result<(), Difference> {
-    let mut left = Side::new(left, rules.page_entries.0);
-    let mut right = Side::new(right, rules.page_entries.1);
+    let mut left = Side::new(left, rules.page_entries.0, rules.flush);
+    let mut right = Side::new(right, rules.page_entries.1, rules.flush);
     clock.tick();
     let broken = |error: client::Error| Answer::Broken(error.to_string());
     let opened = left.open_up().await.unwrap_or_else(broken);

@@ -35,7 +35,7 @@ fn model(clock: &HandClock, trusted: [bool; 2], page_bytes: u32) -> [Model; 2] {
 
 #[test]
 fn the_model_answers_alike_with_pages_of_two_sizes() {
-    let rules = Rules { page_entries: (2, 100) };
+    let rules = Rules { page_entries: (2, 100), ..Rules::default() };
     let tallies = RefCell::new(Tallies::new());
     for trusted in [[false, false], [true, true]] {
         let found = search(300, 2, STEPS_MAX, |steps| {
@@ -59,7 +59,7 @@ fn compare_with(bug: Bug, steps: &[Step]) -> Result<(), Difference> {
     let clock = HandClock::at(START);
     let [[right, _], [inner, _]] = [4096, 4096].map(|bytes| model(&clock, [false; 2], bytes));
     let sides = (&[right][..], &[Wrong { inner, bug }][..]);
-    let rules = Rules { page_entries: (1, 1) };
+    let rules = Rules { page_entries: (1, 1), ..Rules::default() };
     let settle = async || ();
     block_on(compare(&clock, rules, sides, steps, &mut Tallies::new(), settle))
 }

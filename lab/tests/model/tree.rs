@@ -17,7 +17,8 @@ pub(crate) struct Tree(BTreeMap<Vec<u8>, Item>);
 /// Something with a name.
 #[derive(Debug, PartialEq)]
 struct Item {
-    /// Inodes are numbered in the order of paths. Access times are left out, and so is what is allocated.
+    /// Inodes are numbered in the order of paths. Access times are left out, and so are what is allocated, and
+    /// nanoseconds of `ctime`: each write that reaches a server has a `ctime` of its own.
     attr: Attr,
     target: Option<Bytes>,
     xattrs: Vec<(Bytes, Bytes)>,
@@ -26,6 +27,18 @@ struct Item {
 }
 
 impl Tree {
+    /// Without modification times.
+    pub(crate) fn without_mtimes(mut self) -> Tree {
+        self.0.values_mut().for_each(|item| item.attr.mtime = Time::default());
+        self
+    }
+
+    /// What here is not the same there.
+    pub(crate) fn unlike(&self, other: &Tree) -> Vec<String> {
+        let unlike = self.0.iter().filter(|(path, item)| other.0.get(*path) != Some(*item));
+        unlike.map(|(path, item)| format!("/{} {item:?}", path.escape_ascii())).collect()
+    }
+
     /// How many inodes are no directories.
     pub(crate) fn files(&self) -> u64 {
         let files = self.0.values().filter(|item| item.attr.kind != FileKind::Directory);
@@ -59,7 +72,8 @@ pub(crate) async fn tree(fs: &impl FileSystem) -> Tree {
         }
         let next = Ino(numbers.len() as u64);
         let ino = *numbers.entry(entry.attr.ino).or_insert(next);
-        entry.attr = Attr { ino, atime: Time::default(), allocated: 0, ..entry.attr };
+        let ctime = Time { nsec: 0, ..entry.attr.ctime };
+        entry.attr = Attr { ino, atime: Time::default(), ctime, allocated: 0, ..entry.attr };
         items.insert(path, item(fs, &node, entry).await);
     }
     Tree(items)

@@ -36,7 +36,7 @@ pub(super) async fn set_up(
     let steps = draw(&random)?;
     let (world, client) = (world.clone(), machine.client.clone());
     Ok(async move {
-        let rules = Rules { page_entries: (2, 100) };
+        let rules = Rules { page_entries: (2, 100), ..Rules::default() };
         let settle = async || {
             world.count(|counts| counts.operations += 1);
             // The client releases what was closed a moment later; until then the server knows it as open.
