@@ -4,5 +4,6 @@
 
 pub mod check;
 pub mod clock;
+pub mod load;
 pub mod ops;
 pub mod sim;

@@ -1,9 +1,16 @@
 //! `lab`: simulated worlds from the command line.
 //!
 //! `lab sim --seeds N` runs worlds and prints what happened in them; `lab sim --seed X --trace` replays one.
+//! `lab load DIR` is a program for others to run on a mount.
 #![expect(clippy::print_stdout, reason = "a program prints what it found")]
 
-use std::process::ExitCode;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
@@ -20,6 +27,11 @@ struct Cli {
 enum Command {
     /// Run simulated worlds.
     Sim(Sim),
+    /// Work in a new directory of any file system until the standard input ends; then check it.
+    Load {
+        /// The directory to make.
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -45,14 +57,31 @@ struct Sim {
 }
 
 fn main() -> ExitCode {
-    let Command::Sim(args) = Cli::parse().command;
-    match simulate(&args) {
+    let ended = match Cli::parse().command {
+        Command::Sim(args) => simulate(&args),
+        Command::Load { dir } => load(&dir),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            println!("{error}");
+            println!("{error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn load(dir: &Path) -> anyhow::Result<()> {
+    let over = AtomicBool::new(false);
+    let operations = thread::scope(|threads| {
+        threads.spawn(|| {
+            // Whatever ends it.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            over.store(true, Ordering::Relaxed);
+        });
+        lab::load::run(dir, || over.load(Ordering::Relaxed))
+    })?;
+    println!("{operations} operations");
+    Ok(())
 }
 
 fn simulate(args: &Sim) -> anyhow::Result<()> {
