@@ -10,4 +10,5 @@ mod link;
 mod names;
 mod rename;
 mod sessions;
+mod unheard;
 pub(crate) mod world;

@@ -458,6 +458,28 @@ fn nothing_is_answered_that_could_not_be_written() {
 }
 
 #[test]
+fn a_server_that_halted_does_not_keep_its_core_busy() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create(&root, "f").await.unwrap();
+        client.open_file(&file).await.unwrap();
+        client.truncate(&file, 5000).await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        world.engine.break_down();
+        // Its contents are to be reclaimed now, and cannot be. That time goes on shows that everybody waits.
+        client.release(file.ino, client.opened()).await;
+        world.settle().await;
+        assert!(client.resume_is_halted(world).await);
+        world.engine.repair();
+        world.restart().await;
+        client.resume(world).await;
+        client.claim_nothing().await;
+        world.settle().await;
+    });
+}
+
+#[test]
 fn strict_answers_are_stable() {
     let setup = Setup { durability: Durability::Strict, ..Setup::default() };
     in_world_of(setup, async |world| {
