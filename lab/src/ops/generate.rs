@@ -77,9 +77,9 @@ fn contents() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (0..NODES, access, 0..HANDLES)
             .prop_map(|(node, access, into)| Op::Open { node, access, into }),
-        3 => (0..HANDLES, size(), 0..20_000u32)
+        3 => (0..HANDLES, size(), length())
             .prop_map(|(handle, offset, len)| Op::Read { handle, offset, len }),
-        4 => (0..HANDLES, size(), 0..9_000u32, any::<u8>(), any::<bool>()).prop_map(
+        4 => (0..HANDLES, size(), length(), any::<u8>(), any::<bool>()).prop_map(
             |(handle, offset, len, seed, clear_set_id)| {
                 Op::Write { handle, offset, len, seed, clear_set_id }
             }
@@ -140,6 +140,11 @@ fn size() -> impl Strategy<Value = u64> {
         1 => near(3 * u64::from(CHUNK_BYTES)),
         1 => near(FILE_BYTES_MAX),
     ]
+}
+
+/// How much is read or written: mostly what travels in a request, and sometimes what needs a block.
+fn length() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0..9_000u32, 1 => 60_000..300_000u32]
 }
 
 fn limit(max: usize) -> impl Strategy<Value = usize> {
