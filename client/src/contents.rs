@@ -18,7 +18,7 @@ mod write;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 use base::{Access, Attr, Cred, FsError, HashMap, Ino};
@@ -74,8 +74,6 @@ pub(crate) struct OpenFile {
     /// Failed flushes that this handle has reported, or that were before it.
     errors_seen: AtomicU64,
     ahead: Mutex<Ahead>,
-    /// The access time was seen to.
-    accessed: AtomicBool,
 }
 
 impl Files {

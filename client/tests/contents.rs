@@ -216,6 +216,28 @@ async fn reading_keeps_the_access_time_as_relatime_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_that_stays_open_is_read_anew_after_each_change() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.write("/f", b"hello").await.unwrap();
+        let file = client.open("/f").await.unwrap();
+        let mut before = client.stat("/f").await.unwrap();
+        for mode in [0o600, 0o644] {
+            file.read_all().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let after = client.stat("/f").await.unwrap();
+            assert!(after.atime > before.atime && after.atime > after.ctime);
+            // The clock of a world moves when it is read.
+            for _ in 0..2000 {
+                base::Clock::now(&*world.clock);
+            }
+            before = client.chmod("/f", mode).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closed_file_is_released_and_one_opened_again_is_not() {
     World::run(async |world| {
         let (one, two) = (world.client().await, world.client().await);

@@ -5,10 +5,7 @@
 //! released. The server ignores a release that is older than an open.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -93,7 +90,6 @@ impl Files {
             may: opening.may,
             errors_seen: AtomicU64::new(errors),
             ahead: Mutex::new(Ahead::default()),
-            accessed: AtomicBool::new(false),
         };
         let handle = table.next_handle;
         table.next_handle += 1;

@@ -3,13 +3,10 @@
 //! Where the bytes come from is decided at one moment, under the file's lock; blocks are fetched after that.
 //! They do not change; one that is gone was replaced by another client, and then the map is asked for anew.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{ops::Range, sync::Arc};
 
 use base::{
-    Access, Cred, FsError, SetAttr, SetTime,
+    Access, Attr, Cred, FsError, SetAttr, SetTime, Time,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX},
 };
 use bytes::Bytes;
@@ -21,6 +18,8 @@ use crate::{Client, Result, client::unexpected};
 
 /// How many chunks are asked for at once; the server answers no more.
 const MAP_CHUNKS: u32 = 64;
+/// Not every read of a file whose other times are in the future brings its access time up to date.
+const TOUCH_PAUSE_MS: u64 = 1000;
 /// How often a read starts anew because blocks were replaced under it.
 const ATTEMPTS_MAX: u32 = 8;
 const AHEAD_BYTES_MIN: u64 = 256 << 10;
@@ -174,6 +173,12 @@ fn subtract(gaps: &mut SmallVec<[Range<u32>; 4]>, start: u32, len: usize) {
     *gaps = left;
 }
 
+/// Whether `relatime` brings the access time up to date.
+fn is_due(attr: &Attr, now: Time) -> bool {
+    let day_ms = 24 * 60 * 60 * 1000;
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || attr.atime.plus_ms(day_ms) <= now
+}
+
 impl Client {
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
     pub(crate) async fn read_file(
@@ -188,9 +193,7 @@ impl Client {
         if len == 0 || offset >= FILE_BYTES_MAX {
             return Ok(Bytes::new());
         }
-        if !open.accessed.swap(true, Ordering::AcqRel) {
-            self.note_access(open);
-        }
+        self.note_access(open);
         for _ in 0..ATTEMPTS_MAX {
             let (next, ahead) = {
                 let inner = open.state.lock();
@@ -283,22 +286,26 @@ impl Client {
         }
     }
 
-    /// The file is read: its access time is kept as `relatime` does.
+    /// The file is read: its access time is kept as `relatime` does, as far as we know its other times.
     fn note_access(&self, open: &OpenFile) {
-        let inner = open.state.lock();
-        let (node, attr) = (NodeRef::File(inner.file.clone()), inner.attr);
+        let now = self.core.config.clock.now();
+        let mut inner = open.state.lock();
+        let attr = inner.attr;
+        let just_done =
+            inner.touched.is_some_and(|at| at <= now && now < at.plus_ms(TOUCH_PAUSE_MS));
+        if just_done || !is_due(&attr, now) {
+            return;
+        }
+        inner.touched = Some(now);
+        inner.attr.atime = now;
+        let node = NodeRef::File(inner.file.clone());
         drop(inner);
         self.touch_later(&open.cred, node, &attr);
     }
 
     /// Sets a node's access time in the background, if `relatime` would.
-    pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &base::Attr) {
-        let day_ms = 24 * 60 * 60 * 1000;
-        let now = self.core.config.clock.now();
-        let due = attr.atime <= attr.mtime
-            || attr.atime <= attr.ctime
-            || attr.atime.plus_ms(day_ms) <= now;
-        if !due || self.read_only() {
+    pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &Attr) {
+        if !is_due(attr, self.core.config.clock.now()) || self.read_only() {
             return;
         }
         let (client, cred) = (self.clone(), cred.clone());

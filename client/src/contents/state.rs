@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) lost: bool,
     /// Attributes as the server last said.
     pub(crate) attr: Attr,
+    /// When the access time was last brought up to date.
+    pub(crate) touched: Option<Time>,
     /// They may not be what the server has now, beyond what others did: ask before reading.
     pub(crate) doubtful: bool,
     pub(crate) map: SliceMap,
@@ -100,6 +102,7 @@ impl FileState {
             lost: false,
             map: map_of(&attr, contents),
             attr,
+            touched: None,
             doubtful: false,
             changes: 0,
             changed_at: 0,
