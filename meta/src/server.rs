@@ -55,7 +55,11 @@ impl Offload {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         match self {
-            Offload::Inline => work(),
+            Offload::Inline => {
+                // Others go on meanwhile, as they do beside a thread.
+                tokio::task::yield_now().await;
+                work()
+            }
             Offload::Threads => match tokio::task::spawn_blocking(work).await {
                 Ok(done) => done,
                 Err(error) => match error.try_into_panic() {

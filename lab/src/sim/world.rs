@@ -103,6 +103,14 @@ impl World {
     /// # Errors
     /// When the server refuses it.
     pub async fn connect(&self, name: &str) -> anyhow::Result<Machine> {
+        self.connect_as(name, false).await
+    }
+
+    /// As [`World::connect`]; with `kernel_checks` as a mount whose kernel has checked every permission.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn connect_as(&self, name: &str, kernel_checks: bool) -> anyhow::Result<Machine> {
         let inner = &self.inner;
         loop {
             let number = inner.clients.get() + 1;
@@ -113,7 +121,7 @@ impl World {
                 token: Token::administrator().sign(SIGNING_KEY),
                 client_name: name.to_owned(),
                 cred: Cred::ROOT,
-                kernel_checks: false,
+                kernel_checks,
                 access_cache_bytes: if plan.access_cache { 64 << 10 } else { 0 },
                 read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
                 dirty_bytes_max: plan.dirty_bytes_max,

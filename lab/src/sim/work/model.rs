@@ -25,13 +25,14 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let machine = world.connect("model").await?;
     let label = format!("model-{number}");
     let name = EntryName::new(label.as_bytes())?;
     let random = world.random(&label);
+    let kernel_checks = random.one_in(2);
+    let machine = world.connect_as("model", kernel_checks).await?;
     let real = [Jail::make(machine.client.clone(), &name).await?];
     let clock = HandClock::at(1_000_000);
-    let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, false);
+    let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, kernel_checks);
     let model = [Jail::make(model, &name).await?];
     let steps = draw(&random)?;
     let (world, client) = (world.clone(), machine.client.clone());
