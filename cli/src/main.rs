@@ -15,6 +15,7 @@ mod http;
 mod logging;
 mod mounting;
 mod mounts;
+mod near;
 mod output;
 mod panics;
 mod server;

@@ -2,7 +2,7 @@
 //!
 //! `serve` and `up` call it. Each core thread has a single-threaded runtime and a `meta::Core` on it, core 0
 //! also accepts connections and does the background work. Connections are dealt to the cores in turn and stay
-//! where they are.
+//! where they are. `up` has one core more, on its own thread, for the mount beside it.
 //!
 //! Always true: what was executed when [`Running::stop`] was called is on stable storage when it returns;
 //! the threads have ended by then.
@@ -19,6 +19,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use client::SystemClock;
 use meta::{Durability, Offload, Server, ServerOptions};
+use store::Blocks;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
@@ -28,7 +29,9 @@ use tokio::{
 use crate::{
     data::DataDir,
     failure::usage,
-    http, panics,
+    http,
+    near::Near,
+    panics,
     system::{self, SystemRandom},
 };
 
@@ -47,6 +50,8 @@ pub(crate) struct Options {
     /// Addresses that other machines reach are allowed.
     pub(crate) insecure: bool,
     pub(crate) cores: NonZeroUsize,
+    /// One core more runs on the thread that starts the server ([`Running::near`]).
+    pub(crate) near: bool,
     pub(crate) durability: Durability,
     pub(crate) commit_interval: Duration,
     pub(crate) lease: Duration,
@@ -64,6 +69,10 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) http: Option<SocketAddr>,
     server: Server,
+    /// The index of the core for this thread.
+    near: Option<usize>,
+    /// The blocks as the server has them.
+    blocks: Blocks,
     data: DataDir,
     stop: watch::Sender<bool>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -77,9 +86,12 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let address = listener.local_addr()?;
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
 
-    let server = open(&data, options, address)?;
+    let blocks = data.blocks()?;
+    let server = open(&data, blocks.clone(), options, address)?;
     let (stop, stopped) = watch::channel(false);
-    let mut running = Running { address, http, server, data, stop, threads: Vec::new() };
+    let near = options.near.then_some(options.cores.get());
+    let threads = Vec::new();
+    let mut running = Running { address, http, server, near, blocks, data, stop, threads };
     let started = running.start_threads(options, listener, page, &stopped);
     if let Err(error) = started.and_then(|()| running.write_address()) {
         let _ = running.stop();
@@ -92,6 +104,19 @@ impl Running {
     /// Name of the file system.
     pub(crate) fn name(&self) -> &str {
         self.data.name()
+    }
+
+    /// A way to this server for a client on this thread. `None` unless the server was started for it.
+    ///
+    /// # Panics
+    /// Outside a `LocalSet`.
+    pub(crate) fn near(&self) -> Option<Near> {
+        self.near.map(|index| Near::start(self.server.core(index)))
+    }
+
+    /// The blocks of files, for a client in this process; `None` where clients reach them themselves.
+    pub(crate) fn blocks(&self) -> Option<Blocks> {
+        self.data.shared_blocks().is_none().then(|| self.blocks.clone())
     }
 
     /// Returns when the server cannot serve any more, with the reason.
@@ -156,13 +181,18 @@ impl Running {
     }
 }
 
-fn open(data: &DataDir, options: &Options, address: SocketAddr) -> anyhow::Result<Server> {
+fn open(
+    data: &DataDir,
+    blocks: Blocks,
+    options: &Options,
+    address: SocketAddr,
+) -> anyhow::Result<Server> {
     let blocks_url = data.shared_blocks().unwrap_or_default().to_owned();
     let blocks_options = if blocks_url.is_empty() { Vec::new() } else { shared_store_options() };
     let folder = data.blocks_folder();
     let options = ServerOptions {
         address: address.to_string(),
-        cores: options.cores.get(),
+        cores: options.cores.get() + usize::from(options.near),
         durability: options.durability,
         commit_interval: options.commit_interval,
         lease: options.lease,
@@ -176,7 +206,7 @@ fn open(data: &DataDir, options: &Options, address: SocketAddr) -> anyhow::Resul
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine()?);
-    Server::open(engine, data.blocks()?, options, clock, random)
+    Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
 }
 

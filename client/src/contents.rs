@@ -92,7 +92,7 @@ impl Files {
         };
         Ok(Files {
             table: Mutex::new(table),
-            io: BlockIo::new(&welcome.fs)?,
+            io: BlockIo::new(config.blocks.as_ref(), &welcome.fs)?,
             read_cache: ReadCache::new(config.read_cache_bytes),
             budget: Budget::new(config.dirty_bytes_max),
             stamp: AtomicU64::new(1),

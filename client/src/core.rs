@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{Clock, Cred, Random};
 use parking_lot::Mutex;
+use store::Blocks;
 use tokio::runtime::Handle;
 use wire::Welcome;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub read_cache_bytes: u64,
     /// The most memory for contents that were written and not sent yet, in bytes; writers wait at it.
     pub dirty_bytes_max: u64,
+    /// The store of blocks, where the server of this very process has it; none: as the server says.
+    pub blocks: Option<Blocks>,
     /// The network.
     pub dial: Arc<dyn Dial>,
     /// The wall clock.
@@ -55,6 +58,7 @@ impl Config {
             access_cache_bytes: 64 << 20,
             read_cache_bytes: 32 << 20,
             dirty_bytes_max: 64 << 20,
+            blocks: None,
             dial: Arc::new(Tcp),
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::default()),

@@ -84,11 +84,12 @@ fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String>
 }
 
 impl ServeArgs {
-    /// How to serve; `or_free_port`: where an address is not given and the default one is taken.
-    pub(crate) fn options(&self, or_free_port: bool) -> Options {
+    /// How to serve. Within `up`, where an address is not given and the default one is taken, a free port
+    /// will do, and the mount has a core beside it.
+    pub(crate) fn options(&self, up: bool) -> Options {
         let listen = |given: Option<&str>, default: &str| Listen {
             address: given.unwrap_or(default).to_owned(),
-            or_free_port: or_free_port && given.is_none(),
+            or_free_port: up && given.is_none(),
         };
         let available = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let cores = NonZeroUsize::new((available / 2).min(CORES_MAX)).unwrap_or(NonZeroUsize::MIN);
@@ -100,6 +101,7 @@ impl ServeArgs {
             },
             insecure: self.insecure,
             cores: self.cores.unwrap_or(cores),
+            near: up,
             durability: match self.durability {
                 Durability::Relaxed => meta::Durability::Relaxed,
                 Durability::Strict => meta::Durability::Strict,

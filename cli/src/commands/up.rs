@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{self, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -76,6 +77,10 @@ async fn serve_mount(
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(vec![running.address.to_string()], token, &purpose);
     config.kernel_checks = true;
+    config.blocks = running.blocks();
+    if let Some(near) = running.near() {
+        config.dial = Arc::new(near);
+    }
     let client = connect::connect(config).await?;
     let mounting = mounting::start(client, mountpoint, &options).await?;
     serve::announce(running)?;

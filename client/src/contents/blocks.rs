@@ -22,13 +22,16 @@ const UNIT_BYTES: u32 = 64 << 10;
 pub(crate) enum BlockIo {
     /// The server reads and writes them for us.
     Server,
-    /// A store that clients reach themselves.
+    /// A store that this client reaches itself.
     Store(Blocks),
 }
 
 impl BlockIo {
-    /// What the server says of it.
-    pub(crate) fn new(fs: &FsInfo) -> Result<BlockIo> {
+    /// Our own, or what the server says of it.
+    pub(crate) fn new(own: Option<&Blocks>, fs: &FsInfo) -> Result<BlockIo> {
+        if let Some(blocks) = own {
+            return Ok(BlockIo::Store(blocks.clone()));
+        }
         if fs.blocks == "server" {
             return Ok(BlockIo::Server);
         }

@@ -125,6 +125,7 @@ impl World {
                 access_cache_bytes: if plan.access_cache { 64 << 10 } else { 0 },
                 read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
                 dirty_bytes_max: plan.dirty_bytes_max,
+                blocks: None,
                 dial: inner.network.port(number),
                 clock: Arc::clone(&inner.clock),
                 random: Arc::new(inner.random.stream(&format!("client {number}"))),
