@@ -442,3 +442,38 @@ fn random_changes_of_a_small_file_are_exact() {
 fn random_changes_of_a_large_file_are_exact() {
     random_files(9 << 20, 30, 60);
 }
+
+/// Removes every block from a directory, as a power cut does with those that were not synced.
+fn lose_blocks(dir: &std::path::Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { lose_blocks(&path) } else { std::fs::remove_file(path).unwrap() }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_that_a_power_cut_took_read_as_zeros_and_synced_ones_are_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks = store::Blocks::directory(dir.path()).unwrap();
+    World::run_with(blocks, String::new(), async |world| {
+        let client = world.client().await;
+        client.write("/synced", &pattern(1, 100_000)).await.unwrap();
+        client.sync().await.unwrap();
+        client.write("/lost", &pattern(2, 100_000)).await.unwrap();
+        client.write("/removed", &pattern(3, 100_000)).await.unwrap();
+        client.unlink("/removed").await.unwrap();
+        world.kill();
+        drop(client);
+        lose_blocks(dir.path());
+
+        world.start();
+        let client = world.client().await;
+        assert_eq!(client.read("/lost").await.unwrap(), vec![0; 100_000]);
+        assert!(client.read("/synced").await.is_err());
+        client.sync().await.unwrap();
+        world.kill();
+        world.start();
+        assert_eq!(world.client().await.read("/lost").await.unwrap(), vec![0; 100_000]);
+    })
+    .await;
+}

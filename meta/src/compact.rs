@@ -123,6 +123,10 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
     let block = BlockId::new(SessionId(shared.incarnation), shared.random.next());
     let block_bytes = end - start;
     shared.blocks.put(block, data.freeze()).await.map_err(|error| describe(&error))?;
+    if !shared.blocks.puts_are_stable() {
+        // It takes the place of blocks that are stable.
+        shared.sync.wait().await;
+    }
     let part = BlockPart { block, block_bytes, offset: 0, ticket: 0 };
     let now = ChunkRecord {
         slices: vec![Slice { start, len: block_bytes, source: SliceSource::Block(part) }],

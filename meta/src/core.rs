@@ -238,6 +238,7 @@ impl Inner {
         self.shared.invalidations.add(&after.events);
         self.shared.locks.unlock_all(&mut run.group.locks);
         self.shared.backlog.add(std::mem::take(&mut after.reclaim));
+        self.shared.unsynced.add(std::mem::take(&mut after.unsynced));
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.
@@ -286,6 +287,7 @@ impl After {
         self.events.extend(other.events);
         self.reclaim.extend(other.reclaim);
         self.answers.extend(other.answers);
+        self.unsynced.extend(other.unsynced);
         self.tells_of_change |= other.tells_of_change;
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn task(
 ) -> Option<Result<Task>> {
     let after_write = matches!(incoming.request, Request::Sync);
     let shared = shared.clone();
-    let connection = incoming.connection.clone();
+    let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
     let answer = move |result: std::result::Result<Reply, Answer>| {
         connection.reply_now(reply, &result.map_or_else(|answer| answer, Answer::Done));
     };
@@ -46,10 +46,12 @@ pub(crate) fn task(
             if let Err(fault) = may_put(session, put) {
                 return Some(Err(fault));
             }
-            let put = put.clone();
+            let (put, bytes) = (put.clone(), put.data.len());
+            moving.begin_block(bytes);
             Box::pin(async move {
                 Counters::add(&shared.counters.block_put);
                 let result = shared.blocks.put(put.block, put.data).await;
+                moving.end_block(bytes);
                 answer(result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
             })
         }
@@ -57,11 +59,13 @@ pub(crate) fn task(
             if let Err(fault) = may_get(session, get) {
                 return Some(Err(fault));
             }
-            let get = get.clone();
+            let (get, bytes) = (get.clone(), get.len as usize);
+            moving.begin_block(bytes);
             Box::pin(async move {
                 Counters::add(&shared.counters.block_get);
                 let range = get.part.offset..get.part.offset.saturating_add(get.len);
                 let result = shared.blocks.get(get.part.block, get.part.block_bytes, range).await;
+                moving.end_block(bytes);
                 answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
             })
         }

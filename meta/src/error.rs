@@ -77,6 +77,9 @@ pub enum OpenError {
     /// The engine failed.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// A block cannot be looked at.
+    #[error(transparent)]
+    Blocks(#[from] store::BlocksError),
 }
 
 /// Why a server stopped serving.

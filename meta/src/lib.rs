@@ -27,6 +27,7 @@ mod session;
 mod sync;
 mod txn;
 mod unheard;
+mod unsynced;
 
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;

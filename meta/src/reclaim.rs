@@ -187,7 +187,7 @@ async fn delete_garbage(core: &Core) {
                 match shared.blocks.delete(block).await {
                     Ok(()) => {
                         Counters::add(&shared.counters.blocks_deleted);
-                        gone.push(key);
+                        gone.extend([key, key::unsynced(shard, block)]);
                     }
                     Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
                 }

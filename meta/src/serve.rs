@@ -30,6 +30,8 @@ use crate::{
 
 /// A client that does not read its replies is not read from any more.
 const BUFFERED_BYTES_MAX: usize = 16 << 20;
+/// Nor one that has so many bytes of blocks on their way.
+const MOVING_BYTES_MAX: usize = 64 << 20;
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A connection must introduce itself within so long.
@@ -44,6 +46,8 @@ pub(crate) struct Connection {
     wake: Notify,
     drained: Notify,
     closed: Cell<bool>,
+    /// Bytes of blocks that are being put or got for it.
+    moving: Cell<usize>,
 }
 
 impl Connection {
@@ -55,6 +59,7 @@ impl Connection {
             wake: Notify::new(),
             drained: Notify::new(),
             closed: Cell::new(false),
+            moving: Cell::new(0),
         }
     }
 
@@ -106,6 +111,21 @@ impl Connection {
     /// How many bytes are waiting to be sent.
     pub(crate) fn buffered(&self) -> usize {
         self.out.borrow().len()
+    }
+
+    /// A block of so many bytes begins to move; nothing more is read from a client that moves too many.
+    pub(crate) fn begin_block(&self, bytes: usize) {
+        self.moving.set(self.moving.get() + bytes);
+    }
+
+    /// It is done.
+    pub(crate) fn end_block(&self, bytes: usize) {
+        self.moving.set(self.moving.get() - bytes);
+        self.drained.notify_one();
+    }
+
+    fn holds_too_much(&self) -> bool {
+        self.buffered() > BUFFERED_BYTES_MAX || self.moving.get() > MOVING_BYTES_MAX
     }
 
     /// Lets everything in the buffer go.
@@ -198,7 +218,7 @@ impl Core {
                 let incoming = Incoming { connection: connection.clone(), header, request };
                 self.inner.push(Work::Request(incoming));
             }
-            while connection.buffered() > BUFFERED_BYTES_MAX && !connection.closed.get() {
+            while connection.holds_too_much() && !connection.closed.get() {
                 connection.drained.notified().await;
             }
             let filled = loop {

@@ -27,6 +27,7 @@ use crate::{
     record::{Config, Record as _, SessionRecord, key, system::Reserved, system::StoredAnswer},
     session::Session,
     sync::SyncQueue,
+    unsynced,
 };
 
 /// When an operation is answered.
@@ -121,6 +122,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) invalidations: Invalidations,
     pub(crate) sync: SyncQueue,
+    pub(crate) unsynced: unsynced::Notes,
     pub(crate) backlog: Backlog,
     pub(crate) compact: CompactQueue,
     pub(crate) jobs: Jobs,
@@ -132,8 +134,8 @@ pub(crate) struct Shared {
 impl Server {
     /// Opens the file system in `engine`.
     ///
-    /// Cost: a read for each session and each inode left to reclaim, and one synced write. It does not grow
-    /// with the number of files.
+    /// Cost: a read for each session, each inode left to reclaim and each block that was not synced, and one
+    /// synced write. It does not grow with the number of files.
     ///
     /// # Errors
     /// When it is not formatted, or cannot be read.
@@ -172,6 +174,7 @@ impl Server {
     ) -> Result<Server, OpenError> {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
+        unsynced::restore(engine.as_ref(), &blocks, config.shards)?;
         let inos = InoCounters::reserve(engine.as_ref(), config.shards, bugs)?;
         let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
@@ -191,6 +194,7 @@ impl Server {
             // Half of the range, so that it can count up; never 0, which means "by handle".
             invalidations: Invalidations::new(random.next() >> 1 | 1),
             sync: SyncQueue::default(),
+            unsynced: unsynced::Notes::default(),
             backlog,
             compact: CompactQueue::default(),
             jobs: Jobs::default(),
@@ -236,9 +240,9 @@ impl Server {
     /// Makes everything answered so far stable; the last act of a clean stop.
     ///
     /// # Errors
-    /// When the engine cannot.
-    pub fn sync(&self) -> Result<(), store::Error> {
-        self.shared.engine.sync()
+    /// When the blocks' directory or the engine cannot.
+    pub fn sync(&self) -> Result<(), Problem> {
+        unsynced::sync(&self.shared).map_err(Problem)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stable storage, for all cores and connections at once.
 //!
-//! Whoever must wait for stable storage joins a queue; one task takes the whole queue, syncs the engine
-//! once, and answers everyone in it. Without anybody waiting it syncs what was written within the commit
+//! Whoever must wait for stable storage joins a queue; one task takes the whole queue, syncs blocks and the
+//! engine once, and answers everyone in it. Without anybody waiting it syncs what was written within the commit
 //! interval.
 
 use std::{
@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    error::describe,
     server::{Counters, Shared},
+    unsynced,
 };
 
 /// The queue.
@@ -71,14 +71,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         if !queue.dirty.swap(false, Ordering::AcqRel) && waiting.is_empty() {
             continue;
         }
-        let engine = shared.engine.clone();
+        let syncing = shared.clone();
         Counters::add(&shared.counters.syncs);
-        match shared.options.offload.run(move || engine.sync()).await {
+        match shared.options.offload.run(move || unsynced::sync(&syncing)).await {
             Ok(()) => waiting.into_iter().for_each(|done| {
                 // Whoever waited may have gone.
                 let _ = done.send(());
             }),
-            Err(error) => shared.halt(&describe(&error)),
+            Err(reason) => shared.halt(&reason),
         }
         // What came while the engine was syncing needs a sync of its own.
         if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {

@@ -79,6 +79,8 @@ pub(crate) struct Txn<'a> {
     pub(crate) events: Vec<base::DirId>,
     /// Inodes to look at when the group is written: orphans nobody has open, contents without an inode.
     pub(crate) reclaim: Vec<Ino>,
+    /// Notes of blocks that it names.
+    pub(crate) unsynced: Vec<Key>,
 }
 
 /// What a successful operation leaves to be done when its group is written.
@@ -88,6 +90,8 @@ pub(crate) struct After {
     pub(crate) reclaim: Vec<Ino>,
     /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
     pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
+    /// Notes of blocks that the batch names.
+    pub(crate) unsynced: Vec<Key>,
     /// The answer tells of a change, so with strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
 }
@@ -99,8 +103,8 @@ impl<'a> Txn<'a> {
         caller: Caller<'a>,
         now: Time,
     ) -> Self {
-        let (events, reclaim) = (Vec::new(), Vec::new());
-        Txn { shared, caller, now, group, writes: Vec::new(), events, reclaim }
+        let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
+        Txn { shared, caller, now, group, writes: Vec::new(), events, reclaim, unsynced }
     }
 
     /// Joins the group.
@@ -109,7 +113,8 @@ impl<'a> Txn<'a> {
         for (key, value) in self.writes {
             self.group.put(key, value);
         }
-        After { events: self.events, reclaim: self.reclaim, answers: Vec::new(), tells_of_change }
+        let Txn { events, reclaim, unsynced, .. } = self;
+        After { events, reclaim, answers: Vec::new(), unsynced, tells_of_change }
     }
 
     /// Takes a lock until the group is written.

@@ -4,7 +4,8 @@
 //! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
 //! metadata; nothing here knows it. A block is never changed: a new one gets a new id.
 //!
-//! Always true: a block that was put and answered is on stable storage; bytes that a get returns
+//! Always true: a block that was put survives a crash of the process at once, and a power cut as soon
+//! as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes that a get returns
 //! are the bytes that were put, in the same block and place, or the checksums have failed us.
 
 use std::{io, ops::Range, path::Path as FsPath, sync::Arc, time::SystemTime};
@@ -15,7 +16,7 @@ use futures::stream::{BoxStream, StreamExt};
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory};
 
 mod config;
-mod folders;
+mod directory;
 mod format;
 mod name;
 #[cfg(feature = "s3")]
@@ -24,7 +25,7 @@ mod s3;
 mod tests;
 
 pub use config::BlocksConfig;
-use folders::Folders;
+use directory::Directory;
 
 /// The most data one block holds, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = base::limits::CHUNK_BYTES;
@@ -37,8 +38,8 @@ pub struct Blocks {
     objects: Arc<dyn ObjectStore>,
     /// Where the names of blocks start: empty, or a prefix that ends in `/`.
     prefix: Arc<str>,
-    /// The folders of a local directory; no other store has any.
-    folders: Option<Arc<Folders>>,
+    /// The local directory, if it is one.
+    directory: Option<Arc<Directory>>,
 }
 
 /// One stored block, as [`Blocks::list`] finds it.
@@ -105,7 +106,7 @@ impl Blocks {
     /// Blocks in memory, for tests and simulations; needs no runtime.
     #[must_use]
     pub fn memory() -> Self {
-        Self { objects: Arc::new(InMemory::new()), prefix: "".into(), folders: None }
+        Self { objects: Arc::new(InMemory::new()), prefix: "".into(), directory: None }
     }
 
     /// Opens the store that a configuration names. A local directory is made when it is missing.
@@ -118,19 +119,30 @@ impl Blocks {
         config::open_directory(path)
     }
 
-    /// Stores a block; on stable storage when it returns. Doing it again, after an error or not,
-    /// is fine when the data is the same.
+    /// Stores a block; see [`Blocks::puts_are_stable`]. Doing it again, after an error or not, is fine
+    /// when the data is the same.
     pub async fn put(&self, id: BlockId, data: Bytes) -> Result<()> {
         let len = u32::try_from(data.len()).ok().filter(|len| format::is_block_len(*len));
         let Some(len) = len else {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
-        if let Some(folders) = &self.folders {
-            folders.ensure(name::folder(id)).await?;
-        }
         let object: PutPayload = format::encode(id, &data, len).into_iter().collect();
         let stored = self.objects.put(&name::path(&self.prefix, id), object).await;
+        if let Some(directory) = &self.directory {
+            directory.changed();
+        }
         stored.map(|_| ()).map_err(|error| from_store(id, error))
+    }
+
+    /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes it so.
+    #[must_use]
+    pub fn puts_are_stable(&self) -> bool {
+        self.directory.is_none()
+    }
+
+    /// Makes every block stable whose put has returned. The calling thread waits for the disk.
+    pub fn sync(&self) -> Result<()> {
+        self.directory.as_ref().map_or(Ok(()), |directory| Ok(directory.sync()?))
     }
 
     /// Reads a range of a block, checked. `len` is the block's length as its writer recorded it.
@@ -186,8 +198,8 @@ impl Blocks {
     /// Removes what puts that never ended have left in a local directory, where it was last touched
     /// before `before`; returns the number of files removed. Other stores keep nothing of the kind.
     pub async fn sweep(&self, before: SystemTime) -> Result<u64> {
-        match &self.folders {
-            Some(folders) => Ok(folders.sweep(before).await?),
+        match &self.directory {
+            Some(directory) => Ok(directory.sweep(before).await?),
             None => Ok(0),
         }
     }

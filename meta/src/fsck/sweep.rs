@@ -14,6 +14,7 @@ use crate::record::{
     key::Part,
     system::{Reserved, StoredAnswer},
 };
+use crate::unsynced::Unsynced;
 
 /// The state of a check.
 pub(super) struct Sweep<'a> {
@@ -144,6 +145,7 @@ impl<'a> Sweep<'a> {
             (b'R', 11) => self.reclaim(shard, key, value),
             // Read before everything else.
             (b'G', 19) => {}
+            (b'U', 19) => self.alone::<Unsynced>(key, value, "unsynced block"),
             (b'Q', 13) => self.answer(key, value),
             (b'S', 11) if shard.0 == 0 => self.alone::<SessionRecord>(key, value, "session"),
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),

@@ -27,6 +27,7 @@ use crate::{
         inode::blocks_of, key,
     },
     txn::{Located, Txn},
+    unsynced,
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
@@ -144,6 +145,7 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
         slice
     });
     let new = change_chunk(txn, file, chunk.chunk, |record| record.paint(slices))?;
+    unsynced::note(txn, file.inode.ino, &chunk.slices);
     // A block that newer slices of the same request hide.
     drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
     if compact::is_ragged(&new) {

@@ -8,6 +8,7 @@
 //! | `B` | ino, chunk | the slices of a chunk |
 //! | `R` | ino | an inode to reclaim |
 //! | `G` | block | a block to delete |
+//! | `U` | block | a block that may not be stable |
 //! | `Q` | session, slot | a stored answer |
 //! | `C` | | inode numbers reserved on this shard |
 //! | `S` | session | a session (shard 0) |
@@ -118,7 +119,12 @@ pub(crate) fn garbage(shard: ShardId, block: BlockId) -> Key {
     with(start(shard, b'G'), &block.0.to_be_bytes())
 }
 
-/// The block in a `G` key.
+/// A block that may not be stable, on the shard of the inode that names it.
+pub(crate) fn unsynced(shard: ShardId, block: BlockId) -> Key {
+    with(start(shard, b'U'), &block.0.to_be_bytes())
+}
+
+/// The block in a `G` or `U` key.
 pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
     Some(BlockId(u128::from_be_bytes(key.get(3..)?.try_into().ok()?)))
 }

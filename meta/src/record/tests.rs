@@ -19,6 +19,7 @@ use super::{
     system::{Reclaim, Reserved, StoredAnswer},
 };
 use crate::reclaim::Garbage;
+use crate::unsynced::Unsynced;
 
 variants!(Part { Main, RenameList, Xattrs });
 variants!(ContentState { Pending, Live, Removing });
@@ -84,6 +85,7 @@ fn keys() -> Vec<Case> {
         key("B", key::chunk(ino, 0x0506_0708), (ino, 0x0506_0708), key::parse_chunk),
         key("R", key::reclaim(ino), ino, key::parse_ino),
         key("G", key::garbage(SHARD, block), block, key::parse_garbage),
+        key("U", key::unsynced(SHARD, block), block, key::parse_garbage),
         bare("Q", key::answer(SHARD, session, 0x0fff)),
         bare("C", key::counter(SHARD)),
         key("S", key::session(session), session, key::parse_session),
@@ -129,6 +131,7 @@ fn records() -> Vec<Case> {
         reclaim("orphan", ReclaimKind::Orphan),
         reclaim("contents", ReclaimKind::Contents),
         record("Garbage", Garbage {}),
+        record("Unsynced", Unsynced { bytes: 70_000 }),
         record("Reserved", Reserved { end: 1 << 20 }),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]

@@ -9,7 +9,10 @@ use std::{
 
 use object_store::local::LocalFileSystem;
 
-use super::{Blocks, BlocksError, Folders, folders::sync_folder};
+use super::{
+    Blocks, BlocksError,
+    directory::{Directory, sync_folder},
+};
 
 /// The address of a block store.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -67,9 +70,9 @@ pub(super) fn open_directory(path: &Path) -> Result<Blocks, BlocksError> {
     }
     let objects = LocalFileSystem::new_with_prefix(&path).map_err(BlocksError::Store)?;
     Ok(Blocks {
-        // Without `with_fsync` a put is answered while the block is in the page cache only.
-        objects: Arc::new(objects.with_fsync(true)),
+        // Without `with_fsync`: blocks are synced together.
+        objects: Arc::new(objects),
         prefix: "".into(),
-        folders: Some(Arc::new(Folders::new(&path))),
+        directory: Some(Arc::new(Directory::new(&path)?)),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Persisted: `abcd` is the upper half of the CRC-32C of the id (16 bytes BE) with its low 10 bits
 //! cleared. So up to 1,024 blocks that a session wrote one after the other share a folder, which
-//! keeps folders few and their syncs cheap, and sessions spread over 65,536 folders.
+//! keeps folders few, and sessions spread over 65,536 folders.
 
 use base::BlockId;
 use object_store::path::Path;
@@ -10,14 +10,14 @@ use object_store::path::Path;
 const RUN_BITS: u32 = 10;
 
 /// The number of the folder that a block is in.
-pub(super) fn folder(id: BlockId) -> u16 {
+fn folder(id: BlockId) -> u16 {
     let run = (id.0 >> RUN_BITS) << RUN_BITS;
     let [.., low, high] = crc32c::crc32c(&run.to_be_bytes()).to_le_bytes();
     u16::from_le_bytes([low, high])
 }
 
 /// The names of the two folders, the outer one first.
-pub(super) fn folder_names(folder: u16) -> [String; 2] {
+fn folder_names(folder: u16) -> [String; 2] {
     folder.to_be_bytes().map(|byte| format!("{byte:02x}"))
 }
 

@@ -31,7 +31,7 @@ pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksE
     }
     let objects = builder.with_bucket_name(bucket).build();
     let objects = objects.map_err(|error| config.refused(error.to_string()))?;
-    Ok(Blocks { objects: Arc::new(objects), prefix: prefix_of(prefix).into(), folders: None })
+    Ok(Blocks { objects: Arc::new(objects), prefix: prefix_of(prefix).into(), directory: None })
 }
 
 fn key(config: &BlocksConfig, name: &str) -> Result<AmazonS3ConfigKey, BlocksError> {

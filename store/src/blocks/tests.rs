@@ -121,3 +121,15 @@ fn an_address_that_names_no_store_says_so() {
         assert!(matches!(opened, Err(BlocksError::Config { .. })), "{url}");
     }
 }
+
+#[tokio::test]
+async fn blocks_of_a_directory_are_stable_after_a_sync_and_others_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks = Blocks::directory(dir.path()).unwrap();
+    assert!(!blocks.puts_are_stable());
+    blocks.sync().expect("sync of nothing");
+    blocks.put(BlockId(1), data(10)).await.unwrap();
+    blocks.sync().expect("sync");
+    assert!(Blocks::memory().puts_are_stable());
+    Blocks::memory().sync().expect("nothing to do");
+}

@@ -1,46 +1,45 @@
-//! The folders of a local directory: made and stable before the first block goes into one.
+//! A local directory of blocks, beyond what `object_store` does with it: making it stable, and sweeping it.
 //!
-//! `object_store` makes missing folders itself and syncs those it made, but a put that finds a
-//! folder made by another a moment ago does not wait for that sync: its block would be stable and
-//! the way to it not. So folders are made here, and a put waits until its folder is stable.
+//! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it, files and
+//! folders alike, however many they are. An error that the kernel met while writing back is told by the next sync,
+//! because the directory is open for as long as this lives.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::SystemTime,
 };
 
-use super::name;
-
-const WORDS: usize = (1 << u16::BITS) / u64::BITS as usize;
-
-/// Which folders of one directory are known to be stable. Nothing is known at first: what a crash
-/// left may be there without being stable.
-pub(super) struct Folders {
+/// The directory.
+pub(super) struct Directory {
     /// `blocks` in the directory.
     root: PathBuf,
-    stable: Box<[AtomicU64; WORDS]>,
+    handle: fs::File,
+    /// Something was put that no sync has covered.
+    changed: AtomicBool,
 }
 
-impl Folders {
-    pub(super) fn new(directory: &Path) -> Self {
-        let stable = Box::new([const { AtomicU64::new(0) }; WORDS]);
-        Self { root: directory.join("blocks"), stable }
+impl Directory {
+    /// What a crash left may be there without being stable, so the first sync is never in vain.
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let handle = fs::File::open(directory)?;
+        Ok(Self { root: directory.join("blocks"), handle, changed: AtomicBool::new(true) })
     }
 
-    /// Returns when the folder is there, and stable.
-    pub(super) async fn ensure(self: &Arc<Self>, folder: u16) -> io::Result<()> {
-        let (word, bit) = (&self.stable[usize::from(folder) / 64], 1 << (folder % 64));
-        if word.load(Ordering::Acquire) & bit != 0 {
-            return Ok(());
+    /// A put has returned.
+    pub(super) fn changed(&self) {
+        self.changed.store(true, Ordering::Release);
+    }
+
+    /// Makes everything stable that was put before.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        if self.changed.swap(false, Ordering::AcqRel) {
+            rustix::fs::syncfs(&self.handle).inspect_err(|_| self.changed())?;
         }
-        let this = Arc::clone(self);
-        off_the_core(move || this.make(folder)).await?;
-        word.fetch_or(bit, Ordering::Release);
         Ok(())
     }
 
@@ -48,15 +47,6 @@ impl Folders {
     pub(super) async fn sweep(self: &Arc<Self>, before: SystemTime) -> io::Result<u64> {
         let this = Arc::clone(self);
         off_the_core(move || sweep(&this.root, before)).await
-    }
-
-    fn make(&self, folder: u16) -> io::Result<()> {
-        let [outer, inner] = name::folder_names(folder);
-        let outer = self.root.join(outer);
-        // Race: another put may be making the same folders; whoever comes second syncs as well.
-        fs::create_dir_all(outer.join(inner))?;
-        sync_folder(&outer)?;
-        sync_folder(&self.root)
     }
 }
 
