@@ -43,7 +43,7 @@ impl Client {
         let cred = Arc::new(config.cred.clone());
         let files = Files::new(&config, &opened.welcome)?;
         let core = Arc::new(Core::new(config, opened.welcome.clone(), opened.version, files));
-        tokio::spawn(keep(Arc::clone(&core), opened));
+        core.spawn(keep(Arc::clone(&core), opened));
         Ok(Client { _alive: Arc::new(Alive(Arc::clone(&core))), core, cred })
     }
 

@@ -37,6 +37,9 @@ pub struct Config {
     pub dirty_bytes_max: u64,
     /// The store of blocks, where the server of this very process has it; none: as the server says.
     pub blocks: Option<Blocks>,
+    /// The client is made within a `LocalSet` and used on its thread alone: its background work runs in local tasks
+    /// there, beside whoever calls it, without a way through the runtime between them.
+    pub local: bool,
     /// The network.
     pub dial: Arc<dyn Dial>,
     /// The wall clock.
@@ -59,6 +62,7 @@ impl Config {
             read_cache_bytes: 32 << 20,
             dirty_bytes_max: 64 << 20,
             blocks: None,
+            local: false,
             dial: Arc::new(Tcp),
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::default()),
@@ -93,7 +97,11 @@ impl Core {
 
     /// Runs background work where the client was made, from wherever this is called.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
+        if self.config.local {
+            tokio::task::spawn_local(work);
+        } else {
+            self.runtime.spawn(work);
+        }
     }
 
     /// What the server last said of the session and the file system.

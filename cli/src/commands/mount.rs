@@ -85,6 +85,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
     config.kernel_checks = true;
+    config.local = true;
     let fsname = format!("pando:{}", args.servers.0.join(","));
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
     crate::system::raise_open_files();

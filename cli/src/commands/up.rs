@@ -77,6 +77,7 @@ async fn serve_mount(
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(vec![running.address.to_string()], token, &purpose);
     config.kernel_checks = true;
+    config.local = true;
     config.blocks = running.blocks();
     if let Some(near) = running.near() {
         config.dial = Arc::new(near);

@@ -126,6 +126,7 @@ impl World {
                 read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
                 dirty_bytes_max: plan.dirty_bytes_max,
                 blocks: None,
+                local: false,
                 dial: inner.network.port(number),
                 clock: Arc::clone(&inner.clock),
                 random: Arc::new(inner.random.stream(&format!("client {number}"))),
