@@ -1,18 +1,24 @@
 //! Workloads that are timed.
 //!
-//! `cli` calls it, with a thread for each rank: [`Rank::run`] does that rank's part of a [`Plan`] on a
-//! [`Target`] and returns what it took; [`summarize`] puts the ranks together. It starts no thread, prints
-//! nothing, and removes what it made, unless an operation fails.
+//! `cli` calls it. [`run`] goes through the phases of a [`Plan`] with a [`Crew`] of workers, which are threads or
+//! processes of the caller; each worker is a [`Worker`] that does every [`Step`] for its ranks. [`summarize`]
+//! puts the iterations together.
+//!
+//! It starts no thread or process and prints nothing.
 //!
 //! Always true: a phase begins when all ranks have ended the one before; an operation that fails ends the
-//! run of all ranks, and no number comes of it.
+//! run of all ranks, and no number comes of it; what a run made is removed at its end, whatever the end.
 
+mod clock;
 mod plan;
-mod rank;
+mod run;
 mod summary;
 mod target;
+mod worker;
 
-pub use plan::{Phase, Plan};
-pub use rank::{Meeting, Rank, Timing};
-pub use summary::{Summary, summarize};
+pub use clock::{monotonic, process_cpu, thread_cpu};
+pub use plan::{Phase, Plan, Step, Work};
+pub use run::{Crew, Measured, Meter, Usage, run};
+pub use summary::{Row, Summary, median, percentile, summarize};
 pub use target::{Error, Target};
+pub use worker::{Timing, Worker};

@@ -2,13 +2,17 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// One kind of operation, timed by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// mkdir.
     DirCreate,
     /// stat of directories that another rank made.
     DirStat,
+    /// Rename a directory within the one above it.
+    DirRename,
     /// rmdir.
     DirRemove,
     /// Create and close an empty file.
@@ -27,9 +31,10 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in the order in which they run.
-    pub const ALL: [Phase; 9] = [
+    pub const ALL: [Phase; 10] = [
         Phase::DirCreate,
         Phase::DirStat,
+        Phase::DirRename,
         Phase::DirRemove,
         Phase::FileCreate,
         Phase::FileStat,
@@ -45,6 +50,7 @@ impl Phase {
         match self {
             Phase::DirCreate => "dir_create",
             Phase::DirStat => "dir_stat",
+            Phase::DirRename => "dir_rename",
             Phase::DirRemove => "dir_remove",
             Phase::FileCreate => "file_create",
             Phase::FileStat => "file_stat",
@@ -55,8 +61,21 @@ impl Phase {
         }
     }
 
+    /// What its paths are called.
+    pub(crate) fn kind(self) -> &'static str {
+        if self.is_of_directories() { "dir" } else { "file" }
+    }
+
     fn is_of_directories(self) -> bool {
-        matches!(self, Phase::DirCreate | Phase::DirStat | Phase::DirRemove)
+        match self {
+            Phase::DirCreate | Phase::DirStat | Phase::DirRename | Phase::DirRemove => true,
+            Phase::FileCreate
+            | Phase::FileStat
+            | Phase::FileOpen
+            | Phase::FileRename
+            | Phase::Readdir
+            | Phase::FileRemove => false,
+        }
     }
 
     /// The phases that must run, timed or not, so that `wanted` can and nothing is left.
@@ -76,8 +95,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What each rank does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What all ranks do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// How many ranks.
     pub ranks: usize,
@@ -85,22 +104,72 @@ pub struct Plan {
     pub files: usize,
     /// All ranks work in one directory; otherwise each has its own.
     pub shared: bool,
+    /// How many directories lie between the run's folder and the one that is worked in, beside that itself.
+    pub depth: usize,
     /// Phases that are reported.
     pub phases: Vec<Phase>,
     /// Operations that each rank has under way at a time.
     pub in_flight: usize,
-    /// How often all phases are run.
+    /// How often all phases are run, after a shorter run that is not reported.
     pub iterations: usize,
     /// The directory, below the target's root, that the run makes, works in and removes.
     pub folder: String,
 }
 
+/// The run before the first that counts has so many files of each rank at most.
+const WARM_UP_FILES: usize = 500;
+
 impl Plan {
+    /// The directories in which `rank` works: from the uppermost to the one with the files.
+    pub(crate) fn directories(&self, rank: usize) -> Vec<String> {
+        let folder = &self.folder;
+        let top =
+            if self.shared { format!("{folder}/shared") } else { format!("{folder}/rank.{rank}") };
+        let below = |above: &String| Some(format!("{above}/d"));
+        std::iter::successors(Some(top), below).take(self.depth + 1).collect()
+    }
+
     /// The directory that `rank` works in.
     pub(crate) fn directory(&self, rank: usize) -> String {
-        let folder = &self.folder;
-        if self.shared { format!("{folder}/shared") } else { format!("{folder}/rank.{rank}") }
+        self.directories(rank).pop().expect("there is at least one")
     }
+
+    /// Whether the paths of `phase` have been renamed by then.
+    pub(crate) fn renamed_before(&self, phase: Phase) -> bool {
+        let rename = if phase.is_of_directories() { Phase::DirRename } else { Phase::FileRename };
+        phase > rename && self.phases.contains(&rename)
+    }
+
+    /// How many files a rank has in the run that warms up.
+    pub(crate) fn warm_up_files(&self) -> usize {
+        self.files.min(WARM_UP_FILES)
+    }
+}
+
+/// What the workers are told to do, all at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What.
+    pub work: Work,
+    /// With how many files of each rank.
+    pub files: usize,
+}
+
+/// One step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// Make the run's folder.
+    MakeFolder,
+    /// Make the directories that are worked in.
+    MakeDirectories,
+    /// Do all operations of a phase.
+    Phase(Phase),
+    /// Remove the directories that were worked in.
+    RemoveDirectories,
+    /// Remove the run's folder.
+    RemoveFolder,
+    /// Remove the run's folder with all that is in it, if it is there.
+    Clear,
 }
 
 #[cfg(test)]

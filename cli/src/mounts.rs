@@ -2,11 +2,12 @@
 //!
 //! The kernel's table says what is mounted where. Which process serves a mount it does not say, so the process
 //! that mounts keeps a file under `/run/pando`, or the user's own runtime folder, named by the device
-//! number of the mount and locked for as long as the process lives. Whoever unmounts waits for the lock.
+//! number of the mount and locked for as long as the process lives, which writes its number into it. Whoever
+//! unmounts waits for the lock; whoever measures reads the number.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
+    io::{self, Read as _, Write as _},
     mem::ManuallyDrop,
     os::unix::{
         ffi::{OsStrExt as _, OsStringExt as _},
@@ -32,6 +33,8 @@ pub(crate) struct Mount {
     device: String,
     /// Who mounted it.
     user: u32,
+    /// What it is said to come from.
+    source: String,
 }
 
 /// Our mount at exactly this path: the one on top, when there are several.
@@ -39,6 +42,15 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Mount>> {
     let path = resolve(path);
     let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
     Ok(parse(&table).into_iter().rfind(|mount| mount.path == path))
+}
+
+/// Our mount that holds the directory `path`, which must be alive.
+pub(crate) fn holding(path: &Path) -> anyhow::Result<Option<Mount>> {
+    let device =
+        fs::metadata(path).with_context(|| format!("cannot use {}", path.display()))?.dev();
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
+    Ok(parse(&table).into_iter().rfind(|mount| mount.device == device))
 }
 
 /// The path as the mount table has it. The mount itself may be dead, so only what is above it is looked at.
@@ -64,12 +76,13 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     if source.next()? != TYPE {
         return None;
     }
-    let options = source.nth(1).unwrap_or_default();
+    let from = source.next()?.to_owned();
+    let options = source.next().unwrap_or_default();
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
     let device = mount.split(' ').nth(2)?.to_owned();
     // From the bytes: a path need not be UTF-8.
     let path = unescape(line.split(|byte| *byte == b' ').nth(4)?);
-    Some(Mount { path, device, user: user.unwrap_or(0) })
+    Some(Mount { path, device, user: user.unwrap_or(0), source: from })
 }
 
 /// Undoes the octal escapes of the kernel.
@@ -110,12 +123,25 @@ impl Mount {
         let alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
         alive.then_some(Keeper(file))
     }
+
+    /// The servers that it says it comes from.
+    pub(crate) fn servers(&self) -> Option<Vec<String>> {
+        let servers = self.source.strip_prefix("pando:")?;
+        Some(servers.split(',').map(str::to_owned).collect())
+    }
 }
 
 /// A process that serves a mount, seen by another.
 pub(crate) struct Keeper(File);
 
 impl Keeper {
+    /// The number of the process.
+    pub(crate) fn process(&mut self) -> Option<u32> {
+        let mut text = String::new();
+        self.0.read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+
     /// Returns when the process has ended.
     pub(crate) fn wait(self) -> anyhow::Result<()> {
         loop {
@@ -152,6 +178,9 @@ pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&file);
     let lock = lock.with_context(context)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(context)?;
+    lock.set_len(0)
+        .and_then(|()| writeln!(&lock, "{}", std::process::id()))
+        .with_context(context)?;
     Ok(Kept { file, _lock: ManuallyDrop::new(lock) })
 }
 
@@ -181,13 +210,20 @@ mod tests {
     #[test]
     fn only_our_mounts_are_found_with_their_true_paths() {
         let table =
-            b"36 35 0:31 / /tmp/a\\040b rw,nosuid - fuse.pando pando rw,user_id=7,group_id=0\n\
+            b"36 35 0:31 / /tmp/a\\040b rw,nosuid - fuse.pando pando:h:1,i:2 rw,user_id=7,group_id=0\n\
                       37 35 0:32 / /tmp/c rw shared:1 - tmpfs tmpfs rw\n\
                       38 35 0:33 / /tmp/\xff rw - fuse.pando pando rw\n";
         let found = parse(table);
         assert_eq!(found.len(), 2);
-        let first = Mount { path: "/tmp/a b".into(), device: "0:31".to_owned(), user: 7 };
+        let first = Mount {
+            path: "/tmp/a b".into(),
+            device: "0:31".to_owned(),
+            user: 7,
+            source: "pando:h:1,i:2".to_owned(),
+        };
         assert_eq!(found[0], first);
+        assert_eq!(first.servers(), Some(vec!["h:1".to_owned(), "i:2".to_owned()]));
+        assert_eq!(found[1].servers(), None);
         assert_eq!(found[1].path.as_os_str().as_bytes(), b"/tmp/\xff");
     }
 

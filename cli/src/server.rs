@@ -203,6 +203,7 @@ fn open(
             Some(folder) => system::space(folder),
             None => (UNBOUNDED, UNBOUNDED),
         }),
+        process: Arc::new(system::process_status),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine()?);

@@ -1,10 +1,13 @@
 //! The machine's randomness, space and limits: what the layers below are handed as arguments.
 
-use std::path::Path;
+use std::{fs, path::Path, time::Duration};
 
 use base::Random;
 use parking_lot::Mutex;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, clock_gettime},
+};
 
 /// Random numbers of the operating system, fit for secrets, drawn a page at a time.
 #[derive(Default)]
@@ -47,4 +50,50 @@ pub(crate) fn space(path: &Path) -> (u64, u64) {
             )
         })
         .unwrap_or_default()
+}
+
+/// What this process uses of the machine.
+pub(crate) fn process_status() -> wire::ProcessStatus {
+    let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+    let id = std::process::id();
+    wire::ProcessStatus {
+        id,
+        cpu_micros: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+        resident_bytes: resident_bytes(id).unwrap_or(0),
+    }
+}
+
+/// Bytes of memory that a process of this machine occupies, when it may be asked.
+pub(crate) fn resident_bytes(process: u32) -> Option<u64> {
+    let pages = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let pages: u64 = pages.split(' ').nth(1)?.parse().ok()?;
+    pages.checked_mul(u64::try_from(rustix::param::page_size()).ok()?)
+}
+
+/// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth of a second.
+pub(crate) fn process_cpu(process: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before the last bracket can be anything; user and system time are fields 14 and 15.
+    let mut times = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let ticks: u64 = times.next()?.parse().ok()?;
+    let ticks = ticks + times.next()?.parse::<u64>().ok()?;
+    Duration::from_micros(ticks.checked_mul(1_000_000)?)
+        .checked_div(u32::try_from(rustix::param::clock_ticks_per_second()).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_alike_from_inside_and_outside() {
+        let inside = process_status();
+        let outside = process_cpu(inside.id).unwrap();
+        // The clock from outside goes in ticks.
+        assert!(
+            outside <= Duration::from_micros(process_status().cpu_micros) + Duration::from_secs(1)
+        );
+        assert!(inside.resident_bytes > 0 && resident_bytes(inside.id).unwrap() > 0);
+        assert_eq!(process_cpu(u32::MAX), None);
+    }
 }

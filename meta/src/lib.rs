@@ -34,4 +34,4 @@ pub use bugs::Bug;
 pub use core::Core;
 pub use error::{OpenError, Problem};
 pub use format::{FormatError, FormatOptions, format};
-pub use server::{Durability, Offload, Server, ServerOptions, Space};
+pub use server::{Durability, Offload, Process, Server, ServerOptions, Space};

@@ -76,6 +76,9 @@ impl Offload {
 /// Total and free bytes of the place where blocks and metadata are.
 pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
+/// What the server's process uses of its machine.
+pub type Process = Arc<dyn Fn() -> wire::ProcessStatus + Send + Sync>;
+
 /// How to serve.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -97,6 +100,8 @@ pub struct ServerOptions {
     pub blocks_options: Vec<(String, String)>,
     /// Space of the file system.
     pub space: Space,
+    /// What the server's process uses of its machine.
+    pub process: Process,
 }
 
 /// A metadata server. Cloning shares it.
@@ -330,6 +335,7 @@ impl Shared {
             counters: self.counters.list(),
             store_bytes: engine.disk_bytes,
             store_records: engine.keys_estimated,
+            process: (self.options.process)(),
         }
     }
 

@@ -32,6 +32,21 @@ codec! {
         pub store_bytes: u64,
         /// Estimated records.
         pub store_records: u64,
+        /// What the server's process uses.
+        pub process: ProcessStatus,
+    }
+}
+
+codec! {
+    /// What a server's process uses of its machine.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct ProcessStatus {
+        /// Its number on its machine.
+        pub id: u32,
+        /// CPU time since it began, in the program and in the kernel, in microseconds.
+        pub cpu_micros: u64,
+        /// Bytes of memory that it occupies.
+        pub resident_bytes: u64,
     }
 }
 

@@ -14,7 +14,7 @@ pub mod request;
 pub mod session;
 pub mod token;
 
-pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, SessionStatus, Status};
+pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus, SessionStatus, Status};
 pub use data::{
     BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices, Slice, SliceSource, Write,
     Written,

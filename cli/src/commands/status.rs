@@ -51,6 +51,9 @@ struct Status {
     files: u64,
     store_bytes: u64,
     store_records: u64,
+    process_id: u32,
+    process_cpu_seconds: f64,
+    process_resident_bytes: u64,
     sessions: Vec<Session>,
     counters: serde_json::Map<String, serde_json::Value>,
 }
@@ -83,6 +86,9 @@ impl From<wire::Status> for Status {
             files: status.files,
             store_bytes: status.store_bytes,
             store_records: status.store_records,
+            process_id: status.process.id,
+            process_cpu_seconds: Duration::from_micros(status.process.cpu_micros).as_secs_f64(),
+            process_resident_bytes: status.process.resident_bytes,
             sessions: status.sessions.into_iter().map(session).collect(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
         }
@@ -108,6 +114,15 @@ impl Status {
                     "{}, about {} records",
                     output::bytes(self.store_bytes),
                     self.store_records
+                ),
+            ),
+            (
+                "process",
+                format!(
+                    "{}, {:.1} s of CPU time, {} of memory",
+                    self.process_id,
+                    self.process_cpu_seconds,
+                    output::bytes(self.process_resident_bytes)
                 ),
             ),
             ("sessions", self.sessions.len().to_string()),

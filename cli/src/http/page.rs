@@ -92,6 +92,7 @@ pub(super) mod tests {
             counters: vec![("create".to_owned(), 7), ("mkdir".to_owned(), 0)],
             store_bytes: 1 << 20,
             store_records: 5,
+            process: wire::ProcessStatus::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
+mod bench;
 mod format;
 mod harness;
 mod mounted;

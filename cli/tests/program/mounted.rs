@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use crate::harness::{Data, Running, fail, folder, pando, run, stderr, succeed, text};
 
 /// A directory to mount on. Whatever a failed test leaves mounted is taken away.
-struct Mountpoint(PathBuf);
+pub(crate) struct Mountpoint(pub(crate) PathBuf);
 
 impl Mountpoint {
-    fn new(folder: &Path) -> Mountpoint {
+    pub(crate) fn new(folder: &Path) -> Mountpoint {
         let path = folder.join("a mount");
         fs::create_dir_all(&path).expect("the folder is ours");
         Mountpoint(path)

@@ -204,6 +204,7 @@ impl World {
             offload: Offload::Inline,
             blocks_url: self.blocks_url.clone(),
             blocks_options: Vec::new(),
+            process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
         };
         let server = Server::open(

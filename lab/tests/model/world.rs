@@ -94,6 +94,7 @@ impl World {
             offload: Offload::Inline,
             blocks_url: String::new(),
             blocks_options: Vec::new(),
+            process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
         };
         let server =

@@ -5,8 +5,9 @@ use bytes::Bytes;
 
 use super::values::{attr, chunk, dir, entry, name, open_states};
 use crate::{
-    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, Opened, ReaddirEntry,
-    ReaddirPage, Reply, Retry, SessionStatus, Statfs, Status, Walked, Welcome, Written,
+    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, Opened, ProcessStatus,
+    ReaddirEntry, ReaddirPage, Reply, Retry, SessionStatus, Statfs, Status, Walked, Welcome,
+    Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -139,6 +140,7 @@ fn status() -> Reply {
         counters: vec![("create".into(), 500_000)],
         store_bytes: 1 << 33,
         store_records: 3_000_000,
+        process: ProcessStatus { id: 4711, cpu_micros: 1 << 34, resident_bytes: 150 << 20 },
     })
 }
 

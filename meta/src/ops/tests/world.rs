@@ -249,6 +249,7 @@ fn open(
         offload: Offload::Inline,
         blocks_url: String::new(),
         blocks_options: Vec::new(),
+        process: Arc::new(wire::ProcessStatus::default),
         space: Arc::new(|| (1 << 40, 1 << 39)),
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
