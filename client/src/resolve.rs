@@ -132,7 +132,7 @@ impl Core {
         // Whoever goes up at the end must be allowed to search where they come from.
         let up = matches!(way.steps.left.first(), Some(Step::Up));
         let keep = usize::from(!dot && !up);
-        self.advance_surely(cred, &mut way, keep, Links::Follow).await?;
+        self.advance_surely(cred, path, &mut way, keep, Links::Follow).await?;
         let last = match way.steps.left.pop() {
             Some(Step::Down(name)) => Last::Name(name),
             Some(Step::TooLong) => return Err(FsError::NameTooLong.into()),
@@ -154,7 +154,7 @@ impl Core {
     ) -> Result<Found, Failure> {
         let steps = Steps::parse(path)?;
         let mut way = self.start(cred, steps).await?;
-        let landing = self.advance_surely(cred, &mut way, 0, links).await?;
+        let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
             return self.found_on_the_way(cred, dir, way.stand).await;
@@ -206,21 +206,19 @@ impl Core {
         Ok(CachedDir { dir, attr })
     }
 
-    /// Takes all steps but the last `keep`; where the cache denies the way, again without it.
+    /// Takes all steps of `path` but the last `keep`; where the cache denies the way, again without it.
     async fn advance_surely(
         &self,
         cred: &Cred,
+        path: &[u8],
         way: &mut Way,
         keep: usize,
         links: Links,
     ) -> Result<Option<Landing>, Failure> {
-        if way.fresh || !self.cache.lock().enabled() {
-            return self.advance(cred, way, keep, links).await;
-        }
-        let steps = way.steps.clone();
         match self.advance(cred, way, keep, links).await {
-            Err(Failure::Error(Error::Fs(FsError::Denied))) => {
+            Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
                 way.chain.truncate(1);
+                let steps = Steps::parse(path)?;
                 *way = Way { chain: way.chain.clone(), steps, links: 0, stand: 0, fresh: true };
                 self.advance(cred, way, keep, links).await
             }
