@@ -73,18 +73,21 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Starts at the front of `bytes`.
     #[must_use]
+    #[inline]
     pub fn new(bytes: &'a Bytes) -> Self {
         Reader { bytes, at: 0 }
     }
 
     /// Whether everything was taken.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
     /// How many bytes are left.
     #[must_use]
+    #[inline]
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -93,6 +96,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         if self.left() < len {
             return Err(DecodeError::Short);
@@ -115,7 +119,19 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, DecodeError> {
+        // Most numbers are small.
+        match self.bytes.get(self.at) {
+            Some(byte) if *byte < 0x80 => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = *self.bytes.get(self.at).ok_or(DecodeError::Short)?;
@@ -133,23 +149,38 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
+#[inline]
+fn put_varint(out: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        out.push(value.to_le_bytes()[0]);
+    } else {
+        put_long_varint(out, value);
     }
-    out.push(value.to_le_bytes()[0]);
+}
+
+fn put_long_varint(out: &mut Vec<u8>, mut value: u64) {
+    let mut bytes = [0; 10];
+    let mut len = 0;
+    while value >= 0x80 {
+        bytes[len] = value.to_le_bytes()[0] | 0x80;
+        value >>= 7;
+        len += 1;
+    }
+    bytes[len] = value.to_le_bytes()[0];
+    out.extend_from_slice(&bytes[..=len]);
 }
 
 macro_rules! varints {
     ($($t:ty),*) => {$(
         impl Encode for $t {
+            #[inline]
             fn encode(&self, out: &mut Vec<u8>) {
                 put_varint(out, u64::from(*self));
             }
         }
 
         impl Decode for $t {
+            #[inline]
             fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
                 <$t>::try_from(input.varint()?).map_err(|_| DecodeError::Range)
             }
@@ -159,12 +190,14 @@ macro_rules! varints {
 varints!(u16, u32, u64);
 
 impl Encode for i64 {
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, ((self << 1) ^ (self >> 63)).cast_unsigned());
     }
 }
 
 impl Decode for i64 {
+    #[inline]
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let raw = input.varint()?;
         Ok((raw >> 1).cast_signed() ^ -((raw & 1).cast_signed()))
@@ -172,24 +205,28 @@ impl Decode for i64 {
 }
 
 impl Encode for u8 {
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(*self);
     }
 }
 
 impl Decode for u8 {
+    #[inline]
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(input.take(1)?[0])
     }
 }
 
 impl Encode for bool {
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
 }
 
 impl Decode for bool {
+    #[inline]
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::decode(input)? {
             0 => Ok(false),
@@ -200,12 +237,14 @@ impl Decode for bool {
 }
 
 impl Encode for u128 {
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
 }
 
 impl Decode for u128 {
+    #[inline]
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let bytes = input.take(16)?;
         Ok(u128::from_le_bytes(bytes.try_into().expect("16 bytes were taken")))

@@ -51,6 +51,7 @@ impl EntryName {
     }
 
     /// The name's bytes.
+    #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

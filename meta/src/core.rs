@@ -22,7 +22,7 @@ use crate::{
     serve::Connection,
     server::{Counters, Durability, Shared},
     sync,
-    txn::{After, Caller, Group, Txn},
+    txn::{Caller, Group, Txn},
 };
 
 /// After so many requests a group is written even if more are waiting: it bounds their delay.
@@ -38,8 +38,8 @@ pub struct Core {
 
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
-    index: usize,
     queue: RefCell<Vec<Work>>,
+    run: RefCell<Run>,
     wake: Notify,
 }
 
@@ -67,11 +67,10 @@ pub(crate) enum Step {
     EndSession(SessionId),
 }
 
-/// What one run of the queue has gathered.
+/// What one run of the queue has gathered. It is empty between two, and keeps its room.
 struct Run {
     group: Group,
     now: Time,
-    after: After,
     /// Connections with replies in this group, and where in their buffer these start.
     touched: Vec<(Rc<Connection>, usize)>,
     /// Steps and syncs that are done with this group's write.
@@ -81,22 +80,30 @@ struct Run {
 
 impl Core {
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Core {
-        let (queue, wake) = (RefCell::default(), Notify::new());
-        Core { inner: Rc::new(Inner { shared, index, queue, wake }) }
+        let run = Run {
+            group: Group::new(index),
+            now: Time::default(),
+            touched: Vec::new(),
+            done: Vec::new(),
+            executed: 0,
+        };
+        let (queue, run) = (RefCell::default(), RefCell::new(run));
+        Core { inner: Rc::new(Inner { shared, queue, run, wake: Notify::new() }) }
     }
 
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
     pub async fn run(&self) {
+        let mut work = Vec::new();
         loop {
             self.inner.wake.notified().await;
             // Connections that are ready in the same wake-up bring their requests first.
             tokio::task::yield_now().await;
             loop {
-                let work = self.inner.queue.take();
+                std::mem::swap(&mut work, &mut *self.inner.queue.borrow_mut());
                 if work.is_empty() {
                     break;
                 }
-                if let Some(late) = self.inner.execute_all(work) {
+                if let Some(late) = self.inner.execute_all(&mut work) {
                     bugs::write_late(&self.inner.shared, late).await;
                 }
             }
@@ -134,40 +141,32 @@ impl Inner {
     }
 
     /// Executes and answers; what it returns was answered too early ([`Bug::AnswerBeforeWrite`]).
-    fn execute_all(&self, work: Vec<Work>) -> Option<Batch> {
-        let mut run = Run {
-            group: Group::new(self.index),
-            now: self.shared.clock.now(),
-            after: After::default(),
-            touched: Vec::new(),
-            done: Vec::new(),
-            executed: 0,
-        };
-        for work in work {
+    fn execute_all(&self, work: &mut Vec<Work>) -> Option<Batch> {
+        let run = &mut *self.run.borrow_mut();
+        run.now = self.shared.clock.now();
+        run.group.forget_seen();
+        for work in work.drain(..) {
             match work {
-                Work::Request(incoming) => self.execute(&mut run, incoming),
-                Work::Step(step, done) => self.execute_step(&mut run, step, done),
+                Work::Request(incoming) => self.execute(run, &incoming),
+                Work::Step(step, done) => self.execute_step(run, step, done),
             }
             run.executed += 1;
             if run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX {
-                self.write(&mut run);
+                self.write(run);
             }
         }
         let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
         let late = early.then(|| run.group.take_batch());
-        self.write(&mut run);
+        self.write(run);
         late
     }
 
-    fn execute(&self, run: &mut Run, incoming: Incoming) {
+    fn execute(&self, run: &mut Run, incoming: &Incoming) {
         Counters::add(&self.shared.counters.requests);
         loop {
             run.touch(&incoming.connection);
-            match driver::execute(&self.shared, &mut run.group, &incoming, run.now) {
-                Outcome::Answered(after) => {
-                    run.after.absorb(after);
-                    return;
-                }
+            match driver::execute(&self.shared, &mut run.group, incoming, run.now) {
+                Outcome::Answered => return,
                 Outcome::Async(task) => {
                     if task.after_write {
                         self.write(run);
@@ -182,8 +181,7 @@ impl Inner {
 
     fn execute_step(&self, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
         loop {
-            let caller = Caller { cred: &base::Cred::ROOT, session: None };
-            let mut txn = Txn::new(&self.shared, &mut run.group, caller, run.now);
+            let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
             let result = match &step {
                 Step::Reclaim(ino) => reclaim::step(&mut txn, *ino),
                 Step::Forget(keys) => {
@@ -195,8 +193,7 @@ impl Inner {
             };
             match result {
                 Ok(()) => {
-                    let after = txn.commit();
-                    run.after.absorb(after);
+                    txn.commit();
                     run.done.push(done);
                     return;
                 }
@@ -222,35 +219,42 @@ impl Inner {
 
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
+        let held = self.shared.hot.hold(run.group.changes());
         let batch = run.group.take_batch();
         let wrote = !batch.is_empty();
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);
-            match self.shared.engine.write(batch) {
+            let result = self.shared.engine.write(batch);
+            self.shared.hot.release(held, result.is_ok());
+            match result {
                 Ok(()) => self.shared.sync.written(),
                 Err(error) => self.shared.halt(&describe(&error)),
             }
+        } else {
+            self.shared.hot.release(held, false);
         }
-        let mut after = std::mem::take(&mut run.after);
+        let after = &mut run.group.after;
+        let tells_of_change = std::mem::take(&mut after.tells_of_change);
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
         }
         self.shared.invalidations.add(&after.events);
-        self.shared.locks.unlock_all(&mut run.group.locks);
+        after.events.clear();
         self.shared.backlog.add(std::mem::take(&mut after.reclaim));
         self.shared.unsynced.add(std::mem::take(&mut after.unsynced));
+        self.shared.locks.unlock_all(&mut run.group.locks);
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.
             let _ = done.send(());
         });
-        let touched = std::mem::take(&mut run.touched);
+        let touched = run.touched.drain(..);
         if self.shared.is_halted() && wrote {
-            touched.into_iter().for_each(|(connection, start)| connection.discard(start));
-        } else if after.tells_of_change && self.shared.options.durability == Durability::Strict {
-            self.send_when_stable(touched);
+            touched.for_each(|(connection, start)| connection.discard(start));
+        } else if tells_of_change && self.shared.options.durability == Durability::Strict {
+            self.send_when_stable(touched.collect());
         } else {
-            touched.into_iter().for_each(|(connection, _)| connection.send());
+            touched.for_each(|(connection, _)| connection.send());
         }
     }
 
@@ -278,16 +282,7 @@ impl Run {
     fn touch(&mut self, connection: &Rc<Connection>) {
         if !self.touched.iter().any(|(touched, _)| Rc::ptr_eq(touched, connection)) {
             self.touched.push((connection.clone(), connection.buffered()));
+            connection.heard();
         }
-    }
-}
-
-impl After {
-    fn absorb(&mut self, other: After) {
-        self.events.extend(other.events);
-        self.reclaim.extend(other.reclaim);
-        self.answers.extend(other.answers);
-        self.unsynced.extend(other.unsynced);
-        self.tells_of_change |= other.tells_of_change;
     }
 }

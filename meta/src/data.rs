@@ -91,7 +91,8 @@ fn may_put(session: &Session, put: &BlockPut) -> Result<()> {
 /// A session gets only blocks that it was told of.
 fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
     let own = get.part.block.session() == session.id;
-    if session.trusted() || own || get.part.ticket == part_ticket(session, get.part.block) {
+    if session.standing().trusted || own || get.part.ticket == part_ticket(session, get.part.block)
+    {
         Ok(())
     } else {
         Err(FsError::Denied.into())

@@ -11,11 +11,11 @@ use crate::{
     data,
     error::{Fault, Result},
     ops,
-    record::{key, system::StoredAnswer},
+    record::key,
     serve::Connection,
     server::{Counters, Shared},
-    session::{Seen, Session},
-    txn::{After, Caller, Group, Txn},
+    session::{Seen, Session, Standing},
+    txn::{Caller, Group, Txn},
     unheard,
 };
 
@@ -29,7 +29,7 @@ pub(crate) struct Incoming {
 /// How execution went.
 pub(crate) enum Outcome {
     /// The answer is in the connection's buffer.
-    Answered(After),
+    Answered,
     /// The answer comes later, from this task.
     Async(Task),
     /// It must be executed again, after the group is written and the lock is free.
@@ -54,7 +54,7 @@ pub(crate) fn execute(
     let reply = ReplyHeader { call: header.call, cache_version: shared.invalidations.version() };
     if shared.is_halted() {
         connection.reply(reply, &Answer::Halted);
-        return Outcome::Answered(After::default());
+        return Outcome::Answered;
     }
     let result = match request {
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
@@ -65,7 +65,7 @@ pub(crate) fn execute(
             }
         },
     };
-    finish(shared, incoming, reply, result.map(|reply| (reply, After::default())))
+    finish(shared, incoming, reply, result)
 }
 
 fn in_session(
@@ -78,9 +78,10 @@ fn in_session(
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, .. } = incoming;
-    if let Err(fault) = admit(session, header, request, now) {
-        return finish(shared, incoming, reply, Err(fault));
-    }
+    let standing = match admit(session, header, request, now) {
+        Ok(standing) => standing,
+        Err(fault) => return finish(shared, incoming, reply, Err(fault)),
+    };
     unheard::heard(shared, session, header.unanswered);
     if let Some(future) = data::task(shared, session, incoming, reply) {
         return match future {
@@ -97,7 +98,8 @@ fn in_session(
                 Counters::add(&shared.counters.duplicates_suppressed);
                 unheard::asked(shared, session, header.seq, request);
                 connection.reply_encoded(reply, &answer);
-                return Outcome::Answered(After { tells_of_change: true, ..After::default() });
+                group.after.tells_of_change = true;
+                return Outcome::Answered;
             }
             Ok(Seen::Echo) => {
                 return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
@@ -112,22 +114,23 @@ fn in_session(
         return finish(shared, incoming, reply, Err(fault));
     }
 
-    let caller = Caller { cred: &header.cred, session: Some(session) };
+    let caller = Caller { cred: &header.cred, session: Some(session), standing };
     let mut txn = Txn::new(shared, group, caller, now);
-    let result = ops::run(&mut txn, request).map(|done| {
-        if numbered { keep_answer(&mut txn, header, session, done) } else { Kept::No(done) }
-    });
-    match result {
-        Ok(kept) => {
-            let mut after = txn.commit();
-            match kept {
-                Kept::Yes(answer) => {
-                    connection.reply_encoded(reply, &answer);
-                    after.answers.push((session.clone(), header.seq, answer));
-                }
-                Kept::No(done) => connection.reply(reply, &Answer::Done(done)),
-            }
-            Outcome::Answered(after)
+    match ops::run(&mut txn, request) {
+        Ok(done) if numbered => {
+            let mut answer = txn.take_scratch();
+            Answer::Done(done).encode(&mut answer);
+            connection.reply_encoded(reply, &answer);
+            keep_answer(&mut txn, header, session, &answer);
+            txn.commit();
+            let kept = Bytes::copy_from_slice(&answer);
+            group.after.answers.push((session.clone(), header.seq, kept));
+            group.give_scratch(answer);
+            Outcome::Answered
+        }
+        Ok(done) => {
+            txn.commit();
+            finish(shared, incoming, reply, Ok(done))
         }
         Err(fault) => {
             if numbered {
@@ -148,31 +151,26 @@ fn in_session(
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "it lives for one call, on the stack")]
-enum Kept {
-    Yes(Bytes),
-    No(Reply),
-}
-
 /// Stores the answer in the batch of its effect.
-fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, reply: Reply) -> Kept {
-    let answer = Bytes::from(Answer::Done(reply).to_vec());
+fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, answer: &[u8]) {
     let slot = u16::try_from(header.seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits");
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
-    let stored = StoredAnswer { seq: header.seq, answer: answer.clone() };
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
-        txn.put(key::answer(shard, session.id, slot), &stored);
+        txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
     }
-    Kept::Yes(answer)
 }
 
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
 
 /// Whether the request may be executed at all.
-fn admit(session: &Session, header: &RequestHeader, request: &Request, now: Time) -> Result<()> {
-    session.heard();
+fn admit(
+    session: &Session,
+    header: &RequestHeader,
+    request: &Request,
+    now: Time,
+) -> Result<Standing> {
     let mutates = request.mutates();
-    session.admit(request.acts().then_some(&header.cred), mutates, now)?;
+    let standing = session.admit(request.acts().then_some(&header.cred), mutates, now)?;
     if mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));
     }
@@ -181,7 +179,7 @@ fn admit(session: &Session, header: &RequestHeader, request: &Request, now: Time
     if administrative && !session.administers() {
         return Err(FsError::NotPermitted.into());
     }
-    Ok(())
+    Ok(standing)
 }
 
 /// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
@@ -206,15 +204,15 @@ fn finish(
     shared: &Shared,
     incoming: &Incoming,
     reply: ReplyHeader,
-    result: Result<(Reply, After)>,
+    result: Result<Reply>,
 ) -> Outcome {
-    let (answer, after) = match result {
-        Ok((done, after)) => (Answer::Done(done), after),
+    let answer = match result {
+        Ok(done) => Answer::Done(done),
         Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => return Outcome::Again(fault),
-        Err(fault) => (answer_of(shared, fault), After::default()),
+        Err(fault) => answer_of(shared, fault),
     };
     incoming.connection.reply(reply, &answer);
-    Outcome::Answered(after)
+    Outcome::Answered
 }
 
 /// What a client is told.

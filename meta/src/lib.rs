@@ -15,6 +15,7 @@ mod driver;
 mod error;
 mod format;
 mod fsck;
+mod hot;
 mod invalidation;
 mod lock;
 mod opens;

@@ -6,6 +6,7 @@
 
 use base::{Access, HashMap, HashSet, Ino, SessionId};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 /// The table.
 #[derive(Default)]
@@ -16,7 +17,7 @@ pub(crate) struct Opens {
 #[derive(Default)]
 struct State {
     /// For each open file the sessions that have it.
-    files: HashMap<Ino, Vec<Holder>>,
+    files: HashMap<Ino, SmallVec<[Holder; 1]>>,
     sessions: HashMap<SessionId, HashSet<Ino>>,
     /// Sessions of before the restart that have not claimed yet.
     unclaimed: HashSet<SessionId>,

@@ -28,9 +28,14 @@ pub(crate) trait Record: Encode + Decode {
     /// The bytes to store: the version, then the value.
     fn to_record(&self) -> Bytes {
         let mut out = Vec::with_capacity(160);
-        out.push(VERSION);
-        self.encode(&mut out);
+        self.encode_record(&mut out);
         out.into()
+    }
+
+    /// Appends the bytes to store.
+    fn encode_record(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        self.encode(out);
     }
 
     /// Reads what was stored.

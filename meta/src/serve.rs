@@ -12,7 +12,7 @@ use std::{
 };
 
 use base::{Decode as _, DecodeError, Encode as _, FsError, Reader};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::Notify,
@@ -68,6 +68,13 @@ impl Connection {
         self.session.borrow().clone()
     }
 
+    /// Its session was heard of.
+    pub(crate) fn heard(&self) {
+        if let Some(session) = &*self.session.borrow() {
+            session.heard();
+        }
+    }
+
     /// The connection belongs to `session` from now on.
     pub(crate) fn join(&self, session: Arc<Session>) {
         self.session.replace(Some(session));
@@ -80,7 +87,7 @@ impl Connection {
     }
 
     /// As [`Connection::reply`], of an answer that is bytes already.
-    pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &Bytes) {
+    pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &[u8]) {
         self.put(header, |out| out.extend_from_slice(answer));
     }
 

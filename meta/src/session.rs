@@ -50,6 +50,27 @@ pub(crate) struct Rights {
     pub(crate) kernel_checks: bool,
 }
 
+/// What a session may do without more ado, as one request finds it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// See [`Token::trusted`].
+    pub(crate) trusted: bool,
+    /// Whether the server checks permissions, or the client's kernel has.
+    pub(crate) checks: bool,
+}
+
+impl Standing {
+    /// Of the server itself.
+    pub(crate) const SERVER: Standing = Standing { trusted: true, checks: false };
+    /// Of nobody.
+    const NONE: Standing = Standing { trusted: false, checks: true };
+
+    fn of(rights: &Rights) -> Standing {
+        let checks = !rights.kernel_checks || rights.token.uid.is_some();
+        Standing { trusted: rights.token.trusted(), checks }
+    }
+}
+
 /// Answers to mutating requests that the client may still ask for.
 #[derive(Default)]
 struct Answers {
@@ -122,8 +143,13 @@ impl Session {
         self.state.lock().heard.elapsed()
     }
 
-    /// Whether the session may do this now, and as this user if it acts as one.
-    pub(crate) fn admit(&self, acts_as: Option<&Cred>, mutates: bool, now: Time) -> Result<()> {
+    /// Whether the session may do this now, and as this user if it acts as one; how it stands.
+    pub(crate) fn admit(
+        &self,
+        acts_as: Option<&Cred>,
+        mutates: bool,
+        now: Time,
+    ) -> Result<Standing> {
         let state = self.state.lock();
         let rights = state.rights.as_ref().ok_or(Fault::Retry(wire::Retry::NoSession))?;
         if rights.token.expired(now) {
@@ -133,16 +159,16 @@ impl Session {
         if mutates && rights.token.read_only {
             return Err(FsError::ReadOnly.into());
         }
-        Ok(())
+        Ok(Standing::of(rights))
     }
 
     fn with_rights<T>(&self, ask: impl FnOnce(&Rights) -> T, otherwise: T) -> T {
         self.state.lock().rights.as_ref().map_or(otherwise, ask)
     }
 
-    /// See [`Token::trusted`].
-    pub(crate) fn trusted(&self) -> bool {
-        self.with_rights(|rights| rights.token.trusted(), false)
+    /// How the session stands now.
+    pub(crate) fn standing(&self) -> Standing {
+        self.with_rights(Standing::of, Standing::NONE)
     }
 
     /// Whether the session may change anything at all.
@@ -153,11 +179,6 @@ impl Session {
     /// Whether the session may ask for what administrators ask.
     pub(crate) fn administers(&self) -> bool {
         self.with_rights(|rights| rights.token.administers(), false)
-    }
-
-    /// Whether the server checks permissions, or the client's kernel has.
-    pub(crate) fn checks_permissions(&self) -> bool {
-        self.with_rights(|rights| !rights.kernel_checks || rights.token.uid.is_some(), true)
     }
 
     /// Proof that this session was shown something.

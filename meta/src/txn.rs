@@ -8,57 +8,26 @@
 
 mod dirs;
 mod files;
+mod group;
 mod xattrs;
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::ops::ControlFlow;
 
-use base::{Cred, FsError, HashMap, Ino, Seq, ShardId, Time};
+use base::{Cred, FsError, Ino, Seq, ShardId, Time};
 use bytes::Bytes;
-use store::Batch;
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
+pub(crate) use group::Group;
 
 use crate::{
     error::{Fault, Result},
     lock::LockId,
-    record::{Key, Record, key},
+    record::{Content, Key, Record, key, system::StoredAnswer},
     server::Shared,
-    session::Session,
+    session::{Session, Standing},
 };
-
-/// What one core has executed since its last write.
-pub(crate) struct Group {
-    pub(crate) core: usize,
-    overlay: HashMap<Key, Option<Bytes>>,
-    batch: Batch,
-    pub(crate) locks: Vec<LockId>,
-}
-
-impl Group {
-    pub(crate) fn new(core: usize) -> Group {
-        Group { core, overlay: HashMap::default(), batch: Batch::default(), locks: Vec::new() }
-    }
-
-    /// The batch to write; the group is empty afterwards but holds its locks until it is told.
-    pub(crate) fn take_batch(&mut self) -> Batch {
-        self.overlay.clear();
-        std::mem::take(&mut self.batch)
-    }
-
-    /// About how many bytes the write will have.
-    pub(crate) fn bytes(&self) -> usize {
-        self.batch.bytes()
-    }
-
-    fn put(&mut self, key: Key, value: Option<Bytes>) {
-        match &value {
-            Some(value) => self.batch.put(&key, value),
-            None => self.batch.delete(&key),
-        }
-        self.overlay.insert(key, value);
-    }
-}
+use group::Found;
 
 /// Who a transaction acts for.
 #[derive(Clone, Copy)]
@@ -66,6 +35,13 @@ pub(crate) struct Caller<'a> {
     pub(crate) cred: &'a Cred,
     /// `None` is the server itself, in the background.
     pub(crate) session: Option<&'a Session>,
+    pub(crate) standing: Standing,
+}
+
+impl Caller<'static> {
+    /// The server itself.
+    pub(crate) const SERVER: Caller<'static> =
+        Caller { cred: &Cred::ROOT, session: None, standing: Standing::SERVER };
 }
 
 /// One operation's view and its pending writes.
@@ -74,26 +50,12 @@ pub(crate) struct Txn<'a> {
     pub(crate) caller: Caller<'a>,
     pub(crate) now: Time,
     group: &'a mut Group,
-    writes: Vec<(Key, Option<Bytes>)>,
     /// Directories that were moved or changed permissions: told to clients when the group is written.
     pub(crate) events: Vec<base::DirId>,
     /// Inodes to look at when the group is written: orphans nobody has open, contents without an inode.
     pub(crate) reclaim: Vec<Ino>,
     /// Notes of blocks that it names.
     pub(crate) unsynced: Vec<Key>,
-}
-
-/// What a successful operation leaves to be done when its group is written.
-#[derive(Default)]
-pub(crate) struct After {
-    pub(crate) events: Vec<base::DirId>,
-    pub(crate) reclaim: Vec<Ino>,
-    /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
-    pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
-    /// Notes of blocks that the batch names.
-    pub(crate) unsynced: Vec<Key>,
-    /// The answer tells of a change, so with strict durability it waits for stable storage.
-    pub(crate) tells_of_change: bool,
 }
 
 impl<'a> Txn<'a> {
@@ -103,26 +65,31 @@ impl<'a> Txn<'a> {
         caller: Caller<'a>,
         now: Time,
     ) -> Self {
+        group.begin();
         let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
-        Txn { shared, caller, now, group, writes: Vec::new(), events, reclaim, unsynced }
+        Txn { shared, caller, now, group, events, reclaim, unsynced }
     }
 
-    /// Joins the group.
-    pub(crate) fn commit(self) -> After {
-        let tells_of_change = !self.writes.is_empty();
-        for (key, value) in self.writes {
-            self.group.put(key, value);
-        }
-        let Txn { events, reclaim, unsynced, .. } = self;
-        After { events, reclaim, answers: Vec::new(), unsynced, tells_of_change }
+    /// Joins the group; what was not committed vanishes.
+    pub(crate) fn commit(self) {
+        self.group.commit();
+        self.group.after.events.extend(self.events);
+        self.group.after.reclaim.extend(self.reclaim);
+        self.group.after.unsynced.extend(self.unsynced);
     }
 
-    /// Takes a lock until the group is written.
-    pub(crate) fn lock(&mut self, lock: LockId) -> Result<()> {
+    /// Room for the bytes of an answer, empty; to be given back to the group.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        self.group.take_scratch()
+    }
+
+    /// Takes a lock until the group is written. `true` when it was free until now, so that what was read before
+    /// may have changed.
+    pub(crate) fn lock(&mut self, lock: LockId) -> Result<bool> {
         match self.shared.locks.try_lock(lock, self.group.core) {
             Ok(taken) => {
                 self.group.locks.extend(taken);
-                Ok(())
+                Ok(taken.is_some())
             }
             Err(lock) => Err(Fault::Locked(lock)),
         }
@@ -130,14 +97,15 @@ impl<'a> Txn<'a> {
 
     /// The bytes under `key` as this operation sees them.
     pub(crate) fn get_bytes(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        if let Some((_, value)) = self.writes.iter().rev().find(|(written, _)| written[..] == *key)
-        {
-            return Ok(value.clone());
+        match self.group.find(key) {
+            Some(Found::Bytes(bytes)) => Ok(Some(Bytes::copy_from_slice(bytes))),
+            Some(Found::Dir(content)) => Ok(Some(content.to_record())),
+            Some(Found::Deleted) => Ok(None),
+            None if key::is_name(key) => {
+                Ok(self.shared.hot.get(key, || self.shared.engine.get(key))?)
+            }
+            None => Ok(self.shared.engine.get(key)?),
         }
-        if let Some(value) = self.group.overlay.get(key) {
-            return Ok(value.clone());
-        }
-        Ok(self.shared.engine.get(key)?)
     }
 
     /// The record under `key`.
@@ -145,14 +113,27 @@ impl<'a> Txn<'a> {
         self.get_bytes(key)?.map(|bytes| Ok(R::from_record(&bytes)?)).transpose()
     }
 
+    /// The content record under `key`.
+    pub(crate) fn get_content(&self, key: &[u8]) -> Result<Option<Content>> {
+        match self.group.find(key) {
+            Some(Found::Dir(content)) => Ok(Some(content.clone())),
+            Some(Found::Bytes(_) | Found::Deleted) | None => self.get(key),
+        }
+    }
+
     /// Stores a record.
     pub(crate) fn put(&mut self, key: Key, record: &impl Record) {
-        self.writes.push((key, Some(record.to_record())));
+        self.group.put(key, |out| record.encode_record(out));
+    }
+
+    /// Stores an answer that is bytes already.
+    pub(crate) fn put_answer(&mut self, key: Key, seq: Seq, answer: &[u8]) {
+        self.group.put(key, |out| StoredAnswer::encode_record(seq, answer, out));
     }
 
     /// Removes a record.
     pub(crate) fn delete(&mut self, key: Key) {
-        self.writes.push((key, None));
+        self.group.delete(key);
     }
 
     /// Visits stored keys in a range. What the group has not written yet would be missed, so it must have
@@ -163,8 +144,8 @@ impl<'a> Txn<'a> {
         to: &[u8],
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
-        assert!(self.writes.is_empty(), "an operation scans before it writes");
-        if self.group.overlay.keys().any(|key| &key[..] >= from && &key[..] < to) {
+        assert!(!self.group.is_pending(), "an operation scans before it writes");
+        if self.group.changes_in(from, to) {
             return Err(Fault::WriteFirst);
         }
         Ok(self.shared.engine.scan(from, to, visit)?)
@@ -187,7 +168,7 @@ impl<'a> Txn<'a> {
 
     /// Whether permissions are the server's to check for this caller.
     pub(crate) fn checks(&self) -> bool {
-        self.caller.session.is_some_and(Session::checks_permissions)
+        self.caller.standing.checks
     }
 
     /// Whether what the caller writes may not keep its set-id bits. Where the kernel checks, the client says it.
@@ -198,7 +179,7 @@ impl<'a> Txn<'a> {
     /// The ticket that lets this session use what it was shown.
     pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
         match self.caller.session {
-            Some(session) if !session.trusted() => session.ticket(parts),
+            Some(session) if !self.caller.standing.trusted => session.ticket(parts),
             _ => 0,
         }
     }
@@ -206,7 +187,7 @@ impl<'a> Txn<'a> {
     /// Refuses what this session was not shown.
     pub(crate) fn check_ticket(&self, parts: &[u64], ticket: u64) -> Result<()> {
         match self.caller.session {
-            Some(session) if !session.trusted() && session.ticket(parts) != ticket => {
+            Some(session) if !self.caller.standing.trusted && session.ticket(parts) != ticket => {
                 Err(FsError::Denied.into())
             }
             _ => Ok(()),

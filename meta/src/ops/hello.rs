@@ -35,7 +35,8 @@ pub(crate) fn run(
     let welcome = {
         let root = root_of(shared, group, &token, now)?;
         session.join(rights);
-        let caller = Caller { cred: &Cred::ROOT, session: Some(&session) };
+        let standing = session.standing();
+        let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
         let mut txn = Txn::new(shared, group, caller, now);
         let (id, ino, home) = (root.0, root.1, root.2);
         let welcome = Welcome {
@@ -100,8 +101,7 @@ fn root_of(
     token: &Token,
     now: Time,
 ) -> Result<(DirId, Ino, DirId, base::Attr)> {
-    let caller = Caller { cred: &Cred::ROOT, session: None };
-    let mut txn = Txn::new(shared, group, caller, now);
+    let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let mut at = txn.dir_ref(DirId::ROOT, Ino::ROOT, DirId::ROOT);
     let mut attr = txn.dir(&at)?.attr();
     for part in token.path.split('/').filter(|part| !part.is_empty()) {

@@ -56,7 +56,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         let home = locality.home(id, parent.content.home);
         txn.lock(lock::dir_lock(id))?;
         let free = !taken.versions.contains(&version)
-            && txn.get::<Content>(&txn.content_key(home, id))?.is_none();
+            && txn.get_content(&txn.content_key(home, id))?.is_none();
         if free {
             break (id, home);
         }

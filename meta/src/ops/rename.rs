@@ -4,9 +4,10 @@
 //! along with its name, and leaves word at its shard of birth. All shards are in one store, so all of it is
 //! one batch; renames of directories are serialised, so that no two of them can make a loop.
 //!
-//! Cost: one batch, and four locked reads for a file in its directory, five for a directory. A second directory
-//! adds one, what is replaced one to three, and a directory that gets another parent one, and one for each
-//! directory between the old and the new one and the root.
+//! Cost: one batch, and three locked reads for a file in its directory, five for a directory. A second directory
+//! adds one, a directory that is replaced two, and one that gets another parent one, and one for each directory
+//! between the old and the new one and the root. Where cores share the locks, a file that moves or is replaced is
+//! read once more.
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST.
 
 use base::{Access as Permission, DirId, EntryName, FsError, Ino, NameVersion};
@@ -183,7 +184,7 @@ pub(crate) fn owner(
     match entry {
         EntryRecord::Dir(access) => Ok(access.uid),
         EntryRecord::Node(inode) => Ok(inode.uid),
-        EntryRecord::Link(ino) => Ok(txn.entry_inode_locked(dir, name, *ino)?.inode.uid),
+        EntryRecord::Link(_) => Ok(txn.entry_inode_locked(dir, name, entry)?.inode.uid),
     }
 }
 
@@ -214,7 +215,7 @@ fn lift(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> 
     if let EntryRecord::Dir(access) = entry {
         return Ok(Moving::Dir(*access));
     }
-    let located = txn.entry_inode_locked(dir, name, entry.ino())?;
+    let located = txn.entry_inode_locked(dir, name, entry)?;
     let link = located.place == Place::Slot;
     let xattrs = if link { None } else { txn.lift_xattrs(&located)? };
     Ok(Moving::File { located, link, xattrs })

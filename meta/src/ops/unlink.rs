@@ -2,8 +2,8 @@
 //!
 //! A file that is open somewhere lives on, without a name, until it is closed everywhere.
 //!
-//! Cost: three locked reads (the entry once more when its inode is locked) and one batch; one read more for a
-//! file with several names.
+//! Cost: two locked reads and one batch; one read more for a file with several names, and where cores share the
+//! locks (the entry once more when its inode is locked).
 //! POSIX: unlink(2). EISDIR for a directory, as Linux has it.
 
 use base::{Access, Attr, FsError};
@@ -37,7 +37,7 @@ pub(crate) fn remove(
         txn.removal_permits(dir, access.uid)?;
         return Err(FsError::IsDirectory.into());
     }
-    let located = txn.entry_inode_locked(dir, name, entry.ino())?;
+    let located = txn.entry_inode_locked(dir, name, entry)?;
     txn.removal_permits(dir, located.inode.uid)?;
     txn.delete_entry(dir, name);
     Ok(txn.drop_name(located)?.attr())

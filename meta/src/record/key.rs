@@ -64,6 +64,11 @@ pub(crate) fn name(shard: ShardId, dir: DirId, pos: u64, name: &EntryName, part:
     key
 }
 
+/// Whether it is an `N` key.
+pub(crate) fn is_name(key: &[u8]) -> bool {
+    key.get(2) == Some(&b'N')
+}
+
 /// The position, name and part in an `N` key.
 pub(crate) fn parse_name(key: &[u8]) -> Option<(u64, &[u8], u8)> {
     let (pos, rest) = key.get(ENTRY_PREFIX_BYTES..)?.split_first_chunk::<8>()?;

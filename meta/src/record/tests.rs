@@ -182,6 +182,14 @@ fn a_record_or_key_with_a_damaged_byte_is_read_or_refused_without_a_panic() {
 }
 
 #[test]
+fn an_answer_that_is_bytes_makes_the_same_record() {
+    let answer = bytes::Bytes::from_static(b"answer");
+    let mut record = Vec::new();
+    StoredAnswer::encode_record(base::Seq(300), &answer, &mut record);
+    assert_eq!(record, StoredAnswer { seq: base::Seq(300), answer }.to_record());
+}
+
+#[test]
 fn a_record_of_another_version_is_refused() {
     let mut bytes = Reserved { end: 7 }.to_record().to_vec();
     bytes[0] += 1;

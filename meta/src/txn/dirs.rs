@@ -64,28 +64,39 @@ impl Txn<'_> {
     }
 
     /// The content record of a directory, which must be the one that is meant.
+    ///
+    /// Race: it may be as it was when an earlier request of this run of the core read it. All of them had
+    /// arrived before that, so for each it is how the directory was while it was under way.
     pub(crate) fn dir(&self, dir: &DirRef) -> Result<Dir> {
-        self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)?;
-        let content: Option<Content> = self.get(&self.content_key(dir.home, dir.id))?;
-        match content {
-            Some(content) if content.ino == dir.ino && content.state == ContentState::Live => {
-                Ok(Dir { id: dir.id, content })
-            }
-            Some(_) | None => Err(Fault::Retry(Retry::StaleDir)),
+        self.check_dir_ticket(dir)?;
+        let key = self.content_key(dir.home, dir.id);
+        if self.group.find(&key).is_none()
+            && let Some(content) = self.group.seen(&key)
+            && let Ok(found) = meant(dir, content)
+        {
+            return Ok(found);
         }
+        let found = meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)?;
+        self.group.see(key, &found.content);
+        Ok(found)
     }
 
     /// As [`Txn::dir`], to be changed, or to keep anybody from removing it.
     pub(crate) fn dir_locked(&mut self, dir: &DirRef) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
-        self.dir(dir)
+        self.check_dir_ticket(dir)?;
+        let key = self.content_key(dir.home, dir.id);
+        meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)
+    }
+
+    fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
+        self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)
     }
 
     /// As [`Txn::dir_locked`], of a directory that an access record names.
     pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
         self.lock(lock::dir_lock(access.id))?;
-        let content: Option<Content> = self.get(&self.content_key(access.home, access.id))?;
-        match content {
+        match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
             Some(_) | None => {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
@@ -97,7 +108,7 @@ impl Txn<'_> {
     /// Stores a content record.
     pub(crate) fn put_dir(&mut self, dir: &Dir) {
         let key = self.content_key(dir.content.home, dir.id);
-        self.put(key, &dir.content);
+        self.group.put_dir(key, dir.content.clone());
     }
 
     /// Checks permission on a directory, if that is the server's to check.
@@ -173,7 +184,7 @@ impl Txn<'_> {
             EntryRecord::Link(ino) => Ok(show_inode(&self.slot_inode(*ino)?)),
             EntryRecord::Dir(access) => {
                 let key = self.content_key(access.home, access.id);
-                let content: Option<Content> = self.get(&key)?;
+                let content = self.get_content(&key)?;
                 let Some(content) = content.filter(|content| content.ino == access.ino) else {
                     // Read without a lock: it may have been removed since we read the entry.
                     return Err(Fault::Retry(Retry::Busy));
@@ -212,7 +223,7 @@ impl Txn<'_> {
     /// The directory above one that is not the root.
     pub(crate) fn parent(&self, dir: &Dir) -> Result<Dir> {
         let id = dir.content.parent;
-        let content: Option<Content> = self.get(&self.content_key(dir.content.parent_home, id))?;
+        let content = self.get_content(&self.content_key(dir.content.parent_home, id))?;
         match content.filter(|content| content.ino == dir.content.parent_ino) {
             Some(content) => Ok(Dir { id, content }),
             None => {
@@ -220,6 +231,15 @@ impl Txn<'_> {
                 Err(FsError::Io.into())
             }
         }
+    }
+}
+
+/// The directory, if it is the one that is meant and is there.
+fn meant(dir: &DirRef, content: Content) -> Result<Dir> {
+    if content.ino == dir.ino && content.state == ContentState::Live {
+        Ok(Dir { id: dir.id, content })
+    } else {
+        Err(Fault::Retry(Retry::StaleDir))
     }
 }
 

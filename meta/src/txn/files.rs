@@ -85,7 +85,7 @@ impl Txn<'_> {
     }
 
     fn trusts(&self) -> bool {
-        self.caller.session.is_none_or(crate::session::Session::trusted)
+        self.caller.standing.trusted
     }
 
     fn has_open(&self, ino: Ino) -> bool {
@@ -150,12 +150,26 @@ impl Txn<'_> {
         &mut self,
         dir: &Dir,
         name: &EntryName,
-        ino: Ino,
+        entry: &EntryRecord,
     ) -> Result<Located> {
-        self.lock(lock::ino_lock(ino))?;
-        let at = Location { dir: dir.id, home: dir.content.home, name: name.clone() };
-        // The directory is locked, so the name cannot have changed.
-        self.settled(|txn| txn.at(&at, ino)?.ok_or(Fault::Retry(Retry::Busy)))
+        let ino = entry.ino();
+        let free = self.lock(lock::ino_lock(ino))?;
+        let at = Location::of(dir, name);
+        match entry {
+            // The directory is locked, so the name cannot have changed.
+            EntryRecord::Link(_) => {
+                let inode = self.settled(|txn| txn.slot_inode(ino))?;
+                Ok(Located { place: Place::Slot, inode })
+            }
+            // Race: until it was locked another core may have changed the inode.
+            EntryRecord::Node(_) if free => {
+                self.settled(|txn| txn.at(&at, ino)?.ok_or(Fault::Retry(Retry::Busy)))
+            }
+            EntryRecord::Node(inode) => {
+                Ok(Located { place: Place::Entry(at), inode: inode.clone() })
+            }
+            EntryRecord::Dir(_) => Err(FsError::IsDirectory.into()),
+        }
     }
 
     /// Stores an inode where it rests.

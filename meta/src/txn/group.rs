@@ -1,0 +1,221 @@
+//! The group: what one core has executed since its last write.
+//!
+//! `core` has one and writes it; transactions read through it and join it. It never touches the engine.
+//!
+//! A directory in which much is made changes with every create. So content records stay values here until the
+//! group is written, and each is encoded once.
+//!
+//! Invariant: the overlay says what every key of the group will have when its batch is written.
+
+use std::{cell::RefCell, ops::Range, sync::Arc};
+
+use base::{DirId, HashMap, Ino, Seq};
+use bytes::Bytes;
+use store::Batch;
+
+use crate::{
+    lock::LockId,
+    record::{Content, Key, Record as _},
+    session::Session,
+};
+
+/// What one core has executed since its last write.
+pub(crate) struct Group {
+    pub(crate) core: usize,
+    overlay: HashMap<Key, Change>,
+    /// Everything in the overlay but directories.
+    batch: Batch,
+    /// Where in the overlay directories are.
+    dirs: Vec<Key>,
+    /// Directories as they were read without a lock since the last write.
+    seen: RefCell<HashMap<Key, Content>>,
+    /// What the operation that is being executed has written, and the bytes of it.
+    pending: Vec<(Key, Change)>,
+    bytes: Vec<u8>,
+    scratch: Vec<u8>,
+    pub(crate) locks: Vec<LockId>,
+    pub(crate) after: After,
+}
+
+/// What becomes of a key.
+enum Change {
+    /// These bytes, of the batch or of what is pending.
+    Put(Range<usize>),
+    Dir(Box<Content>),
+    Delete,
+}
+
+/// What a group says of a key.
+pub(crate) enum Found<'a> {
+    Bytes(&'a [u8]),
+    Dir(&'a Content),
+    Deleted,
+}
+
+/// What is to be done when the group is written.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) events: Vec<DirId>,
+    pub(crate) reclaim: Vec<Ino>,
+    /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
+    pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
+    /// Notes of blocks that the batch names.
+    pub(crate) unsynced: Vec<Key>,
+    /// An answer tells of a change, so with strict durability it waits for stable storage.
+    pub(crate) tells_of_change: bool,
+}
+
+impl Group {
+    pub(crate) fn new(core: usize) -> Group {
+        Group {
+            core,
+            overlay: HashMap::default(),
+            batch: Batch::default(),
+            dirs: Vec::new(),
+            seen: RefCell::default(),
+            pending: Vec::new(),
+            bytes: Vec::new(),
+            scratch: Vec::new(),
+            locks: Vec::new(),
+            after: After::default(),
+        }
+    }
+
+    /// The batch to write; the group is empty afterwards but holds its locks until it is told.
+    pub(crate) fn take_batch(&mut self) -> Batch {
+        for key in self.dirs.drain(..) {
+            if let Some(Change::Dir(content)) = self.overlay.get(&key) {
+                self.bytes.clear();
+                content.encode_record(&mut self.bytes);
+                self.batch.put(&key, &self.bytes);
+            }
+        }
+        self.overlay.clear();
+        self.forget_seen();
+        let room = Batch::with_capacity(self.batch.bytes());
+        std::mem::replace(&mut self.batch, room)
+    }
+
+    /// What the batch will change, each key once, but for directories.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
+        self.overlay.iter().filter_map(|(key, change)| match change.found(self.batch.encoded()) {
+            Found::Bytes(value) => Some((key, Some(value))),
+            Found::Deleted => Some((key, None)),
+            Found::Dir(_) => None,
+        })
+    }
+
+    /// What was read is not known any more.
+    pub(crate) fn forget_seen(&mut self) {
+        self.seen.get_mut().clear();
+    }
+
+    /// Room to encode an answer in, empty.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.scratch)
+    }
+
+    /// Gives room back.
+    pub(crate) fn give_scratch(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        self.scratch = scratch;
+    }
+
+    /// About how many bytes the write will have.
+    pub(crate) fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+
+    /// What the operation and the group before it say of `key`.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Found<'_>> {
+        let pending = self.pending.iter().rev().find(|(written, _)| written[..] == *key);
+        if let Some((_, change)) = pending {
+            return Some(change.found(&self.bytes));
+        }
+        // Most operations are in groups that have written nothing yet, or read what nobody has written.
+        if self.overlay.is_empty() {
+            return None;
+        }
+        self.overlay.get(key).map(|change| change.found(self.batch.encoded()))
+    }
+
+    /// Whether the group, without the operation, has changed anything in a range of keys.
+    pub(crate) fn changes_in(&self, from: &[u8], to: &[u8]) -> bool {
+        self.overlay.keys().any(|key| &key[..] >= from && &key[..] < to)
+    }
+
+    /// A directory that was read without a lock since the last write.
+    pub(crate) fn seen(&self, key: &[u8]) -> Option<Content> {
+        self.seen.borrow().get(key).cloned()
+    }
+
+    /// Notes a directory that was read without a lock.
+    pub(crate) fn see(&self, key: Key, content: &Content) {
+        self.seen.borrow_mut().insert(key, content.clone());
+    }
+
+    /// Drops what an operation wrote that failed.
+    pub(crate) fn begin(&mut self) {
+        self.pending.clear();
+        self.bytes.clear();
+    }
+
+    /// Whether the operation has written anything.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The operation puts what `encode` appends.
+    pub(crate) fn put(&mut self, key: Key, encode: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        encode(&mut self.bytes);
+        self.pending.push((key, Change::Put(start..self.bytes.len())));
+    }
+
+    /// The operation puts a content record.
+    pub(crate) fn put_dir(&mut self, key: Key, content: Content) {
+        self.pending.push((key, Change::Dir(Box::new(content))));
+    }
+
+    /// The operation removes a key.
+    pub(crate) fn delete(&mut self, key: Key) {
+        self.pending.push((key, Change::Delete));
+    }
+
+    /// What the operation has written joins the group.
+    pub(crate) fn commit(&mut self) {
+        self.after.tells_of_change |= self.is_pending();
+        for (key, change) in self.pending.drain(..) {
+            let change = match change {
+                Change::Put(range) => {
+                    self.batch.put(&key, &self.bytes[range.clone()]);
+                    let end = self.batch.bytes();
+                    Change::Put(end - range.len()..end)
+                }
+                Change::Delete => {
+                    self.batch.delete(&key);
+                    Change::Delete
+                }
+                Change::Dir(content) => {
+                    if let Some(Change::Dir(before)) = self.overlay.get_mut(&key) {
+                        *before = content;
+                        continue;
+                    }
+                    self.dirs.push(key.clone());
+                    Change::Dir(content)
+                }
+            };
+            self.overlay.insert(key, change);
+        }
+    }
+}
+
+impl Change {
+    fn found<'a>(&'a self, bytes: &'a [u8]) -> Found<'a> {
+        match self {
+            Change::Put(range) => Found::Bytes(&bytes[range.clone()]),
+            Change::Dir(content) => Found::Dir(content),
+            Change::Delete => Found::Deleted,
+        }
+    }
+}
