@@ -90,6 +90,12 @@ codec! {
         /// `EDQUOT`
         #[error("disk quota exceeded")]
         QuotaExceeded = 122,
+        /// `EDEADLK`
+        #[error("resource deadlock avoided")]
+        Deadlock = 35,
+        /// `ENOLCK`
+        #[error("no locks available")]
+        NoLocks = 37,
         /// `EINTR`
         #[error("interrupted system call")]
         Interrupted = 4,

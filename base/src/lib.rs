@@ -12,6 +12,7 @@ pub mod error;
 pub mod hash;
 pub mod id;
 pub mod limits;
+pub mod locks;
 pub mod name;
 pub mod placement;
 
@@ -22,5 +23,6 @@ pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use error::FsError;
 pub use hash::{HashKey, HashMap, HashSet};
 pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};
+pub use locks::{ByteRange, LockKind, LockMode, LockOwner};
 pub use name::{EntryName, NameError};
 pub use placement::{ClusterMap, Layout, Locality, Spread};

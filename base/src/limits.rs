@@ -38,6 +38,10 @@ pub const CHUNKS_A_WRITE_MAX: usize = 1024;
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// How many mutating requests a session may have unanswered: stored answers live in that many slots.
 pub const REQUESTS_IN_FLIGHT_MAX: u64 = 4096;
+/// How many locks a session may have, those it waits for included, before `ENOLCK`.
+pub const LOCKS_A_SESSION_MAX: usize = 65_536;
+/// How many locks one claim may carry.
+pub const LOCKS_A_CLAIM_MAX: usize = 1000;
 /// The most shards a file system can be formatted with.
 pub const SHARDS_MAX: u16 = 4096;
 /// How many groups a request's credentials may carry.

@@ -571,6 +571,9 @@ fn of_open_file(request: &Request) -> bool {
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::Release(_)
+            | Request::Lock(_)
+            | Request::LockTest(_)
+            | Request::LockCancel(_)
     )
 }
 

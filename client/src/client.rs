@@ -10,7 +10,7 @@ use crate::{
     call::Done,
     contents::Files,
     core::Core,
-    session::{self, keep},
+    session::{self, Claims, keep},
 };
 
 /// A file system, as one program sees it. Cloning is cheap; clones share the session and all caches.
@@ -39,7 +39,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when the server will not serve this token, protocol or client.
     pub async fn connect(config: Config) -> Result<Client> {
-        let opened = session::open(&config, None, |_| Vec::new(), || false).await?;
+        let opened = session::open(&config, None, |_| Claims::default(), || false).await?;
         let cred = Arc::new(config.cred.clone());
         let files = Files::new(&config, &opened.welcome)?;
         let core = Arc::new(Core::new(config, opened.welcome.clone(), opened.version, files));

@@ -13,6 +13,7 @@ use crate::{
     channel::Channel,
     contents::Files,
     dial::{Dial, Tcp},
+    locks::Locks,
     system::{SystemClock, SystemRandom},
 };
 
@@ -40,6 +41,8 @@ pub struct Config {
     /// The client is made within a `LocalSet` and used on its thread alone: its background work runs in local tasks
     /// there, beside whoever calls it, without a way through the runtime between them.
     pub local: bool,
+    /// When reads bring access times up to date.
+    pub access_times: AccessTimes,
     /// The network.
     pub dial: Arc<dyn Dial>,
     /// The wall clock.
@@ -63,11 +66,24 @@ impl Config {
             dirty_bytes_max: 64 << 20,
             blocks: None,
             local: false,
+            access_times: AccessTimes::Relative,
             dial: Arc::new(Tcp),
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::default()),
         }
     }
+}
+
+/// When reads bring the access time of a file or directory up to date; shortly after the read, not with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// When it is not newer than the other times, or older than a day (`relatime`).
+    #[default]
+    Relative,
+    /// Always (`strictatime`), for an open file at most once a second.
+    Always,
+    /// Never (`noatime`).
+    Never,
 }
 
 /// The inside of a client.
@@ -76,6 +92,7 @@ pub(crate) struct Core {
     pub(crate) channel: Channel,
     pub(crate) cache: Mutex<AccessCache>,
     pub(crate) files: Arc<Files>,
+    pub(crate) locks: Locks,
     welcome: Mutex<Arc<Welcome>>,
     runtime: Handle,
 }
@@ -90,6 +107,7 @@ impl Core {
             channel: Channel::new(),
             cache: Mutex::new(cache),
             files: Arc::new(files),
+            locks: Locks::new(welcome.incarnation),
             welcome: Mutex::new(Arc::new(welcome)),
             runtime: Handle::current(),
         }
@@ -123,6 +141,7 @@ impl Core {
         if lost {
             tracing::warn!("the session was lost; a new one is open");
             self.files.lose(welcome.incarnation);
+            self.locks.lose(welcome.incarnation);
         }
         lost
     }

@@ -1,10 +1,10 @@
 //! An open file, as a program that uses the client directly has it.
 
-use base::{Attr, FsError, SetAttr};
+use base::{Attr, ByteRange, FsError, LockKind, LockMode, SetAttr};
 use bytes::{Bytes, BytesMut};
-use wire::{FileRef, NodeRef};
+use wire::{FileRef, LockFound, NodeRef};
 
-use crate::{Client, FileSystem, Handle, Result};
+use crate::{Client, FileLock, FileSystem, Handle, Result};
 
 /// How much [`File::read_all`] asks for at once.
 const READ_BYTES: u32 = 1 << 20;
@@ -176,6 +176,82 @@ impl File {
         Ok(())
     }
 
+    /// Takes a lock of the whole file (as `flock`), or changes its mode; waits until it is free. The lock is this
+    /// open file's, and ends with it at the latest. Who has it sees what the one before wrote.
+    ///
+    /// # Errors
+    /// `NoLocks` when the session has as many as it may; `SessionLost`.
+    pub async fn lock(&self, mode: LockMode) -> Result<()> {
+        let never = std::future::pending();
+        self.client.lock_wait(self.handle, self.handle.0, whole(mode), never).await
+    }
+
+    /// As [`File::lock`], without waiting.
+    ///
+    /// # Errors
+    /// `TryAgain` when another has it; a lock of another mode that this file had is lost then.
+    pub async fn try_lock(&self, mode: LockMode) -> Result<()> {
+        FileSystem::lock(&self.client, self.handle, self.handle.0, whole(mode)).await
+    }
+
+    /// Gives the lock back, once what was written is sent.
+    ///
+    /// # Errors
+    /// When the session was lost, and the lock with it.
+    pub async fn unlock(&self) -> Result<()> {
+        let (owner, all) = (self.handle.0, ByteRange::ALL);
+        FileSystem::unlock(&self.client, self.handle, owner, LockKind::Whole, all).await
+    }
+
+    /// Takes a lock of a range (as `fcntl` does for an open file), or changes its mode; waits until it is free.
+    /// Dropped before it is done, it gives up the range.
+    ///
+    /// # Errors
+    /// `BadHandle` when the mode is exclusive and the file was not opened for writing, or shared and not for
+    /// reading; `Deadlock` when it would wait for itself; `NoLocks`.
+    pub async fn lock_range(&self, range: ByteRange, mode: LockMode) -> Result<()> {
+        let (lock, never) = (self.ranged(range, mode)?, std::future::pending());
+        self.client.lock_wait(self.handle, self.handle.0, lock, never).await
+    }
+
+    /// As [`File::lock_range`], without waiting.
+    ///
+    /// # Errors
+    /// As there, and `TryAgain` when another has it.
+    pub async fn try_lock_range(&self, range: ByteRange, mode: LockMode) -> Result<()> {
+        let lock = self.ranged(range, mode)?;
+        FileSystem::lock(&self.client, self.handle, self.handle.0, lock).await
+    }
+
+    /// Gives back what this open file has of the range, once what was written is sent.
+    ///
+    /// # Errors
+    /// When the session was lost, and the locks with it.
+    pub async fn unlock_range(&self, range: ByteRange) -> Result<()> {
+        let owner = self.handle.0;
+        FileSystem::unlock(&self.client, self.handle, owner, LockKind::Range, range).await
+    }
+
+    /// What is in the way of a lock of a range, if anything is.
+    ///
+    /// # Errors
+    /// When the session was lost.
+    pub async fn get_lock(&self, range: ByteRange, mode: LockMode) -> Result<Option<LockFound>> {
+        let lock = FileLock { range, kind: LockKind::Range, ..whole(mode) };
+        self.client.find_lock(self.handle, self.handle.0, lock).await
+    }
+
+    fn ranged(&self, range: ByteRange, mode: LockMode) -> Result<FileLock> {
+        let may = match mode {
+            LockMode::Shared => self.read,
+            LockMode::Exclusive => self.write,
+        };
+        if !may {
+            return Err(FsError::BadHandle.into());
+        }
+        Ok(FileLock { range, kind: LockKind::Range, ..whole(mode) })
+    }
+
     /// Its attributes.
     ///
     /// # Errors
@@ -201,16 +277,31 @@ impl File {
     pub async fn close(mut self) -> Result<()> {
         let flushed = self.flush().await;
         self.closed = true;
-        self.client.release_handle(self.handle)?;
+        self.client.release(self.handle).await?;
         flushed
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        if !self.closed {
+        if self.closed {
+            return;
+        }
+        if self.client.has_locks(self.file.ino, self.handle) {
+            let (client, handle) = (self.client.clone(), self.handle);
+            self.client.core.spawn(async move {
+                if let Err(error) = client.release(handle).await {
+                    tracing::debug!(%error, "what a dropped file had locked was not given back");
+                }
+            });
+        } else {
             // It is open, so this cannot fail.
             let _ = self.client.release_handle(self.handle);
         }
     }
+}
+
+/// A lock of the whole file, asked for by this process.
+fn whole(mode: LockMode) -> FileLock {
+    FileLock { kind: LockKind::Whole, mode, range: ByteRange::ALL, pid: std::process::id() }
 }

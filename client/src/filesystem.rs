@@ -6,9 +6,11 @@
 //!
 //! Every operation is atomic. What it returns is what its own transaction left.
 
-use base::{Access, Attr, Cred, EntryName, FileKind, Ino, SetAttr};
+use base::{Access, Attr, ByteRange, Cred, EntryName, FileKind, Ino, LockKind, LockMode, SetAttr};
 use bytes::Bytes;
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+use wire::{
+    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+};
 
 use crate::Result;
 
@@ -36,6 +38,19 @@ pub struct Made {
     pub existed: bool,
     /// The open file, if one was asked for and made.
     pub handle: Option<Handle>,
+}
+
+/// A lock that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLock {
+    /// The family; a lock of the whole file has no range.
+    pub kind: LockKind,
+    /// What it leaves to others.
+    pub mode: LockMode,
+    /// Which bytes.
+    pub range: ByteRange,
+    /// The process that asks; 0 when it is not known.
+    pub pid: u32,
 }
 
 /// A POSIX file system. Futures need not be `Send`: a mount polls them where it reads its requests.
@@ -85,14 +100,14 @@ pub trait FileSystem {
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr>;
     /// Remove an empty directory.
     async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino>;
-    /// Move an entry.
+    /// Move an entry; what was moved, and which directory was replaced.
     async fn rename(
         &self,
         cred: &Cred,
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino>;
+    ) -> Result<Renamed>;
     /// A page of a listing, see [`wire::Readdir`].
     async fn readdir(
         &self,
@@ -124,8 +139,37 @@ pub trait FileSystem {
     async fn flush(&self, handle: Handle) -> Result<()>;
     /// As `flush`, and on stable storage when it returns.
     async fn fsync(&self, handle: Handle) -> Result<()>;
-    /// The last user of the handle has closed it.
+    /// The last user of the handle has closed it. What was locked through it is free, for whomever it was.
     async fn release(&self, handle: Handle) -> Result<()>;
+    /// Take a lock for `owner`, a number of the caller's choice, or change its mode: `TryAgain` when another owner
+    /// has it. What others wrote while they had it is seen from then on.
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()>;
+    /// As `lock`, and waits: `Interrupted` when `interrupted` comes first, `Deadlock` when it would wait for itself.
+    /// A dropped future gives up the range.
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()>;
+    /// Give back what `owner` has of a range, after sending what was written.
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()>;
+    /// `owner` has closed a descriptor of the file: it gives back all ranges. Asks nobody when it has none.
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()>;
+    /// What is in the way of a lock, if anything is.
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>>;
     /// Everything answered before is on stable storage (`fsync` of a directory, `syncfs`).
     async fn sync(&self) -> Result<()>;
 

@@ -488,8 +488,9 @@ impl Client {
             self.core.forget_if_stale(failure, &from_at.dir);
             self.core.forget_if_stale(failure, &to_at.dir);
         })?;
-        let Reply::Ino(ino) = done.reply else { return Err(unexpected().into()) };
-        self.note_rename((&from_at.dir, from_name), (&to_at.dir, to_name), mode, ino);
+        let Reply::Renamed(renamed) = done.reply else { return Err(unexpected().into()) };
+        let (from, to) = ((&from_at.dir, from_name), (&to_at.dir, to_name));
+        self.note_rename(from, to, mode, renamed.moved);
         Ok(())
     }
 

@@ -2,16 +2,16 @@
 //!
 //! Each is one request, and what this client knows better than the server: what was written and not sent.
 
-use base::{Access, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr};
+use base::{Access, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Ino, LockKind, SetAttr};
 use bytes::Bytes;
 use wire::{
-    Create, DirRef, Entry, FileRef, Getattr, Info, Link, Lookup, Mkdir, NodeRef, Readdir,
-    ReaddirPage, Removexattr, Rename, RenameMode, Reply, Request, Rmdir, SetXattr, Setattr, Statfs,
-    Symlink, Unlink, XattrMode,
+    Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir, NodeRef,
+    Readdir, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir,
+    SetXattr, Setattr, Statfs, Symlink, Unlink, XattrMode,
 };
 
 use crate::{
-    Client, FileSystem, Handle, Made, New, Result,
+    Client, FileLock, FileSystem, Handle, Made, New, Result,
     call::{Done, Failure},
     client::unexpected,
 };
@@ -231,7 +231,7 @@ impl FileSystem for Client {
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         self.flush_name(from.0, from.1).await;
         self.flush_name(to.0, to.1).await;
         let request = Request::Rename(Rename {
@@ -242,9 +242,9 @@ impl FileSystem for Client {
             mode,
         });
         let done = self.core.ask(cred, from.0.home, request).await?;
-        let Reply::Ino(ino) = done.reply else { return Err(unexpected()) };
-        self.note_rename(from, to, mode, ino);
-        Ok(ino)
+        let Reply::Renamed(renamed) = done.reply else { return Err(unexpected()) };
+        self.note_rename(from, to, mode, renamed.moved);
+        Ok(renamed)
     }
 
     async fn readdir(
@@ -313,7 +313,46 @@ impl FileSystem for Client {
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
-        self.release_handle(handle)
+        let unlocked = self.give_back_all(handle).await;
+        self.release_handle(handle)?;
+        unlocked
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.take_lock(handle, owner, lock, None::<std::future::Pending<()>>).await
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        self.take_lock(handle, owner, lock, Some(interrupted)).await
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.give_back_lock(handle, kind, owner, range).await
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.give_back_ranges(handle, owner).await
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        Client::find_lock(self, handle, owner, lock).await
     }
 
     async fn sync(&self) -> Result<()> {

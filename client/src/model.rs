@@ -11,6 +11,7 @@
 mod attributes;
 mod check;
 mod contents;
+mod locks;
 mod namespace;
 mod rename;
 #[cfg(test)]
@@ -20,17 +21,22 @@ mod xattrs;
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{Arc, Mutex},
 };
 
 use base::{
-    Access, Attr, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey, Ino, SetAttr, Time,
+    Access, Attr, ByteRange, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey, Ino,
+    LockKind, SetAttr, Time,
 };
 use bytes::Bytes;
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+use futures::future::{Either, select};
+use wire::{
+    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+};
 
-use self::{contents::Contents, who::Who};
-use crate::{FileSystem, Handle, Made, New, Result};
+use self::{contents::Contents, locks::Turn, who::Who};
+use crate::{FileLock, FileSystem, Handle, Made, New, Result};
 
 /// What the model says it could hold, in bytes and in inodes.
 const CAPACITY: u64 = 1 << 40;
@@ -112,6 +118,7 @@ struct State {
     /// Everything that has a name or is open.
     inodes: BTreeMap<Ino, Inode>,
     handles: BTreeMap<Handle, Open>,
+    locks: locks::Locks,
     /// The highest numbers given out.
     last_ino: u64,
     last_handle: u64,
@@ -163,6 +170,7 @@ impl State {
             page_bytes,
             inodes: BTreeMap::new(),
             handles: BTreeMap::new(),
+            locks: locks::Locks::new(),
             last_ino: Ino::ROOT.0 - 1,
             last_handle: 0,
             last_client: 0,
@@ -372,7 +380,7 @@ impl FileSystem for Model {
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         self.with(|state| state.rename(self.who(cred), from, to, mode))
     }
 
@@ -419,6 +427,54 @@ impl FileSystem for Model {
 
     async fn release(&self, handle: Handle) -> Result<()> {
         self.with(|state| state.release(handle))
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.with(|state| state.lock(handle, owner, lock, false).map(drop))
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let (wait, told) = match self.with(|state| state.lock(handle, owner, lock, true))? {
+            Turn::Now => return Ok(()),
+            Turn::Later(wait, told) => (wait, told),
+        };
+        // The sender is dropped only when the wait is cancelled, and that is done here.
+        match select(told, pin!(interrupted)).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => {
+                let waited = self.with(|state| Ok(state.cancel_lock(wait)))?;
+                if waited { Err(FsError::Interrupted.into()) } else { Ok(()) }
+            }
+        }
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.with(|state| state.unlock(handle, owner, kind, range))
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.with(|state| state.unlock_closed(handle, owner))
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        self.with(|state| state.find_lock(handle, owner, lock))
     }
 
     async fn sync(&self) -> Result<()> {

@@ -7,14 +7,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use base::{Encode as _, Random};
+use base::{Encode as _, HashSet, Ino, Random, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{sleep, timeout},
 };
 use wire::{
-    Answer, Claim, ClaimedFile, FrameError, Hello, Reply, Request, RequestHeader, Retry, Welcome,
+    Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Hello, LockClaim, Reply, Request,
+    RequestHeader, Retry, Welcome,
     frame::{opening, put_frame, take_frame},
 };
 
@@ -40,6 +41,15 @@ pub(crate) struct Opened {
     inbox: BytesMut,
 }
 
+/// What a client had when the server restarted.
+#[derive(Default)]
+pub(crate) struct Claims {
+    files: Vec<ClaimedFile>,
+    locks: Vec<ClaimedLock>,
+    /// See [`wire::LockClaim`].
+    settled: u64,
+}
+
 /// Pauses that grow, each drawn from the upper half of its length so that clients do not come in step.
 pub(crate) struct Pauses {
     next: Duration,
@@ -49,6 +59,11 @@ pub(crate) struct Pauses {
 impl Pauses {
     pub(crate) fn new(first: Duration, max: Duration) -> Pauses {
         Pauses { next: first, max }
+    }
+
+    /// Between two attempts to wait no longer.
+    pub(crate) fn for_cancels() -> Pauses {
+        Pauses::new(Duration::from_millis(20), Duration::from_secs(1))
     }
 
     pub(crate) async fn pause(&mut self, random: &dyn Random) {
@@ -81,7 +96,7 @@ enum Failed {
 pub(crate) async fn open(
     config: &Config,
     previous: Option<&Welcome>,
-    mut claims: impl FnMut(&Welcome) -> Vec<ClaimedFile>,
+    mut claims: impl FnMut(&Welcome) -> Claims,
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
     let mut pauses = Pauses::new(BACKOFF_FIRST, BACKOFF_MAX);
@@ -110,7 +125,7 @@ async fn attempt(
     config: &Config,
     address: &str,
     previous: Option<&Welcome>,
-    claims: &mut impl FnMut(&Welcome) -> Vec<ClaimedFile>,
+    claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
     let stream = config.dial.dial(address).await?;
     let mut talk = Talk { stream, inbox: BytesMut::new(), calls: 0 };
@@ -184,17 +199,19 @@ impl Talk {
         }
     }
 
-    async fn claim(&mut self, files: Vec<ClaimedFile>) -> Result<(), Failed> {
-        let mut left = files.len();
-        let mut files = files.into_iter();
-        loop {
-            let batch: Vec<ClaimedFile> = files.by_ref().take(CLAIMED_FILES_MAX).collect();
-            left -= batch.len();
-            self.ask(&Request::Claim(Claim { files: batch, last: left == 0 })).await?;
-            if left == 0 {
-                return Ok(());
-            }
+    /// Claims files, then locks of them. The last claim of files ends it, and says so.
+    async fn claim(&mut self, claims: Claims) -> Result<(), Failed> {
+        let Claims { mut files, locks, settled } = claims;
+        let last = files.split_off(files.len() - files.len().min(CLAIMED_FILES_MAX));
+        let (last, first) = if locks.is_empty() { (last, vec![]) } else { (vec![], last) };
+        for batch in files.chunks(CLAIMED_FILES_MAX).chain(first.chunks(CLAIMED_FILES_MAX)) {
+            self.ask(&Request::Claim(Claim { files: batch.to_vec(), last: false })).await?;
         }
+        for batch in locks.chunks(LOCKS_A_CLAIM_MAX) {
+            self.ask(&Request::LockClaim(LockClaim { locks: batch.to_vec(), settled })).await?;
+        }
+        self.ask(&Request::Claim(Claim { files: last, last: true })).await?;
+        Ok(())
     }
 }
 
@@ -208,7 +225,14 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
         core.channel.detach();
         tracing::info!(reason = %ended, "reconnecting");
         let previous = core.welcome();
-        let claims = |welcome: &Welcome| core.files.claims(welcome.incarnation);
+        let claims = |welcome: &Welcome| {
+            // The locks first: a file may be closed meanwhile, but none is locked that is not open.
+            let (locks, settled) = core.locks.claims(welcome.incarnation);
+            let files = core.files.claims(welcome.incarnation);
+            let open: HashSet<Ino> = files.iter().map(|file| file.file.ino).collect();
+            let locks = locks.into_iter().filter(|lock| open.contains(&lock.ino)).collect();
+            Claims { files, locks, settled }
+        };
         match open(&core.config, Some(&previous), claims, || core.channel.closing()).await {
             Ok(again) => opened = again,
             Err(error) => break error,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Access, Cred, FsError, SetAttr, SetTime, Time};
 use bytes::Bytes;
-use client::{Client, Config, Error, File, FileSystem, Handle, OpenOptions};
+use client::{AccessTimes, Client, Config, Error, File, FileSystem, Handle, OpenOptions};
 use futures::{FutureExt as _, future::BoxFuture};
 use proptest::{prelude::*, test_runner::TestRunner};
 use wire::NodeRef;
@@ -193,6 +193,26 @@ async fn a_sparse_file_beyond_four_gigabytes_is_exact() {
         assert_eq!(file.read_at(MIB * 1000, 3).await.unwrap(), &b"\0\0\0"[..]);
         assert!(client.stat("/f").await.unwrap().allocated < MIB);
         assert!(matches!(file.write_at(0, b"").await, Err(Error::Fs(FsError::BadHandle))));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_keeps_the_access_time_always_or_never_where_that_is_asked_for() {
+    World::run(async |world| {
+        for (when, kept) in [(AccessTimes::Always, true), (AccessTimes::Never, false)] {
+            let config = Config { access_times: when, ..world.config() };
+            let client = Client::connect(config).await.unwrap();
+            client.write("/f", b"contents").await.unwrap();
+            let mut before = client.stat("/f").await.unwrap();
+            for _ in 0..3 {
+                client.read("/f").await.unwrap();
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                let after = client.stat("/f").await.unwrap();
+                assert_eq!(after.atime > before.atime, kept, "{when:?}");
+                before = after;
+            }
+        }
     })
     .await;
 }

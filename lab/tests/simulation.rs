@@ -64,4 +64,5 @@ finds! {
     it_finds_that_claims_are_not_awaited: ClaimsNotAwaited within 100,
     it_finds_that_moves_are_not_announced: MoveNotAnnounced within 300,
     it_finds_that_blocks_are_deleted_early: BlockDeletedEarly within 500,
+    it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited within 300,
 }

@@ -36,12 +36,14 @@ pub enum Bug {
     MoveNotAnnounced,
     /// A block is deleted before it is sure that nothing names it (`reclaim`).
     BlockDeletedEarly,
+    /// After a restart locks are given before all who had some have claimed them (`ops::lock`).
+    LockClaimsNotAwaited,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -52,6 +54,7 @@ impl Bug {
         Bug::ClaimsNotAwaited,
         Bug::MoveNotAnnounced,
         Bug::BlockDeletedEarly,
+        Bug::LockClaimsNotAwaited,
     ];
 }
 

@@ -243,6 +243,9 @@ impl Inner {
         self.shared.backlog.add(std::mem::take(&mut after.reclaim));
         self.shared.unsynced.add(std::mem::take(&mut after.unsynced));
         self.shared.locks.unlock_all(&mut run.group.locks);
+        if !self.shared.is_halted() {
+            std::mem::take(&mut after.let_in).tell();
+        }
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.

@@ -10,6 +10,7 @@ use crate::{
     bugs::Bug,
     driver::{Incoming, Task},
     error::{Result, describe},
+    file_locks::Turn,
     ops::blocks::part_ticket,
     server::{Counters, Shared},
     session::Session,
@@ -22,7 +23,8 @@ pub(crate) fn task(
     incoming: &Incoming,
     reply: ReplyHeader,
 ) -> Option<Result<Task>> {
-    let after_write = matches!(incoming.request, Request::Sync);
+    // What let a lock be taken at once may not be written yet.
+    let after_write = matches!(incoming.request, Request::Sync | Request::Lock(_));
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
     let answer = move |result: std::result::Result<Reply, Answer>| {
@@ -42,6 +44,21 @@ pub(crate) fn task(
                 check.run().await;
             }),
         },
+        Request::Lock(lock) if lock.wait && lock.mode.is_some() => {
+            Counters::add(&shared.counters.lock);
+            match crate::ops::lock::wait(&shared, session, lock) {
+                Err(fault) => return Some(Err(fault)),
+                Ok(Turn::Now) => Box::pin(async move { answer(Ok(Reply::Nothing)) }),
+                Ok(Turn::Later(told)) => Box::pin(async move {
+                    answer(match told.await {
+                        Ok(Ok(())) => Ok(Reply::Nothing),
+                        Ok(Err(error)) => Err(Answer::Failed(error)),
+                        // Its session has ended.
+                        Err(_) => Err(Answer::Retry(Retry::NoSession)),
+                    });
+                }),
+            }
+        }
         Request::BlockPut(put) => {
             if let Err(fault) = may_put(session, put) {
                 return Some(Err(fault));

@@ -258,6 +258,8 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     }
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);
+    let let_in = shared.file_locks.end_session(session);
+    txn.let_in.extend(let_in);
     if shared.opens.claimed(session) {
         shared.backlog.sweep();
     }

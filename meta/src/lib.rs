@@ -13,6 +13,7 @@ mod core;
 mod data;
 mod driver;
 mod error;
+mod file_locks;
 mod format;
 mod fsck;
 mod hot;

@@ -38,6 +38,16 @@ impl Opens {
         self.state.lock().unclaimed.extend(sessions);
     }
 
+    /// Whether some sessions of before the restart may still claim.
+    pub(crate) fn awaits_claims(&self) -> bool {
+        !self.state.lock().unclaimed.is_empty()
+    }
+
+    /// Whether this one may.
+    pub(crate) fn awaits_claims_of(&self, session: SessionId) -> bool {
+        self.state.lock().unclaimed.contains(&session)
+    }
+
     /// A session has claimed all it had, or has ended. `true` when it was the last one waited for.
     pub(crate) fn claimed(&self, session: SessionId) -> bool {
         let mut state = self.state.lock();

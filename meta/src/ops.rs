@@ -5,6 +5,7 @@ mod create;
 pub(crate) mod hello;
 mod info;
 mod link;
+pub(crate) mod lock;
 mod lookup;
 mod mkdir;
 mod open;
@@ -75,7 +76,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         }
         Request::Rename(req) => {
             count(&counters.rename);
-            rename::run(txn, req).map(Reply::Ino)
+            rename::run(txn, req).map(Reply::Renamed)
         }
         Request::Readdir(req) => {
             count(&counters.readdir);
@@ -117,6 +118,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Status => Ok(Reply::Status(txn.shared.status())),
         Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
+        Request::Lock(req) => {
+            count(&counters.lock);
+            lock::run(txn, req).map(|()| Reply::Nothing)
+        }
+        Request::LockTest(req) => lock::find(txn, req).map(Reply::Lock),
+        Request::LockCancel(req) => lock::cancel(txn, req).map(|()| Reply::Nothing),
+        Request::LockClaim(req) => lock::claim(txn, req).map(|()| Reply::Nothing),
         Request::Hello(_)
         | Request::Sync
         | Request::BlockPut(_)

@@ -19,6 +19,7 @@ use crate::{
     Core, OpenError, Problem,
     bugs::{Bug, Planted},
     compact::CompactQueue,
+    file_locks::FileLocks,
     fsck::Jobs,
     hot::HotEntries,
     invalidation::Invalidations,
@@ -126,6 +127,7 @@ pub(crate) struct Shared {
     pub(crate) locks: LockTable,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
+    pub(crate) file_locks: FileLocks,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) invalidations: Invalidations,
     pub(crate) sync: SyncQueue,
@@ -198,6 +200,7 @@ impl Server {
             hot: HotEntries::new(),
             inos,
             opens,
+            file_locks: FileLocks::default(),
             sessions: Mutex::new(sessions),
             // Half of the range, so that it can count up; never 0, which means "by handle".
             invalidations: Invalidations::new(random.next() >> 1 | 1),
@@ -335,11 +338,20 @@ impl Shared {
             blocks: self.config.blocks.clone(),
             sessions,
             files: self.files_estimated(),
-            counters: self.counters.list(),
+            counters: self.counters_and_locks(),
             store_bytes: engine.disk_bytes,
             store_records: engine.keys_estimated,
             process: (self.options.process)(),
         }
+    }
+
+    /// The counters, and how many locks there are now.
+    fn counters_and_locks(&self) -> Vec<(String, u64)> {
+        let (files, held, waiting) = self.file_locks.totals();
+        let locks = [("files_locked", files), ("locks_held", held), ("locks_waiting", waiting)];
+        let mut counters = self.counters.list();
+        counters.extend(locks.map(|(name, count)| (name.to_owned(), count as u64)));
+        counters
     }
 
     /// About how many inodes there are: the engine's estimate of its records, an entry or two for each.
@@ -490,6 +502,8 @@ counters! {
     block_map,
     /// Extended attributes read or changed.
     xattr,
+    /// Locks taken, changed and given back.
+    lock,
     /// Blocks stored through the server.
     block_put,
     /// Blocks read through the server.

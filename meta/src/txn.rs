@@ -22,6 +22,7 @@ pub(crate) use group::Group;
 
 use crate::{
     error::{Fault, Result},
+    file_locks::LetIn,
     lock::LockId,
     record::{Content, Key, Record, key, system::StoredAnswer},
     server::Shared,
@@ -56,6 +57,8 @@ pub(crate) struct Txn<'a> {
     pub(crate) reclaim: Vec<Ino>,
     /// Notes of blocks that it names.
     pub(crate) unsynced: Vec<Key>,
+    /// Who waited for a lock that is free now: told when the group is written.
+    pub(crate) let_in: LetIn,
 }
 
 impl<'a> Txn<'a> {
@@ -67,7 +70,8 @@ impl<'a> Txn<'a> {
     ) -> Self {
         group.begin();
         let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
-        Txn { shared, caller, now, group, events, reclaim, unsynced }
+        let let_in = LetIn::default();
+        Txn { shared, caller, now, group, events, reclaim, unsynced, let_in }
     }
 
     /// Joins the group; what was not committed vanishes.
@@ -76,6 +80,7 @@ impl<'a> Txn<'a> {
         self.group.after.events.extend(self.events);
         self.group.after.reclaim.extend(self.reclaim);
         self.group.after.unsynced.extend(self.unsynced);
+        self.group.after.let_in.extend(self.let_in);
     }
 
     /// Room for the bytes of an answer, empty; to be given back to the group.

@@ -7,6 +7,7 @@
 mod attributes;
 mod directories;
 mod files;
+mod locks;
 mod names;
 mod xattrs;
 
@@ -16,9 +17,10 @@ use std::{
     time::Duration,
 };
 
-use base::{Attr, HashSet};
+use base::{Attr, HashMap, HashSet};
 use client::{FileSystem, Handle};
-use fuse::{Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, StatxExtra};
+use fuse::{Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, StatxExtra, Unique};
+use tokio::sync::Notify;
 use wire::DirRef;
 
 use crate::{
@@ -42,6 +44,8 @@ pub(crate) struct Adapter<S> {
     listings: RefCell<Listings>,
     /// Open files that the kernel has not released.
     handles: RefCell<HashSet<Handle>>,
+    /// Requests that wait for locks, to be woken by signals.
+    waits: RefCell<HashMap<Unique, Rc<Notify>>>,
     timeouts: Timeouts,
     /// Counts what was changed through this mount.
     changes: Cell<u64>,
@@ -60,6 +64,7 @@ impl<S: FileSystem> Adapter<S> {
             nodes: RefCell::new(Nodes::new(root.0, root.1)),
             listings: RefCell::default(),
             handles: RefCell::default(),
+            waits: RefCell::default(),
             timeouts,
             changes: Cell::new(0),
             notifier,
@@ -116,9 +121,14 @@ impl<S: FileSystem> Adapter<S> {
             Op::Write { fh, offset, data, kill_suidgid, .. } => {
                 self.changed(self.write(node, fh, offset, request.keep(data), kill_suidgid).await)
             }
-            Op::Flush { fh, .. } => self.flush(fh).await,
+            Op::Flush { fh, lock_owner } => self.flush(fh, lock_owner).await,
             Op::FSync { fh, .. } => self.fsync(fh).await,
             Op::Release { fh, .. } => self.release(fh).await,
+
+            Op::SetLk { fh, owner, lock, kind, wait } => {
+                self.setlk(&request.header, cred, fh, (kind, lock, owner), wait).await
+            }
+            Op::GetLk { fh, owner, lock, kind } => self.getlk(fh, (kind, lock, owner)).await,
 
             Op::OpenDir { .. } => self.opendir(node),
             Op::ReadDir { fh, offset, size } => self.readdir(cred, fh.0, offset, size).await,
@@ -130,15 +140,13 @@ impl<S: FileSystem> Adapter<S> {
 
             Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
             // Told once that we do not do these, the kernel does what it does for file systems without
-            // them, or it never asks: permissions and locks are its own.
+            // them, or it never asks: permissions are its own.
             Op::Access { .. }
             | Op::BMap { .. }
             | Op::CopyFileRange { .. }
             | Op::FAllocate { .. }
-            | Op::GetLk { .. }
             | Op::LSeek { .. }
             | Op::Poll { .. }
-            | Op::SetLk { .. }
             | Op::TmpFile { .. } => Err(Failed(Errno::NOSYS)),
         }
     }
@@ -185,6 +193,7 @@ impl<S: FileSystem> Adapter<S> {
             }
             Ok(Answer::Written(size)) => reply.written(size),
             Ok(Answer::StatFs(statfs)) => reply.statfs(&statfs),
+            Ok(Answer::Lock(lock)) => reply.lock(&lock),
             Ok(Answer::Dir(page)) => reply.dir(&page),
             Ok(Answer::DirPlus(page, found)) => {
                 let mut nodes = self.nodes.borrow_mut();
@@ -213,6 +222,7 @@ impl<S: FileSystem> Adapter<S> {
                 | Answer::Size(_)
                 | Answer::Written(_)
                 | Answer::StatFs(_)
+                | Answer::Lock(_)
                 | Answer::Dir(_)
                 | Answer::DirPlus(..),
             )

@@ -7,7 +7,7 @@
 use base::Attr;
 use bytes::Bytes;
 use client::Handle;
-use fuse::{DirPage, DirPlusPage, NodeId, StatFs};
+use fuse::{DirPage, DirPlusPage, FileLock, NodeId, StatFs};
 use wire::NodeRef;
 
 use crate::convert::Failed;
@@ -39,6 +39,8 @@ pub(crate) enum Answer {
     Written(u32),
     /// Space and inodes.
     StatFs(StatFs),
+    /// A lock that is in the way, or none.
+    Lock(FileLock),
     /// A page of a listing.
     Dir(DirPage),
     /// The same, and what is told of each entry.

@@ -266,10 +266,13 @@ fn init_options(options: &Options) -> InitOptions {
         | Capabilities::AUTO_INVAL_DATA
         | Capabilities::CACHE_SYMLINKS
         | Capabilities::DONT_MASK
+        | Capabilities::EXPORT_SUPPORT
         | Capabilities::DO_READDIRPLUS
         | Capabilities::READDIRPLUS_AUTO
         | Capabilities::HANDLE_KILLPRIV_V2
         | Capabilities::PARALLEL_DIROPS
+        | Capabilities::POSIX_LOCKS
+        | Capabilities::FLOCK_LOCKS
         | Capabilities::ABORT_ERROR;
     InitOptions { capabilities, max_write: options.max_write, ..InitOptions::default() }
 }

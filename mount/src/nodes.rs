@@ -12,6 +12,8 @@
 //! file last: a look-up, a new link and a rename bring it up to date. Where another client renames or removes
 //! it, the file system finds the file by its number, or answers ESTALE; the kernel then looks up the path again.
 
+use std::collections::VecDeque;
+
 use base::{Attr, EntryName, HashMap, Ino, Time};
 use fuse::{Errno, NodeId};
 use wire::{DirRef, FileRef, NodeRef};
@@ -22,6 +24,34 @@ use crate::convert::Failed;
 pub(crate) struct Nodes {
     root: Ino,
     table: HashMap<u64, Node>,
+    forgotten: Forgotten,
+}
+
+/// How many nodes are remembered after the kernel has forgotten them.
+const FORGOTTEN_MAX: usize = 1 << 16;
+
+/// Nodes that the kernel has forgotten, the latest of them: a file handle (`name_to_handle_at`, NFS) may bring one
+/// back by its number alone.
+#[derive(Default)]
+struct Forgotten {
+    nodes: HashMap<u64, (NodeRef, u64)>,
+    /// In the order of forgetting, with the turn; outdated where `nodes` has a later turn.
+    order: VecDeque<(u64, u64)>,
+    turn: u64,
+}
+
+impl Forgotten {
+    fn add(&mut self, id: u64, at: NodeRef) {
+        self.turn += 1;
+        self.nodes.insert(id, (at, self.turn));
+        self.order.push_back((id, self.turn));
+        while self.order.len() > FORGOTTEN_MAX {
+            let Some((oldest, turn)) = self.order.pop_front() else { return };
+            if self.nodes.get(&oldest).is_some_and(|(_, latest)| *latest == turn) {
+                self.nodes.remove(&oldest);
+            }
+        }
+    }
 }
 
 struct Node {
@@ -77,7 +107,8 @@ pub(crate) struct Cached {
 impl Nodes {
     /// Only the root.
     pub(crate) fn new(root: DirRef, attr: Attr) -> Nodes {
-        let mut nodes = Nodes { root: root.ino, table: HashMap::default() };
+        let mut nodes =
+            Nodes { root: root.ino, table: HashMap::default(), forgotten: Forgotten::default() };
         nodes.found(NodeRef::Dir(root), &attr);
         nodes
     }
@@ -105,6 +136,12 @@ impl Nodes {
         Ok(self.node(id)?.at.clone())
     }
 
+    /// How to name a node that the kernel may have forgotten; `None` when we have, too.
+    pub(crate) fn remembered(&self, id: NodeId) -> Option<NodeRef> {
+        let known = self.table.get(&id.0).map(|node| &node.at);
+        known.or_else(|| self.forgotten.nodes.get(&id.0).map(|(at, _)| at)).cloned()
+    }
+
     /// How to name a directory.
     pub(crate) fn dir(&self, id: NodeId) -> Result<DirRef, Failed> {
         match &self.node(id)?.at {
@@ -124,6 +161,7 @@ impl Nodes {
     /// An entry is being sent to the kernel: counts one look-up.
     pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr) -> NodeId {
         let id = self.id(attr.ino);
+        self.forgotten.nodes.remove(&id.0);
         let node = self.table.entry(id.0).or_insert_with(|| Node {
             at: at.clone(),
             lookups: 0,
@@ -241,8 +279,12 @@ impl Nodes {
             tracing::error!(node = id.0, lookups, "the kernel forgets more than it was told");
         }
         node.lookups = node.lookups.saturating_sub(lookups);
-        if node.lookups == 0 && id != NodeId::ROOT {
-            self.table.remove(&id.0);
+        if node.lookups == 0
+            && id != NodeId::ROOT
+            && let Some(node) = self.table.remove(&id.0)
+            && !node.gone
+        {
+            self.forgotten.add(id.0, node.at);
         }
     }
 }
@@ -308,6 +350,27 @@ mod tests {
         assert_eq!(nodes.get(id), Err(Failed(Errno::IO)));
         nodes.forget(NodeId::ROOT, 100);
         assert!(nodes.get(NodeId::ROOT).is_ok());
+    }
+
+    #[test]
+    fn what_the_kernel_forgets_is_remembered_for_a_while_unless_it_was_removed() {
+        let mut nodes = nodes(1);
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
+        nodes.forget(id, 1);
+        assert_eq!(nodes.remembered(id), Some(file(5, "a")));
+        let again = nodes.found(file(5, "b"), &attr(5, FileKind::File));
+        nodes.forget(again, 1);
+        assert_eq!(nodes.remembered(id), Some(file(5, "b")));
+        for ino in 0..FORGOTTEN_MAX as u64 {
+            let id = nodes.found(file(100 + ino, "x"), &attr(100 + ino, FileKind::File));
+            nodes.forget(id, 1);
+        }
+        assert_eq!(nodes.remembered(id), None, "the oldest is dropped");
+        let id = nodes.found(file(6, "c"), &attr(6, FileKind::File));
+        nodes.removed(Ino(6), None);
+        nodes.forget(id, 1);
+        assert_eq!(nodes.remembered(id), None);
+        assert!(nodes.forgotten.order.len() <= FORGOTTEN_MAX);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::{num::ParseFloatError, time::Duration};
 
+use client::AccessTimes;
+
 /// How to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -20,6 +22,8 @@ pub struct Options {
     pub attr_timeout: Duration,
     /// How long the kernel may believe that a name stands for a file; zero to ask each time.
     pub entry_timeout: Duration,
+    /// When reads bring access times up to date; whoever makes the client tells it.
+    pub access_times: AccessTimes,
     /// What `mount` and `df` show as the device.
     pub fsname: String,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
@@ -36,6 +40,7 @@ impl Default for Options {
             subdir: Vec::new(),
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
+            access_times: AccessTimes::Relative,
             fsname: "pando".to_owned(),
             max_write: 1 << 20,
         }
@@ -61,7 +66,8 @@ pub enum OptionError {
 
 impl Options {
     /// Takes in a list as `mount -o` has it: `ro,allow_other,dev,suid,subdir=/a,attr_timeout=S,entry_timeout=S`,
-    /// where S are seconds, with a fraction if need be; `rw`, `nodev` and `nosuid` undo.
+    /// where S are seconds, with a fraction if need be; `rw`, `nodev` and `nosuid` undo; and one of `relatime`,
+    /// `noatime` and `strictatime`.
     ///
     /// # Errors
     /// At the first option that is none; those before it are taken in.
@@ -89,6 +95,9 @@ impl Options {
             "nodev" => self.dev = false,
             "suid" => self.suid = true,
             "nosuid" => self.suid = false,
+            "noatime" => self.access_times = AccessTimes::Never,
+            "relatime" => self.access_times = AccessTimes::Relative,
+            "strictatime" => self.access_times = AccessTimes::Always,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -118,7 +127,10 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(options, expected);
-        options.set("rw,nosuid").unwrap();
+        options.set("noatime,rw,nosuid").unwrap();
+        assert_eq!(options.access_times, AccessTimes::Never);
+        options.set("strictatime,relatime").unwrap();
+        assert_eq!(options.access_times, AccessTimes::Relative);
         assert!(!options.read_only && !options.suid);
     }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use client::FileSystem;
-use fuse::{Ended, Errno, Handler, Header, NodeId, OwnedRequest, Reply, Request, Session};
+use fuse::{Ended, Errno, Handler, Header, NodeId, OwnedRequest, Reply, Request, Session, Unique};
 use futures::future::{Either, select};
 use tokio::sync::Notify;
 
@@ -108,11 +108,21 @@ where
     async fn finish(self: Rc<Self>, mut slot: Slot<F>, header: Header, reply: Reply) {
         self.waiting.set(self.waiting.get() + 1);
         let outcome = {
-            let done = std::future::poll_fn(|cx| poll_slot(&mut slot, cx));
-            let killed = pin!(killed(&reply, header.pid));
-            match select(done, killed).await {
-                Either::Left((outcome, _)) => Some(outcome),
-                Either::Right(((), _)) => None,
+            let mut done = std::future::poll_fn(|cx| poll_slot(&mut slot, cx));
+            let early = if self.adapter.waits_for_lock(header.unique) {
+                self.until_interrupted(&mut done, &reply, header.unique).await
+            } else {
+                None
+            };
+            match early {
+                Some(outcome) => Some(outcome),
+                None => {
+                    let killed = pin!(killed(&reply, header.pid));
+                    match select(done, killed).await {
+                        Either::Left((outcome, _)) => Some(outcome),
+                        Either::Right(((), _)) => None,
+                    }
+                }
             }
         };
         match outcome {
@@ -127,6 +137,22 @@ where
         self.waiting.set(self.waiting.get() - 1);
         if self.waiting.get() == 0 {
             self.idle.notify_waiters();
+        }
+    }
+
+    /// Any signal ends waiting for a lock; the answer, whichever it is, comes soon after.
+    async fn until_interrupted(
+        &self,
+        done: &mut (impl Future<Output = Outcome> + Unpin),
+        reply: &Reply,
+        request: Unique,
+    ) -> Option<Outcome> {
+        match select(done, pin!(reply.interrupted())).await {
+            Either::Left((outcome, _)) => Some(outcome),
+            Either::Right(((), _)) => {
+                self.adapter.interrupt(request);
+                None
+            }
         }
     }
 

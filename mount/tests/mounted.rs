@@ -12,10 +12,14 @@ mod caches;
 mod contents;
 #[path = "mounted/ends.rs"]
 mod ends;
+#[path = "mounted/handles.rs"]
+mod handles;
 #[path = "mounted/harness.rs"]
 mod harness;
 #[path = "mounted/listings.rs"]
 mod listings;
+#[path = "mounted/locks.rs"]
+mod locks;
 #[path = "mounted/names.rs"]
 mod names;
 #[path = "mounted/probe.rs"]
@@ -39,6 +43,10 @@ fn child_role() {
         "read" => drop(std::fs::read(&path)),
         "mkdir" => std::fs::create_dir(&path).unwrap(),
         "map" => contents::write_and_read_through_maps(&path),
+        "flock" => locks::hold(&path, locks::flock_alone),
+        "fcntl" => locks::hold(&path, locks::fcntl_alone),
+        "ping" => contents::count_in_turn(&path, 0),
+        "pong" => contents::count_in_turn(&path, 1),
         "umask" => names::make_with_umask(&path),
         _ => panic!("no such role: {role}"),
     }

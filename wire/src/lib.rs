@@ -8,6 +8,7 @@ pub mod admin;
 pub mod data;
 pub mod file;
 pub mod frame;
+pub mod lock;
 pub mod namespace;
 pub mod node;
 pub mod request;
@@ -21,9 +22,10 @@ pub use data::{
 };
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
+pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
-    RenameMode, Rmdir, Setattr, Symlink, Unlink, Walk, Walked,
+    RenameMode, Renamed, Rmdir, Setattr, Symlink, Unlink, Walk, Walked,
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};

@@ -173,7 +173,7 @@ codec! {
 }
 
 codec! {
-    /// Move an entry. Answer: [`Ino`] of what was moved.
+    /// Move an entry. Answer: [`Renamed`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Rename {
         /// The directory of the old name.
@@ -186,6 +186,17 @@ codec! {
         pub to_name: EntryName,
         /// What may happen to the new name.
         pub mode: RenameMode,
+    }
+}
+
+codec! {
+    /// What a rename moved, and what had to go.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Renamed {
+        /// What has the new name.
+        pub moved: Ino,
+        /// The empty directory that had it before, and is gone.
+        pub replaced_dir: Option<Ino>,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base::{Cred, DirId, Epoch, FsError, Seq, ShardId, codec};
 
-use crate::{admin, data, file, namespace, node, session};
+use crate::{admin, data, file, lock, namespace, node, session};
 
 codec! {
     /// What goes before every request.
@@ -157,6 +157,15 @@ codec! {
         FsckPoll(admin::FsckPoll) = 52,
         /// Where something is.
         Info(admin::Info) = 53,
+
+        /// Take, change or give back a lock.
+        Lock(lock::Lock) = 60,
+        /// What is in the way of a lock.
+        LockTest(lock::LockTest) = 61,
+        /// Wait no longer for a lock.
+        LockCancel(lock::LockCancel) = 62,
+        /// Claim locks after a restart.
+        LockClaim(lock::LockClaim) = 63,
     }
 }
 
@@ -196,7 +205,11 @@ impl Request {
             | Request::Status
             | Request::FsckStart(_)
             | Request::FsckPoll(_)
-            | Request::Info(_) => false,
+            | Request::Info(_)
+            | Request::Lock(_)
+            | Request::LockTest(_)
+            | Request::LockCancel(_)
+            | Request::LockClaim(_) => false,
         }
     }
 }
@@ -218,7 +231,11 @@ impl Request {
             | Request::BlockGet(_)
             | Request::Status
             | Request::FsckStart(_)
-            | Request::FsckPoll(_) => false,
+            | Request::FsckPoll(_)
+            | Request::Lock(_)
+            | Request::LockTest(_)
+            | Request::LockCancel(_)
+            | Request::LockClaim(_) => false,
             Request::Lookup(_)
             | Request::Walk(_)
             | Request::Getattr(_)
@@ -259,7 +276,7 @@ codec! {
         Attr(base::Attr) = 5,
         /// To `Create`.
         Created(namespace::Created) = 6,
-        /// To `Rename`, `Rmdir`.
+        /// To `Rmdir`.
         Ino(base::Ino) = 7,
         /// To `Readdir`.
         Page(namespace::ReaddirPage) = 8,
@@ -283,5 +300,9 @@ codec! {
         Fsck(admin::FsckProgress) = 17,
         /// To `Info`: names and values.
         Lines(Vec<(String, String)>) = 18,
+        /// To `LockTest`: what is in the way, if anything is.
+        Lock(Option<lock::LockFound>) = 30,
+        /// To `Rename`.
+        Renamed(namespace::Renamed) = 31,
     }
 }

@@ -9,7 +9,10 @@ mod values;
 
 use std::path::Path;
 
-use base::{Decode as _, Encode as _, FileKind, FsError, Locality, Reader, SetTime, Spread, Time};
+use base::{
+    Decode as _, Encode as _, FileKind, FsError, Locality, LockKind, LockMode, Reader, SetTime,
+    Spread, Time,
+};
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
@@ -51,7 +54,11 @@ variants!(FsError {
     QuotaExceeded,
     Interrupted,
     TimedOut,
+    Deadlock,
+    NoLocks,
 });
+variants!(LockKind { Range, Whole });
+variants!(LockMode { Shared, Exclusive });
 variants!(Locality { Directory, Subtree });
 variants!(Spread { None });
 variants!(SetTime { Now, At });
@@ -93,6 +100,10 @@ variants!(Request {
     FsckStart,
     FsckPoll,
     Info,
+    Lock,
+    LockTest,
+    LockCancel,
+    LockClaim,
 });
 variants!(Reply {
     Nothing,
@@ -113,6 +124,8 @@ variants!(Reply {
     Job,
     Fsck,
     Lines,
+    Lock,
+    Renamed,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir });
@@ -131,6 +144,8 @@ fn parts() -> Vec<Case> {
     [
         all(kinds, Case::of),
         all(values::errors(), Case::of),
+        all([LockKind::Range, LockKind::Whole], Case::of),
+        all([LockMode::Shared, LockMode::Exclusive], Case::of),
         all([Locality::Directory, Locality::Subtree], Case::of),
         all([Spread::None], Case::of),
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),

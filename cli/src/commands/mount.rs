@@ -52,7 +52,8 @@ pub(crate) struct MountArgs {
     /// Mount options, separated by commas: ro (change nothing), allow_other (let other users in), dev (devices can
     /// be opened), suid (set-id bits have effect), subdir=/PATH (mount only this directory), attr_timeout=S and
     /// entry_timeout=S (seconds for which attributes and names may be out of date: 1 unless given, 0 asks the
-    /// server each time), and rw, nodev, nosuid, which undo.
+    /// server each time), and rw, nodev, nosuid, which undo; relatime (reads set access times now and then, unless
+    /// said otherwise), noatime (never) or strictatime (always).
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
     options: Vec<String>,
 }
@@ -88,6 +89,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     config.local = true;
     let fsname = format!("pando:{}", args.servers.0.join(","));
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
+    config.access_times = options.access_times;
     crate::system::raise_open_files();
 
     let runtime = connect::runtime()?;

@@ -76,6 +76,7 @@ async fn serve_mount(
     let token = Token::administrator().sign(&data::signing_key(&args.data)?);
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(vec![running.address.to_string()], token, &purpose);
+    config.access_times = options.access_times;
     config.kernel_checks = true;
     config.local = true;
     config.blocks = running.blocks();

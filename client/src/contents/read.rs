@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
 
 use super::{OpenFile, dirty::by_chunk, state::Inner};
-use crate::{Client, Result, client::unexpected};
+use crate::{AccessTimes, Client, Config, Result, client::unexpected};
 
 /// How many chunks are asked for at once; the server answers no more.
 const MAP_CHUNKS: u32 = 64;
@@ -174,7 +174,12 @@ fn subtract(gaps: &mut SmallVec<[Range<u32>; 4]>, start: u32, len: usize) {
 }
 
 /// Whether `relatime` brings the access time up to date.
-fn is_due(attr: &Attr, now: Time) -> bool {
+fn is_due(when: AccessTimes, attr: &Attr, now: Time) -> bool {
+    match when {
+        AccessTimes::Relative => {}
+        AccessTimes::Always => return true,
+        AccessTimes::Never => return false,
+    }
     let day_ms = 24 * 60 * 60 * 1000;
     attr.atime <= attr.mtime || attr.atime <= attr.ctime || attr.atime.plus_ms(day_ms) <= now
 }
@@ -293,7 +298,7 @@ impl Client {
         let attr = inner.attr;
         let just_done =
             inner.touched.is_some_and(|at| at <= now && now < at.plus_ms(TOUCH_PAUSE_MS));
-        if just_done || !is_due(&attr, now) {
+        if just_done || !is_due(self.core.config.access_times, &attr, now) {
             return;
         }
         inner.touched = Some(now);
@@ -305,7 +310,8 @@ impl Client {
 
     /// Sets a node's access time in the background, if `relatime` would.
     pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &Attr) {
-        if !is_due(attr, self.core.config.clock.now()) || self.read_only() {
+        let Config { access_times, clock, .. } = &self.core.config;
+        if !is_due(*access_times, attr, clock.now()) || self.read_only() {
             return;
         }
         let (client, cred) = (self.clone(), cred.clone());

@@ -19,6 +19,7 @@ impl Model {
 
 impl State {
     fn check(&self) {
+        self.locks.check();
         let names = self.names();
         let mut ids = BTreeSet::new();
         let mut opens: BTreeMap<Ino, u32> = BTreeMap::new();

@@ -197,6 +197,7 @@ impl State {
     }
 
     pub(super) fn release(&mut self, handle: Handle) -> Result<(), FsError> {
+        self.unlock_released(handle)?;
         let open = self.handles.remove(&handle).ok_or(FsError::BadHandle)?;
         self.inode_mut(open.ino).opens -= 1;
         self.forget_unused(open.ino);

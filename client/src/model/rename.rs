@@ -3,7 +3,7 @@
 //! POSIX: rename(2). The order of errors is that of Linux' `do_renameat2` and `vfs_rename`.
 
 use base::{Access, EntryName, FsError, Ino};
-use wire::{DirRef, RenameMode};
+use wire::{DirRef, RenameMode, Renamed};
 
 use super::{State, who::Who};
 
@@ -25,7 +25,7 @@ impl State {
         (from_dir, from_name): (&DirRef, &EntryName),
         (to_dir, to_name): (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         let (from, to) = (self.dir(from_dir)?, self.dir(to_dir)?);
         who.may(&self.attr(from), Access::EXECUTE)?;
         who.may(&self.attr(to), Access::EXECUTE)?;
@@ -40,7 +40,7 @@ impl State {
         let moved = Move { from, to, source, target, exchange };
         self.keeps_a_tree(&moved)?;
         if target == Some(source) {
-            return Ok(source);
+            return Ok(Renamed { moved: source, replaced_dir: None });
         }
         self.may_move(who, &moved)?;
         if let Some(target) = target.filter(|target| !exchange && self.is_dir(*target))
@@ -49,6 +49,7 @@ impl State {
             return Err(FsError::NotEmpty);
         }
 
+        let replaced_dir = target.filter(|target| !exchange && self.is_dir(*target));
         let now = self.now();
         self.take_name(from, from_name, now);
         if let Some(target) = target {
@@ -62,7 +63,7 @@ impl State {
         }
         self.put_name(to, to_name, source, now);
         self.inode_mut(source).attr.ctime = now;
-        Ok(source)
+        Ok(Renamed { moved: source, replaced_dir })
     }
 
     /// Neither end may lie below the other.

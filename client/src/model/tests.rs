@@ -165,7 +165,8 @@ impl Fs {
     ) -> std::result::Result<Ino, FsError> {
         let (from, to) = (self.at(from), self.at(to));
         let (from, to) = ((&from.0, &from.1), (&to.0, &to.1));
-        self.outcome(done(self.model.rename(&self.cred, from, to, mode)))
+        let renamed = done(self.model.rename(&self.cred, from, to, mode));
+        self.outcome(renamed.map(|renamed| renamed.moved))
     }
 
     fn rename(&self, from: &str, to: &str) -> std::result::Result<Ino, FsError> {

@@ -108,8 +108,8 @@ impl<'a, F: FileSystem> Side<'a, F> {
             }
             Op::Rename { from, to, mode } => {
                 let (from, to) = (self.place(client, from), self.place(client, to));
-                let ino = fs.rename(cred, (&from.0, from.1), (&to.0, to.1), *mode).await?;
-                Ok(Answer::Ino(self.numbering.ino(ino)))
+                let done = fs.rename(cred, (&from.0, from.1), (&to.0, to.1), *mode).await?;
+                Ok(Answer::Ino(self.numbering.ino(done.moved)))
             }
             Op::List { dir, plus } => self.list(step, *dir, *plus).await,
             Op::Getattr { node } => {

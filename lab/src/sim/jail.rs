@@ -3,10 +3,12 @@
 //! So a client's directory in a world, where other clients move the clock, can be compared step by step
 //! with one in the model.
 
-use base::{Access, Attr, Cred, EntryName, Ino, SetAttr, Time};
+use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Time};
 use bytes::Bytes;
-use client::{FileSystem, Handle, Made, New, Result};
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+use client::{FileLock, FileSystem, Handle, Made, New, Result};
+use wire::{
+    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+};
 
 /// The directory, seen through a client.
 pub struct Jail<F> {
@@ -124,7 +126,7 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         self.inner.rename(cred, from, to, mode).await
     }
 
@@ -167,6 +169,43 @@ impl<F: FileSystem> FileSystem for Jail<F> {
 
     async fn release(&self, handle: Handle) -> Result<()> {
         self.inner.release(handle).await
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.inner.lock(handle, owner, lock).await
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        self.inner.lock_wait(handle, owner, lock, interrupted).await
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.inner.unlock(handle, owner, kind, range).await
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.inner.unlock_closed(handle, owner).await
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        self.inner.find_lock(handle, owner, lock).await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -4,6 +4,7 @@
 //! world gets, the seed decides.
 
 mod contents;
+mod locks;
 mod lost;
 mod model;
 mod mortal;
@@ -53,6 +54,9 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             5 => Work::new("race", race::set_up(world, number).await?),
             _ => Work::new("mortal", mortal::set_up(world, number).await?),
         });
+    }
+    if world.random("locks").one_in(3) {
+        works.push(Work::new("locks", locks::set_up(world, 3).await?));
     }
     Ok(works)
 }

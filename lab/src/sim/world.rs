@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::{Clock, Cred};
-use client::{Client, Config, Error};
+use client::{AccessTimes, Client, Config, Error};
 use meta::Bug;
 use wire::Token;
 
@@ -127,6 +127,7 @@ impl World {
                 dirty_bytes_max: plan.dirty_bytes_max,
                 blocks: None,
                 local: false,
+                access_times: AccessTimes::Relative,
                 dial: inner.network.port(number),
                 clock: Arc::clone(&inner.clock),
                 random: Arc::new(inner.random.stream(&format!("client {number}"))),

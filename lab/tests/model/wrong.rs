@@ -1,12 +1,14 @@
 //! File systems with one bug each: the model, behind something that gets one thing wrong.
 
 use base::{
-    Access, Attr, Cred, EntryName, Ino, SetAttr,
+    Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr,
     attr::{MODE_SETGID, MODE_SETUID},
 };
 use bytes::Bytes;
-use client::{FileSystem, Handle, Made, New, Result, model::Model};
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
+use wire::{
+    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+};
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +133,7 @@ impl FileSystem for Wrong {
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         let wrong = self.bug == Bug::NoReplace && mode == RenameMode::NoReplace;
         let mode = if wrong { RenameMode::Replace } else { mode };
         self.inner.rename(cred, from, to, mode).await
@@ -181,6 +183,43 @@ impl FileSystem for Wrong {
 
     async fn release(&self, handle: Handle) -> Result<()> {
         self.inner.release(handle).await
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.inner.lock(handle, owner, lock).await
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        self.inner.lock_wait(handle, owner, lock, interrupted).await
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.inner.unlock(handle, owner, kind, range).await
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.inner.unlock_closed(handle, owner).await
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        self.inner.find_lock(handle, owner, lock).await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -10,8 +10,8 @@
 //! read once more.
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST.
 
-use base::{Access as Permission, DirId, EntryName, FsError, Ino, NameVersion};
-use wire::{Rename, RenameMode};
+use base::{Access as Permission, DirId, EntryName, FsError, NameVersion};
+use wire::{Rename, RenameMode, Renamed};
 
 use super::{rmdir, unlink};
 use crate::{
@@ -46,7 +46,7 @@ enum Moving {
     File { located: Located, link: bool, xattrs: Option<XattrSet> },
 }
 
-pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     let mut sides = sides_locked(txn, req)?;
     txn.dir_permits(&sides.from, Permission::EXECUTE)?;
     txn.dir_permits(sides.to(), Permission::EXECUTE)?;
@@ -60,7 +60,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
     keeps_a_tree(txn, &sides, req.mode, &source, target.as_ref())?;
     if target.as_ref().is_some_and(|target| target.ino() == source.ino()) {
         // Two names of one file: POSIX says that nothing happens.
-        return Ok(source.ino());
+        return Ok(Renamed { moved: source.ino(), replaced_dir: None });
     }
     permit(txn, &sides, req, &source, target.as_ref())?;
 
@@ -88,7 +88,11 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Ino> {
         txn.put_dir(to);
     }
     txn.put_dir(&sides.from);
-    Ok(source.ino())
+    let replaced_dir = match (req.mode, target) {
+        (RenameMode::Replace, Some(EntryRecord::Dir(access))) => Some(access.ino),
+        (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => None,
+    };
+    Ok(Renamed { moved: source.ino(), replaced_dir })
 }
 
 fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {

@@ -20,6 +20,10 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
         if txn.shared.opens.release(*ino, session.id, number) {
             txn.shared.backlog.closed(*ino);
         }
+        if txn.shared.opens.access(*ino, session.id).is_none() {
+            let let_in = txn.shared.file_locks.close(session.id, *ino);
+            txn.let_in.extend(let_in);
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod cores;
 mod cost;
 mod damage;
 mod link;
+mod locks;
 mod names;
 mod rename;
 mod sessions;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use store::Batch;
 
 use crate::{
+    file_locks::LetIn,
     lock::LockId,
     record::{Content, Key, Record as _},
     session::Session,
@@ -61,6 +62,8 @@ pub(crate) struct After {
     pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
+    /// Who waited for a lock and has it now.
+    pub(crate) let_in: LetIn,
     /// An answer tells of a change, so with strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
 }

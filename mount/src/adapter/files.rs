@@ -111,8 +111,11 @@ impl<S: FileSystem> Adapter<S> {
         Ok(Answer::Written(size))
     }
 
-    pub(super) async fn flush(&self, fh: fuse::Handle) -> Outcome {
-        self.fs.flush(Handle(fh.0)).await?;
+    /// FLUSH: each close. What was written is sent first, so that whoever takes the lock next sees it.
+    pub(super) async fn flush(&self, fh: fuse::Handle, owner: fuse::LockOwner) -> Outcome {
+        let flushed = self.fs.flush(Handle(fh.0)).await;
+        let unlocked = self.fs.unlock_closed(Handle(fh.0), owner.0).await;
+        flushed.and(unlocked)?;
         Ok(Answer::Done)
     }
 

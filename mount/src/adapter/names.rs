@@ -4,7 +4,7 @@ use base::{Cred, EntryName, FileKind};
 use bytes::Bytes;
 use client::{FileSystem, New};
 use fuse::{Errno, NodeId};
-use wire::{DirRef, Entry, RenameMode};
+use wire::{DirRef, Entry, NodeRef, RenameMode};
 
 use super::Adapter;
 use crate::{
@@ -15,9 +15,33 @@ use crate::{
 impl<S: FileSystem> Adapter<S> {
     /// LOOKUP. A name that is not there is an error, which the kernel does not cache.
     pub(super) async fn lookup(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
+        match name {
+            b"." => return self.node_again(cred, parent).await,
+            b".." => return self.parent_again(cred, parent).await,
+            _ => {}
+        }
         let (dir, name) = self.within(parent, name)?;
         let entry = self.fs.lookup(cred, &dir, &name).await?;
         Ok(answer(&dir, &name, entry))
+    }
+
+    /// LOOKUP of `.`, asked of a file handle whose node the kernel has forgotten; it may be any kind of node.
+    async fn node_again(&self, cred: &Cred, node: NodeId) -> Outcome {
+        let at = self.nodes.borrow().remembered(node).ok_or(Failed(Errno::STALE))?;
+        let attr = self.fs.getattr(cred, &at).await?;
+        Ok(Answer::Entry(Found { at, attr }))
+    }
+
+    /// LOOKUP of `..`, to find the way from such a directory to the root.
+    async fn parent_again(&self, cred: &Cred, node: NodeId) -> Outcome {
+        let dir = match self.nodes.borrow().remembered(node) {
+            Some(NodeRef::Dir(dir)) => dir,
+            Some(NodeRef::File(_)) => return Err(Failed(Errno::NOTDIR)),
+            None => return Err(Failed(Errno::STALE)),
+        };
+        let listed = self.fs.readdir(cred, &dir, 0, 1, false).await?;
+        let parent = self.nodes.borrow().id(listed.parent_ino);
+        self.node_again(cred, parent).await
     }
 
     pub(super) async fn symlink(
@@ -101,8 +125,12 @@ impl<S: FileSystem> Adapter<S> {
         let (from_dir, from_name) = self.within(from.0, from.1)?;
         let (to_dir, to_name) = self.within(to.0, to.1)?;
         let (old, new) = ((&from_dir, &from_name), (&to_dir, &to_name));
-        let moved = self.fs.rename(cred, old, new, mode).await?;
-        self.nodes.borrow_mut().stands_at(moved, &to_dir, &to_name);
+        let renamed = self.fs.rename(cred, old, new, mode).await?;
+        self.nodes.borrow_mut().stands_at(renamed.moved, &to_dir, &to_name);
+        if let Some(replaced) = renamed.replaced_dir {
+            // Whoever works in it may still ask what it was.
+            self.nodes.borrow_mut().removed(replaced, None);
+        }
         if mode == RenameMode::Exchange
             && let Ok(other) = self.fs.lookup(cred, &from_dir, &from_name).await
         {

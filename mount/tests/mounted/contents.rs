@@ -192,6 +192,62 @@ fn direct_io_sees_the_same_bytes() {
 }
 
 #[test]
+fn direct_io_needs_no_alignment() {
+    use std::os::unix::fs::OpenOptionsExt;
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, pattern(9000)).unwrap();
+        let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap();
+        let file = read_write().custom_flags(flags).open(&path).unwrap();
+        let mut bytes = vec![0; 1001];
+        file.read_exact_at(&mut bytes[1..], 4097).unwrap();
+        assert!(bytes[1..] == pattern(9000)[4097..5097]);
+        file.write_all_at(&[9; 777], 8999).unwrap();
+        let written = fs::read(&path).unwrap();
+        assert!(written[..8999] == pattern(9000)[..8999] && written[8999..] == [9; 777]);
+    });
+}
+
+#[test]
+fn two_processes_see_each_others_writes_through_maps() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, vec![0; 8192]).unwrap();
+        let mut roles = [start_role("ping", &path), start_role("pong", &path)];
+        for role in &mut roles {
+            assert!(role.end().success());
+        }
+        assert_eq!(fs::read(&path).unwrap()[4096], 20, "each has counted on what the other wrote");
+    });
+}
+
+/// A child's part of the test above: counts up at the numbers of its side.
+#[expect(unsafe_code, reason = "a map has no safe interface")]
+pub(crate) fn count_in_turn(path: &Path, side: u8) {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+    let file = read_write().open(path).unwrap();
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh shared map of a file that stays 8192 bytes long; the byte that both processes use is only
+    // ever used as an atomic, and the map is unmapped once, after its last use.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), 8192, both, MapFlags::SHARED, &file, 0).unwrap();
+        let turn = AtomicU8::from_ptr(map.cast::<u8>().add(4096));
+        until("both have counted", || {
+            let now = turn.load(Ordering::SeqCst);
+            if now < 20 && now % 2 == side {
+                turn.store(now + 1, Ordering::SeqCst);
+            }
+            now >= 20
+        });
+        msync(map, 8192, MsyncFlags::SYNC).unwrap();
+        munmap(map, 8192).unwrap();
+    }
+}
+
+#[test]
 fn a_script_on_the_mount_can_be_executed() {
     on_each(|mounted| {
         let path = mounted.path("script");

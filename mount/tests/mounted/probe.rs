@@ -5,11 +5,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use base::{Access, Attr, Cred, EntryName, Ino, SetAttr};
+use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr};
 use bytes::Bytes;
-use client::{FileSystem, Handle, Made, New, Result, model::Model};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
 use tokio::sync::watch;
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, Statfs, XattrMode};
+use wire::{
+    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+};
 
 /// One client of the model.
 pub(crate) struct Probe {
@@ -177,7 +179,7 @@ impl FileSystem for Probe {
         from: (&DirRef, &EntryName),
         to: (&DirRef, &EntryName),
         mode: RenameMode,
-    ) -> Result<Ino> {
+    ) -> Result<Renamed> {
         self.enter("rename").await;
         self.inner.rename(cred, from, to, mode).await
     }
@@ -246,6 +248,47 @@ impl FileSystem for Probe {
     async fn release(&self, handle: Handle) -> Result<()> {
         self.enter("release").await;
         self.inner.release(handle).await
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.enter("lock").await;
+        self.inner.lock(handle, owner, lock).await
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        self.enter("lock_wait").await;
+        self.inner.lock_wait(handle, owner, lock, interrupted).await
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.enter("unlock").await;
+        self.inner.unlock(handle, owner, kind, range).await
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.inner.unlock_closed(handle, owner).await
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        self.enter("find_lock").await;
+        self.inner.find_lock(handle, owner, lock).await
     }
 
     async fn sync(&self) -> Result<()> {

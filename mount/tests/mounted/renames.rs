@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, RenameFlags, renameat_with},
+    fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with},
     io::Errno,
 };
 
@@ -39,6 +39,28 @@ fn a_rename_moves_and_replaces() {
         assert_eq!(fs::read(name("empty/c")).unwrap(), b"c");
         assert_eq!(refused("nothing", "x"), ErrorKind::NotFound);
         assert_eq!(mounted.seen.outdated(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_directory_that_was_replaced_is_to_those_who_work_in_it_as_one_that_was_removed() {
+    on_each(|mounted| {
+        for name in ["one", "two"] {
+            fs::create_dir(mounted.path(name)).unwrap();
+        }
+        let dir = File::open(mounted.path("two")).unwrap();
+        let ino = dir.metadata().unwrap().ino();
+        fs::rename(mounted.path("one"), mounted.path("two")).unwrap();
+        assert_ne!(fs::metadata(mounted.path("two")).unwrap().ino(), ino);
+        let left = dir.metadata().unwrap();
+        assert_eq!((left.ino(), left.nlink()), (ino, 0));
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let made = openat(&dir, "file", flags, Mode::RUSR).map(drop);
+        assert_eq!(made, Err(Errno::NOENT));
+        assert_eq!(
+            openat(&dir, "nothing", OFlags::RDONLY, Mode::empty()).map(drop),
+            Err(Errno::NOENT)
+        );
     });
 }
 
@@ -90,9 +112,9 @@ fn a_directory_renamed_while_a_process_is_in_it_stays_the_same() {
         let inside = File::open(mounted.path("a/b")).unwrap();
         fs::rename(mounted.path("a"), mounted.path("c")).unwrap();
         let flags = OFlags::CREATE | OFlags::WRONLY;
-        drop(rustix::fs::openat(&inside, "file", flags, Mode::from_raw_mode(0o644)).unwrap());
+        drop(openat(&inside, "file", flags, Mode::from_raw_mode(0o644)).unwrap());
         assert!(fs::metadata(mounted.path("c/b/file")).is_ok());
-        let above = rustix::fs::openat(&inside, "..", OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let above = openat(&inside, "..", OFlags::DIRECTORY, Mode::empty()).unwrap();
         let c = fs::metadata(mounted.path("c")).unwrap();
         assert_eq!(rustix::fs::fstat(above).unwrap().st_ino, c.ino());
     });

@@ -5,9 +5,9 @@ use bytes::Bytes;
 
 use super::values::{attr, chunk, dir, entry, name, open_states};
 use crate::{
-    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, Opened, ProcessStatus,
-    ReaddirEntry, ReaddirPage, Reply, Retry, SessionStatus, Statfs, Status, Walked, Welcome,
-    Written,
+    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, LockFound, Opened,
+    ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry, SessionStatus, Statfs, Status,
+    Walked, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -71,6 +71,14 @@ fn names() -> Vec<Reply> {
         Reply::Page(page),
         Reply::Xattrs(vec![(Bytes::from_static(b"user.key"), Bytes::from_static(b"\0value"))]),
         Reply::Job(300),
+        Reply::Lock(None),
+        Reply::Renamed(Renamed { moved: attr().ino, replaced_dir: None }),
+        Reply::Renamed(Renamed { moved: attr().ino, replaced_dir: Some(dir().ino) }),
+        Reply::Lock(Some(LockFound {
+            range: base::ByteRange { first: 3, last: 300 },
+            mode: base::LockMode::Shared,
+            pid: 4001,
+        })),
         Reply::Lines(vec![("shard".into(), "3".into()), ("id".into(), "1f".into())]),
     ]
 }

@@ -1,13 +1,14 @@
 //! A value of every request, and of both forms where a field may be missing.
 
-use base::{FileKind, SessionId, SetAttr, SetTime};
+use base::{ByteRange, FileKind, LockKind, LockMode, SessionId, SetAttr, SetTime};
 use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
-    BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, Create, FsckPoll, FsckStart, Getattr, Hello,
-    Info, Link, Mkdir, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request,
-    Rmdir, SetXattr, Setattr, Symlink, Unlink, Walk, Write, XattrMode,
+    BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create, FsckPoll, FsckStart,
+    Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open,
+    Readdir, Release, Removexattr, Rename, RenameMode, Request, Rmdir, SetXattr, Setattr, Symlink,
+    Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -127,6 +128,20 @@ fn contents() -> Vec<Request> {
 
 fn others() -> Vec<Request> {
     let xattr = Bytes::from_static(b"user.key");
+    let (mode, range) = (LockMode::Exclusive, ByteRange { first: 5, last: ByteRange::END });
+    let lock = Lock {
+        ino: file().ino,
+        kind: LockKind::Range,
+        owner: 0x1234_5678_9abc_def1,
+        pid: 4000,
+        range,
+        mode: Some(mode),
+        wait: true,
+        number: 301,
+        settled: 299,
+    };
+    let Lock { ino, kind, owner, pid, .. } = lock;
+    let claimed = ClaimedLock { ino, kind, owner, pid, range, mode: LockMode::Shared };
     vec![
         Request::Setxattr(SetXattr {
             node: node(),
@@ -140,5 +155,10 @@ fn others() -> Vec<Request> {
         Request::FsckStart(FsckStart { gc: true }),
         Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
         Request::Info(Info { node: node() }),
+        Request::Lock(lock),
+        Request::Lock(Lock { mode: None, wait: false, kind: LockKind::Whole, ..lock }),
+        Request::LockTest(LockTest { ino: lock.ino, kind: lock.kind, owner: 9, range, mode }),
+        Request::LockCancel(LockCancel { number: 300, settled: 7 }),
+        Request::LockClaim(LockClaim { locks: vec![claimed], settled: 7 }),
     ]
 }

@@ -138,5 +138,7 @@ pub(super) fn errors() -> Vec<FsError> {
         E::QuotaExceeded,
         E::Interrupted,
         E::TimedOut,
+        E::Deadlock,
+        E::NoLocks,
     ]
 }

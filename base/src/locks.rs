@@ -1,0 +1,89 @@
+//! Locks of files: whole ones (flock) and byte ranges (fcntl), who holds them and who waits.
+//!
+//! Pure values. The metadata server keeps a [`LockTable`] for all its clients, the client what it holds itself
+//! ([`HeldLocks`], to claim it after a restart of the server), and the model has a table of its own. Nothing
+//! here waits: the table says who may go on, and its caller wakes them.
+//!
+//! Always true, and compared with a map of single bytes in the tests: no two owners hold a byte of one file and
+//! family unless both share it; the ranges of one owner do not overlap, and those of one mode do not touch.
+//!
+//! Fair: who waits is served in the order of asking. Someone who could go on at once still waits behind an
+//! earlier one who is in conflict with it, unless its process holds anything already: then others may wait for
+//! it, and nobody who is waited for waits for the sake of fairness alone.
+
+mod held;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use held::{HeldLocks, LockHeld};
+pub use table::{LockDenied, LockTable, LockWait, Waiting};
+
+use crate::{SessionId, codec};
+
+codec! {
+    /// The two families, which never meet.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum LockKind {
+        /// Byte ranges, as fcntl(2) has them.
+        Range = 1,
+        /// The whole file, as flock(2) has it. To change its mode is to give it up and take it anew.
+        Whole = 2,
+    }
+}
+
+codec! {
+    /// What a lock leaves to others.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum LockMode {
+        /// To share it.
+        Shared = 1,
+        /// Nothing.
+        Exclusive = 2,
+    }
+}
+
+codec! {
+    /// Bytes `first` to `last`, both included.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct ByteRange {
+        /// The first byte.
+        pub first: u64,
+        /// The last byte, not before the first; [`ByteRange::END`] is as far as files can grow.
+        pub last: u64,
+    }
+}
+
+impl ByteRange {
+    /// The last byte that there can be.
+    pub const END: u64 = i64::MAX.unsigned_abs();
+    /// Everything.
+    pub const ALL: ByteRange = ByteRange { first: 0, last: ByteRange::END };
+
+    /// Whether the two have a byte in common.
+    #[must_use]
+    pub fn overlaps(self, other: ByteRange) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    /// Whether they overlap, or one begins where the other ends.
+    #[must_use]
+    pub fn touches(self, other: ByteRange) -> bool {
+        self.first <= other.last.saturating_add(1) && other.first <= self.last.saturating_add(1)
+    }
+
+    /// Whether it is one at all.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.first <= self.last && self.last <= ByteRange::END
+    }
+}
+
+/// Whose a lock is: a process or an open file of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// The client's session.
+    pub session: SessionId,
+    /// The client's number for the owner.
+    pub owner: u64,
+}

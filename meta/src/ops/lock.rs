@@ -1,0 +1,118 @@
+//! `lock`: take, change and give back locks of files; what is in the way of one; claims after a restart.
+//!
+//! Cost: no read and no write of the store.
+//! POSIX: fcntl(2), flock(2). EAGAIN, EDEADLK, ENOLCK; EBADF when the session has not opened the file.
+
+use base::FsError;
+use wire::{Lock, LockCancel, LockClaim, LockFound, LockTest, Retry};
+
+use crate::{
+    bugs::Bug,
+    error::{Fault, Result},
+    file_locks::{LetIn, Refusal, Turn},
+    server::Shared,
+    session::Session,
+    txn::Txn,
+};
+
+/// A request that does not wait.
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    may_ask(txn.shared, session, req)?;
+    let (result, let_in) = txn.shared.file_locks.set(session.id, req);
+    match result {
+        Ok(()) => txn.let_in.extend(let_in),
+        // What a failed operation leaves is forgotten.
+        Err(_) => let_in.tell(),
+    }
+    result.map_err(fault)?;
+    still_there(txn.shared, session)
+}
+
+/// A request that waits if it must.
+///
+/// Cost: as [`run`], and the group is written before.
+pub(crate) fn wait(shared: &Shared, session: &Session, req: &Lock) -> Result<Turn> {
+    may_ask(shared, session, req)?;
+    let (result, let_in) = shared.file_locks.wait(session.id, req);
+    let_in.tell();
+    let turn = result.map_err(fault)?;
+    still_there(shared, session)?;
+    Ok(turn)
+}
+
+pub(crate) fn find(txn: &Txn<'_>, req: &LockTest) -> Result<Option<LockFound>> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    has_open(txn.shared, session, req.ino)?;
+    if !req.range.is_valid() {
+        return Err(FsError::Invalid.into());
+    }
+    claims_are_in(txn.shared)?;
+    Ok(txn.shared.file_locks.find(session.id, req))
+}
+
+pub(crate) fn cancel(txn: &mut Txn<'_>, req: &LockCancel) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    let let_in = txn.shared.file_locks.cancel(session.id, req.number, req.settled);
+    txn.let_in.extend(let_in);
+    Ok(())
+}
+
+/// Takes up the locks of before the restart. Who has claimed already asks again because it did not hear so.
+pub(crate) fn claim(txn: &mut Txn<'_>, req: &LockClaim) -> Result<()> {
+    let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    if !txn.shared.opens.awaits_claims_of(session.id) {
+        return Ok(());
+    }
+    txn.shared.file_locks.settle(session.id, req.settled);
+    for claimed in &req.locks {
+        has_open(txn.shared, session, claimed.ino)?;
+        if let Err(error) = txn.shared.file_locks.claim(session.id, claimed) {
+            tracing::warn!(session = %session.id, ino = %claimed.ino, %error, "a lock was claimed that it had not");
+        }
+    }
+    still_there(txn.shared, session)
+}
+
+fn may_ask(shared: &Shared, session: &Session, req: &Lock) -> Result<()> {
+    if !req.range.is_valid() {
+        return Err(FsError::Invalid.into());
+    }
+    if req.mode.is_none() {
+        return Ok(());
+    }
+    has_open(shared, session, req.ino)?;
+    claims_are_in(shared)
+}
+
+fn has_open(shared: &Shared, session: &Session, ino: base::Ino) -> Result<()> {
+    match shared.opens.access(ino, session.id) {
+        Some(_) => Ok(()),
+        None => Err(FsError::BadHandle.into()),
+    }
+}
+
+/// Nobody is given a lock that another may have held before the restart.
+fn claims_are_in(shared: &Shared) -> Result<()> {
+    if shared.opens.awaits_claims() && !shared.bugs.has(Bug::LockClaimsNotAwaited) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    Ok(())
+}
+
+/// Race: another core may just have ended the session, and given back its locks before this.
+fn still_there(shared: &Shared, session: &Session) -> Result<()> {
+    if !session.is_over() {
+        return Ok(());
+    }
+    let let_in: LetIn = shared.file_locks.end_session(session.id);
+    let_in.tell();
+    Err(Fault::Retry(Retry::NoSession))
+}
+
+fn fault(refusal: Refusal) -> Fault {
+    match refusal {
+        Refusal::Denied(error) => Fault::Answer(error),
+        Refusal::Echo => Fault::Retry(Retry::Busy),
+    }
+}
