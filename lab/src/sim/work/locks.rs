@@ -3,17 +3,20 @@
 //! At most one client has the lock: so no count is lost, whatever happens to the server, to connections and to
 //! sessions. A client whose session is gone may have counted or not; then the result may be one more.
 
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use base::{ByteRange, LockKind, LockMode};
 use client::{Client, Error, File, OpenOptions};
 use futures::future::try_join_all;
+use tokio::time::timeout;
 
 use crate::sim::{random::SimRandom, world::World};
 
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 15;
+/// While the server dies more often than a lease is long, and a client is gone for good, nobody is given a lock.
+const PATIENCE: Duration = Duration::from_secs(20);
 const COUNTER: ByteRange = ByteRange { first: 0, last: 7 };
 
 struct Locks {
@@ -75,7 +78,8 @@ impl Locks {
                 None => client.open_with(&self.path, OpenOptions::both()).await?,
             };
             match self.round(&open, &random).await {
-                Ok(()) => {
+                Ok(false) => {}
+                Ok(true) => {
                     self.sure.set(self.sure.get() + 1);
                     file = Some(open).filter(|_| !random.one_in(4));
                 }
@@ -89,10 +93,18 @@ impl Locks {
         Ok(())
     }
 
-    async fn round(&self, file: &File, random: &SimRandom) -> Result<(), Error> {
-        match self.kind {
-            LockKind::Range => file.lock_range(COUNTER, LockMode::Exclusive).await?,
-            LockKind::Whole => file.lock(LockMode::Exclusive).await?,
+    /// Counts once; `false` when it was not given the lock in time. Then the file is not used again: the lock is
+    /// given up in the background.
+    async fn round(&self, file: &File, random: &SimRandom) -> Result<bool, Error> {
+        let lock = async {
+            match self.kind {
+                LockKind::Range => file.lock_range(COUNTER, LockMode::Exclusive).await,
+                LockKind::Whole => file.lock(LockMode::Exclusive).await,
+            }
+        };
+        match timeout(PATIENCE, lock).await {
+            Ok(locked) => locked?,
+            Err(_) => return Ok(false),
         }
         let bytes = file.read_at(0, 8).await?;
         let counted = <[u8; 8]>::try_from(&bytes[..]).map_or(u64::MAX / 2, u64::from_le_bytes);
@@ -107,6 +119,7 @@ impl Locks {
             LockKind::Whole => file.unlock().await?,
         }
         // What was written and could not be stored is told once.
-        file.flush().await
+        file.flush().await?;
+        Ok(true)
     }
 }
