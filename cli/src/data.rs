@@ -130,7 +130,7 @@ impl DataDir {
 
     /// Opens the metadata.
     pub(crate) fn engine(&self) -> anyhow::Result<RocksEngine> {
-        Ok(RocksEngine::open(&self.path.join(META), &RocksConfig::default())?)
+        Ok(RocksEngine::open(&self.metadata_folder(), &RocksConfig::default())?)
     }
 
     /// Opens the block store.
@@ -149,6 +149,11 @@ impl DataDir {
             None => Some(self.path.join(BLOCKS)),
             Some(url) => url.strip_prefix("file://").map(PathBuf::from),
         }
+    }
+
+    /// The folder of the metadata.
+    pub(crate) fn metadata_folder(&self) -> PathBuf {
+        self.path.join(META)
     }
 
     /// Says where the server listens: an address in each line.

@@ -19,6 +19,7 @@ mod near;
 mod output;
 mod panics;
 mod server;
+mod serving;
 mod signals;
 mod system;
 

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use client::SystemClock;
-use meta::{Durability, Offload, Server, ServerOptions};
+use meta::{Durability, Limits, Offload, Server, ServerOptions};
 use store::Blocks;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -35,6 +35,8 @@ use crate::{
     system::{self, SystemRandom},
 };
 
+/// Kept free unasked, in bytes; a twentieth of the disk where that is less.
+const RESERVE_BYTES: u64 = 256 << 20;
 /// What a file system on a store without bounds says it has, in bytes: a pebibyte.
 const UNBOUNDED: u64 = 1 << 50;
 /// How long a stop waits for work that was handed to other threads.
@@ -55,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) durability: Durability,
     pub(crate) commit_interval: Duration,
     pub(crate) lease: Duration,
+    /// Bytes of the disks that are kept free; `None`: what is sensible for their size.
+    pub(crate) reserve: Option<u64>,
 }
 
 /// An address to listen on.
@@ -204,11 +208,21 @@ fn open(
             None => (UNBOUNDED, UNBOUNDED),
         }),
         process: Arc::new(system::process_status),
+        limits: limits(data, options),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine()?);
     Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
+}
+
+fn limits(data: &DataDir, options: &Options) -> Limits {
+    let folders: Vec<_> =
+        data.blocks_folder().into_iter().chain([data.metadata_folder()]).collect();
+    let smallest = folders.iter().map(|folder| system::space(folder).0).min().unwrap_or_default();
+    let reserve = options.reserve.unwrap_or(RESERVE_BYTES.min(smallest / 20));
+    let free = move || folders.iter().map(|folder| system::space(folder).1).min();
+    Limits { free: Arc::new(move || free().unwrap_or(u64::MAX)), reserve }
 }
 
 /// What clients are told so that they reach a shared store: our own variables for it, in the form of options.

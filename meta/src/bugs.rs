@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use store::Batch;
 
-use crate::{error::describe, server::Shared};
+use crate::{Problem, server::Shared};
 
 /// One wrong step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,6 @@ pub(crate) async fn write_late(shared: &Shared, batch: Batch) {
     tokio::time::sleep(Duration::from_millis(1)).await;
     match shared.engine.write(batch) {
         Ok(()) => shared.sync.written(),
-        Err(error) => shared.halt(&describe(&error)),
+        Err(error) => shared.halt(Problem::of(&error)),
     }
 }

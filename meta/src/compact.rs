@@ -19,6 +19,7 @@ use crate::{
     lock,
     reclaim::Garbage,
     record::{ChunkRecord, chunk::embedded_bytes, inode::blocks_of, key},
+    room::Level,
     server::{Counters, Shared},
     txn::{Located, Place, Txn},
 };
@@ -77,6 +78,7 @@ pub(crate) async fn run(core: Core) {
             shared.compact.wake.notified().await;
             continue;
         };
+        shared.room.until(Level::Enough).await;
         let (ino, chunk) = (ragged.ino, ragged.chunk);
         match rewrite(shared, ragged).await {
             Ok(Some(rewritten)) => core.step(Step::Compacted(Box::new(rewritten))).await,

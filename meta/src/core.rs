@@ -17,8 +17,9 @@ use crate::{
     bugs::{self, Bug},
     compact,
     driver::{self, Incoming, Outcome},
-    error::{Fault, describe},
+    error::{Fault, Problem},
     reclaim,
+    room::{self, Level},
     serve::Connection,
     server::{Counters, Durability, Shared},
     sync,
@@ -118,11 +119,13 @@ impl Core {
             crate::serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
             compact::run(self.clone()),
+            room::run(shared.clone()),
         );
     }
 
     /// Has a step executed; returns when its group is written.
     pub(crate) async fn step(&self, step: Step) {
+        self.inner.shared.room.until(Level::Low).await;
         let (done, written) = oneshot::channel();
         self.inner.push(Work::Step(step, done));
         // A step that was refused drops its sender; its task looks again later.
@@ -198,7 +201,7 @@ impl Inner {
                     return;
                 }
                 Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => self.make_way(run, &fault),
-                Err(Fault::Halt(reason)) => return self.shared.halt(&reason),
+                Err(Fault::Halt(reason)) => return self.shared.halt(reason),
                 Err(Fault::Answer(error)) => {
                     return tracing::error!(%error, "a background step failed");
                 }
@@ -224,11 +227,12 @@ impl Inner {
         let wrote = !batch.is_empty();
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);
+            self.shared.room.wrote(batch.bytes(), self.shared.engine.as_ref());
             let result = self.shared.engine.write(batch);
             self.shared.hot.release(held, result.is_ok());
             match result {
                 Ok(()) => self.shared.sync.written(),
-                Err(error) => self.shared.halt(&describe(&error)),
+                Err(error) => self.shared.halt(Problem::of(&error)),
             }
         } else {
             self.shared.hot.release(held, false);

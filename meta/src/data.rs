@@ -67,6 +67,7 @@ pub(crate) fn task(
             moving.begin_block(bytes);
             Box::pin(async move {
                 Counters::add(&shared.counters.block_put);
+                shared.room.wrote(put.data.len(), shared.engine.as_ref());
                 let result = shared.blocks.put(put.block, put.data).await;
                 moving.end_block(bytes);
                 answer(result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));

@@ -83,6 +83,11 @@ fn in_session(
         Err(fault) => return finish(shared, incoming, reply, Err(fault)),
     };
     unheard::heard(shared, session, header.unanswered);
+    if !request.mutates()
+        && let Err(fault) = shared.room.admits(request)
+    {
+        return finish(shared, incoming, reply, Err(fault));
+    }
     if let Some(future) = data::task(shared, session, incoming, reply) {
         return match future {
             Ok(task) => Outcome::Async(task),
@@ -116,7 +121,8 @@ fn in_session(
 
     let caller = Caller { cred: &header.cred, session: Some(session), standing };
     let mut txn = Txn::new(shared, group, caller, now);
-    match ops::run(&mut txn, request) {
+    let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
+    match done {
         Ok(done) if numbered => {
             let mut answer = txn.take_scratch();
             Answer::Done(done).encode(&mut answer);
@@ -223,7 +229,7 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
         Fault::Refused(reason) => Answer::Refused(reason),
         Fault::Locked(_) | Fault::WriteFirst => Answer::Retry(Retry::Busy),
         Fault::Halt(reason) => {
-            shared.halt(&reason);
+            shared.halt(reason);
             Answer::Halted
         }
     }

@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     /// It must see what this group has not written yet: run it again after the group's write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.
-    Halt(String),
+    Halt(Problem),
 }
 
 impl From<FsError> for Fault {
@@ -41,7 +41,7 @@ impl From<store::Error> for Fault {
             | store::Error::Full(_)
             | store::Error::InUse(_)
             | store::Error::Version { .. }
-            | store::Error::Unordered) => Fault::Halt(describe(&error)),
+            | store::Error::Unordered) => Fault::Halt(Problem::of(&error)),
         }
     }
 }
@@ -84,5 +84,32 @@ pub enum OpenError {
 
 /// Why a server stopped serving.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("server halted: {0}")]
-pub struct Problem(pub String);
+#[error("server halted: {reason}")]
+pub struct Problem {
+    /// What happened.
+    pub reason: String,
+    /// It was only that the disk is full: a new start goes on where this one was, once there is room.
+    pub full: bool,
+}
+
+impl Problem {
+    /// Blocks could not be made stable.
+    pub(crate) fn of_blocks(error: &store::BlocksError) -> Problem {
+        let full = match error {
+            store::BlocksError::Full(_) => true,
+            store::BlocksError::Io(error) => error.kind() == std::io::ErrorKind::StorageFull,
+            store::BlocksError::Missing { .. }
+            | store::BlocksError::Corrupt { .. }
+            | store::BlocksError::Bounds { .. }
+            | store::BlocksError::Refused(_)
+            | store::BlocksError::Config { .. }
+            | store::BlocksError::Store(_) => false,
+        };
+        Problem { reason: describe(error), full }
+    }
+
+    /// An engine failed.
+    pub(crate) fn of(error: &store::Error) -> Problem {
+        Problem { reason: describe(error), full: matches!(error, store::Error::Full(_)) }
+    }
+}

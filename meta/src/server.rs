@@ -27,6 +27,7 @@ use crate::{
     opens::Opens,
     reclaim::Backlog,
     record::{Config, Record as _, SessionRecord, key, system::Reserved, system::StoredAnswer},
+    room::{FreeBytes, Level, Room},
     session::Session,
     sync::SyncQueue,
     unsynced,
@@ -104,6 +105,24 @@ pub struct ServerOptions {
     pub space: Space,
     /// What the server's process uses of its machine.
     pub process: Process,
+    /// How much the server lets itself be given.
+    pub limits: Limits,
+}
+
+/// How much a server lets itself be given.
+#[derive(Clone)]
+pub struct Limits {
+    /// Free bytes of the disks that its data is on.
+    pub free: FreeBytes,
+    /// So many of them are kept free: below it writes are refused. 0: nothing is, until the disk refuses.
+    pub reserve: u64,
+}
+
+impl Default for Limits {
+    /// None.
+    fn default() -> Limits {
+        Limits { free: Arc::new(|| u64::MAX), reserve: 0 }
+    }
 }
 
 /// A metadata server. Cloning shares it.
@@ -132,6 +151,7 @@ pub(crate) struct Shared {
     pub(crate) invalidations: Invalidations,
     pub(crate) sync: SyncQueue,
     pub(crate) unsynced: unsynced::Notes,
+    pub(crate) room: Room,
     pub(crate) backlog: Backlog,
     pub(crate) compact: CompactQueue,
     pub(crate) jobs: Jobs,
@@ -184,7 +204,13 @@ impl Server {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
         unsynced::restore(engine.as_ref(), &blocks, config.shards)?;
-        let inos = InoCounters::reserve(engine.as_ref(), config.shards, bugs)?;
+        let Limits { free, reserve } = options.limits.clone();
+        let room = Room::new(free, reserve, engine.as_ref());
+        let inos = if room.level() == Level::Enough {
+            InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
+        } else {
+            InoCounters::none_yet(engine.as_ref(), config.shards)?
+        };
         let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let opens = Opens::default();
@@ -206,6 +232,7 @@ impl Server {
             invalidations: Invalidations::new(random.next() >> 1 | 1),
             sync: SyncQueue::default(),
             unsynced: unsynced::Notes::default(),
+            room,
             backlog,
             compact: CompactQueue::default(),
             jobs: Jobs::default(),
@@ -253,17 +280,17 @@ impl Server {
     /// # Errors
     /// When the blocks' directory or the engine cannot.
     pub fn sync(&self) -> Result<(), Problem> {
-        unsynced::sync(&self.shared).map_err(Problem)
+        unsynced::sync(&self.shared)
     }
 }
 
 impl Shared {
     /// Stops serving: from now on every request is answered with `Halted`.
-    pub(crate) fn halt(&self, reason: &str) {
-        tracing::error!(reason, "the server stops serving");
+    pub(crate) fn halt(&self, why: Problem) {
+        tracing::error!(reason = why.reason, "the server stops serving");
         self.halted.send_if_modified(|problem| {
             let first = problem.is_none();
-            problem.get_or_insert_with(|| Problem(reason.to_owned()));
+            problem.get_or_insert(why);
             first
         });
     }
@@ -403,6 +430,16 @@ struct Range {
 }
 
 impl InoCounters {
+    /// Nothing reserved: each shard does it with its first number. For a start on a full disk.
+    fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
+        let ranges = (0..shards).map(|shard| {
+            let reserved = engine.get(&key::counter(ShardId(shard)))?;
+            let end = Reserved::from_record(&reserved.ok_or(OpenError::NotFormatted)?)?.end;
+            Ok(Mutex::new(Range { next: end, end }))
+        });
+        Ok(InoCounters { shards: ranges.collect::<Result<_, OpenError>>()? })
+    }
+
     fn reserve(engine: &dyn Engine, shards: u16, bugs: Planted) -> Result<InoCounters, OpenError> {
         let mut batch = Batch::default();
         let mut ranges = Vec::with_capacity(usize::from(shards));

@@ -78,7 +78,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 // Whoever waited may have gone.
                 let _ = done.send(());
             }),
-            Err(reason) => shared.halt(&reason),
+            Err(problem) => shared.halt(problem),
         }
         // What came while the engine was syncing needs a sync of its own.
         if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {

@@ -22,8 +22,9 @@ use wire::{Slice, SliceSource};
 
 use crate::{
     OpenError,
-    error::describe,
+    error::Problem,
     record::{Key, Record, key},
+    room::Level,
     server::Shared,
     txn::Txn,
 };
@@ -69,17 +70,22 @@ pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
 }
 
 /// Makes stable what was written before this call: blocks, and then the records that name them.
-pub(crate) fn sync(shared: &Shared) -> Result<(), String> {
+pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
     let notes = std::mem::take(&mut *shared.unsynced.0.lock());
-    shared.blocks.sync().map_err(|error| describe(&error))?;
-    shared.engine.sync().map_err(|error| describe(&error))?;
+    shared.blocks.sync().map_err(|error| Problem::of_blocks(&error))?;
+    shared.engine.sync().map_err(|error| Problem::of(&error))?;
     if notes.is_empty() {
+        return Ok(());
+    }
+    if shared.room.has(Level::Low).is_err() {
+        // They are forgotten when there is room to write that down.
+        shared.unsynced.add(notes);
         return Ok(());
     }
     let mut forget = Batch::new();
     notes.iter().for_each(|key| forget.delete(key));
     // Should a power cut bring them back, their blocks are found to be whole.
-    shared.engine.write(forget).map_err(|error| describe(&error))
+    shared.engine.write(forget).map_err(|error| Problem::of(&error))
 }
 
 /// Looks at the blocks that were noted when the server ended, before anything is served.

@@ -55,6 +55,17 @@ pub trait Engine: Send + Sync + 'static {
     /// exist yet but whose parent does. On stable storage when it returns.
     fn checkpoint(&self, to: &Path) -> Result<()>;
 
+    /// Bytes of recent writes in memory that must still be written to a table: so much more room the disk
+    /// must have. 0 where an engine has no such thing.
+    fn unwritten_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Starts to write recent writes to a table, so that their log can go; does not wait for it.
+    fn write_out(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Sizes for the status page and for metrics; estimates where counting would be slow.
     fn stats(&self) -> EngineStats;
 }

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::{
-    data::DataDir,
     output,
-    server::{self, Listen, Options, Running},
+    server::{Listen, Options, Running},
+    serving::Serving,
     signals::Stop,
 };
 
@@ -53,6 +53,10 @@ pub(crate) struct ServeArgs {
     /// A session ends when nothing was heard of its client for so long.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease)]
     lease: Duration,
+    /// Keep so much of the disks free: below it writes are refused with ENOSPC, while reads and removals work. 0
+    /// lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if that is less].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    reserve: Option<u64>,
     /// Listen on addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
@@ -72,6 +76,22 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn lease(text: &str) -> Result<Duration, String> {
     between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
+}
+
+/// Bytes: a number, and K, M, G or T (times 1024 each) with or without `iB`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| "it must be a number of bytes, as in 256MiB")?;
+    let power = match unit.strip_suffix("iB").unwrap_or(unit) {
+        "" | "B" => 0,
+        "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return Err(format!("{unit} is no unit: K, M, G and T are")),
+    };
+    number.checked_mul(1 << (10 * power)).ok_or_else(|| "it is too large".to_owned())
 }
 
 fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
@@ -108,6 +128,7 @@ impl ServeArgs {
             },
             commit_interval: self.commit_interval,
             lease: self.lease,
+            reserve: self.reserve,
         }
     }
 }
@@ -119,13 +140,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot start a runtime")?;
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        let running = server::start(DataDir::open(&args.data)?, &args.serve.options(false))?;
-        announce(&running)?;
+        let mut serving = Serving::start(&args.data, args.serve.options(false))?;
+        announce(serving.running())?;
         let failed = tokio::select! {
             () = stop.asked() => None,
-            error = running.failed() => Some(error),
+            error = serving.failed() => Some(error),
         };
-        let stopped = running.stop();
+        let stopped = serving.stop();
         failed.map_or(stopped, Err)?;
         Ok(ExitCode::SUCCESS)
     })

@@ -85,9 +85,11 @@ impl Data {
 
     pub(crate) fn serve(&self, args: &[&str]) -> Running {
         let data = self.path();
-        let all = ["serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+        let all = ["serve", "--data", text(&data)];
+        let listen: &[&str] =
+            if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let http: &[&str] = if args.contains(&"--http") { &[] } else { &["--http", "127.0.0.1:0"] };
-        Running::start(pando(&[&all[..], http, args].concat()), "serving ")
+        Running::start(pando(&[&all[..], listen, http, args].concat()), "serving ")
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod bench;
 mod format;
+mod full;
 mod harness;
 mod mounted;
 mod s3;

@@ -206,6 +206,7 @@ impl World {
             blocks_options: Vec::new(),
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
+            limits: meta::Limits::default(),
         };
         let server = Server::open(
             self.engine.clone(),

@@ -150,6 +150,7 @@ impl Host {
             blocks_options: Vec::new(),
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
+            limits: meta::Limits::default(),
         }
     }
 

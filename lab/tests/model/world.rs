@@ -96,6 +96,7 @@ impl World {
             blocks_options: Vec::new(),
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
+            limits: meta::Limits::default(),
         };
         let server =
             Server::open(engine, Blocks::memory(), options, Arc::new(clock.clone()), random)

@@ -9,6 +9,7 @@ use super::lookup;
 use crate::{
     error::{Fault, Result},
     record::{SessionRecord, key},
+    room::Level,
     serve::Connection,
     server::{Counters, Shared},
     session::{Rights, Session},
@@ -31,6 +32,9 @@ pub(crate) fn run(
         None => None,
     };
     let is_new = resumed.is_none();
+    if is_new {
+        shared.room.has(Level::Low)?;
+    }
     let session = resumed.unwrap_or_else(|| open(shared, hello));
     let welcome = {
         let root = root_of(shared, group, &token, now)?;

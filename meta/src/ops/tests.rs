@@ -10,6 +10,7 @@ mod link;
 mod locks;
 mod names;
 mod rename;
+mod room;
 mod sessions;
 mod unheard;
 pub(crate) mod world;

@@ -19,8 +19,8 @@ use std::{
 use bytes::Bytes;
 use rocksdb::{
     AsColumnFamilyRef, ColumnFamilyDescriptor, DB, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME,
-    IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
-    checkpoint::Checkpoint, properties,
+    FlushOptions, IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WriteBatch,
+    WriteOptions, checkpoint::Checkpoint, properties,
 };
 use self_cell::self_cell;
 
@@ -149,6 +149,16 @@ impl Engine for RocksEngine {
         checkpoint.create_checkpoint(to).map_err(failure::of_using)?;
         write_version(to)?;
         Ok(sync_parent(to)?)
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.property(properties::CUR_SIZE_ALL_MEM_TABLES)
+    }
+
+    fn write_out(&self) -> Result<()> {
+        let mut options = FlushOptions::default();
+        options.set_wait(false);
+        self.db.flush_opt(&options).map_err(failure::of_using)
     }
 
     fn stats(&self) -> EngineStats {

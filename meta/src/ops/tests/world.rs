@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use wire::Token;
 
 use super::client::Client;
-use crate::{Core, Durability, FormatOptions, Offload, Server, ServerOptions, format};
+use crate::{Core, Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format};
 
 const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
 
@@ -33,6 +33,7 @@ pub(crate) struct Setup {
     pub(crate) cores: usize,
     /// Whether reclaim, compaction, syncs and leases run.
     pub(crate) background: bool,
+    pub(crate) limits: Limits,
 }
 
 impl Default for Setup {
@@ -44,6 +45,7 @@ impl Default for Setup {
             durability: Durability::Relaxed,
             cores: 1,
             background: true,
+            limits: Limits::default(),
         }
     }
 }
@@ -251,6 +253,7 @@ fn open(
         blocks_options: Vec::new(),
         process: Arc::new(wire::ProcessStatus::default),
         space: Arc::new(|| (1 << 40, 1 << 39)),
+        limits: setup.limits.clone(),
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
 }

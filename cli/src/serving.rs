@@ -1,0 +1,108 @@
+//! A server that comes back by itself after its disk was full.
+//!
+//! `serve` calls it; `up`, whose client lives in the server's threads, ends instead. A server refuses writes before its disk is full ([`meta::Limits`]); but when others
+//! fill the disk to its last byte, its engine cannot write, and it halts: what a failed write has left is known
+//! only after a new start. So it is started anew, in this process and on the same addresses, as soon as there
+//! is room. Clients see a server that was away for a while.
+//!
+//! It never starts anything again that failed for another reason.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    data::DataDir,
+    server::{self, Listen, Options, Running},
+    system,
+};
+
+/// A server that waits for room looks for it so often.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// With less, the engine cannot even be opened.
+const ROOM_BYTES_MIN: u64 = 4 << 20;
+
+/// A server that is serving, or waits for room to do it again.
+pub(crate) struct Serving {
+    data: PathBuf,
+    options: Options,
+    running: Option<Running>,
+}
+
+impl Serving {
+    /// Serves the file system in `data`.
+    pub(crate) fn start(data: &Path, mut options: Options) -> anyhow::Result<Serving> {
+        let running = server::start(DataDir::open(data)?, &options)?;
+        // Whatever was chosen must be found again.
+        let fixed = |address| Listen { address, or_free_port: false };
+        options.listen = fixed(running.address.to_string());
+        options.http = running.http.map(|http| fixed(http.to_string()));
+        Ok(Serving { data: data.to_owned(), options, running: Some(running) })
+    }
+
+    /// The server; there is one until [`Serving::failed`] was called.
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().expect("only `failed` takes it away")
+    }
+
+    /// Returns when the server cannot serve any more, and will not be able to, with the reason.
+    pub(crate) async fn failed(&mut self) -> anyhow::Error {
+        loop {
+            if let Some(running) = &self.running {
+                let error = running.failed().await;
+                if !is_full(&error) {
+                    return error;
+                }
+                tracing::error!(error = format!("{error:#}"), "waiting for room to serve again");
+                if let Err(error) = self.running.take().map_or(Ok(()), Running::stop) {
+                    tracing::debug!(error = format!("{error:#}"), "not stopped cleanly");
+                }
+            }
+            if let Err(error) = self.again().await {
+                return error;
+            }
+        }
+    }
+
+    /// Starts the server when there is room for it.
+    async fn again(&mut self) -> anyhow::Result<()> {
+        loop {
+            tokio::time::sleep(LOOK_PERIOD).await;
+            if system::space(&self.data).1 < ROOM_BYTES_MIN {
+                continue;
+            }
+            let started =
+                DataDir::open(&self.data).and_then(|data| server::start(data, &self.options));
+            match started {
+                Ok(running) => {
+                    tracing::warn!("there is room: serving again");
+                    self.running = Some(running);
+                    return Ok(());
+                }
+                Err(error) if is_full(&error) => {
+                    tracing::debug!(error = format!("{error:#}"), "still no room");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends the server; what was executed is stable then.
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        self.running.map_or(Ok(()), Running::stop)
+    }
+}
+
+/// Whether there was only no room.
+fn is_full(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let problem = cause.downcast_ref::<meta::Problem>().is_some_and(|problem| problem.full);
+        let store = cause.downcast_ref::<store::Error>();
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        problem
+            || matches!(store, Some(store::Error::Full(_)))
+            || matches!(io, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    })
+}

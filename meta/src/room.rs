@@ -1,0 +1,235 @@
+//! Room on the disks: what may still be written when they are nearly full.
+//!
+//! Above the low-water mark everything goes on. Below it, what needs room is refused with ENOSPC, while
+//! reads, removals and everything else that takes next to nothing work; so there is a way back. When nearly
+//! nothing is left, only reads are served: a write that the engine could not finish would stop the server.
+//! Whatever was refused is let through again a little above the mark, so that it does not flicker.
+//!
+//! The mark is the reserve and what the engine holds in memory and has to write yet. Cores look when they
+//! have written so much, and a task looks from time to time, because others write to the disk as well.
+//!
+//! Invariant: a refused request has changed nothing. With a reserve of 0 nothing is ever refused here.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::FsError;
+use store::Engine;
+use tokio::sync::Notify;
+use wire::Request;
+
+use crate::{
+    error::{Result, describe},
+    server::Shared,
+};
+
+/// A core looks again when it has written so many bytes.
+const BYTES_A_LOOK: u64 = 1 << 20;
+/// The task looks so often.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// With less than this, or a quarter of the reserve, only reads are served.
+const CRITICAL_BYTES_MAX: u64 = 16 << 20;
+
+/// Free bytes of the fullest of the disks that hold the server's data.
+pub type FreeBytes = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Level {
+    /// Only reads are served.
+    Nothing = 0,
+    /// What needs room is refused.
+    Low = 1,
+    /// There is enough.
+    Enough = 2,
+}
+
+/// What is known of the disks.
+pub(crate) struct Room {
+    free: FreeBytes,
+    reserve: u64,
+    level: AtomicU8,
+    written: AtomicU64,
+    changed: Notify,
+}
+
+impl Room {
+    pub(crate) fn new(free: FreeBytes, reserve: u64, engine: &dyn Engine) -> Room {
+        let level = AtomicU8::new(Level::Enough as u8);
+        let room =
+            Room { free, reserve, level, written: AtomicU64::new(0), changed: Notify::new() };
+        room.look(engine);
+        room
+    }
+
+    /// As it was when somebody last looked.
+    pub(crate) fn level(&self) -> Level {
+        match self.level.load(Ordering::Relaxed) {
+            0 => Level::Nothing,
+            1 => Level::Low,
+            _ => Level::Enough,
+        }
+    }
+
+    /// Whether there is room for what `request` writes.
+    pub(crate) fn admits(&self, request: &Request) -> Result<()> {
+        self.has(needs(request))
+    }
+
+    /// Whether there is as much as this.
+    pub(crate) fn has(&self, needed: Level) -> Result<()> {
+        if self.level() < needed { Err(FsError::NoSpace.into()) } else { Ok(()) }
+    }
+
+    /// Returns when there is as much as this.
+    pub(crate) async fn until(&self, needed: Level) {
+        loop {
+            let changed = self.changed.notified();
+            if self.level() >= needed {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// So many bytes were written.
+    pub(crate) fn wrote(&self, bytes: usize, engine: &dyn Engine) {
+        let bytes = bytes as u64;
+        if self.reserve > 0
+            && self.written.fetch_add(bytes, Ordering::Relaxed) + bytes >= BYTES_A_LOOK
+        {
+            self.look(engine);
+        }
+    }
+
+    /// Sees how much there is.
+    pub(crate) fn look(&self, engine: &dyn Engine) {
+        if self.reserve == 0 {
+            return;
+        }
+        self.written.store(0, Ordering::Relaxed);
+        let free = (self.free)();
+        let before = self.level();
+        let now = next(before, free, self.reserve, engine.unwritten_bytes());
+        if now == before {
+            return;
+        }
+        self.level.store(now as u8, Ordering::Relaxed);
+        self.changed.notify_waiters();
+        let reserve = self.reserve;
+        match now {
+            Level::Enough => tracing::warn!(free, reserve, "there is room again: writes resume"),
+            Level::Low => {
+                tracing::error!(free, reserve, "the disk is nearly full: writes are refused");
+                // Its log and its memory take room that a table of the same records does not.
+                if let Err(error) = engine.write_out() {
+                    tracing::error!(error = describe(&error), "the engine cannot free its log");
+                }
+            }
+            Level::Nothing => {
+                tracing::error!(free, reserve, "the disk is full: only reads are served");
+            }
+        }
+    }
+}
+
+fn next(before: Level, free: u64, reserve: u64, unwritten: u64) -> Level {
+    let low = reserve.saturating_add(unwritten);
+    let critical = (reserve / 4).clamp(1, CRITICAL_BYTES_MAX);
+    // Up only a little above the mark that led down.
+    let low_end = if before < Level::Enough { low.saturating_add(reserve / 8) } else { low };
+    let critical_end = if before == Level::Nothing { critical * 2 } else { critical };
+    if free < critical_end {
+        Level::Nothing
+    } else if free < low_end {
+        Level::Low
+    } else {
+        Level::Enough
+    }
+}
+
+/// Looks for as long as the server runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    if shared.room.reserve == 0 {
+        return;
+    }
+    loop {
+        tokio::time::sleep(LOOK_PERIOD).await;
+        shared.room.look(shared.engine.as_ref());
+    }
+}
+
+/// How much room there must be for a request.
+fn needs(request: &Request) -> Level {
+    match request {
+        Request::Create(_)
+        | Request::Mkdir(_)
+        | Request::Symlink(_)
+        | Request::Link(_)
+        | Request::Write(_)
+        | Request::BlockPut(_)
+        | Request::Setxattr(_) => Level::Enough,
+        Request::Setattr(_)
+        | Request::Unlink(_)
+        | Request::Rmdir(_)
+        | Request::Rename(_)
+        | Request::Removexattr(_)
+        | Request::Bye => Level::Low,
+        // A new session needs some, one that is resumed none: `ops::hello` knows.
+        Request::Hello(_)
+        | Request::Ping
+        | Request::Claim(_)
+        | Request::Statfs
+        | Request::Sync
+        | Request::Lookup(_)
+        | Request::Walk(_)
+        | Request::Getattr(_)
+        | Request::Readdir(_)
+        | Request::Readlink(_)
+        | Request::Open(_)
+        | Request::Release(_)
+        | Request::BlockMap(_)
+        | Request::BlockGet(_)
+        | Request::Xattrs(_)
+        | Request::Status
+        | Request::FsckStart(_)
+        | Request::FsckPoll(_)
+        | Request::Info(_)
+        | Request::Lock(_)
+        | Request::LockTest(_)
+        | Request::LockCancel(_)
+        | Request::LockClaim(_) => Level::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn writes_resume_a_little_above_the_mark_that_stopped_them() {
+        let reserve = 64 * MIB;
+        let level = |before, free| next(before, free * MIB, reserve, 0);
+        assert_eq!(level(Level::Enough, 64), Level::Enough);
+        assert_eq!(level(Level::Enough, 63), Level::Low);
+        assert_eq!(level(Level::Low, 71), Level::Low);
+        assert_eq!(level(Level::Low, 72), Level::Enough);
+        assert_eq!(level(Level::Low, 15), Level::Nothing);
+        assert_eq!(level(Level::Nothing, 31), Level::Nothing);
+        assert_eq!(level(Level::Nothing, 32), Level::Low);
+    }
+
+    #[test]
+    fn what_the_engine_has_not_written_out_counts_as_used() {
+        let level = |unwritten| next(Level::Enough, 100 * MIB, 64 * MIB, unwritten * MIB);
+        assert_eq!((level(36), level(37)), (Level::Enough, Level::Low));
+    }
+}
