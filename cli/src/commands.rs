@@ -7,6 +7,7 @@ mod fsck;
 mod info;
 mod mount;
 mod serve;
+mod settings;
 mod status;
 mod token;
 mod umount;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Status(status::Args),
     Info(info::Args),
     Du(du::Args),
+    Set(settings::Set),
+    Get(settings::Get),
     Fsck(fsck::Args),
     Bench(bench::Args),
     Version(version::Args),
@@ -57,6 +60,8 @@ impl Command {
             Command::Status(args) => status::run(args),
             Command::Info(args) => info::run(&args),
             Command::Du(args) => du::run(&args),
+            Command::Set(args) => settings::set(&args),
+            Command::Get(args) => settings::get(&args),
             Command::Fsck(args) => fsck::run(args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),

@@ -29,8 +29,13 @@ use wire::Token;
 
 use crate::system::{SystemRandom, secret};
 
-/// Version of the layout above; a program opens no other.
-const VERSION: u32 = 1;
+/// Version of the layout above and of the records in `meta/`.
+///
+/// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
+/// and `A`: every data directory of version 1 is one of version 2, but not the other way round.
+const VERSION: u32 = 2;
+/// The oldest that is brought up to date.
+const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
 const FORMATTING: &str = "formatting";
 const META: &str = "meta";
@@ -59,6 +64,12 @@ struct About {
     /// URL of the block store; absent: `DIR/blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<String>,
+}
+
+impl About {
+    fn to_text(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
 }
 
 /// A data directory that is ours for as long as this lives.
@@ -105,8 +116,8 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     let token = Token::administrator().sign(&key);
     write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
     let about = About { version: VERSION, name: new.name.clone(), blocks: new.blocks.clone() };
-    let about = serde_json::to_string_pretty(&about)? + "\n";
-    finish(path, &about).with_context(|| format!("cannot write to {}", path.display()))?;
+    finish(path, &about.to_text()?)
+        .with_context(|| format!("cannot write to {}", path.display()))?;
     drop(dir);
     Ok(())
 }
@@ -114,8 +125,11 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
 impl DataDir {
     /// Takes the directory of a file system.
     pub(crate) fn open(path: &Path) -> anyhow::Result<DataDir> {
-        let about = read_about(path)?;
+        let mut about = read_about(path)?;
         let directory = lock(path)?;
+        if about.version < VERSION {
+            upgrade(path, &mut about)?;
+        }
         Ok(DataDir { path: path.to_owned(), about, _directory: directory })
     }
 
@@ -195,9 +209,10 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
     let value: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
     let version = &value["version"];
+    let known = u64::from(VERSION_MIN)..=u64::from(VERSION);
     ensure!(
-        version.as_u64() == Some(u64::from(VERSION)),
-        "{} has on-disk version {version}, this program knows {VERSION}",
+        version.as_u64().is_some_and(|version| known.contains(&version)),
+        "{} has on-disk version {version}, this program knows {VERSION_MIN} to {VERSION}",
         path.display()
     );
     serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display()))
@@ -216,6 +231,26 @@ fn open_blocks(path: &Path, url: Option<&str>) -> anyhow::Result<Blocks> {
         }),
     };
     blocks.context("cannot open the block store")
+}
+
+/// Brings a data directory up to date: from then on older programs refuse it. What its records need is done
+/// when they are next written, as each can be read in its old form.
+fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
+    let was = std::mem::replace(&mut about.version, VERSION);
+    let file = path.join(ABOUT);
+    let new = file.with_extension("new");
+    let text = about.to_text()?;
+    let write = || {
+        let mut out = File::create(&new)?;
+        out.set_permissions(Permissions::from_mode(0o600))?;
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        fs::rename(&new, &file)?;
+        sync_directory(path)
+    };
+    write().with_context(|| format!("cannot upgrade {}", path.display()))?;
+    tracing::warn!(from = was, to = VERSION, "upgraded the on-disk version of {}", path.display());
+    Ok(())
 }
 
 /// Makes the directory if need be, takes it, and sees that nothing of others is in it.

@@ -181,7 +181,10 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
         txn.put(key, now);
         // What was a hole between slices is stored now.
         let inode = &mut file.inode;
+        let before = inode.allocated;
         inode.allocated = (inode.allocated + now.allocated()).saturating_sub(was.allocated());
+        let (quota, after) = (inode.quota, inode.allocated);
+        txn.charge_change_freely(quota, before, after);
         txn.put_inode(&file);
     }
     txn.reclaim.push(*ino);

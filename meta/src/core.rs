@@ -66,6 +66,10 @@ pub(crate) enum Step {
     Compacted(Box<compact::Rewritten>),
     /// Forget a session.
     EndSession(SessionId),
+    /// Count a page of a directory for a quota.
+    Count(Box<crate::quota::count::Page>),
+    /// All that belongs to a quota was counted.
+    Counted(crate::record::QuotaId),
 }
 
 /// What one run of the queue has gathered. It is empty between two, and keeps its room.
@@ -115,6 +119,7 @@ impl Core {
     pub async fn background(&self) {
         let shared = &self.inner.shared;
         tokio::join!(
+            crate::quota::count::run(self.clone()),
             sync::run(shared.clone()),
             crate::serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
@@ -159,7 +164,7 @@ impl Inner {
             }
         }
         let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
-        let late = early.then(|| run.group.take_batch());
+        let late = early.then(|| run.group.take_batch(&self.shared.quotas));
         self.write(run);
         late
     }
@@ -193,10 +198,20 @@ impl Inner {
                 }
                 Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
                 Step::EndSession(session) => driver::expire_session(&mut txn, *session),
+                Step::Count(page) => crate::quota::count::step(&mut txn, page),
+                Step::Counted(id) => {
+                    crate::quota::count::counted(&mut txn, *id);
+                    Ok(())
+                }
             };
+            if result.is_ok() {
+                txn.commit();
+            } else {
+                // What it charged is given back before anybody else looks.
+                drop(txn);
+            }
             match result {
                 Ok(()) => {
-                    txn.commit();
                     run.done.push(done);
                     return;
                 }
@@ -223,7 +238,7 @@ impl Inner {
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
         let held = self.shared.hot.hold(run.group.changes());
-        let batch = run.group.take_batch();
+        let batch = run.group.take_batch(&self.shared.quotas);
         let wrote = !batch.is_empty();
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use store::{Batch, Engine};
 
 use crate::record::{
-    Config, Content, ContentState, Record as _, Times, Xattrs, key, key::Part, system::Reserved,
+    Config, Content, ContentState, QuotaId, Record as _, Times, Xattrs, key, key::Part,
+    system::Reserved,
 };
 
 /// What is chosen once and for all.
@@ -110,5 +111,6 @@ fn root(now: Time) -> Content {
         entries: 0,
         subdirs: 0,
         xattrs: Xattrs::NONE,
+        quota: QuotaId::NONE,
     }
 }

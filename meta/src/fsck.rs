@@ -12,6 +12,7 @@ mod blocks;
 mod dirs;
 mod files;
 mod names;
+mod quotas;
 mod report;
 mod sweep;
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod invalidation;
 mod lock;
 mod opens;
 mod ops;
+mod quota;
 mod reclaim;
 mod record;
 mod room;

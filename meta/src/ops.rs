@@ -14,6 +14,7 @@ mod rename;
 mod rmdir;
 mod session;
 mod setattr;
+mod settings;
 mod stat;
 mod symlink;
 mod unlink;

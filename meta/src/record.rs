@@ -8,6 +8,7 @@ pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod inode;
 pub(crate) mod key;
+pub(crate) mod quota;
 pub(crate) mod system;
 
 use base::{Decode, DecodeError, Encode, Reader};
@@ -18,7 +19,8 @@ pub(crate) use content::{Content, ContentState};
 pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
-pub(crate) use system::{Config, Reclaim, ReclaimKind, SessionRecord};
+pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
+pub(crate) use system::{Config, Reclaim, ReclaimKind, SessionRecord, Settings};
 
 /// The version of every value that this build writes.
 const VERSION: u8 = 1;

@@ -11,7 +11,7 @@ use std::{
 
 use base::{Clock, ClusterMap, HashMap, Ino, Random, Seq, SessionId, ShardId};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use store::{Batch, Blocks, Engine};
 use wire::FsInfo;
 
@@ -25,6 +25,7 @@ use crate::{
     invalidation::Invalidations,
     lock::LockTable,
     opens::Opens,
+    quota::Quotas,
     reclaim::Backlog,
     record::{Config, Record as _, SessionRecord, key, system::Reserved, system::StoredAnswer},
     room::{FreeBytes, Level, Room},
@@ -136,6 +137,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) blocks: Blocks,
     pub(crate) config: Config,
+    settings: RwLock<crate::record::Settings>,
+    pub(crate) quotas: Quotas,
     pub(crate) options: ServerOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
@@ -212,6 +215,11 @@ impl Server {
             InoCounters::none_yet(engine.as_ref(), config.shards)?
         };
         let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
+        let settings = match engine.get(&key::settings())? {
+            Some(settings) => crate::record::Settings::from_record(&settings)?,
+            None => crate::record::Settings { inline_bytes_max: config.inline_bytes_max },
+        };
+        let quotas = Quotas::load(engine.as_ref(), config.shards)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
@@ -241,6 +249,8 @@ impl Server {
             halted: tokio::sync::watch::Sender::new(None),
             engine,
             config,
+            settings: RwLock::new(settings),
+            quotas,
             options,
             clock,
             random,
@@ -299,6 +309,16 @@ impl Shared {
         self.halted.borrow().is_some()
     }
 
+    /// What was set of the whole file system.
+    pub(crate) fn settings(&self) -> crate::record::Settings {
+        *self.settings.read()
+    }
+
+    /// Sets it; the caller stores it.
+    pub(crate) fn set_settings(&self, settings: crate::record::Settings) {
+        *self.settings.write() = settings;
+    }
+
     pub(crate) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         self.sessions.lock().get(&id).cloned()
     }
@@ -311,7 +331,7 @@ impl Shared {
             uuid: self.config.uuid,
             hash_key: self.config.hash_key,
             locality: self.config.locality,
-            inline_bytes_max: self.config.inline_bytes_max,
+            inline_bytes_max: self.settings().inline_bytes_max,
             blocks: if shared_store { self.options.blocks_url.clone() } else { "server".into() },
             blocks_options: self.options.blocks_options.clone(),
         }

@@ -9,6 +9,7 @@
 mod dirs;
 mod files;
 mod group;
+mod quota;
 mod xattrs;
 
 use std::ops::ControlFlow;
@@ -51,6 +52,7 @@ pub(crate) struct Txn<'a> {
     pub(crate) caller: Caller<'a>,
     pub(crate) now: Time,
     group: &'a mut Group,
+    charges: quota::Charges<'a>,
     /// Directories that were moved or changed permissions: told to clients when the group is written.
     pub(crate) events: Vec<base::DirId>,
     /// Inodes to look at when the group is written: orphans nobody has open, contents without an inode.
@@ -71,12 +73,14 @@ impl<'a> Txn<'a> {
         group.begin();
         let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
         let let_in = LetIn::default();
-        Txn { shared, caller, now, group, events, reclaim, unsynced, let_in }
+        let charges = quota::Charges::new(&shared.quotas);
+        Txn { shared, caller, now, group, charges, events, reclaim, unsynced, let_in }
     }
 
     /// Joins the group; what was not committed vanishes.
     pub(crate) fn commit(self) {
         self.group.commit();
+        self.group.charge(self.charges.keep());
         self.group.after.events.extend(self.events);
         self.group.after.reclaim.extend(self.reclaim);
         self.group.after.unsynced.extend(self.unsynced);

@@ -135,6 +135,21 @@ pub(crate) fn xattr_mode(flags: u32) -> Result<XattrMode, Failed> {
     }
 }
 
+/// Limits what is shown to a quota, if the lines that `pando info` shows tell of one.
+pub(crate) fn limit_statfs(statfs: &mut Statfs, lines: &[(String, String)]) {
+    let number = |name: &str| -> Option<u64> {
+        lines.iter().find(|(found, _)| found == name)?.1.parse().ok()
+    };
+    if let (Some(max), Some(used)) = (number("quota.bytes"), number("used.bytes")) {
+        statfs.bytes = max.min(statfs.bytes);
+        statfs.bytes_free = statfs.bytes_free.min(max.saturating_sub(used));
+    }
+    if let (Some(max), Some(used)) = (number("quota.entries"), number("used.entries")) {
+        statfs.files = used;
+        statfs.files_free = statfs.files_free.min(max.saturating_sub(used));
+    }
+}
+
 pub(crate) fn statfs(statfs: &Statfs) -> fuse::StatFs {
     let free = statfs.bytes_free / u64::from(BLOCK_BYTES);
     fuse::StatFs {
@@ -197,6 +212,20 @@ mod tests {
         assert_eq!(rename_mode(whiteout), Err(Failed(Errno::INVAL)));
         assert_eq!(rename_mode(RENAME_NOREPLACE | RENAME_EXCHANGE), Err(Failed(Errno::INVAL)));
         assert_eq!(xattr_mode(XATTR_CREATE | XATTR_REPLACE), Err(Failed(Errno::INVAL)));
+    }
+
+    #[test]
+    fn statfs_below_a_quota_shows_the_quota() {
+        let mut shown = Statfs { bytes: 1 << 30, bytes_free: 1 << 29, files: 3, files_free: 700 };
+        let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut lines = vec![line("quota.bytes", "4096"), line("used.bytes", "1000")];
+        lines.extend([line("quota.entries", "unlimited"), line("used.entries", "5")]);
+        limit_statfs(&mut shown, &lines);
+        let expected = Statfs { bytes: 4096, bytes_free: 3096, files: 3, files_free: 700 };
+        assert_eq!(shown, expected);
+        lines[2].1 = "4".to_owned();
+        limit_statfs(&mut shown, &lines);
+        assert_eq!((shown.files, shown.files_free), (5, 0));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `pando info`: where something on a mount is, and what the server knows of it.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, bail};
 use rustix::{fs::lgetxattr, io::Errno};
@@ -22,18 +25,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut bytes = vec![0; BYTES_MAX];
-    let len = match lgetxattr(&args.path, ATTRIBUTE, &mut bytes[..]) {
-        Ok(len) => len,
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            bail!("{} is not on a mount of pando", args.path.display())
-        }
-        Err(errno) => {
-            return Err(errno).with_context(|| format!("cannot ask about {}", args.path.display()));
-        }
-    };
-    let facts: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(&bytes[..len]).context("the mount's answer cannot be read")?;
+    let facts = facts(&args.path)?;
     if args.json {
         output::print_json(&facts)?;
     } else {
@@ -44,4 +36,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(&output::rows(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the mount of `path` tells of it.
+pub(crate) fn facts(path: &Path) -> anyhow::Result<serde_json::Map<String, serde_json::Value>> {
+    let mut bytes = vec![0; BYTES_MAX];
+    let len = match lgetxattr(path, ATTRIBUTE, &mut bytes[..]) {
+        Ok(len) => len,
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            bail!("{} is not on a mount of pando", path.display())
+        }
+        Err(errno) => {
+            return Err(errno).with_context(|| format!("cannot ask about {}", path.display()));
+        }
+    };
+    serde_json::from_slice(&bytes[..len]).context("the mount's answer cannot be read")
 }

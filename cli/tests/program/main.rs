@@ -11,5 +11,7 @@ mod harness;
 mod mounted;
 mod s3;
 mod serve;
+mod settings;
 mod tokens;
+mod upgrade;
 mod usage;

@@ -35,7 +35,7 @@ impl Drop for Mountpoint {
     }
 }
 
-fn up(data: &Path, mount: &Mountpoint) -> Running {
+pub(crate) fn up(data: &Path, mount: &Mountpoint) -> Running {
     let args = ["up", "--listen", "127.0.0.1:0", "--http", "off", "--data"];
     let mut command = pando(&args);
     command.arg(data).arg("--mount").arg(&mount.0);

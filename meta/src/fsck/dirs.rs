@@ -69,6 +69,7 @@ impl<'a> Sweep<'a> {
         if spilled && !self.is_there(&key::content(shard, dir, 0, Part::Xattrs)) {
             self.find(format!("{}: its extended attributes are missing", what(self)));
         }
+        self.charged_dir(&content, &what);
         if content.entries > 0 && !self.has_entries(shard, dir) {
             let entries = content.entries;
             self.find(format!("{} counts {entries} entries, but has none", what(self)));

@@ -93,6 +93,7 @@ impl<'a> Sweep<'a> {
     /// An inode by itself, wherever it rests, and its contents.
     pub(super) fn inode(&mut self, inode: &Inode, what: Namer<'_, 'a>) {
         Report::count(&self.report.files);
+        self.charged_inode(inode);
         let ino = inode.ino;
         if let Some(wrong) = self.use_ino(ino) {
             self.find(format!("{}: {wrong}", what(self)));

@@ -110,6 +110,7 @@ impl Sweep<'_> {
         let record = self.decode::<EntryRecord>(value, || what(self));
         let group = self.group.as_mut().expect("opened before its names are read");
         group.entries += 1;
+        let quota = group.content.as_ref().map(|content| content.quota);
         let Some(record) = record else { return };
         if matches!(record, EntryRecord::Dir(_)) {
             group.subdirs += 1;
@@ -128,6 +129,7 @@ impl Sweep<'_> {
                     &inode,
                     Location { dir: dir.id, home: dir.home, name: name.clone() },
                 );
+                self.charged_entry(&inode, quota, &what);
                 self.inode(&inode, &|sweep: &Self| sweep.path(dir, Some(name)));
             }
             EntryRecord::Dir(access) => self.access(dir, name, &access),

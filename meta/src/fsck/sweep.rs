@@ -8,9 +8,9 @@ use base::{
 use bytes::Bytes;
 use store::Snapshot;
 
-use super::{blocks::Listing, files::SlotSeen, names::Group, report::Report};
+use super::{blocks::Listing, files::SlotSeen, names::Group, quotas::Accounts, report::Report};
 use crate::record::{
-    Config, Content, Reclaim, ReclaimKind, Record, SessionRecord, Slot, key,
+    Config, Content, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, key,
     key::Part,
     system::{Reserved, StoredAnswer},
 };
@@ -36,6 +36,8 @@ pub(super) struct Sweep<'a> {
     pub(super) slot: Option<SlotSeen>,
     /// The directory whose content record was read last, and whether its xattrs are beside it.
     pub(super) content: Option<(DirId, bool)>,
+    /// Quotas, and what is charged to each.
+    pub(super) accounts: Accounts,
     /// The first number of each shard that is not reserved.
     reserved: BTreeMap<ShardId, u64>,
     /// Why it cannot go on.
@@ -68,6 +70,7 @@ impl<'a> Sweep<'a> {
             group: None,
             slot: None,
             content: None,
+            accounts: Accounts::default(),
             reserved: BTreeMap::new(),
             failed: None,
         }
@@ -87,6 +90,7 @@ impl<'a> Sweep<'a> {
         }
         for shard in (0..self.config.shards).map(ShardId) {
             self.scan_kind(shard, b'G', Self::garbage)?;
+            self.scan_kind(shard, b'A', |sweep, key, value| sweep.quota(shard, key, value))?;
         }
         self.root();
         self.scan(&[], &[u8::MAX; 8], Self::record)?;
@@ -98,6 +102,7 @@ impl<'a> Sweep<'a> {
             self.scan_kind(shard, b'R', Self::stray_reclaim)?;
         }
         self.count_names();
+        self.count_quotas();
         Ok(())
     }
 
@@ -144,12 +149,13 @@ impl<'a> Sweep<'a> {
             (b'B', 15) => {}
             (b'R', 11) => self.reclaim(shard, key, value),
             // Read before everything else.
-            (b'G', 19) => {}
+            (b'G', 19) | (b'A', 13) => {}
             (b'U', 19) => self.alone::<Unsynced>(key, value, "unsynced block"),
             (b'Q', 13) => self.answer(key, value),
             (b'S', 11) if shard.0 == 0 => self.alone::<SessionRecord>(key, value, "session"),
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
+            (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
             _ => self.unknown(key),
         }
     }

@@ -14,9 +14,10 @@ use crate::{
         world::{World, in_damaged_world},
     },
     record::{
-        ChunkRecord, Content, ContentState, Contents, EntryRecord, Key, Location, Reclaim,
-        ReclaimKind, Record, RenameList, Slot, Xattrs, key,
-        key::Part,
+        ChunkRecord, Content, ContentState, Contents, EntryRecord, Key, Location, QuotaId,
+        QuotaRecord, QuotaState, Reclaim, ReclaimKind, Record, RenameList, Slot, Usage, Xattrs,
+        key,
+        key::{Part, UsagePart},
         system::{Reserved, StoredAnswer},
     },
 };
@@ -411,5 +412,50 @@ fn contents_that_do_not_fit_their_file_are_found() {
     });
     finds(&["/a/big counts 9000 bytes, but has 8000"], |damage, tree| {
         damage.chunk(&tree.big, |chunk| chunk.slices[0].len = 8000);
+    });
+}
+
+/// Makes `/a/sub` an accounting root that has charged what it should.
+fn charge(damage: &Damage<'_>, tree: &Tree) -> QuotaId {
+    let id = QuotaId(tree.sub.ino);
+    let record = QuotaRecord {
+        state: QuotaState::Active,
+        dir: tree.sub.id,
+        home: tree.sub.id,
+        parent: Ino(0),
+        bytes_max: Some(1000),
+        entries_max: None,
+    };
+    damage.put(&key::usage(id, UsagePart::Root), &record);
+    damage.put(&key::usage(id, UsagePart::Core(1)), &Usage { entries: 1, bytes: 0 });
+    damage.content(&tree.sub, |content| content.quota = id);
+    id
+}
+
+#[test]
+fn quotas_that_do_not_fit_what_is_below_them_are_found() {
+    finds(&["counts 3 entries and 5 bytes, but has 1 and 0"], |damage, tree| {
+        let id = charge(damage, tree);
+        damage.put(&key::usage(id, UsagePart::Core(0)), &Usage { entries: 2, bytes: 5 });
+    });
+    finds(&["/a/file is charged to another", "counts 1 entries and 0 bytes, but has 2 and 6"], {
+        |damage, tree| {
+            let id = charge(damage, tree);
+            damage.inode(&tree.a, "file", |inode| inode.quota = id);
+        }
+    });
+    finds(&["/a is charged to another quota", "but has 2 and 0"], |damage, tree| {
+        let id = charge(damage, tree);
+        damage.content(&tree.a, |content| content.quota = id);
+    });
+    finds(&["the quota of directory inode 99 is not there"], |damage, tree| {
+        damage.inode(&tree.a, "file", |inode| inode.quota = QuotaId(Ino(0x99)));
+    });
+    finds(&["a quota's key is damaged", "the quota of directory inode"], |damage, tree| {
+        let id = charge(damage, tree);
+        damage.put_bytes(&key::usage(id, UsagePart::Root), b"\x01");
+        let mut key = key::usage(id, UsagePart::Root);
+        key[1] ^= 1;
+        damage.put_bytes(&key, b"");
     });
 }

@@ -16,7 +16,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, EntryRecord, Inode, Times, Xattrs},
+    record::{Contents, EntryRecord, Inode, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -62,7 +62,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     Ok(Created { entry: show_inode(&inode), existed: false, opened })
 }
 
-/// A new inode in `dir`, with the owner and group that POSIX gives it.
+/// A new inode in `dir`, with the owner and group that POSIX gives it, charged to the directory's quota.
 pub(crate) fn new_inode(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -79,6 +79,7 @@ pub(crate) fn new_inode(
     if acts && inherits && txn.checks() && !cred.is_root() && !cred.in_group(gid) {
         mode &= !MODE_SETGID;
     }
+    txn.charge(dir.content.quota, Usage::of(1, 0))?;
     let shard = txn.shard(dir.content.home);
     Ok(Inode {
         ino: txn.new_ino(shard)?,
@@ -93,5 +94,6 @@ pub(crate) fn new_inode(
         moved: false,
         xattrs: Xattrs::NONE,
         contents,
+        quota: dir.content.quota,
     })
 }

@@ -44,6 +44,7 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
     line(&mut lines, "entries", content.entries);
     line(&mut lines, "subdirectories", content.subdirs);
     line(&mut lines, "path", path(txn, dir)?);
+    super::settings::of_directory(txn, dir, &mut |name, value| line(&mut lines, name, value));
     Ok(lines)
 }
 

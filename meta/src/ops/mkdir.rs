@@ -16,7 +16,7 @@ use wire::{Entry, Mkdir};
 use crate::{
     error::Result,
     lock,
-    record::{Content, ContentState, EntryRecord, RenameList, Times, Xattrs, key::Part},
+    record::{Content, ContentState, EntryRecord, RenameList, Times, Usage, Xattrs, key::Part},
     txn::{Dir, Txn},
 };
 
@@ -62,6 +62,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         }
         version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
     };
+    txn.charge(parent.content.quota, Usage::of(1, 0))?;
     let shard = txn.shard(home);
     let ino = txn.new_ino(shard)?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
@@ -86,6 +87,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         entries: 0,
         subdirs: 0,
         xattrs: Xattrs::NONE,
+        quota: parent.content.quota,
     };
     Ok(Dir { id, content })
 }

@@ -8,17 +8,20 @@
 //! adds one, a directory that is replaced two, and one that gets another parent one, and one for each directory
 //! between the old and the new one and the root. Where cores share the locks, a file that moves or is replaced is
 //! read once more.
-//! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST.
+//! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a directory that
+//! is not empty and would leave its quota, or enter one; EDQUOT.
 
 use base::{Access as Permission, DirId, EntryName, FsError, NameVersion};
-use wire::{Rename, RenameMode, Renamed};
+use wire::{Rename, RenameMode, Renamed, Retry};
 
 use super::{rmdir, unlink};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
     lock,
-    record::{Access, EntryRecord, Location, RenameList, XattrSet, key::Part},
+    record::{
+        Access, EntryRecord, Location, QuotaId, QuotaRecord, RenameList, Usage, XattrSet, key::Part,
+    },
     txn::{Dir, Located, Place, Txn},
 };
 
@@ -241,11 +244,17 @@ fn settle(
                 txn.put_inode(&located);
                 txn.put_entry(new, name, &EntryRecord::Link(located.inode.ino));
             } else {
+                let used = Usage::of(1, located.inode.attr().allocated);
+                txn.recharge(located.inode.quota, new.content.quota, used)?;
+                located.inode.quota = new.content.quota;
                 txn.settle_inode(&mut located, Place::Entry(Location::of(new, name)), xattrs);
             }
         }
         Moving::Dir(access) => {
             let mut child = txn.child_locked(&access)?;
+            if sides.to.is_some() {
+                change_quota(txn, sides, &mut child, new.content.quota)?;
+            }
             note_move(txn, &mut child, new, name)?;
             child.content.times.ctime = txn.now;
             txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
@@ -260,6 +269,34 @@ fn settle(
             }
         }
     }
+    Ok(())
+}
+
+/// A directory is charged where it is now: an empty one, or one that accounts for itself. Another may not leave
+/// what it is charged to, as all below it would have to be charged anew.
+fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) -> Result<()> {
+    let (quotas, from) = (&txn.shared.quotas, child.content.quota);
+    let (one, other) = (sides.from.content.quota, sides.to().content.quota);
+    if one == other && from == to {
+        return Ok(());
+    }
+    // What is being counted below the one may not change under the walk.
+    if quotas.is_moving(one, other) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    if from == QuotaId(child.content.ino) {
+        let Some(seen) = quotas.get(from) else { return Ok(()) };
+        if !quotas.could_move(from, to) {
+            return Err(FsError::QuotaExceeded.into());
+        }
+        txn.put_quota(from, &QuotaRecord { parent: to.0, ..seen.record });
+        return Ok(());
+    }
+    if from != to && child.content.entries > 0 {
+        return Err(FsError::CrossDevice.into());
+    }
+    txn.recharge(from, to, Usage::of(1, 0))?;
+    child.content.quota = to;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use wire::Rmdir;
 
 use crate::{
     error::Result,
-    record::{EntryRecord, Xattrs},
+    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage, Xattrs},
     txn::{Dir, Txn},
 };
 
@@ -45,6 +45,13 @@ pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
         txn.delete(key);
     }
     super::rename::forget_move(txn, child)?;
+    let quota = child.content.quota;
+    txn.charge_freely(quota, Usage::of(1, 0).minus());
+    if quota == QuotaId(child.content.ino)
+        && let Some(seen) = txn.shared.quotas.get(quota)
+    {
+        txn.put_quota(quota, &QuotaRecord { state: QuotaState::Gone, ..seen.record });
+    }
     let key = txn.content_key(child.content.home, child.id);
     txn.delete(key);
     Ok(())

@@ -9,6 +9,7 @@ mod damage;
 mod link;
 mod locks;
 mod names;
+mod quotas;
 mod rename;
 mod room;
 mod sessions;

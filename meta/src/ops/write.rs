@@ -4,7 +4,7 @@
 //! they move to the first chunk's record, and slices are painted over them.
 //!
 //! Cost: one locked read and one for each chunk, and one batch.
-//! POSIX: pwrite(2). EFBIG.
+//! POSIX: pwrite(2). EFBIG, EDQUOT.
 
 use std::ops::ControlFlow;
 
@@ -41,6 +41,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     }
     check(req, session.id)?;
 
+    let was = file.inode.attr().allocated;
     let end = file.inode.size.max(req.end);
     if !write_inline(txn, &mut file.inode, req, end) {
         leave_inline(txn, &mut file.inode);
@@ -54,6 +55,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     if req.clear_set_id || txn.loses_set_id() {
         inode.clear_set_id();
     }
+    txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)?;
     txn.put_inode(&file);
     Ok(Written { attr: file.inode.attr() })
 }
@@ -107,7 +109,7 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
 fn write_inline(txn: &Txn<'_>, inode: &mut Inode, req: &Write, end: u64) -> bool {
     let Contents::Inline(old) = &inode.contents else { return false };
     let embedded = |slice: &Slice| matches!(slice.source, SliceSource::Embedded(_));
-    let small = end <= u64::from(txn.shared.config.inline_bytes_max);
+    let small = end <= u64::from(txn.shared.settings().inline_bytes_max);
     if !small || !req.chunks.iter().all(|c| c.chunk == 0 && c.slices.iter().all(embedded)) {
         return false;
     }
@@ -196,9 +198,10 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
     if size > FILE_BYTES_MAX {
         return Err(FsError::FileTooBig.into());
     }
+    let was = file.inode.attr().allocated;
     let inode = &mut file.inode;
     if let Contents::Inline(data) = &inode.contents {
-        if size <= u64::from(txn.shared.config.inline_bytes_max) {
+        if size <= u64::from(txn.shared.settings().inline_bytes_max) {
             let mut new = BytesMut::from(&data[..]);
             new.resize(usize::try_from(size).expect("at most inline_bytes_max"), 0);
             inode.contents = Contents::Inline(new.freeze());
@@ -209,7 +212,7 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
         cut(txn, file, size)?;
     }
     file.inode.size = size;
-    Ok(())
+    txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)
 }
 
 /// Drops what is behind `size`. Nothing of it shows again when the file grows later.

@@ -11,6 +11,7 @@ use base::{
 use bytes::Bytes;
 use wire::{Getattr, Removexattr, SetXattr, XattrMode};
 
+use super::settings;
 use crate::{
     error::Result,
     record::XattrSet,
@@ -22,6 +23,9 @@ pub(crate) fn set(txn: &mut Txn<'_>, req: &SetXattr) -> Result<()> {
         return Err(FsError::TooBig.into());
     }
     let (name, value) = (&req.name, &req.value);
+    if let Some(setting) = settings::name_of(name) {
+        return settings::set(txn, &req.node, setting, Some(value));
+    }
     change(txn, &req.node, name, |set| {
         match (set.list.binary_search_by(|(other, _)| other.cmp(name)), req.mode) {
             (Ok(_), XattrMode::Create) => return Err(FsError::Exists),
@@ -36,6 +40,9 @@ pub(crate) fn set(txn: &mut Txn<'_>, req: &SetXattr) -> Result<()> {
 }
 
 pub(crate) fn remove(txn: &mut Txn<'_>, req: &Removexattr) -> Result<()> {
+    if let Some(setting) = settings::name_of(&req.name) {
+        return settings::set(txn, &req.node, setting, None);
+    }
     change(txn, &req.node, &req.name, |set| {
         let at = set.list.binary_search_by(|(other, _)| other.cmp(&req.name));
         set.list.remove(at.map_err(|_| FsError::NoData)?);

@@ -2,7 +2,7 @@
 
 use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec};
 
-use super::{Record, Times, Xattrs};
+use super::{QuotaId, Record, Times, Xattrs};
 
 codec! {
     /// Where a directory is in its life.
@@ -45,6 +45,8 @@ codec! {
         pub entries: u64,
         pub subdirs: u32,
         pub xattrs: Xattrs,
+        /// What it, and what is made in it, is charged to. Last: where it is none, nothing is stored.
+        pub quota: QuotaId,
     }
 }
 

@@ -6,7 +6,7 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::Record;
+use super::{QuotaId, Record};
 
 /// The four times. Persisted: a byte of flags, then only the times that differ from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,6 +124,8 @@ codec! {
         pub moved: bool,
         pub xattrs: Xattrs,
         pub contents: Contents,
+        /// What it is charged to. Last: where it is none, nothing is stored.
+        pub quota: QuotaId,
     }
 }
 

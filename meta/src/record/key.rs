@@ -13,9 +13,13 @@
 //! | `C` | | inode numbers reserved on this shard |
 //! | `S` | session | a session (shard 0) |
 //! | `F` | | the file system's configuration (shard 0) |
+//! | `O` | | what was set since (shard 0) |
+//! | `A` | ino, part | a quota's root; what a core has charged to it |
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
 use smallvec::SmallVec;
+
+use super::QuotaId;
 
 /// A key; names of ordinary length need no allocation.
 pub(crate) type Key = SmallVec<[u8; 72]>;
@@ -162,6 +166,38 @@ pub(crate) fn parse_session(key: &[u8]) -> Option<SessionId> {
 /// The configuration.
 pub(crate) fn config() -> Key {
     start(ShardId(0), b'F')
+}
+
+/// What was set since the format.
+pub(crate) fn settings() -> Key {
+    start(ShardId(0), b'O')
+}
+
+/// Which record of an accounting root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UsagePart {
+    /// The root itself: 0.
+    Root,
+    /// What a core has charged to it: the core's number and 1.
+    Core(u16),
+}
+
+/// A record of an accounting root.
+pub(crate) fn usage(id: QuotaId, part: UsagePart) -> Key {
+    let part = match part {
+        UsagePart::Root => 0,
+        UsagePart::Core(core) => core.saturating_add(1),
+    };
+    let key = with(start(id.0.shard(), b'A'), &id.0.0.to_be_bytes());
+    with(key, &part.to_be_bytes())
+}
+
+/// The accounting root and the part in an `A` key.
+pub(crate) fn parse_usage(key: &[u8]) -> Option<(QuotaId, UsagePart)> {
+    let (ino, rest) = key.get(3..)?.split_first_chunk::<8>()?;
+    let part = u16::from_be_bytes(rest.try_into().ok()?);
+    let part = part.checked_sub(1).map_or(UsagePart::Root, UsagePart::Core);
+    Some((QuotaId(Ino(u64::from_be_bytes(*ino))), part))
 }
 
 /// All keys of one kind on one shard.

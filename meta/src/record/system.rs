@@ -26,6 +26,20 @@ codec! {
 impl Record for Config {}
 
 codec! {
+    /// What was set since the file system was formatted, of all of it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Settings {
+        pub inline_bytes_max: u32,
+    }
+}
+
+impl Record for Settings {
+    fn is_sound(&self) -> bool {
+        self.inline_bytes_max <= base::limits::INLINE_BYTES_MAX
+    }
+}
+
+codec! {
     /// A session, so that it outlives a restart.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct SessionRecord {

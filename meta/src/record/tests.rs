@@ -13,9 +13,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use super::{
-    ChunkRecord, ContentState, Contents, EntryRecord, Key, ReclaimKind, Record, RenameList,
-    SessionRecord, Slot, Xattrs,
-    key::{self, Part},
+    ChunkRecord, ContentState, Contents, EntryRecord, Key, QuotaState, ReclaimKind, Record,
+    RenameList, SessionRecord, Settings, Slot, Usage, Xattrs,
+    key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
 use crate::reclaim::Garbage;
@@ -28,6 +28,7 @@ variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled });
 variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents });
+variants!(QuotaState { Counting, Active, Removing, Gone });
 
 /// A value with its version before it, as it is stored.
 fn record<T: Record + PartialEq + Debug + 'static>(name: impl Into<String>, value: T) -> Case {
@@ -74,6 +75,10 @@ fn keys() -> Vec<Case> {
         let key = key::inode(ino, part);
         self::key(&format!("I.{}", part.variant()), key, ino, key::parse_ino)
     };
+    let usage = |name: &str, part: UsagePart| {
+        let key = key::usage(values::quota(), part);
+        self::key(&format!("A.{name}"), key, (values::quota(), part), key::parse_usage)
+    };
     vec![
         named(Part::Main),
         named(Part::RenameList),
@@ -90,6 +95,9 @@ fn keys() -> Vec<Case> {
         bare("C", key::counter(SHARD)),
         key("S", key::session(session), session, key::parse_session),
         bare("F", key::config()),
+        bare("O", key::settings()),
+        usage("root", UsagePart::Root),
+        usage("core", UsagePart::Core(0x0607)),
     ]
 }
 
@@ -102,6 +110,7 @@ fn parts() -> Vec<Case> {
         all([Part::Main, Part::RenameList, Part::Xattrs], part),
         all(states, Case::of),
         all([ReclaimKind::Orphan, ReclaimKind::Contents], Case::of),
+        all(values::quotas().map(|quota| quota.state), Case::of),
         all(values::contents(), Case::of),
         all([Xattrs::Embedded(values::xattrs()), Xattrs::Spilled], Case::of),
     ]
@@ -115,11 +124,15 @@ fn records() -> Vec<Case> {
     let answer = wire::Answer::Failed(base::FsError::NotFound);
     let answer = base::Encode::to_vec(&answer).into();
     let reclaim = |name, kind| record(format!("Reclaim.{name}"), Reclaim { kind });
+    let quota = |at: usize, name| record(format!("QuotaRecord.{name}"), values::quotas()[at]);
     let client = "host:mnt".to_owned();
     let opened = values::time(5);
     vec![
         record("Content", values::content()),
         record("Content.root", values::root()),
+        record("Content.charged", values::charged()),
+        record("Settings", Settings { inline_bytes_max: 300 }),
+        record("Usage", Usage { bytes: -70_001, entries: 70_002 }),
         record(
             "RenameList",
             RenameList { versions: vec![base::NameVersion(0), base::NameVersion(300)] },
@@ -130,6 +143,10 @@ fn records() -> Vec<Case> {
         record("SessionRecord", SessionRecord { secret: 0x1234_5678_9abc_def0, client, opened }),
         reclaim("orphan", ReclaimKind::Orphan),
         reclaim("contents", ReclaimKind::Contents),
+        quota(0, "counting"),
+        quota(1, "active"),
+        quota(2, "removing"),
+        quota(3, "gone"),
         record("Garbage", Garbage {}),
         record("Unsynced", Unsynced { bytes: 70_000 }),
         record("Reserved", Reserved { end: 1 << 20 }),

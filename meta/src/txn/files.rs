@@ -9,8 +9,8 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, XattrSet, Xattrs, key,
-        key::Part,
+        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet,
+        Xattrs, key, key::Part,
     },
 };
 
@@ -257,6 +257,8 @@ impl Txn<'_> {
     /// Removes an inode for good; its contents go in the background.
     pub(crate) fn delete_inode(&mut self, located: &Located) {
         let ino = located.inode.ino;
+        let used = Usage::of(1, located.inode.attr().allocated);
+        self.charge_freely(located.inode.quota, used.minus());
         if located.inode.xattrs == Xattrs::Spilled {
             let key = self.xattrs_key(located);
             self.delete(key);

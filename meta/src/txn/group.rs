@@ -16,7 +16,8 @@ use store::Batch;
 use crate::{
     file_locks::LetIn,
     lock::LockId,
-    record::{Content, Key, Record as _},
+    quota::Quotas,
+    record::{Content, Key, QuotaId, Record as _, Usage},
     session::Session,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Group {
     dirs: Vec<Key>,
     /// Directories as they were read without a lock since the last write.
     seen: RefCell<HashMap<Key, Content>>,
+    /// What was charged to quotas, and is not in the batch yet.
+    charged: HashMap<QuotaId, Usage>,
     /// What the operation that is being executed has written, and the bytes of it.
     pending: Vec<(Key, Change)>,
     bytes: Vec<u8>,
@@ -76,6 +79,7 @@ impl Group {
             batch: Batch::default(),
             dirs: Vec::new(),
             seen: RefCell::default(),
+            charged: HashMap::default(),
             pending: Vec::new(),
             bytes: Vec::new(),
             scratch: Vec::new(),
@@ -85,7 +89,8 @@ impl Group {
     }
 
     /// The batch to write; the group is empty afterwards but holds its locks until it is told.
-    pub(crate) fn take_batch(&mut self) -> Batch {
+    pub(crate) fn take_batch(&mut self, quotas: &Quotas) -> Batch {
+        quotas.store(self.core, &mut self.charged, &mut self.batch);
         for key in self.dirs.drain(..) {
             if let Some(Change::Dir(content)) = self.overlay.get(&key) {
                 self.bytes.clear();
@@ -97,6 +102,14 @@ impl Group {
         self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
+    }
+
+    /// What an operation has charged, to be stored with the batch.
+    pub(crate) fn charge(&mut self, charges: impl Iterator<Item = (QuotaId, Usage)>) {
+        for (id, usage) in charges {
+            let sum = self.charged.entry(id).or_default();
+            *sum = sum.plus(usage);
+        }
     }
 
     /// What the batch will change, each key once, but for directories.

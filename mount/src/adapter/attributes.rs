@@ -51,7 +51,12 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
+    /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system.
     pub(super) async fn statfs(&self) -> Outcome {
-        Ok(Answer::StatFs(convert::statfs(&self.fs.statfs().await?)))
+        let mut statfs = self.fs.statfs().await?;
+        let root = self.nodes.borrow().get(NodeId::ROOT)?;
+        let lines = self.fs.info(&root).await?;
+        convert::limit_statfs(&mut statfs, &lines);
+        Ok(Answer::StatFs(convert::statfs(&statfs)))
     }
 }

@@ -1,7 +1,8 @@
 //! Extended attributes.
 //!
-//! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. POSIX ACLs
-//! are refused as by a file system that has none.
+//! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its lines can be
+//! read one by one as `pando.NAME`, and some of them set: the settings of a directory. POSIX ACLs are refused as
+//! by a file system that has none.
 
 use base::Cred;
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use crate::{
 };
 
 const INFO: &[u8] = b"pando.info";
+const LINE: &[u8] = b"pando.";
 const CAPABILITY: &[u8] = b"security.capability";
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
@@ -32,6 +34,9 @@ impl<S: FileSystem> Adapter<S> {
         refuse_acls(name)?;
         if name == INFO {
             return sized(self.info(node).await?, size);
+        }
+        if let Some(line) = name.strip_prefix(LINE) {
+            return sized(self.line(node, line).await?, size);
         }
         let capability = name == CAPABILITY;
         if capability && !self.timeouts.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
@@ -79,6 +84,14 @@ impl<S: FileSystem> Adapter<S> {
         let at = self.nodes.borrow().get(node)?;
         self.fs.removexattr(cred, &at, name).await?;
         Ok(Answer::Done)
+    }
+
+    /// One line of what `pando info` shows.
+    async fn line(&self, node: NodeId, line: &[u8]) -> Result<Bytes, Failed> {
+        let at = self.nodes.borrow().get(node)?;
+        let lines = self.fs.info(&at).await?;
+        let found = lines.into_iter().find(|(name, _)| name.as_bytes() == line);
+        found.map(|(_, value)| value.into()).ok_or(Failed(Errno::NODATA))
     }
 
     async fn info(&self, node: NodeId) -> Result<Bytes, Failed> {

@@ -463,6 +463,14 @@ impl Client {
         self.get(Request::Setxattr(set)).await.map(drop)
     }
 
+    /// What `pando info` tells.
+    pub(crate) async fn info(&mut self, node: impl Into<Node>) -> Vec<(String, String)> {
+        match self.get(Request::Info(wire::Info { node: node.into().0 })).await.unwrap() {
+            Reply::Lines(lines) => lines,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) async fn remove_xattr(&mut self, node: impl Into<Node>, text: &str) -> Result<()> {
         let name = Bytes::copy_from_slice(text.as_bytes());
         self.get(Request::Removexattr(Removexattr { node: node.into().0, name })).await.map(drop)

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Runs `act` on two cores at the same time; what each returned.
-fn on_two_cores<T: Send>(
+pub(super) fn on_two_cores<T: Send>(
     world: &World,
     act: impl AsyncFn(usize, &mut Client) -> T + Sync,
 ) -> [T; 2] {
@@ -51,7 +51,7 @@ async fn insist(client: &mut Client, request: &Request) -> Answer {
 }
 
 /// The next of a sequence of random numbers; its upper half is good.
-fn next(random: u64) -> u64 {
+pub(super) fn next(random: u64) -> u64 {
     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1)
 }
 
@@ -250,7 +250,7 @@ fn a_check_of_what_another_core_is_changing_finds_nothing() {
 }
 
 /// One change of something small and shared; whether it was done.
-async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usize; 6]) -> bool {
+pub(super) async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usize; 6]) -> bool {
     let [what, d1, n1, d2, n2, exchange] = picks;
     let names = ["n0", "n1", "n2", "n3"];
     let (dir, text, to_dir, to) = (dirs[d1], names[n1], dirs[d2], name(names[n2]));

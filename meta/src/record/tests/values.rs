@@ -7,8 +7,8 @@ use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
 
 use crate::record::{
-    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, Slot, Times,
-    XattrSet, Xattrs,
+    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, QuotaId,
+    QuotaRecord, QuotaState, Slot, Times, UNLIMITED, XattrSet, Xattrs,
 };
 
 fn name(text: &str) -> EntryName {
@@ -64,6 +64,7 @@ fn inode(kind: FileKind, contents: Contents) -> Inode {
         moved: true,
         xattrs: Xattrs::Spilled,
         contents,
+        quota: QuotaId::NONE,
     }
 }
 
@@ -81,6 +82,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
         ..inode(FileKind::File, inline)
     };
     let marked = Inode { xattrs: Xattrs::Embedded(xattrs()), ..small.clone() };
+    let charged = Inode { quota: quota(), ..small.clone() };
     let access = Access {
         id: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
         ino: Ino::new(ShardId(3), 77),
@@ -97,6 +99,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
         EntryRecord::Node(inode(FileKind::BlockDevice, device)),
         EntryRecord::Dir(access),
         EntryRecord::Link(Ino::new(ShardId(4), 300)),
+        EntryRecord::Node(charged),
     ]
 }
 
@@ -130,6 +133,7 @@ pub(super) fn content() -> Content {
         entries: 1_000_000,
         subdirs: 300,
         xattrs: Xattrs::Embedded(xattrs()),
+        quota: QuotaId::NONE,
     }
 }
 
@@ -162,6 +166,29 @@ pub(super) fn slices() -> Vec<Slice> {
         Slice { start: 0, len: 65_536, source: SliceSource::Block(part) },
         Slice { start: 4_000_000, len: 1, source: SliceSource::Zeros },
     ]
+}
+
+/// An accounting root.
+pub(super) fn quota() -> QuotaId {
+    QuotaId(Ino::new(ShardId(6), 79))
+}
+
+/// A directory that is charged to one.
+pub(super) fn charged() -> Content {
+    Content { quota: quota(), ..content() }
+}
+
+/// An accounting root in each of its states.
+pub(super) fn quotas() -> [QuotaRecord; 4] {
+    let states = [QuotaState::Counting, QuotaState::Active, QuotaState::Removing, QuotaState::Gone];
+    states.map(|state| QuotaRecord {
+        state,
+        dir: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
+        home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
+        parent: Ino::new(ShardId(7), 80),
+        bytes_max: Some(UNLIMITED),
+        entries_max: None,
+    })
 }
 
 pub(super) fn config() -> Config {

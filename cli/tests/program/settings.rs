@@ -1,0 +1,73 @@
+//! `pando set` and `pando get`, and quotas as a mount shows them.
+
+use std::fs;
+
+use rustix::io::Errno;
+
+use crate::{
+    harness::{Data, fail, folder, succeed, text},
+    mounted::{Mountpoint, up},
+};
+
+#[test]
+fn settings_are_changed_and_shown_at_a_server() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let token = data.admin_token();
+    let with = |args: &[&str]| -> Vec<String> {
+        [args, &["--token", text(&token)]].concat().iter().map(ToString::to_string).collect()
+    };
+    let run = |args: &[&str]| {
+        let args = with(args);
+        succeed(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let wrong = |args: &[&str]| {
+        let args = with(args);
+        fail(1, &args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let address = server.address();
+    run(&["set", address, "inline_max=1K", "quota.entries=1000"]);
+    let shown = run(&["get", address, "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["inline_max"], "1024");
+    assert_eq!(shown["quota.entries"], "1000");
+    assert_eq!(shown["quota.state"], "active");
+    assert_eq!(shown["used.entries"], "1");
+    assert!(wrong(&["set", address, "nothing=1"]).contains("there is no setting nothing"));
+    assert!(wrong(&["set", address, "inline_max=1G"]).contains("does not fit"));
+    let user = data.token(&["--uid", "1000"]);
+    let said = fail(1, &["set", address, "quota.bytes=1", "--token", text(&user)]);
+    assert!(said.contains("only root with an administrator's token"), "{said}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_mount_refuses_what_exceeds_a_quota_and_du_asks_the_server() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let running = up(&folder.path().join("data"), &mount);
+    let dir = mount.0.join("project");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("early"), [1; 100_000]).unwrap();
+    succeed(&["set", text(&dir), "quota.bytes=200K", "quota.entries=4"]);
+    let counted: serde_json::Value =
+        serde_json::from_str(&succeed(&["du", "--json", text(&dir)])).unwrap();
+    assert_eq!((&counted["bytes_allocated"], &counted["entries"]), (&100_000.into(), &2.into()));
+    let walked: serde_json::Value =
+        serde_json::from_str(&succeed(&["du", "--walk", "--json", text(&dir)])).unwrap();
+    assert_eq!((&walked["files"], &walked["directories"]), (&1.into(), &1.into()));
+    let exceeds = Some(Errno::DQUOT.raw_os_error());
+    fs::write(dir.join("small"), [1; 10]).unwrap();
+    fs::create_dir(dir.join("sub")).unwrap();
+    assert_eq!(fs::write(dir.join("more"), b"").unwrap_err().raw_os_error(), exceeds);
+    // What does not fit is told by fsync at the latest.
+    let file = fs::File::options().append(true).open(dir.join("small")).unwrap();
+    let written = std::io::Write::write_all(&mut &file, &[2; 200_000]);
+    let told = written.and_then(|()| file.sync_all()).unwrap_err();
+    assert_eq!(told.raw_os_error(), exceeds);
+    drop(file);
+    succeed(&["set", text(&dir), "quota.bytes=none", "quota.entries=none"]);
+    fs::write(dir.join("more"), [1; 300_000]).unwrap();
+    assert!(succeed(&["get", text(&dir)]).is_empty());
+    assert_eq!(running.stop(), Some(0));
+}

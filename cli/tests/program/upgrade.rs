@@ -1,0 +1,55 @@
+//! A data directory of an earlier on-disk version is served by this program, and by an earlier one no more.
+//!
+//! `version-1.tar.gz` was made by the last program that wrote version 1: a small file with two names, one in
+//! blocks with an extended attribute, a symbolic link, a pipe, a directory and a file that were moved.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::Path,
+    process::Command,
+};
+
+use crate::{
+    harness::{folder, succeed, text},
+    mounted::{Mountpoint, up},
+};
+
+fn unpack(to: &Path) {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program/version-1.tar.gz");
+    fs::create_dir(to).unwrap();
+    let status = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(to).status();
+    assert!(status.expect("there is a tar").success());
+}
+
+fn version(data: &Path) -> serde_json::Value {
+    let about = fs::read_to_string(data.join("pando.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&about).unwrap()["version"].clone()
+}
+
+#[test]
+fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
+    let folder = folder();
+    let (data, mount) = (folder.path().join("data"), Mountpoint::new(folder.path()));
+    unpack(&data);
+    assert_eq!(version(&data), 1);
+    let running = up(&data, &mount);
+    assert_eq!(version(&data), 2);
+    let at = |path: &str| mount.0.join(path);
+    assert_eq!(fs::read(at("a/b/second")).unwrap(), b"hello\n");
+    assert_eq!(fs::metadata(at("a/small")).unwrap().nlink(), 2);
+    assert_eq!(fs::read(at("a/b/large")).unwrap(), [b'x'; 20_000]);
+    let mut note = [0; 16];
+    let len = rustix::fs::lgetxattr(at("a/b/large"), "user.note", &mut note[..]).unwrap();
+    assert_eq!(&note[..len], b"kept");
+    assert_eq!(fs::read_link(at("a/link")).unwrap(), Path::new("../c"));
+    assert!(fs::metadata(at("c/pipe")).unwrap().file_type().is_fifo());
+    assert!(fs::metadata(at("c/moved")).unwrap().is_dir());
+    assert_eq!(fs::read(at("c/x")).unwrap(), b"m\n");
+    // What came with version 2 works on records of version 1.
+    succeed(&["set", text(&at("a")), "quota.bytes=1M"]);
+    fs::write(at("a/new"), b"new").unwrap();
+    let token = data.join("admin.token");
+    succeed(&["fsck", running.address(), "--token", text(&token)]);
+    assert_eq!(running.stop(), Some(0));
+}

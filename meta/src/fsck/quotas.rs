@@ -1,0 +1,113 @@
+//! Quotas: what is charged to each against what the records below it say.
+
+use std::collections::BTreeMap;
+
+use base::ShardId;
+
+use super::sweep::Sweep;
+use crate::record::{
+    Content, Inode, QuotaId, QuotaRecord, Usage,
+    key::{self, UsagePart},
+};
+
+/// What was found of all accounting roots.
+#[derive(Default)]
+pub(super) struct Accounts {
+    all: BTreeMap<QuotaId, Account>,
+    /// A walk is under way: what is below may be charged to the one root or the other.
+    moving: bool,
+}
+
+#[derive(Default)]
+struct Account {
+    record: Option<QuotaRecord>,
+    /// What cores say that they have charged.
+    charged: Usage,
+    /// What records are charged to it.
+    found: Usage,
+}
+
+impl Sweep<'_> {
+    /// An accounting root, or what a core has charged to it. Read before everything else.
+    pub(super) fn quota(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
+        let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
+        let Some((id, part)) = parsed else {
+            return self.find(format!("shard {}: a quota's key is damaged", shard.0));
+        };
+        let what = || format!("the quota of directory inode {}", id.0);
+        match part {
+            UsagePart::Root => {
+                let record = self.decode::<QuotaRecord>(value, what);
+                self.accounts.moving |= record.is_some_and(|record| record.state.is_moving());
+                self.accounts.all.entry(id).or_default().record = record;
+            }
+            UsagePart::Core(_) => {
+                if let Some(usage) = self.decode::<Usage>(value, what) {
+                    let account = self.accounts.all.entry(id).or_default();
+                    account.charged = account.charged.plus(usage);
+                }
+            }
+        }
+    }
+
+    /// Counts a directory; it is charged as the one it is in, or accounts for itself.
+    pub(super) fn charged_dir(&mut self, content: &Content, what: &dyn Fn(&Self) -> String) {
+        self.found_charged(content.quota, Usage::of(1, 0));
+        if self.accounts.all.is_empty() || self.accounts.moving {
+            return;
+        }
+        if content.quota == QuotaId(content.ino) || content.name.is_none() {
+            return;
+        }
+        let key = self.content_key(content.parent_home, content.parent);
+        let parent: Option<Content> = self.get(&key, || what(self));
+        if parent.is_some_and(|parent| parent.quota != content.quota) {
+            self.find(format!("{} is charged to another quota than its directory", what(self)));
+        }
+    }
+
+    /// Counts an inode.
+    pub(super) fn charged_inode(&mut self, inode: &Inode) {
+        self.found_charged(inode.quota, Usage::of(1, inode.attr().allocated));
+    }
+
+    /// A file of one name is charged as its directory.
+    pub(super) fn charged_entry(
+        &self,
+        inode: &Inode,
+        dir: Option<QuotaId>,
+        what: &dyn Fn(&Self) -> String,
+    ) {
+        let other = dir.is_some_and(|dir| dir != inode.quota);
+        if other && !self.accounts.moving {
+            self.find(format!("{} is charged to another quota than its directory", what(self)));
+        }
+    }
+
+    fn found_charged(&mut self, id: QuotaId, usage: Usage) {
+        if id != QuotaId::NONE {
+            let account = self.accounts.all.entry(id).or_default();
+            account.found = account.found.plus(usage);
+        }
+    }
+
+    /// Every quota has charged what is charged to it.
+    pub(super) fn count_quotas(&mut self) {
+        for (id, account) in &self.accounts.all {
+            let Account { record, charged, found } = account;
+            let what = match record {
+                Some(_) => format!("the quota of directory inode {}", id.0),
+                None => {
+                    self.find(format!("the quota of directory inode {} is not there", id.0));
+                    continue;
+                }
+            };
+            if charged != found {
+                self.find(format!(
+                    "{what} counts {} entries and {} bytes, but has {} and {}",
+                    charged.entries, charged.bytes, found.entries, found.bytes
+                ));
+            }
+        }
+    }
+}

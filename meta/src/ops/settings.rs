@@ -1,0 +1,217 @@
+//! Settings: what can be changed after a file system was made, of all of it or of a directory.
+//!
+//! They are set as extended attributes `pando.NAME`, which are never listed, so that copies do not carry them
+//! along; `info` tells them. Those of the whole file system are the root directory's. Only root with an
+//! administrator's token sets them.
+//!
+//! Cost: to set one as to set an extended attribute.
+//! POSIX: none. EPERM, EOPNOTSUPP for an unknown name, EINVAL for a value that is none or for anything but a
+//! directory, EBUSY while another quota is being counted.
+
+use base::{DirId, FsError, limits::INLINE_BYTES_MAX};
+use wire::NodeRef;
+
+use crate::{
+    error::Result,
+    record::{QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key},
+    session::Session,
+    txn::{Dir, Node, Txn},
+};
+
+/// What comes before the name of a setting.
+const PREFIX: &[u8] = b"pando.";
+
+/// Every setting. A new one has a line here, and its arms in [`set`] and [`of_directory`].
+const SETTINGS: &[(&str, Setting)] = &[
+    ("inline_max", Setting::InlineMax),
+    ("quota.bytes", Setting::QuotaBytes),
+    ("quota.entries", Setting::QuotaEntries),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    /// Contents up to so many bytes rest in the entry. Of the whole file system.
+    InlineMax,
+    /// Bytes that may be used below a directory.
+    QuotaBytes,
+    /// Inodes that may be there.
+    QuotaEntries,
+}
+
+/// The name of a setting, if an extended attribute's name is one.
+pub(crate) fn name_of(xattr: &[u8]) -> Option<&[u8]> {
+    xattr.strip_prefix(PREFIX)
+}
+
+/// Sets one; `None` takes it away.
+pub(crate) fn set(
+    txn: &mut Txn<'_>,
+    node: &NodeRef,
+    name: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    if !txn.caller.cred.is_root() || !txn.caller.session.is_some_and(Session::administers) {
+        return Err(FsError::NotPermitted.into());
+    }
+    let known = SETTINGS.iter().find(|(known, _)| known.as_bytes() == name);
+    let setting = known.ok_or(FsError::NotSupported)?.1;
+    let dir = match txn.node_locked(node)? {
+        Node::Dir(dir) => dir,
+        Node::File(_) => return Err(FsError::Invalid.into()),
+    };
+    let value = match value {
+        None => Value::None,
+        Some(text) => Value::parse(text).ok_or(FsError::Invalid)?,
+    };
+    match setting {
+        Setting::InlineMax => inline_max(txn, &dir, value),
+        Setting::QuotaBytes => quota(txn, dir, |record| record.bytes_max = value.limit()),
+        Setting::QuotaEntries => quota(txn, dir, |record| record.entries_max = value.limit()),
+    }
+}
+
+/// A value as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    None,
+    Unlimited,
+    Number(u64),
+}
+
+impl Value {
+    /// `none`, `unlimited`, or a number with K, M, G or T (of 1024) after it.
+    fn parse(text: &[u8]) -> Option<Value> {
+        let text = std::str::from_utf8(text).ok()?.trim();
+        match text {
+            "none" => return Some(Value::None),
+            "unlimited" => return Some(Value::Unlimited),
+            _ => {}
+        }
+        let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+        let unit = units.iter().find(|(unit, _)| text.ends_with(*unit));
+        let (digits, shift) =
+            unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse::<u64>().ok().filter(|_| plain)?.checked_mul(1 << shift)?;
+        (number < UNLIMITED).then_some(Value::Number(number))
+    }
+
+    fn limit(self) -> Option<u64> {
+        match self {
+            Value::None => None,
+            Value::Unlimited => Some(UNLIMITED),
+            Value::Number(number) => Some(number),
+        }
+    }
+}
+
+fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
+    let number = match value {
+        Value::None => txn.shared.config.inline_bytes_max,
+        Value::Number(number) => u32::try_from(number).map_err(|_| FsError::Invalid)?,
+        Value::Unlimited => return Err(FsError::Invalid.into()),
+    };
+    if dir.id != DirId::ROOT || number > INLINE_BYTES_MAX {
+        return Err(FsError::Invalid.into());
+    }
+    let settings = Settings { inline_bytes_max: number };
+    txn.put(key::settings(), &settings);
+    txn.shared.set_settings(settings);
+    Ok(())
+}
+
+/// Changes a directory's limits; the first makes it an accounting root, and without any it is none.
+fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> Result<()> {
+    let own = QuotaId(dir.content.ino);
+    let old = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own);
+    let mut record = old.map_or_else(
+        || QuotaRecord {
+            state: QuotaState::Counting,
+            dir: dir.id,
+            home: dir.content.home,
+            parent: dir.content.quota.0,
+            bytes_max: None,
+            entries_max: None,
+        },
+        |seen| seen.record,
+    );
+    change(&mut record);
+    let none = record.bytes_max.is_none() && record.entries_max.is_none();
+    let parent = QuotaId(record.parent);
+    match (old, none) {
+        (None, true) => Ok(()),
+        (Some(_), false) => {
+            txn.put_quota(own, &record);
+            Ok(())
+        }
+        (None, false) => begin(txn, dir, own, &record, (parent, own)),
+        (Some(_), true) => {
+            record.state = QuotaState::Removing;
+            begin(txn, dir, own, &record, (own, parent))
+        }
+    }
+}
+
+/// Begins to count, or to release, what is below a directory. One at a time.
+fn begin(
+    txn: &mut Txn<'_>,
+    mut dir: Dir,
+    id: QuotaId,
+    record: &QuotaRecord,
+    (from, to): (QuotaId, QuotaId),
+) -> Result<()> {
+    if !txn.shared.quotas.unfinished().is_empty() {
+        return Err(FsError::Busy.into());
+    }
+    txn.put_quota(id, record);
+    txn.charge_freely(from, Usage::of(1, 0).minus());
+    txn.charge_freely(to, Usage::of(1, 0));
+    dir.content.quota = to;
+    txn.put_dir(&dir);
+    txn.shared.quotas.wake.notify_one();
+    Ok(())
+}
+
+/// What `info` tells of a directory's settings, and of what is used below it.
+pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, String)) {
+    if dir.id == DirId::ROOT {
+        line("inline_max", txn.shared.settings().inline_bytes_max.to_string());
+    }
+    let own = QuotaId(dir.content.ino);
+    let Some(seen) = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own) else {
+        return;
+    };
+    let limit = |max: Option<u64>| match max {
+        None => "none".to_owned(),
+        Some(UNLIMITED) => "unlimited".to_owned(),
+        Some(max) => max.to_string(),
+    };
+    line("quota.bytes", limit(seen.record.bytes_max));
+    line("quota.entries", limit(seen.record.entries_max));
+    line("used.bytes", seen.total.bytes.max(0).to_string());
+    line("used.entries", seen.total.entries.max(0).to_string());
+    let state = match seen.record.state {
+        QuotaState::Counting => "counting",
+        QuotaState::Active => "active",
+        QuotaState::Removing | QuotaState::Gone => "removing",
+    };
+    line("quota.state", state.to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_a_number_with_a_unit_or_a_word() {
+        let parsed =
+            ["7", "2K", "3T", "none", "unlimited"].map(|text| Value::parse(text.as_bytes()));
+        let number = |number| Some(Value::Number(number));
+        let words = [Some(Value::None), Some(Value::Unlimited)];
+        assert_eq!(parsed[..3], [number(7), number(2 << 10), number(3 << 40)]);
+        assert_eq!(parsed[3..], words);
+        for wrong in ["", "K", "-1", "+1", "1k", "1.5G", "18446744073709551615", "99999999999T"] {
+            assert_eq!(Value::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Quotas on directories: what is used below each of them, at any moment and after a crash.
+//!
+//! A directory with a quota is an *accounting root*. Every directory and inode below it carries the root's
+//! number, inherited when it is made, so an operation finds what to charge in the records it reads anyway.
+//! Roots nest: what is charged to one counts in those above as well.
+//!
+//! The table here is what operations are checked against; it is charged while they execute, and what fails
+//! is given back. In the store each core keeps one record a root, of all that it has charged to that root
+//! itself, and writes it once with each group. So no core waits for another, no operation writes to the
+//! directories above, and after a crash the sum of a root's records is what the surviving records say.
+//!
+//! Invariant: `total` of a root is the sum of what was charged to it and to all roots below it.
+
+pub(crate) mod count;
+
+use std::ops::ControlFlow;
+
+use base::{FsError, HashMap, Ino, ShardId};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::{Batch, Engine};
+use tokio::sync::Notify;
+
+use crate::{
+    OpenError,
+    record::{
+        QuotaId, QuotaRecord, QuotaState, Record as _, Usage,
+        key::{self, UsagePart},
+    },
+};
+
+/// All accounting roots of the file system.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    table: Mutex<HashMap<QuotaId, Quota>>,
+    /// There is something to count.
+    pub(crate) wake: Notify,
+}
+
+/// An accounting root.
+struct Quota {
+    record: QuotaRecord,
+    total: Usage,
+    /// What each core has charged, as it is stored with its next group.
+    cores: Vec<Usage>,
+}
+
+/// A root as others see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) record: QuotaRecord,
+    pub(crate) total: Usage,
+}
+
+#[cfg(test)]
+impl Seen {
+    /// It is only there for what is still charged to it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.record.state == QuotaState::Gone
+    }
+}
+
+/// Whether limits are heeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// What exceeds them fails.
+    Hold,
+    /// It is charged whatever they say.
+    Pass,
+}
+
+/// How to take back what a transaction did to the table.
+pub(crate) enum Undo {
+    Charge(QuotaId, Usage),
+    /// The record was another one; `None`: there was none.
+    Record(QuotaId, Option<QuotaRecord>),
+}
+
+impl Quotas {
+    /// What is stored. Roots that are gone, and that nothing is charged to any more, are forgotten.
+    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<Quotas, OpenError> {
+        let mut table: HashMap<QuotaId, Quota> = HashMap::default();
+        let mut damaged = None;
+        for shard in (0..shards).map(ShardId) {
+            let prefix = key::kind(shard, b'A');
+            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match take_in(
+                &mut table, key, value,
+            ) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    damaged = Some(error);
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        if let Some(error) = damaged {
+            return Err(error.into());
+        }
+        forget_gone(engine, &mut table)?;
+        add_up(&mut table);
+        Ok(Quotas { table: Mutex::new(table), wake: Notify::new() })
+    }
+
+    /// A root.
+    pub(crate) fn get(&self, id: QuotaId) -> Option<Seen> {
+        id.some()?;
+        let table = self.table.lock();
+        table.get(&id).map(|quota| Seen { record: quota.record, total: quota.total })
+    }
+
+    /// Those that something is to be done for, in no order.
+    pub(crate) fn unfinished(&self) -> Vec<(QuotaId, QuotaRecord)> {
+        let table = self.table.lock();
+        let all = table.iter().map(|(id, quota)| (*id, quota.record));
+        all.filter(|(_, record)| record.state.is_moving()).collect()
+    }
+
+    /// Whether somebody has only begun, or not yet ended, to count below either of two roots.
+    pub(crate) fn is_moving(&self, one: QuotaId, other: QuotaId) -> bool {
+        let table = self.table.lock();
+        let moving = |id| {
+            chain(&table, id)
+                .any(|id| table.get(&id).is_some_and(|quota| quota.record.state.is_moving()))
+        };
+        moving(one) || moving(other)
+    }
+
+    /// Charges something to a root, and to those above it.
+    pub(crate) fn charge(&self, id: QuotaId, usage: Usage, limits: Limits) -> Result<(), FsError> {
+        let mut table = self.table.lock();
+        if limits == Limits::Hold && !chain(&table, id).all(|id| table[&id].has_room(usage)) {
+            return Err(FsError::QuotaExceeded);
+        }
+        add(&mut table, id, usage);
+        Ok(())
+    }
+
+    /// Changes a root's record; what is used below it counts in the new parent and in the old one no more.
+    pub(crate) fn put(&self, id: QuotaId, record: Option<QuotaRecord>) {
+        let mut table = self.table.lock();
+        let Some(old) = table.get(&id).map(|quota| (quota.record.parent, quota.total)) else {
+            if let Some(record) = record {
+                table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new() });
+            }
+            return;
+        };
+        let parent = record.map(|record| record.parent);
+        if parent != Some(old.0) {
+            add(&mut table, QuotaId(old.0), old.1.minus());
+        }
+        match record {
+            Some(record) => {
+                if parent != Some(old.0) {
+                    add(&mut table, QuotaId(record.parent), old.1);
+                }
+                if let Some(quota) = table.get_mut(&id) {
+                    quota.record = record;
+                }
+            }
+            None => {
+                table.remove(&id);
+            }
+        }
+    }
+
+    /// Whether `total` below `id` could be charged to `to` as well, above what both have in common.
+    pub(crate) fn could_move(&self, id: QuotaId, to: QuotaId) -> bool {
+        let table = self.table.lock();
+        let Some(quota) = table.get(&id) else { return true };
+        let above: Vec<QuotaId> = chain(&table, QuotaId(quota.record.parent)).collect();
+        chain(&table, to).all(|id| above.contains(&id) || table[&id].has_room(quota.total))
+    }
+
+    /// Takes back what a transaction did.
+    pub(crate) fn undo(&self, undo: Undo) {
+        match undo {
+            Undo::Charge(id, usage) => add(&mut self.table.lock(), id, usage.minus()),
+            Undo::Record(id, record) => self.put(id, record),
+        }
+    }
+
+    /// Adds to a group's batch what it has charged.
+    pub(crate) fn store(&self, core: usize, charged: &mut HashMap<QuotaId, Usage>, to: &mut Batch) {
+        if charged.is_empty() {
+            return;
+        }
+        let mut table = self.table.lock();
+        for (id, usage) in charged.drain() {
+            // A root that was undone again was never charged for.
+            let Some(quota) = table.get_mut(&id) else { continue };
+            if quota.cores.len() <= core {
+                quota.cores.resize(core + 1, Usage::default());
+            }
+            quota.cores[core] = quota.cores[core].plus(usage);
+            let part = u16::try_from(core).expect("a machine has fewer cores");
+            to.put(&key::usage(id, UsagePart::Core(part)), &quota.cores[core].to_record());
+        }
+    }
+}
+
+impl QuotaState {
+    /// Records below are changing from one root to another.
+    pub(crate) fn is_moving(self) -> bool {
+        match self {
+            QuotaState::Counting | QuotaState::Removing => true,
+            QuotaState::Active | QuotaState::Gone => false,
+        }
+    }
+}
+
+impl Quota {
+    fn holds(&self) -> bool {
+        self.record.state == QuotaState::Active
+    }
+
+    fn has_room(&self, more: Usage) -> bool {
+        let fits = |used: i64, more: i64, max: Option<u64>| {
+            let then = u64::try_from(used.saturating_add(more)).unwrap_or_default();
+            more <= 0 || max.is_none_or(|max| then <= max)
+        };
+        !self.holds()
+            || (fits(self.total.bytes, more.bytes, self.record.bytes_max)
+                && fits(self.total.entries, more.entries, self.record.entries_max))
+    }
+}
+
+/// A root and all above it. A root that is not there ends it; a check finds that.
+fn chain(table: &HashMap<QuotaId, Quota>, id: QuotaId) -> impl Iterator<Item = QuotaId> {
+    let known = |id: QuotaId| id.some().filter(|id| table.contains_key(id));
+    // Roots nest no deeper than there are roots, whatever a damaged record says.
+    std::iter::successors(known(id), move |id| known(QuotaId(table[id].record.parent)))
+        .take(table.len())
+}
+
+fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
+    let ids: Vec<QuotaId> = chain(table, id).collect();
+    for id in ids {
+        if let Some(quota) = table.get_mut(&id) {
+            quota.total = quota.total.plus(usage);
+        }
+    }
+}
+
+fn take_in(
+    table: &mut HashMap<QuotaId, Quota>,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), base::DecodeError> {
+    let value = Bytes::copy_from_slice(value);
+    match key::parse_usage(key).ok_or(base::DecodeError::Invalid("quota key"))? {
+        (id, UsagePart::Root) => {
+            let record = QuotaRecord::from_record(&value)?;
+            table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new() });
+        }
+        (id, UsagePart::Core(core)) => {
+            let usage = Usage::from_record(&value)?;
+            // Of a root that is not there; a check says so.
+            let Some(quota) = table.get_mut(&id) else { return Ok(()) };
+            quota.cores.resize(usize::from(core) + 1, Usage::default());
+            quota.cores[usize::from(core)] = usage;
+        }
+    }
+    Ok(())
+}
+
+/// What was charged to a root itself.
+fn direct(quota: &Quota) -> Usage {
+    quota.cores.iter().fold(Usage::default(), |sum, usage| sum.plus(*usage))
+}
+
+fn forget_gone(engine: &dyn Engine, table: &mut HashMap<QuotaId, Quota>) -> store::Result<()> {
+    let parents: Vec<Ino> = table.values().map(|quota| quota.record.parent).collect();
+    let gone: Vec<QuotaId> = table
+        .iter()
+        .filter(|(id, quota)| {
+            let empty = direct(quota) == Usage::default() && !parents.contains(&id.0);
+            quota.record.state == QuotaState::Gone && empty
+        })
+        .map(|(id, _)| *id)
+        .collect();
+    let mut batch = Batch::default();
+    for id in gone {
+        let cores = table.remove(&id).map_or(0, |quota| quota.cores.len());
+        batch.delete(&key::usage(id, UsagePart::Root));
+        for core in 0..u16::try_from(cores).unwrap_or(u16::MAX) {
+            batch.delete(&key::usage(id, UsagePart::Core(core)));
+        }
+    }
+    if batch.is_empty() { Ok(()) } else { engine.write(batch) }
+}
+
+fn add_up(table: &mut HashMap<QuotaId, Quota>) {
+    let direct: Vec<(QuotaId, Usage)> =
+        table.iter().map(|(id, quota)| (*id, direct(quota))).collect();
+    for (id, usage) in direct {
+        add(table, id, usage);
+    }
+}

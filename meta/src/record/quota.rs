@@ -1,0 +1,117 @@
+//! Records of quotas: what is charged to a directory, and how much may be.
+
+use base::{Decode, DecodeError, DirId, Encode, Ino, Reader, codec};
+
+use super::Record;
+
+/// The accounting root that an inode or a directory is charged to: the inode number of that directory.
+///
+/// Persisted: nothing when there is none, so it stands last in its record; otherwise a tag and the number. A
+/// record without one has the bytes that it had before there were quotas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct QuotaId(pub(crate) Ino);
+
+/// What comes before the number.
+const TAG: u8 = 1;
+
+impl QuotaId {
+    /// Nothing is charged.
+    pub(crate) const NONE: QuotaId = QuotaId(Ino(0));
+
+    /// The number, unless there is none.
+    pub(crate) fn some(self) -> Option<QuotaId> {
+        (self != QuotaId::NONE).then_some(self)
+    }
+}
+
+impl Encode for QuotaId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if *self != QuotaId::NONE {
+            out.push(TAG);
+            self.0.encode(out);
+        }
+    }
+}
+
+impl Decode for QuotaId {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.is_empty() {
+            return Ok(QuotaId::NONE);
+        }
+        match u8::decode(input)? {
+            TAG => {}
+            tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
+        }
+        let id = QuotaId(Ino::decode(input)?);
+        if id == QuotaId::NONE { Err(DecodeError::Invalid("quota")) } else { Ok(id) }
+    }
+}
+
+codec! {
+    /// Where a quota is in its life.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum QuotaState {
+        /// What is below its directory is being counted; nothing is refused yet.
+        Counting = 1,
+        /// It holds.
+        Active = 2,
+        /// It was taken away; what is below its directory is being released.
+        Removing = 3,
+        /// Its directory, or the quota, is gone. Files that still count here do until they go.
+        Gone = 4,
+    }
+}
+
+/// No limit, but everything is counted.
+pub(crate) const UNLIMITED: u64 = u64::MAX;
+
+codec! {
+    /// A directory that accounts for everything below it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct QuotaRecord {
+        pub state: QuotaState,
+        pub dir: DirId,
+        pub home: DirId,
+        /// The next accounting root above, or 0.
+        pub parent: Ino,
+        /// Bytes that may be used; [`UNLIMITED`] where there is to be no limit, `None` where nothing was said.
+        pub bytes_max: Option<u64>,
+        /// Inodes that may be there, the directory itself among them; likewise.
+        pub entries_max: Option<u64>,
+    }
+}
+
+impl Record for QuotaRecord {}
+
+codec! {
+    /// What is charged to one accounting root itself, not to those below it. A record holds what one core
+    /// has charged since the beginning; their sum is what is used.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) struct Usage {
+        pub bytes: i64,
+        pub entries: i64,
+    }
+}
+
+impl Record for Usage {}
+
+impl Usage {
+    /// So many entries with so many bytes.
+    pub(crate) fn of(entries: i64, bytes: u64) -> Usage {
+        // A file has less than 2^63 bytes.
+        Usage { entries, bytes: i64::try_from(bytes).unwrap_or(i64::MAX) }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Usage) -> Usage {
+        Usage {
+            bytes: self.bytes.saturating_add(other.bytes),
+            entries: self.entries.saturating_add(other.entries),
+        }
+    }
+
+    /// The opposite.
+    pub(crate) fn minus(self) -> Usage {
+        Usage { bytes: self.bytes.saturating_neg(), entries: self.entries.saturating_neg() }
+    }
+}

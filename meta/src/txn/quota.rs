@@ -1,0 +1,92 @@
+//! Charging within a transaction: what an operation adds to quotas, or gives back when it fails.
+
+use base::FsError;
+
+use super::Txn;
+use crate::{
+    error::Result,
+    quota::{Limits, Quotas, Undo},
+    record::{QuotaId, QuotaRecord, Usage, key, key::UsagePart},
+};
+
+/// What a transaction did to the table of quotas; taken back unless it commits.
+pub(super) struct Charges<'a> {
+    quotas: &'a Quotas,
+    done: Vec<Undo>,
+}
+
+impl<'a> Charges<'a> {
+    pub(super) fn new(quotas: &'a Quotas) -> Charges<'a> {
+        Charges { quotas, done: Vec::new() }
+    }
+
+    /// What was charged, to be stored; nothing is taken back any more.
+    pub(super) fn keep(mut self) -> impl Iterator<Item = (QuotaId, Usage)> {
+        std::mem::take(&mut self.done).into_iter().filter_map(|undo| match undo {
+            Undo::Charge(id, usage) => Some((id, usage)),
+            Undo::Record(..) => None,
+        })
+    }
+}
+
+impl Drop for Charges<'_> {
+    fn drop(&mut self) {
+        while let Some(undo) = self.done.pop() {
+            self.quotas.undo(undo);
+        }
+    }
+}
+
+impl Txn<'_> {
+    /// Charges something new to a quota; `QuotaExceeded` when there is no room for it.
+    pub(crate) fn charge(&mut self, id: QuotaId, usage: Usage) -> Result<()> {
+        Ok(self.charge_with(id, usage, Limits::Hold)?)
+    }
+
+    /// Charges, or with a negative usage releases, whatever the limits are.
+    pub(crate) fn charge_freely(&mut self, id: QuotaId, usage: Usage) {
+        self.charge_with(id, usage, Limits::Pass).expect("no limit is looked at");
+    }
+
+    fn charge_with(
+        &mut self,
+        id: QuotaId,
+        usage: Usage,
+        limits: Limits,
+    ) -> std::result::Result<(), FsError> {
+        if id == QuotaId::NONE || usage == Usage::default() {
+            return Ok(());
+        }
+        self.shared.quotas.charge(id, usage, limits)?;
+        self.charges.done.push(Undo::Charge(id, usage));
+        Ok(())
+    }
+
+    /// Charges the difference when a file of a quota grows or shrinks.
+    pub(crate) fn charge_change(&mut self, id: QuotaId, was: u64, is: u64) -> Result<()> {
+        self.charge(id, Usage::of(0, is).plus(Usage::of(0, was).minus()))
+    }
+
+    /// As [`Txn::charge_change`], whatever the limits are.
+    pub(crate) fn charge_change_freely(&mut self, id: QuotaId, was: u64, is: u64) {
+        self.charge_freely(id, Usage::of(0, is).plus(Usage::of(0, was).minus()));
+    }
+
+    /// Charges to one quota what another had.
+    pub(crate) fn recharge(&mut self, from: QuotaId, to: QuotaId, usage: Usage) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        // Released first: what both have above them does not change.
+        self.charge_freely(from, usage.minus());
+        self.charge(to, usage)
+    }
+
+    /// Stores an accounting root.
+    pub(crate) fn put_quota(&mut self, id: QuotaId, record: &QuotaRecord) {
+        let old = self.shared.quotas.get(id).map(|seen| seen.record);
+        self.shared.quotas.put(id, Some(*record));
+        self.charges.done.push(Undo::Record(id, old));
+        self.put(key::usage(id, UsagePart::Root), record);
+    }
+}
