@@ -27,7 +27,7 @@ impl Near {
     pub(crate) fn start(core: meta::Core) -> Near {
         let (streams, arrived) = unbounded_channel();
         let executor = core.clone();
-        spawn_local(async move { executor.run().await });
+        spawn_local(async move { executor.run_beside_clients().await });
         spawn_local(serve(core, arrived));
         Near { streams }
     }

@@ -56,6 +56,11 @@ impl Interrupts {
         self.0.lock().in_hand.remove(slot.0);
     }
 
+    /// How many requests are in hand.
+    pub(crate) fn in_hand(&self) -> usize {
+        self.0.lock().in_hand.len()
+    }
+
     /// Marks a request and wakes its task. False when the request is not in hand.
     pub(crate) fn interrupt(&self, unique: Unique) -> bool {
         let mut table = self.0.lock();

@@ -98,11 +98,21 @@ impl Core {
 
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
     pub async fn run(&self) {
+        self.run_after(tokio::task::yield_now).await;
+    }
+
+    /// As [`Core::run`], for a core whose clients are tasks beside it: what they have sent is here already, so it is
+    /// executed without a look at the network first.
+    pub async fn run_beside_clients(&self) {
+        self.run_after(|| std::future::ready(())).await;
+    }
+
+    async fn run_after<F: Future<Output = ()>>(&self, pause: impl Fn() -> F) {
         let mut work = Vec::new();
         loop {
             self.inner.wake.notified().await;
             // Connections that are ready in the same wake-up bring their requests first.
-            tokio::task::yield_now().await;
+            pause().await;
             loop {
                 std::mem::swap(&mut work, &mut *self.inner.queue.borrow_mut());
                 if work.is_empty() {

@@ -1,6 +1,6 @@
 //! What the session answers by itself, over a socket in place of the device.
 
-use std::{cell::RefCell, os::fd::OwnedFd};
+use std::{cell::RefCell, os::fd::OwnedFd, rc::Rc};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -130,4 +130,43 @@ fn a_kernel_that_is_too_old_is_refused() {
     let started = runtime.block_on(Session::start(connection, &InitOptions::default()));
     assert!(matches!(started, Err(SessionError::TooOld)));
     assert_eq!(kernel.answer(), Some((2, -Errno::PROTO.raw_os_error(), 0)));
+}
+
+/// Answers from a task, a few turns after the request came, and notes both.
+struct Beside(Rc<RefCell<Vec<&'static str>>>);
+
+impl Handler for Beside {
+    fn request(&self, _: Request<'_>, reply: Reply) {
+        let events = Rc::clone(&self.0);
+        events.borrow_mut().push("read");
+        tokio::task::spawn_local(async move {
+            for _ in 0..4 {
+                turn().await;
+            }
+            events.borrow_mut().push("answered");
+            reply.ok();
+        });
+    }
+
+    fn forget(&self, _: NodeId, _: u64) {}
+}
+
+#[test]
+fn what_a_task_beside_can_answer_is_answered_before_the_next_request_is_read() {
+    let (kernel, connection) = Kernel::new();
+    kernel.send_init(45);
+    let events = Rc::new(RefCell::new(Vec::new()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let session = Session::start(connection, &InitOptions::default()).await.unwrap();
+        kernel.send(opcode::READLINK, 4, b"");
+        kernel.send(opcode::READLINK, 6, b"");
+        let handler = Beside(Rc::clone(&events));
+        let running = tokio::task::spawn_local(async move { session.run(&handler).await });
+        while events.borrow().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+        running.abort();
+    });
+    assert_eq!(*events.borrow(), ["read", "answered", "read", "answered"]);
 }
