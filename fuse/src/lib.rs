@@ -29,6 +29,8 @@
 mod abi;
 mod buffer;
 mod channel;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod init;
 mod interrupt;
 mod mount;

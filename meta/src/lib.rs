@@ -16,6 +16,8 @@ mod error;
 mod file_locks;
 mod format;
 mod fsck;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod hot;
 mod invalidation;
 mod lock;

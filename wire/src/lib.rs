@@ -8,6 +8,8 @@ pub mod admin;
 pub mod data;
 pub mod file;
 pub mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod lock;
 pub mod namespace;
 pub mod node;

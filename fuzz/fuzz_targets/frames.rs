@@ -1,0 +1,5 @@
+//! Hands what the fuzzer makes up to `wire::fuzz::frames`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wire::fuzz::frames(bytes));

@@ -1,0 +1,5 @@
+//! Hands what the fuzzer makes up to `fuse::fuzz::request`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuse::fuzz::request(bytes));
