@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{BlockId, Ino, SessionId};
+use base::{BlockId, HashSet, Ino, SessionId};
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use store::BlocksError;
 use tokio::sync::Notify;
 use wire::{BlockPart, Slice, SliceSource};
 
@@ -32,8 +33,17 @@ pub(crate) const EMBEDDED_BYTES_MAX: usize = 32 << 10;
 /// Chunks to rewrite.
 #[derive(Default)]
 pub(crate) struct CompactQueue {
-    queue: Mutex<VecDeque<Ragged>>,
+    noted: Mutex<Noted>,
     wake: Notify,
+}
+
+#[derive(Default)]
+struct Noted {
+    queue: VecDeque<Ragged>,
+    /// What is in the queue.
+    waiting: HashSet<(Ino, u32)>,
+    /// Chunks that cannot be read, and so not be rewritten.
+    unreadable: HashSet<(Ino, u32)>,
 }
 
 /// A chunk to rewrite.
@@ -49,10 +59,32 @@ impl CompactQueue {
     /// Notes a chunk.
     pub(crate) fn add(&self, file: &Located, chunk: u32) {
         let (ino, place) = (file.inode.ino, file.place.clone());
-        let mut queue = self.queue.lock();
-        if !queue.iter().any(|noted| (noted.ino, noted.chunk) == (ino, chunk)) {
-            queue.push_back(Ragged { ino, chunk, place });
+        let mut noted = self.noted.lock();
+        if noted.waiting.insert((ino, chunk)) {
+            noted.queue.push_back(Ragged { ino, chunk, place });
             self.wake.notify_one();
+        }
+    }
+
+    /// Whether a chunk will stay as it is: a block of it is damaged or gone.
+    pub(crate) fn is_unreadable(&self, ino: Ino, chunk: u32) -> bool {
+        self.noted.lock().unreadable.contains(&(ino, chunk))
+    }
+
+    fn next(&self) -> Option<Ragged> {
+        let mut noted = self.noted.lock();
+        let next = noted.queue.pop_front()?;
+        noted.waiting.remove(&(next.ino, next.chunk));
+        Some(next)
+    }
+
+    /// What came of an attempt to rewrite a chunk.
+    fn tried(&self, ino: Ino, chunk: u32, unreadable: bool) {
+        let mut noted = self.noted.lock();
+        if unreadable {
+            noted.unreadable.insert((ino, chunk));
+        } else {
+            noted.unreadable.remove(&(ino, chunk));
         }
     }
 }
@@ -73,27 +105,54 @@ pub(crate) fn is_ragged(record: &ChunkRecord) -> bool {
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
     loop {
-        let next = shared.compact.queue.lock().pop_front();
-        let Some(ragged) = next else {
+        let Some(ragged) = shared.compact.next() else {
             shared.compact.wake.notified().await;
             continue;
         };
         shared.room.until(Level::Enough).await;
         let (ino, chunk) = (ragged.ino, ragged.chunk);
-        match rewrite(shared, ragged).await {
+        let rewritten = rewrite(shared, ragged).await;
+        let unreadable = matches!(&rewritten, Err(Failed { unreadable: true, .. }));
+        shared.compact.tried(ino, chunk, unreadable);
+        match rewritten {
             Ok(Some(rewritten)) => core.step(Step::Compacted(Box::new(rewritten))).await,
             Ok(None) => {}
-            Err(error) => tracing::warn!(%ino, chunk, error, "chunk not compacted"),
+            Err(Failed { reason, .. }) => {
+                tracing::warn!(%ino, chunk, reason, "chunk not compacted");
+            }
         }
     }
 }
 
+/// Why a chunk was not rewritten.
+struct Failed {
+    reason: String,
+    /// It will fail the next time as well.
+    unreadable: bool,
+}
+
+impl Failed {
+    fn of_blocks(error: &BlocksError) -> Failed {
+        let unreadable = matches!(
+            error,
+            BlocksError::Missing { .. } | BlocksError::Corrupt { .. } | BlocksError::Bounds { .. }
+        );
+        Failed { reason: describe(error), unreadable }
+    }
+
+    fn of_record(error: &dyn std::error::Error) -> Failed {
+        Failed { reason: describe(error), unreadable: true }
+    }
+}
+
 /// Reads what is visible and stores it anew.
-async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewritten>, String> {
-    let value =
-        shared.engine.get(&key::chunk(at.ino, at.chunk)).map_err(|error| describe(&error))?;
+async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewritten>, Failed> {
+    let value = shared
+        .engine
+        .get(&key::chunk(at.ino, at.chunk))
+        .map_err(|error| Failed::of_record(&error))?;
     let Some(value) = value else { return Ok(None) };
-    let was = crate::reclaim::chunk_of(&value).map_err(|error| describe(&error))?;
+    let was = crate::reclaim::chunk_of(&value).map_err(|error| Failed::of_record(&error))?;
     if !is_ragged(&was) {
         return Ok(None);
     }
@@ -124,7 +183,8 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
     // Blocks of the server itself carry its incarnation, which is no session's id.
     let block = BlockId::new(SessionId(shared.incarnation), shared.random.next());
     let block_bytes = end - start;
-    shared.blocks.put(block, data.freeze()).await.map_err(|error| describe(&error))?;
+    let put = shared.blocks.put(block, data.freeze()).await;
+    put.map_err(|error| Failed { reason: describe(&error), unreadable: false })?;
     if !shared.blocks.puts_are_stable() {
         // It takes the place of blocks that are stable.
         shared.sync.wait().await;
@@ -151,11 +211,12 @@ async fn copy_parts(
     block: BlockId,
     parts: &[Copied],
     data: &mut [u8],
-) -> std::result::Result<(), String> {
+) -> std::result::Result<(), Failed> {
     let first = parts.iter().map(|part| part.from).min().unwrap_or_default();
     let end = parts.iter().map(|part| part.from + part.len).max().unwrap_or_default();
     let of = parts.first().map_or(0, |part| part.of);
-    let bytes = shared.blocks.get(block, of, first..end).await.map_err(|error| describe(&error))?;
+    let got = shared.blocks.get(block, of, first..end).await;
+    let bytes = got.map_err(|error| Failed::of_blocks(&error))?;
     for part in parts {
         let start = (part.from - first) as usize;
         let part_bytes = &bytes[start..start + part.len as usize];

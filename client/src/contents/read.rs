@@ -13,7 +13,7 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
 
-use super::{OpenFile, dirty::by_chunk, state::Inner};
+use super::{OpenFile, dirty::by_chunk, slices::are_sound, state::Inner};
 use crate::{AccessTimes, Client, Config, Result, client::unexpected};
 
 /// How many chunks are asked for at once; the server answers no more.
@@ -282,7 +282,8 @@ impl Client {
             let request = Request::BlockMap(BlockMap { file, first, count });
             let done = self.core.ask(&open.cred, home, request).await?;
             let Reply::BlockMapped(mapped) = done.reply else { return Err(unexpected()) };
-            if mapped.end <= first || mapped.end > first + count {
+            let within = mapped.end > first && mapped.end <= first + count;
+            if !within || !are_sound(&mapped.chunks) {
                 return Err(unexpected());
             }
             if open.state.lock().learn_map(first, mapped, changes) {

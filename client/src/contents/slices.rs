@@ -81,6 +81,12 @@ fn cut(slice: &Slice, range: Range<u32>) -> Option<Slice> {
     Some(Slice { start, len, source })
 }
 
+/// Whether all slices from the network are what slices can be. Those that are not came from no server of ours, or
+/// from a damaged one; nothing is read by them.
+pub(crate) fn are_sound(chunks: &[ChunkSlices]) -> bool {
+    chunks.iter().flat_map(|chunk| &chunk.slices).all(is_sound)
+}
+
 /// Whether a slice from the network keeps to its chunk and its own bytes.
 pub(crate) fn is_sound(slice: &Slice) -> bool {
     let len = slice.len as usize;
@@ -91,6 +97,7 @@ pub(crate) fn is_sound(slice: &Slice) -> bool {
             SliceSource::Embedded(bytes) => bytes.len() == len,
             SliceSource::Block(part) => {
                 part.offset.checked_add(slice.len).is_some_and(|end| end <= part.block_bytes)
+                    && part.block_bytes <= base::limits::CHUNK_BYTES
             }
             SliceSource::Zeros => true,
         }
@@ -131,8 +138,13 @@ impl SliceMap {
             self.known.insert(chunk, ChunkView::default());
         }
         for chunk in chunks {
-            let sound = chunk.slices.into_iter().filter(is_sound).collect();
-            self.known.insert(chunk.chunk, ChunkView::of(sound));
+            if chunk.slices.iter().all(is_sound) {
+                self.known.insert(chunk.chunk, ChunkView::of(chunk.slices));
+            } else {
+                // Whoever needs it asks for it, and gets the error.
+                self.known.remove(&chunk.chunk);
+                self.rest_is_zeros = false;
+            }
         }
     }
 
@@ -163,6 +175,27 @@ mod tests {
     use super::*;
 
     const LEN: u32 = 64;
+
+    #[test]
+    fn slices_that_no_server_makes_are_not_taken_in() {
+        let block = |start, len, offset, block_bytes| {
+            let part = BlockPart { block: BlockId(1), block_bytes, offset, ticket: 0 };
+            Slice { start, len, source: SliceSource::Block(part) }
+        };
+        let odd = [
+            block(u32::MAX, 2, 0, 2),
+            block(0, 1, u32::MAX, 1),
+            block(0, 1, u32::MAX - 1, u32::MAX),
+            block(0, base::limits::CHUNK_BYTES + 1, 0, u32::MAX),
+        ];
+        for slice in odd {
+            let chunks = vec![ChunkSlices { chunk: 3, slices: vec![slice] }];
+            assert!(!are_sound(&chunks), "{chunks:?}");
+            let mut map = SliceMap::zeros();
+            map.learn(3..4, chunks);
+            assert!(!map.knows(3));
+        }
+    }
 
     /// What byte `at` of block `block` is in these tests.
     fn block_byte(block: u8, at: u32) -> u8 {

@@ -2,11 +2,12 @@
 //!
 //! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each directory and each
 //! file with several names.
+//! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO.
 //! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else changes.
 
 use std::ops::ControlFlow;
 
-use base::{Access, EntryName, FileKind, FsError};
+use base::{Access, EntryName, FileKind, FsError, Ino};
 use bytes::Bytes;
 use wire::{Readdir, ReaddirEntry, ReaddirPage, Retry};
 
@@ -20,6 +21,9 @@ use crate::{
 const ENTRIES_MAX: u32 = 4096;
 /// The most bytes of records of one page, for the same reason.
 const BYTES_MAX: usize = 1 << 20;
+
+/// What the kernel takes for a number that is not known.
+const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let dir = txn.dir(&req.dir)?;
@@ -55,8 +59,15 @@ fn fill(
         if bytes >= BYTES_MAX && page.last().is_some_and(|entry: &ReaddirEntry| entry.pos != pos) {
             return Ok(false);
         }
-        let record = EntryRecord::from_record(&value)?;
-        if let Some(entry) = list(txn, dir, pos, name, &record, plus)? {
+        let listed = match EntryRecord::from_record(&value) {
+            Ok(record) => list(txn, dir, pos, name, &record, plus)?,
+            Err(error) => {
+                tracing::error!(%error, dir = %dir.id, %name, "an entry is damaged; run `pando fsck`");
+                let (ino, kind) = (INO_UNKNOWN, FileKind::File);
+                Some(ReaddirEntry { pos, name, ino, kind, entry: None })
+            }
+        };
+        if let Some(entry) = listed {
             let target = entry.entry.as_ref().and_then(|entry| entry.target.as_ref());
             bytes += 128 + entry.name.as_bytes().len() + target.map_or(0, Bytes::len);
             page.push(entry);
@@ -75,11 +86,10 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
     let to = key::end_of(&key::names(shard, dir.id));
     let mut found: Found = Vec::new();
     let (mut bytes, mut end) = (0, true);
-    let mut damaged = false;
     txn.scan(&from, &to, &mut |key, value| {
         let Some((pos, name, part)) = key::parse_name(key) else {
-            damaged = true;
-            return ControlFlow::Break(());
+            tracing::error!(dir = %dir.id, "the key of an entry is damaged; run `pando fsck`");
+            return ControlFlow::Continue(());
         };
         if part != Part::Main as u8 {
             return ControlFlow::Continue(());
@@ -96,15 +106,12 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
                 found.push((pos, name, Bytes::copy_from_slice(value)));
                 ControlFlow::Continue(())
             }
-            Err(_) => {
-                damaged = true;
-                ControlFlow::Break(())
+            Err(error) => {
+                tracing::error!(%error, dir = %dir.id, "a name is damaged; run `pando fsck`");
+                ControlFlow::Continue(())
             }
         }
     })?;
-    if damaged {
-        return Err(base::DecodeError::Invalid("name key").into());
-    }
     Ok((found, end))
 }
 

@@ -146,7 +146,9 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
         }
         slice
     });
-    let new = change_chunk(txn, file, chunk.chunk, |record| record.paint(slices))?;
+    let old = txn.get(&key::chunk(file.inode.ino, chunk.chunk))?.unwrap_or_default();
+    give_way(txn, file, chunk.chunk, &old)?;
+    let new = change_chunk(txn, file, chunk.chunk, old, |record| record.paint(slices));
     unsynced::note(txn, file.inode.ino, &chunk.slices);
     // A block that newer slices of the same request hide.
     drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
@@ -156,21 +158,31 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     Ok(())
 }
 
+/// Lets a chunk that has too many slices be rewritten before it gets more.
+fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRecord) -> Result<()> {
+    let many = old.slices.len() > SLICES_A_CHUNK_MAX;
+    if !many && embedded_bytes(&old.slices) <= EMBEDDED_BYTES_A_CHUNK_MAX {
+        return Ok(());
+    }
+    let (ino, compact) = (file.inode.ino, &txn.shared.compact);
+    compact.add(file, chunk);
+    if compact.is_unreadable(ino, chunk) {
+        tracing::error!(%ino, chunk, "a chunk is full, and a block of it damaged; run `pando fsck`");
+        return Err(FsError::Io.into());
+    }
+    Err(Fault::Retry(Retry::Busy))
+}
+
 /// Changes a chunk's slices; blocks that nothing shows any more become garbage.
 fn change_chunk(
     txn: &mut Txn<'_>,
     file: &mut Located,
     chunk: u32,
+    old: ChunkRecord,
     change: impl FnOnce(&mut ChunkRecord),
-) -> Result<ChunkRecord> {
+) -> ChunkRecord {
     let ino = file.inode.ino;
     let key = key::chunk(ino, chunk);
-    let old: ChunkRecord = txn.get(&key)?.unwrap_or_default();
-    let many = old.slices.len() > SLICES_A_CHUNK_MAX;
-    if many || embedded_bytes(&old.slices) > EMBEDDED_BYTES_A_CHUNK_MAX {
-        txn.shared.compact.add(file, chunk);
-        return Err(Fault::Retry(Retry::Busy));
-    }
     let mut new = old.clone();
     change(&mut new);
     drop_blocks(txn, ino, &old.slices, &new.slices);
@@ -181,7 +193,7 @@ fn change_chunk(
     } else {
         txn.put(key, &new);
     }
-    Ok(new)
+    new
 }
 
 /// Blocks of `were` that are not among `are` become garbage.
@@ -234,7 +246,8 @@ fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
         txn.delete(key::chunk(ino, chunk));
     }
     if within > 0 {
-        change_chunk(txn, file, boundary, |record| record.truncate(within))?;
+        let old = txn.get(&key::chunk(ino, boundary))?.unwrap_or_default();
+        change_chunk(txn, file, boundary, old, |record| record.truncate(within));
     }
     if size == 0 {
         file.inode.contents = Contents::Inline(Bytes::new());

@@ -2,7 +2,7 @@
 
 use base::FsError;
 use store::{Batch, Engine as _};
-use wire::{DirRef, FileRef, Info, NodeRef, Readdir, Reply, Request};
+use wire::{DirRef, FileRef, Info, NodeRef, Reply, Request};
 
 use super::{
     client::{Client, name},
@@ -65,8 +65,10 @@ fn a_damaged_entry() {
         assert_eq!(client.unlink(&root, "bad").await, Err(io));
         assert_eq!(client.rename((&root, "bad"), (&root, "x")).await, Err(io));
         assert_eq!(client.rename((&root, "good"), (&root, "bad")).await, Err(io));
-        let readdir = Readdir { dir: root, after: 0, entries_max: 9, plus: false };
-        assert_eq!(client.get(Request::Readdir(readdir)).await, Err(io));
+        let expected = [("bad".to_owned(), false), ("good".to_owned(), true)];
+        assert_eq!(listed(&mut client, &root).await, expected);
+        let findings = world.findings().await;
+        assert!(findings.iter().any(|found| found.contains("/bad")), "{findings:?}");
         client.write(&good, 0, b"fine").await.unwrap();
         client.rename((&root, "good"), (&root, "better")).await.unwrap();
     });
@@ -175,6 +177,38 @@ fn a_block_that_is_missing() {
         assert_eq!(client.ask(get).await, wire::Answer::Retry(wire::Retry::StaleDir));
         client.write_blocks(&bad, 0, &[2; 9000]).await.unwrap();
         assert_eq!(client.read(&bad).await.unwrap(), [2; 9000]);
+    });
+}
+
+#[test]
+fn a_chunk_that_is_full_and_cannot_be_read() {
+    in_damaged_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let bad = client.create(&root, "bad").await.unwrap();
+        client.write_blocks(&bad, 0, &[1; 9000]).await.unwrap();
+        world.blocks.delete(base::BlockId::new(client.welcome.session, 1)).await.unwrap();
+        let write = |round: u32| {
+            let slice = |index: u32| wire::Slice {
+                start: (index * 8 + round) * 8,
+                len: 8,
+                source: wire::SliceSource::Embedded(vec![1; 8].into()),
+            };
+            let chunks =
+                vec![wire::ChunkSlices { chunk: 0, slices: (0..1024).map(slice).collect() }];
+            let (file, end) = (bad.clone(), 1 << 20);
+            Request::Write(wire::Write { file, chunks, end, at: None, clear_set_id: false })
+        };
+        let mut last = wire::Answer::Halted;
+        for round in 0..7 {
+            last = client.ask(write(round)).await;
+            world.settle().await;
+        }
+        // To wait for its compaction would be to wait for ever.
+        assert_eq!(last, wire::Answer::Failed(FsError::Io));
+        client.truncate(&bad, 0).await.unwrap();
+        client.write(&bad, 0, b"new").await.unwrap();
+        assert_eq!(client.read(&bad).await.unwrap(), b"new");
     });
 }
 
