@@ -260,6 +260,7 @@ fn prepare(path: &Path) -> anyhow::Result<File> {
             .recursive(true)
             .mode(0o700)
             .create(path)
+            .and_then(|()| sync_above(path))
             .with_context(|| format!("cannot make {}", path.display()))?;
     }
     lock(path)
@@ -319,6 +320,11 @@ fn write_private(path: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         sync_directory(path)
     };
     write().with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Makes the names of a new directory and of all above it stable.
+fn sync_above(path: &Path) -> io::Result<()> {
+    std::path::absolute(path)?.ancestors().skip(1).try_for_each(sync_directory)
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

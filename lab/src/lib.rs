@@ -6,4 +6,6 @@ pub mod check;
 pub mod clock;
 pub mod load;
 pub mod ops;
+pub mod power;
+pub mod process;
 pub mod sim;

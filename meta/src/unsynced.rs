@@ -133,6 +133,9 @@ fn restore_block(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<(), Bloc
             let zeros = Bytes::from(vec![0; bytes as usize]);
             block_on(blocks.put(block, zeros))
         }
-        read => read.map(|_| ()),
+        read => {
+            blocks.suspect(block);
+            read.map(|_| ())
+        }
     }
 }

@@ -127,9 +127,10 @@ impl Blocks {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
         let object: PutPayload = format::encode(id, &data, len).into_iter().collect();
-        let stored = self.objects.put(&name::path(&self.prefix, id), object).await;
+        let path = name::path(&self.prefix, id);
+        let stored = self.objects.put(&path, object).await;
         if let Some(directory) = &self.directory {
-            directory.changed();
+            directory.changed(path.as_ref());
         }
         stored.map(|_| ()).map_err(|error| from_store(id, error))
     }
@@ -138,6 +139,13 @@ impl Blocks {
     #[must_use]
     pub fn puts_are_stable(&self) -> bool {
         self.directory.is_none()
+    }
+
+    /// A block may have been put by an earlier process that did not sync it: the next sync will.
+    pub fn suspect(&self, id: BlockId) {
+        if let Some(directory) = &self.directory {
+            directory.changed(name::path(&self.prefix, id).as_ref());
+        }
     }
 
     /// Makes every block stable whose put has returned. The calling thread waits for the disk.

@@ -7,7 +7,6 @@
 
 mod mounted;
 mod native;
-mod server;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -16,10 +15,8 @@ use std::{
 
 use base::Cred;
 use client::{Client, Config};
-use lab::{check::tree, sim::random::SimRandom};
+use lab::{check::tree, process::Server, sim::random::SimRandom};
 use tokio::time::{sleep, timeout};
-
-use server::Server;
 
 const KILLS: u64 = 20;
 /// A server that was started answers within this time.
@@ -65,7 +62,8 @@ async fn kill_again_and_again(server: &mut Server, witness: &Client, kills: u64)
             sleep(random.ms(0..300)).await;
         }
         // Answers wait for the disk now and then, so that more of them are lost on their way.
-        server.start(kill % 2 == 0);
+        let strict = kill % 2 == 0;
+        server.start(&["--durability", if strict { "strict" } else { "relaxed" }]);
     }
     counted.duplicates_suppressed += duplicates(server, witness).await;
     counted
@@ -99,7 +97,7 @@ async fn check(witness: &Client) {
 
 #[tokio::test]
 async fn a_native_client_notices_no_crash_of_the_server() {
-    let mut server = Server::new();
+    let mut server = Server::temporary();
     let witness = connect(&server, "witness").await;
     let over = Over::default();
     let clients = [connect(&server, "one").await, connect(&server, "other").await];
@@ -121,7 +119,7 @@ async fn a_native_client_notices_no_crash_of_the_server() {
 
 #[tokio::test]
 async fn a_program_on_a_mount_notices_no_crash_of_the_server() {
-    let mut server = Server::new();
+    let mut server = Server::temporary();
     let witness = connect(&server, "witness").await;
     let mount = mounted::Mount::new(&server);
     let load = mounted::Load::start(mount.path());

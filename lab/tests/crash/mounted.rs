@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::server::{Server, pando, text};
+use lab::process::{Server, pando, text};
 
 /// A mounted file system.
 pub(crate) struct Mount {

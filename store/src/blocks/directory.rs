@@ -3,8 +3,12 @@
 //! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it, files and
 //! folders alike, however many they are. An error that the kernel met while writing back is told by the next sync,
 //! because the directory is open for as long as this lives.
+//!
+//! On a FUSE file system `syncfs` succeeds and does nothing (Linux hands it to virtiofs only), so there each
+//! file is synced by itself, and then the folders on the way to it.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     sync::{
@@ -14,39 +18,83 @@ use std::{
     time::SystemTime,
 };
 
+use parking_lot::Mutex;
+
+/// `FUSE_SUPER_MAGIC` of statfs(2).
+const FUSE: i64 = 0x6573_5546;
+
 /// The directory.
 pub(super) struct Directory {
-    /// `blocks` in the directory.
-    root: PathBuf,
+    directory: PathBuf,
     handle: fs::File,
-    /// Something was put that no sync has covered.
-    changed: AtomicBool,
+    changes: Changes,
+}
+
+/// What no sync has covered.
+enum Changes {
+    /// Something was put.
+    Some(AtomicBool),
+    /// These files, below the directory.
+    Files(Mutex<BTreeSet<PathBuf>>),
 }
 
 impl Directory {
     /// What a crash left may be there without being stable, so the first sync is never in vain.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let handle = fs::File::open(directory)?;
-        Ok(Self { root: directory.join("blocks"), handle, changed: AtomicBool::new(true) })
+        let changes = if rustix::fs::fstatfs(&handle)?.f_type == FUSE {
+            Changes::Files(Mutex::default())
+        } else {
+            Changes::Some(AtomicBool::new(true))
+        };
+        Ok(Self { directory: directory.to_owned(), handle, changes })
     }
 
-    /// A put has returned.
-    pub(super) fn changed(&self) {
-        self.changed.store(true, Ordering::Release);
+    /// A put of this file has returned, or an earlier one may not have been synced.
+    pub(super) fn changed(&self, file: &str) {
+        match &self.changes {
+            Changes::Some(changed) => changed.store(true, Ordering::Release),
+            Changes::Files(files) => {
+                files.lock().insert(PathBuf::from(file));
+            }
+        }
     }
 
     /// Makes everything stable that was put before.
     pub(super) fn sync(&self) -> io::Result<()> {
-        if self.changed.swap(false, Ordering::AcqRel) {
-            rustix::fs::syncfs(&self.handle).inspect_err(|_| self.changed())?;
+        match &self.changes {
+            Changes::Some(changed) => {
+                if changed.swap(false, Ordering::AcqRel) {
+                    let synced = rustix::fs::syncfs(&self.handle);
+                    synced.inspect_err(|_| changed.store(true, Ordering::Release))?;
+                }
+                Ok(())
+            }
+            Changes::Files(files) => {
+                let taken = std::mem::take(&mut *files.lock());
+                self.sync_each(&taken).inspect_err(|_| files.lock().extend(taken))
+            }
         }
-        Ok(())
+    }
+
+    fn sync_each(&self, files: &BTreeSet<PathBuf>) -> io::Result<()> {
+        let mut folders = BTreeSet::new();
+        for file in files {
+            match fs::File::open(self.directory.join(file)) {
+                // It was deleted meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?.sync_all()?,
+            }
+            folders.extend(file.ancestors().skip(1));
+        }
+        // The deepest first, so that no name leads to what is not there.
+        folders.iter().rev().try_for_each(|folder| sync_folder(&self.directory.join(folder)))
     }
 
     /// Removes files of unfinished puts last touched before `before`; returns their number.
     pub(super) async fn sweep(self: &Arc<Self>, before: SystemTime) -> io::Result<u64> {
-        let this = Arc::clone(self);
-        off_the_core(move || sweep(&this.root, before)).await
+        let root = self.directory.join("blocks");
+        off_the_core(move || sweep(&root, before)).await
     }
 }
 

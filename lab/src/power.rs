@@ -1,0 +1,173 @@
+//! A disk whose power can fail: a file system in memory, mounted by FUSE, that forgets on demand what was
+//! never synced.
+//!
+//! The power cut tests run a server on it (`lab/tests/power`). It holds every file and directory twice: as
+//! programs see it, and as it is on stable storage. fsync(2) and fdatasync(2) of a file make its contents
+//! stable, and nothing else; fsync(2) of a directory makes its names stable, and nothing else. A cut throws
+//! away the rest, or keeps an arbitrary part of it: some of the pages, and a prefix of a directory's changes.
+//! This is less than most file systems promise, so what survives here survives there.
+//!
+//! What it never does: make anything stable that nobody asked for, or write a page in part.
+//!
+//! What a program leaves out can be tried without changing the program: [`PowerDisk::lie`] answers an fsync
+//! without doing it.
+
+mod content;
+mod handler;
+mod tree;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+};
+
+use anyhow::Context as _;
+use fuse::{MountOptions, Session, Timespec, Unmount};
+use parking_lot::Mutex;
+
+use crate::sim::random::SimRandom;
+use handler::PowerFs;
+use tree::Tree;
+
+/// What a cut leaves of what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// About half of the pages, whichever, and the first of each directory's changes.
+    Some,
+}
+
+/// Which fsync is answered, but not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// None: the disk is honest.
+    None,
+    /// Of files with this in their name.
+    FilesNamed(&'static str),
+    /// Of files below a directory of this name, and of the directories there.
+    Below(&'static str),
+    /// Of all directories.
+    Directories,
+}
+
+/// How often a disk was asked for what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PowerStats {
+    /// Files whose contents were made stable.
+    pub file_syncs: u64,
+    /// Directories whose names were made stable.
+    pub dir_syncs: u64,
+    /// Syncs that were answered, but not done.
+    pub lies: u64,
+}
+
+/// What the mount and its owner share.
+#[derive(Debug)]
+pub(crate) struct State {
+    tree: Tree,
+    lie: Lie,
+    stats: PowerStats,
+}
+
+/// A mounted disk. It is unmounted when dropped, and everything on it is gone.
+#[derive(Debug)]
+pub struct PowerDisk {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+    served: Option<JoinHandle<()>>,
+}
+
+impl PowerDisk {
+    /// Mounts an empty disk at the directory `path`; `now` gives the times of its files.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn mount(
+        path: &Path,
+        now: impl Fn() -> Timespec + Send + 'static,
+    ) -> anyhow::Result<PowerDisk> {
+        let state = Arc::new(Mutex::new(State {
+            tree: Tree::new(),
+            lie: Lie::None,
+            stats: PowerStats::default(),
+        }));
+        let options = MountOptions {
+            fsname: "power".into(),
+            subtype: "power".into(),
+            default_permissions: true,
+            nosuid: true,
+            nodev: true,
+            ..MountOptions::default()
+        };
+        let connection = fuse::mount(&options, path)?;
+        let (ready, started) = mpsc::channel();
+        let handler = PowerFs::new(Arc::clone(&state), now);
+        #[expect(clippy::disallowed_methods, reason = "it is joined when the disk is dropped")]
+        let served = std::thread::spawn(move || {
+            let ended = serve(connection, &handler, &ready);
+            // Whoever mounts it has seen why, if it still waits.
+            let _ = ready.send(ended);
+        });
+        let disk = PowerDisk { path: path.to_owned(), state, served: Some(served) };
+        started.recv().context("the disk's thread ended")??;
+        Ok(disk)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From now on, answers such an fsync without doing it.
+    pub fn lie(&self, lie: Lie) {
+        self.state.lock().lie = lie;
+    }
+
+    /// Whether nothing is unsynced in the files with `part` in their name.
+    #[must_use]
+    pub fn is_stable(&self, part: &str) -> bool {
+        self.state.lock().tree.is_stable(part.as_bytes())
+    }
+
+    /// How often it was asked for what.
+    #[must_use]
+    pub fn stats(&self) -> PowerStats {
+        self.state.lock().stats
+    }
+
+    /// The power fails, and is there again. Whoever had files open must have ended.
+    pub fn cut(&self, left: Left, random: &SimRandom) {
+        self.state.lock().tree.cut(left, random);
+    }
+}
+
+impl Drop for PowerDisk {
+    fn drop(&mut self) {
+        // When a test has failed, a server may still have files open.
+        let unmounted = fuse::unmount(&self.path, Unmount::Lazy);
+        if let (Ok(()), Some(served)) = (unmounted, self.served.take()) {
+            // A panic in there has been printed.
+            let _ = served.join();
+        }
+    }
+}
+
+/// Serves the mount on a runtime of this thread until it is unmounted.
+fn serve(
+    connection: fuse::Connection,
+    handler: &PowerFs,
+    ready: &mpsc::Sender<io::Result<()>>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let session = Session::start(connection, &PowerFs::init_options()).await;
+        let session = session.map_err(io::Error::other)?;
+        // It is mounted whether or not somebody still waits for it.
+        let _ = ready.send(Ok(()));
+        session.run(handler).await.map(|_| ()).map_err(io::Error::other)
+    })
+}

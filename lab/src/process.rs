@@ -1,0 +1,156 @@
+//! A server process, its data, and how it is killed. The crash and power cut tests run on it.
+//!
+//! Whatever goes wrong here ends the test with a panic.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+use tempfile::TempDir;
+
+/// The program, which `cargo build --workspace --bins` puts beside the tests.
+pub fn pando() -> Command {
+    let test = std::env::current_exe().expect("a test is a program");
+    let target = test.ancestors().nth(2).expect("it is in target/debug/deps");
+    let program = target.join("pando");
+    assert!(program.exists(), "{} is missing: cargo build --workspace --bins", program.display());
+    let mut command = Command::new(program);
+    command.env_remove("PANDO_LOG").env_remove("PANDO_TOKEN_FILE").stdin(Stdio::null());
+    command
+}
+
+/// A server on a file system of its own. It is killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    data: PathBuf,
+    /// Where the data is, when it goes with the server.
+    _folder: Option<TempDir>,
+    address: String,
+    process: Option<(Child, BufReader<ChildStdout>)>,
+}
+
+impl Server {
+    /// Formats a file system in a temporary folder, which goes with the server, and serves it.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn temporary() -> Server {
+        let folder = tempfile::Builder::new().prefix("pando-crash.").tempdir();
+        let folder = folder.expect("there is room for temporary files");
+        let mut server = Server::format(&folder.path().join("data"));
+        server._folder = Some(folder);
+        server.start(&[]);
+        server
+    }
+
+    /// Formats a file system in `data`, and does not serve it yet.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn format(data: &Path) -> Server {
+        let formatted = pando().args(["format", "--shards", "8", "--data"]).arg(data).output();
+        let formatted = formatted.expect("the program can be started");
+        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
+        let data = data.to_owned();
+        Server { data, _folder: None, address: free_address(), process: None }
+    }
+
+    /// Where its data is.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// A path for something else of the test.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.data.with_file_name(name)
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn token_file(&self) -> PathBuf {
+        self.data().join("admin.token")
+    }
+
+    pub fn token(&self) -> String {
+        let token = fs::read_to_string(self.token_file()).expect("format has left it");
+        token.trim().to_owned()
+    }
+
+    /// Starts it; returns when it serves.
+    pub fn start(&mut self, options: &[&str]) {
+        let started = self.try_start(options);
+        started.unwrap_or_else(|status| unreachable!("the server did not start: {status}"));
+    }
+
+    /// Starts it; returns when it serves, or with how it ended.
+    ///
+    /// # Errors
+    /// When it ends before it serves.
+    ///
+    /// # Panics
+    /// When there is no program to start.
+    pub fn try_start(&mut self, options: &[&str]) -> Result<(), ExitStatus> {
+        let mut command = pando();
+        command.args(["serve", "--http", "off", "--cores", "2"]).args(options);
+        command.args(["--listen", &self.address, "--data"]).arg(self.data());
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut said = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("it says that it serves");
+        if line.is_empty() {
+            return Err(process.wait().expect("it is ours"));
+        }
+        // It may say more: its end of the pipe stays open.
+        self.process = Some((process, said));
+        Ok(())
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some((mut process, _)) = self.process.take() {
+            let ended = process.try_wait().expect("it is ours");
+            assert!(
+                ended.is_none() || std::thread::panicking(),
+                "the server ended itself: {ended:?}"
+            );
+            process.kill().expect("it is ours");
+            process.wait().expect("it is ours");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// More servers than this program starts.
+const CALLS_MAX: usize = 8;
+
+/// An address that is free. A port that the system gives out by itself would not do: while the server is
+/// away, a client that dials such a port again and again ends up connected to itself, and keeps it taken.
+fn free_address() -> String {
+    // The tests of this program run side by side: each call looks where no other one does.
+    static CALLS: AtomicU16 = AtomicU16::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let from = 10_000 + u16::try_from(std::process::id() % 10_000).expect("below 10,000");
+    let mut ports = (from..from + 1000).skip(usize::from(call)).step_by(CALLS_MAX);
+    let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    format!("127.0.0.1:{}", free.expect("one of many is free"))
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}
