@@ -4,10 +4,10 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test clean
+.PHONY: help run test install uninstall clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## serve ./var, mount it at ./mnt, show a short tour, stay until Ctrl-C (ONCE=1: end after the tour)
 	@scripts/deps run
@@ -18,6 +18,15 @@ test: ## run every check (needs /dev/fuse and root or sudo)
 	@scripts/deps test
 	@scripts/rocksdb-cache
 	@cargo xtask ci
+
+install: ## install the program, its mount(8) helpers, systemd units, completions and man pages (PREFIX=/usr/local, DESTDIR=)
+	@scripts/deps run
+	@scripts/rocksdb-cache
+	@cargo build --release --package cli
+	@scripts/install
+
+uninstall: ## remove what make install has installed; data directories stay
+	@scripts/install --remove
 
 clean: ## remove what was built; ./var, with your files, stays
 	cargo clean

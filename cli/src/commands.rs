@@ -1,11 +1,14 @@
 //! The subcommands, one file each.
 
 mod bench;
+mod completions;
 mod du;
 mod format;
 mod fsck;
 mod info;
+mod man;
 mod mount;
+pub(crate) mod mount_helper;
 mod serve;
 mod settings;
 mod status;
@@ -46,6 +49,8 @@ pub(crate) enum Command {
     Fsck(fsck::Args),
     Bench(bench::Args),
     Version(version::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Command {
@@ -65,6 +70,8 @@ impl Command {
             Command::Fsck(args) => fsck::run(args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         }
     }
 }

@@ -27,11 +27,15 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::commands::Cli;
+use crate::commands::{Cli, mount_helper};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     panics::report_in_one_line();
+    let program = std::env::args_os().next().unwrap_or_default();
+    if let Some(helper) = mount_helper::helper(&program) {
+        return mount_helper::run(helper).unwrap_or_else(|error| failure::report(&error));
+    }
+    let cli = Cli::parse();
     match logging::start(&cli.log_level).and_then(|()| cli.command.run()) {
         Ok(code) => code,
         Err(error) => failure::report(&error),

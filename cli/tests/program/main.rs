@@ -8,6 +8,7 @@ mod bench;
 mod format;
 mod full;
 mod harness;
+mod installed;
 mod mounted;
 mod s3;
 mod serve;

@@ -1,0 +1,121 @@
+//! What `make install` installs, and mount(8) and /etc/fstab through it.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::harness::{Data, folder, pando, text};
+
+/// `make install` into `root`, without the build.
+fn install(root: &Path, args: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
+    let program = pando(&[]).get_program().to_owned();
+    let mut command = Command::new(script);
+    command.args(args).env("DESTDIR", root).env("PANDO", program).env("PREFIX", "/usr");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn make_install_brings_all_that_a_machine_needs_and_uninstall_takes_it_away() {
+    let root = folder();
+    install(root.path(), &[]);
+    let there = |path: &str| root.path().join(path);
+    for path in [
+        "usr/bin/pando",
+        "usr/share/man/man1/pando.1",
+        "usr/share/man/man1/pando-mount.1",
+        "usr/share/man/man8/mount.fuse.pando.8",
+        "usr/lib/systemd/system/pando-server.service",
+        "usr/lib/systemd/system/pando-mount@.service",
+        "usr/share/bash-completion/completions/pando",
+        "usr/share/zsh/site-functions/_pando",
+        "usr/share/fish/vendor_completions.d/pando.fish",
+    ] {
+        assert!(fs::metadata(there(path)).unwrap().len() > 100, "{path}");
+    }
+    let helper = fs::read_link(there("sbin/mount.fuse.pando")).unwrap();
+    assert_eq!(helper, Path::new("/usr/bin/pando"));
+    let unit = fs::read_to_string(there("usr/lib/systemd/system/pando-server.service")).unwrap();
+    assert!(unit.contains("ExecStart=/usr/bin/pando serve"), "{unit}");
+    let page = fs::read_to_string(there("usr/share/man/man1/pando-mount.1")).unwrap();
+    assert!(page.contains("attr_timeout"), "{page}");
+    let bash = there("usr/share/bash-completion/completions/pando");
+    assert!(Command::new("bash").arg("-n").arg(bash).status().unwrap().success());
+
+    install(root.path(), &["--remove"]);
+    let left = Command::new("find").arg(root.path()).args(["-not", "-type", "d"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+}
+
+/// Runs a script in a mount namespace of its own, where /sbin has our helpers and nothing else.
+fn with_helpers(data: &Data, script: &str) -> String {
+    let root = folder();
+    let sbin = root.path().join("sbin");
+    fs::create_dir(&sbin).unwrap();
+    for name in ["mount.fuse.pando", "umount.fuse.pando"] {
+        std::os::unix::fs::symlink(pando(&[]).get_program(), sbin.join(name)).unwrap();
+    }
+    let mnt = root.path().join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    let script = format!("set -e\nmount --bind {} /sbin\n{script}", text(&sbin));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-c", &script]).env("MNT", &mnt);
+    command.env("TOKEN", data.admin_token()).env("FSTAB", root.path().join("fstab"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{wrong}");
+    said
+}
+
+#[test]
+fn mount_8_mounts_remounts_and_unmounts() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let said = with_helpers(
+        &data,
+        &format!(
+            r#"
+        mount -t fuse.pando {} "$MNT" -o "token=$TOKEN,dev,suid,entry_timeout=0"
+        echo kept >"$MNT/file"
+        findmnt --noheadings --output FSTYPE "$MNT"
+        mount -o remount,ro "$MNT"
+        ! touch "$MNT/other" 2>/dev/null
+        mount -o remount,rw "$MNT"
+        touch "$MNT/other"
+        umount "$MNT"
+        mount -t fuse.pando {} "$MNT" -o "token=$TOKEN,ro"
+        cat "$MNT/file"
+        ! touch "$MNT/third" 2>/dev/null
+        umount "$MNT"
+        "#,
+            server.address(),
+            server.address()
+        ),
+    );
+    let lines: Vec<_> = said.lines().filter(|line| !line.starts_with("mounted at")).collect();
+    assert_eq!(lines, ["fuse.pando", "kept"]);
+}
+
+#[test]
+fn fstab_mounts_and_a_dead_mount_is_mounted_anew() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let said = with_helpers(
+        &data,
+        &format!(
+            r#"
+        echo "{} $MNT fuse.pando rw,_netdev,nofail,x-systemd.automount,token=$TOKEN 0 0" >"$FSTAB"
+        mount --fstab "$FSTAB" "$MNT"
+        mkdir "$MNT/dir"
+        # What serves the mount dies.
+        for process in $(pgrep -f "mount.*$MNT.*--daemon"); do kill -s KILL "$process"; done
+        until ! stat "$MNT" >/dev/null 2>&1; do :; done
+        mount --fstab "$FSTAB" "$MNT"
+        ls "$MNT"
+        umount "$MNT"
+        "#,
+            server.address()
+        ),
+    );
+    assert!(said.lines().any(|line| line == "dir"), "{said}");
+}
