@@ -4,7 +4,7 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test install uninstall clean
+.PHONY: help run test bench install uninstall clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ install: ## install the program, its mount(8) helpers, systemd units, completion
 
 uninstall: ## remove what make install has installed; data directories stay
 	@scripts/install --remove
+
+bench: ## measure this machine beside its floors, in a few minutes; results go to target/bench (needs /dev/fuse)
+	@scripts/deps run
+	@scripts/rocksdb-cache
+	@scripts/bench
 
 clean: ## remove what was built; ./var, with your files, stays
 	cargo clean

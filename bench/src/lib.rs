@@ -2,15 +2,18 @@
 //!
 //! `cli` calls it. [`run`] goes through the phases of a [`Plan`] with a [`Crew`] of workers, which are threads or
 //! processes of the caller; each worker is a [`Worker`] that does every [`Step`] for its ranks. [`summarize`]
-//! puts the iterations together.
+//! puts the iterations together. [`floor`] measures what nothing could beat, and [`report`] puts the results of
+//! several runs together.
 //!
-//! It starts no thread or process and prints nothing.
+//! It prints nothing and starts no process; only floors start threads, which end with them.
 //!
 //! Always true: a phase begins when all ranks have ended the one before; an operation that fails ends the
 //! run of all ranks, and no number comes of it; what a run made is removed at its end, whatever the end.
 
 mod clock;
+pub mod floor;
 mod plan;
+pub mod report;
 mod run;
 mod summary;
 mod target;

@@ -114,17 +114,18 @@ pub fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-fn micros(sorted: &[u64], permille: usize) -> f64 {
+/// Microseconds of a percentile of `sorted` nanoseconds; 0 when there are none.
+pub(crate) fn micros(sorted: &[u64], permille: usize) -> f64 {
     rounded(float(percentile(sorted, permille).unwrap_or(0)) / 1000.0)
 }
 
 /// To a thousandth: what is beyond is noise.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "what is measured has no 53 significant bits")]
-fn float(value: u64) -> f64 {
+pub(crate) fn float(value: u64) -> f64 {
     value as f64
 }
 

@@ -11,7 +11,7 @@ use crate::{data, failure::usage};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The option that names a token.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct TokenArgs {
     /// The file that holds the token [default: ~/.config/pando/token].
     #[arg(long, env = "PANDO_TOKEN_FILE", value_name = "FILE")]

@@ -70,6 +70,14 @@ pub(crate) fn resident_bytes(process: u32) -> Option<u64> {
     pages.checked_mul(u64::try_from(rustix::param::page_size()).ok()?)
 }
 
+/// The most memory that a process of this machine has occupied, in bytes, when it may be asked.
+pub(crate) fn resident_peak(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth of a second.
 pub(crate) fn process_cpu(process: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -94,6 +102,7 @@ mod tests {
             outside <= Duration::from_micros(process_status().cpu_micros) + Duration::from_secs(1)
         );
         assert!(inside.resident_bytes > 0 && resident_bytes(inside.id).unwrap() > 0);
+        assert!(resident_peak(inside.id) >= Some(inside.resident_bytes));
         assert_eq!(process_cpu(u32::MAX), None);
     }
 }

@@ -33,7 +33,7 @@ const TABLE: &[Row] = &[
     row(2, "client", &["base", "wire", "store"]),
     row(3, "region", &["base", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
-    row(3, "bench", &["base", "wire", "store", "client"]),
+    row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
     row(4, "cli", ROLES),
     row(4, "lab", ROLES),
 ];

@@ -1,9 +1,17 @@
 //! `pando bench`: time operations.
 
 mod crew;
+mod fill;
+mod floor;
+mod folder;
+mod interrupt;
+mod io;
+mod list;
 mod md;
 mod meter;
 mod rank;
+mod report;
+mod suite;
 
 use std::process::ExitCode;
 
@@ -19,6 +27,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Md(md::Args),
+    Floor(floor::Args),
+    Io(io::Args),
+    List(list::Args),
+    Fill(fill::Args),
+    Report(report::Args),
     #[command(hide = true)]
     Rank(rank::Args),
 }
@@ -26,6 +39,11 @@ enum Command {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Md(args) => md::run(args),
+        Command::Floor(args) => floor::run(args),
+        Command::Io(args) => io::run(args),
+        Command::List(args) => list::run(args),
+        Command::Fill(args) => fill::run(args),
+        Command::Report(args) => report::run(args),
         Command::Rank(args) => rank::run(args),
     }
 }

@@ -119,3 +119,45 @@ fn md_that_is_interrupted_leaves_nothing() {
     assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
     assert!(is_empty(folder.path()));
 }
+
+#[test]
+fn floors_are_measured_and_leave_nothing() {
+    let folder = folder();
+    let few = ["--requests", "200", "--records", "200", "--files", "5", "--iterations", "1"];
+    let args =
+        ["bench", "floor", "--json", "--fuse-threads", "2", "--directory", text(folder.path())];
+    let rows = rows(&succeed(&[&args[..], &few].concat()));
+    let floors: Vec<_> = rows.iter().map(|row| row["floor"].as_str().unwrap()).collect();
+    let expected = [
+        "echo_1",
+        "echo_16",
+        "echo_128",
+        "echo_16_over_16",
+        "echo_128_over_16",
+        "engine_create",
+        "engine_get_hit",
+        "engine_get_miss",
+        "null_file_create",
+        "null_file_stat",
+        "null_file_remove",
+    ];
+    assert_eq!(floors, expected);
+    assert!(rows.iter().all(|row| row["ops_per_s"].as_f64() > Some(0.0)));
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
+fn everything_is_measured_and_drawn_beside_its_floors() {
+    let (out, folder) = (folder(), folder());
+    let args = ["bench", "report", "--size", "tiny", "--out", text(out.path())];
+    let said = succeed(&[&args[..], &["--directory", text(folder.path())]].concat());
+    assert_eq!(said.lines().filter(|line| line.contains("`pando ")).count(), 17, "{said}");
+    assert!(said.contains("| null_file_stat | "), "{said}");
+    assert!(is_empty(folder.path()));
+    let drawn = fs::read_to_string(out.path().join("report.svg")).unwrap();
+    // The native runs have three phases each, and the mounts ten.
+    assert_eq!(drawn.matches("fill=\"#4c78a8\"").count(), 3 * 3 + 2 * 10);
+    let results = out.path().join("results.jsonl");
+    let again = succeed(&["bench", "report", text(&results), "--out", text(out.path())]);
+    assert_eq!(again, said);
+}

@@ -19,6 +19,11 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         &["bench", "md"],
         &["--ranks", "--files", "--shared", "--depth", "--phases", "--in-flight", "--json"],
     ),
+    (&["bench", "floor"], &["--fuse-threads", "--iterations", "--json"]),
+    (&["bench", "io"], &["--size", "--local", "--json"]),
+    (&["bench", "list"], &["--entries", "--json"]),
+    (&["bench", "fill"], &["--files", "--json"]),
+    (&["bench", "report"], &["--out", "--size"]),
     (&["version"], &["--json"]),
 ];
 
@@ -58,6 +63,8 @@ fn a_wrong_command_line_exits_with_2() {
         &["status", "h:99999"],
         &["bench", "md", "/tmp", "--phases", "file_create,nothing"],
         &["bench", "md", "neither"],
+        &["bench", "io", "/tmp", "--size", "much"],
+        &["bench", "fill", "/tmp"],
         &["bench", "md", "/tmp", "--in-flight", "2"],
         &["bench", "md", "/tmp", "--connections", "2"],
         &["bench", "md", "h:1", "--ranks", "2", "--connections", "3"],

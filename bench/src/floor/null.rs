@@ -1,0 +1,396 @@
+//! A file system that is nothing but the kernel's share and that of our `fuse` crate: names and attributes in
+//! memory, behind one lock, with no client, server or contents.
+//!
+//! It lets the kernel believe nothing (every time to live is zero), answers FLUSH, and checks no permissions.
+//! Any number of threads serve it, each with a runtime and a descriptor of its own.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use base::HashMap;
+use fuse::{
+    Attr, Connection, DirPage, DirPlusPage, Entry, Handle, Handler, MountError, MountOptions,
+    NodeId, NullFs, Op, OpenFlags, Reply, Request, Session, SessionError, StatFs, StatxExtra,
+    Timespec, Unmount,
+};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+/// Why there is no null file system.
+#[derive(Debug, thiserror::Error)]
+pub enum NullError {
+    /// It could not be mounted or unmounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// It could not be served.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// There are no threads.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// A null file system that is mounted.
+pub struct NullMount {
+    path: PathBuf,
+    threads: Vec<JoinHandle<Result<(), NullError>>>,
+    unmounted: bool,
+}
+
+impl NullMount {
+    /// Mounts one on `path` and serves it from so many threads, which is at least one.
+    ///
+    /// # Errors
+    /// When the kernel or the machine refuses.
+    pub fn mount(path: &Path, threads: usize) -> Result<NullMount, NullError> {
+        let options = MountOptions {
+            fsname: "null".to_owned(),
+            subtype: "pando-null".to_owned(),
+            allow_other: rustix::process::geteuid().is_root(),
+            nosuid: true,
+            nodev: true,
+            ..MountOptions::default()
+        };
+        let mut connection = fuse::mount(&options, path)?;
+        let tree = Arc::new(Mutex::new(Tree::new()));
+        let mut mounted =
+            NullMount { path: path.to_owned(), threads: Vec::new(), unmounted: false };
+        for number in 0..threads.max(1) {
+            let (give, ready) = std::sync::mpsc::channel();
+            let tree = Null(Arc::clone(&tree));
+            let thread = thread::Builder::new().name(format!("null-{number}"));
+            let work = move || serve(connection, &tree, &give);
+            mounted.threads.push(thread.spawn(work).map_err(NullError::Thread)?);
+            connection = match ready.recv() {
+                Ok(next) => next,
+                // A thread that could not begin says why when it is joined.
+                Err(_) => return Err(mounted.failed()),
+            };
+        }
+        Ok(mounted)
+    }
+
+    /// Why its last thread has ended.
+    fn failed(&mut self) -> NullError {
+        let ended = self.threads.pop().map(JoinHandle::join);
+        match ended {
+            Some(Ok(Err(error))) => error,
+            Some(Ok(Ok(())) | Err(_)) | None => NullError::Thread(io::Error::other("it ended")),
+        }
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// When it is in use, or was not served to its end.
+    pub fn unmount(mut self) -> Result<(), NullError> {
+        fuse::unmount(&self.path, Unmount::WhenIdle)?;
+        self.unmounted = true;
+        for thread in self.threads.drain(..) {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(NullError::Thread(io::Error::other("it panicked"))))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        if !self.unmounted {
+            // It is dropped because something failed, and that is told.
+            let _ = fuse::unmount(&self.path, Unmount::Lazy);
+        }
+    }
+}
+
+/// Serves one descriptor, and gives away the next.
+fn serve(
+    connection: Connection,
+    null: &Null,
+    give: &std::sync::mpsc::Sender<Connection>,
+) -> Result<(), NullError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(NullError::Thread)?.block_on(async {
+        let session = Session::start(connection, &NullFs::init_options()).await?;
+        let next = session.try_clone_connection().map_err(NullError::Thread)?;
+        // Nobody takes it from the last.
+        let _ = give.send(next);
+        session.run(null).await?;
+        Ok(())
+    })
+}
+
+struct Node {
+    attr: Attr,
+    /// How often the kernel was told of it and has not forgotten it.
+    lookups: u64,
+    children: HashMap<Box<[u8]>, u64>,
+    /// The children in the order of their numbers, which are the places of a listing.
+    listing: BTreeMap<u64, Box<[u8]>>,
+}
+
+struct Tree {
+    nodes: HashMap<u64, Node>,
+    last: u64,
+}
+
+type Answered<T> = Result<T, Errno>;
+
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+
+impl Tree {
+    fn new() -> Tree {
+        let mut tree = Tree { nodes: HashMap::default(), last: NodeId::ROOT.0 - 1 };
+        tree.add(DIRECTORY | 0o777, 0, 0);
+        tree
+    }
+
+    fn add(&mut self, mode: u32, uid: u32, gid: u32) -> u64 {
+        self.last += 1;
+        let zero = Timespec::default();
+        let attr = Attr {
+            ino: self.last,
+            size: 0,
+            blocks: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            mode,
+            nlink: if mode & DIRECTORY == 0 { 1 } else { 2 },
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+        };
+        let (children, listing) = (HashMap::default(), BTreeMap::new());
+        self.nodes.insert(self.last, Node { attr, lookups: 0, children, listing });
+        self.last
+    }
+
+    fn node(&mut self, node: u64) -> Answered<&mut Node> {
+        self.nodes.get_mut(&node).ok_or(Errno::NOENT)
+    }
+
+    fn child(&mut self, parent: u64, name: &[u8]) -> Answered<u64> {
+        self.node(parent)?.children.get(name).copied().ok_or(Errno::NOENT)
+    }
+
+    fn entry(&mut self, node: u64) -> Answered<Entry> {
+        let node = self.node(node)?;
+        node.lookups += 1;
+        Ok(Entry {
+            node: NodeId(node.attr.ino),
+            generation: 0,
+            attr: node.attr,
+            entry_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+        })
+    }
+
+    fn make(&mut self, request: &Request<'_>, name: &[u8], mode: u32) -> Answered<Entry> {
+        let header = &request.header;
+        if self.child(header.node.0, name).is_ok() {
+            return Err(Errno::EXIST);
+        }
+        let new = self.add(mode, header.uid, header.gid);
+        self.bind(header.node.0, name, new)?;
+        self.entry(new)
+    }
+
+    fn bind(&mut self, parent: u64, name: &[u8], child: u64) -> Answered<()> {
+        let parent = self.node(parent)?;
+        parent.children.insert(name.into(), child);
+        parent.listing.insert(child, name.into());
+        Ok(())
+    }
+
+    fn unbind(&mut self, parent: u64, name: &[u8]) -> Answered<u64> {
+        let parent = self.node(parent)?;
+        let child = parent.children.remove(name).ok_or(Errno::NOENT)?;
+        parent.listing.remove(&child);
+        Ok(child)
+    }
+
+    fn remove(&mut self, parent: u64, name: &[u8]) -> Answered<()> {
+        let child = self.child(parent, name)?;
+        if !self.node(child)?.children.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.unbind(parent, name)?;
+        let node = self.node(child)?;
+        node.attr.nlink = 0;
+        if node.lookups == 0 {
+            self.nodes.remove(&child);
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Answered<()> {
+        let moved = self.child(from.0, from.1)?;
+        if self.child(to.0, to.1).is_ok() {
+            self.remove(to.0, to.1)?;
+        }
+        self.unbind(from.0, from.1)?;
+        self.bind(to.0, to.1, moved)
+    }
+
+    fn forget(&mut self, node: u64, lookups: u64) {
+        if let Some(found) = self.nodes.get_mut(&node) {
+            found.lookups = found.lookups.saturating_sub(lookups);
+            if found.lookups == 0 && found.attr.nlink == 0 {
+                self.nodes.remove(&node);
+            }
+        }
+    }
+
+    /// The children after a place, one by one, until `push` has no room.
+    fn list(
+        &mut self,
+        dir: u64,
+        after: u64,
+        mut push: impl FnMut(&mut Tree, u64, &[u8]) -> Answered<bool>,
+    ) -> Answered<()> {
+        let mut after = after;
+        loop {
+            let mut rest = self.node(dir)?.listing.range(after + 1..);
+            let Some((child, name)) = rest.next().map(|(child, name)| (*child, name.clone()))
+            else {
+                return Ok(());
+            };
+            if !push(self, child, &name)? {
+                return Ok(());
+            }
+            after = child;
+        }
+    }
+}
+
+/// The handler of one thread.
+struct Null(Arc<Mutex<Tree>>);
+
+fn answer<T>(reply: Reply, result: Answered<T>, send: impl FnOnce(Reply, T)) {
+    match result {
+        Ok(value) => send(reply, value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Null {
+    fn list(&self, dir: u64, after: u64, size: u32) -> Answered<DirPage> {
+        let mut page = DirPage::new(size);
+        self.0.lock().list(dir, after, |tree, child, name| {
+            let mode = tree.node(child)?.attr.mode;
+            Ok(page.push(child, mode, child, name))
+        })?;
+        Ok(page)
+    }
+
+    fn list_plus(&self, dir: u64, after: u64, size: u32) -> Answered<DirPlusPage> {
+        let mut page = DirPlusPage::new(size);
+        self.0.lock().list(dir, after, |tree, child, name| {
+            let entry = tree.entry(child)?;
+            let fits = page.push(&entry, child, name);
+            if !fits {
+                tree.forget(child, 1);
+            }
+            Ok(fits)
+        })?;
+        Ok(page)
+    }
+}
+
+impl Handler for Null {
+    fn request(&self, request: Request<'_>, reply: Reply) {
+        let node = request.header.node.0;
+        let entry = |reply: Reply, entry: Entry| reply.entry(&entry);
+        let done = |reply: Reply, (): ()| reply.ok();
+        match request.op {
+            Op::Lookup { name } => {
+                let found = {
+                    let mut tree = self.0.lock();
+                    tree.child(node, name).and_then(|child| tree.entry(child))
+                };
+                answer(reply, found, entry);
+            }
+            Op::GetAttr { .. } | Op::SetAttr(_) => {
+                let attr = self.0.lock().node(node).map(|node| node.attr);
+                answer(reply, attr, |reply, attr| reply.attr(&attr, Duration::ZERO));
+            }
+            Op::Statx { .. } => {
+                let attr = self.0.lock().node(node).map(|node| node.attr);
+                let extra = StatxExtra::default();
+                answer(reply, attr, |reply, attr| reply.statx(&attr, &extra, Duration::ZERO));
+            }
+            Op::MkDir { name, mode, .. } => {
+                let made = self.0.lock().make(&request, name, DIRECTORY | mode);
+                answer(reply, made, entry);
+            }
+            Op::Create { name, mode, .. } => {
+                let made = self.0.lock().make(&request, name, REGULAR | mode);
+                answer(reply, made, |reply, entry| {
+                    reply.created(&entry, NO_HANDLE, OpenFlags::empty());
+                });
+            }
+            Op::Unlink { name } | Op::RmDir { name } => {
+                let removed = self.0.lock().remove(node, name);
+                answer(reply, removed, done);
+            }
+            Op::Rename { name, new_parent, new_name, .. } => {
+                let renamed = self.0.lock().rename((node, name), (new_parent.0, new_name));
+                answer(reply, renamed, done);
+            }
+            Op::Open { .. } | Op::OpenDir { .. } => reply.opened(NO_HANDLE, OpenFlags::empty()),
+            Op::ReadDir { offset, size, .. } => {
+                answer(reply, self.list(node, offset, size), |reply, page| reply.dir(&page));
+            }
+            Op::ReadDirPlus { offset, size, .. } => {
+                answer(reply, self.list_plus(node, offset, size), |reply, page| {
+                    reply.dir_plus(&page)
+                });
+            }
+            Op::Read { .. } => reply.data(&[]),
+            Op::StatFs => reply.statfs(&StatFs { bsize: 4096, namelen: 255, ..StatFs::default() }),
+            Op::Flush { .. }
+            | Op::Release { .. }
+            | Op::ReleaseDir { .. }
+            | Op::FSync { .. }
+            | Op::FSyncDir { .. }
+            | Op::SyncFs => reply.ok(),
+            // No benchmark of names and attributes needs them.
+            Op::ReadLink
+            | Op::Symlink { .. }
+            | Op::MkNod { .. }
+            | Op::Link { .. }
+            | Op::Write { .. }
+            | Op::SetXattr { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattr { .. }
+            | Op::RemoveXattr { .. }
+            | Op::GetLk { .. }
+            | Op::SetLk { .. }
+            | Op::Access { .. }
+            | Op::TmpFile { .. }
+            | Op::BMap { .. }
+            | Op::Ioctl { .. }
+            | Op::Poll { .. }
+            | Op::FAllocate { .. }
+            | Op::LSeek { .. }
+            | Op::CopyFileRange { .. } => reply.error(Errno::NOSYS),
+        }
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        self.0.lock().forget(node.0, lookups);
+    }
+}
+
+/// Files need no state while they are open.
+const NO_HANDLE: Handle = Handle(0);

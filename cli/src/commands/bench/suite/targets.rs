@@ -1,0 +1,192 @@
+//! The targets, one after the other: what each says, and what was measured for it.
+
+use bench::report::{Floors, Line, TargetRow, spread};
+use serde_json::Value;
+
+use super::{MOUNT_OFF, NATIVE_1, NATIVE_16, NATIVE_128, Others, Scale};
+
+const MB: f64 = 1e6;
+
+/// What is compared with what.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// The figure is at least this.
+    AtLeast(f64),
+    /// The figure is below this.
+    Below(f64),
+    /// The figure is at least so much of its floor.
+    OfFloor(f64),
+    /// The figure is below so many times its floor.
+    TimesFloor(f64),
+}
+
+/// All targets that were measured.
+pub(super) fn all(scale: &Scale, lines: &[Line], others: &Others) -> Vec<TargetRow> {
+    let results = Results { lines, floors: Floors::of(lines) };
+    let mut rows = results.native();
+    rows.extend(results.mounted());
+    rows.extend(others.rows(scale));
+    rows
+}
+
+struct Results<'a> {
+    lines: &'a [Line],
+    floors: Floors,
+}
+
+/// A row; none when nothing was measured for it.
+fn row(
+    target: &str,
+    (unit, goal): (&str, Goal),
+    values: Vec<f64>,
+    floor: Option<f64>,
+    command: &str,
+) -> Option<TargetRow> {
+    let (reached, least, most) = spread(values)?;
+    let ratio = floor.map(|floor| reached / floor);
+    let (goal, met) = match goal {
+        Goal::AtLeast(least) => (format!("at least {least} {unit}"), reached >= least),
+        Goal::Below(most) => (format!("under {most} {unit}"), reached < most),
+        Goal::OfFloor(part) => {
+            (format!("at least {part} of the floor"), ratio.is_some_and(|ratio| ratio >= part))
+        }
+        Goal::TimesFloor(times) => {
+            (format!("under {times} times the floor"), ratio.is_some_and(|ratio| ratio < times))
+        }
+    };
+    Some(TargetRow {
+        target: target.to_owned(),
+        goal,
+        met,
+        unit: unit.to_owned(),
+        reached,
+        spread: (least, most),
+        floor,
+        ratio,
+        command: command.to_owned(),
+    })
+}
+
+impl Results<'_> {
+    /// A figure of each iteration of a phase.
+    fn values(&self, run: &str, phase: &str, value: fn(&bench::Row) -> Option<f64>) -> Vec<f64> {
+        let rows = self.lines.iter().filter_map(|line| match line {
+            Line::Run(found) if found.run == run && found.row.phase == phase => Some(&found.row),
+            Line::Run(_) | Line::Floor(_) | Line::Target(_) => None,
+        });
+        rows.filter_map(value).collect()
+    }
+
+    fn rates(&self, run: &str, phase: &str) -> Vec<f64> {
+        self.values(run, phase, |row| Some(row.ops_per_s))
+    }
+
+    fn native(&self) -> Vec<TargetRow> {
+        let one = "pando bench md HOST:PORT --ranks 1 --in-flight 128 --connections 1";
+        let many = "pando bench md HOST:PORT --ranks 1 --in-flight 128 --connections 16";
+        let alone = "pando bench md HOST:PORT --ranks 1";
+        let rate = |target: &str, run: &str, phase: &str, goal: f64, command: &str| {
+            let floor = self.floors.beside(run, phase);
+            row(target, ("/s", Goal::AtLeast(goal)), self.rates(run, phase), floor, command)
+        };
+        let cpu = |target: &str, phase: &str, times: f64| {
+            let values = self.values(NATIVE_128, phase, |row| row.server_cpu_us_per_op);
+            let floor = self.floors.server_cpu_us("echo_128", phase);
+            row(target, ("µs", Goal::TimesFloor(times)), values, floor, one)
+        };
+        let median = |target: &str, phase: &str| {
+            let values = self.values(NATIVE_1, phase, |row| Some(row.p50_us));
+            let floor = self.floors.p50_us("echo_1");
+            row(target, ("µs", Goal::TimesFloor(1.5)), values, floor, alone)
+        };
+        let rows = [
+            rate("native creates, one connection", NATIVE_128, "file_create", 120_000.0, one),
+            rate("native creates, 16 connections", NATIVE_16, "file_create", 90_000.0, many),
+            rate("native stats, one connection", NATIVE_128, "file_stat", 350_000.0, one),
+            rate("native unlinks, one connection", NATIVE_128, "file_remove", 110_000.0, one),
+            cpu("server CPU of a create", "file_create", 2.5),
+            cpu("server CPU of a stat", "file_stat", 2.0),
+            median("median of a create, one in flight", "file_create"),
+            median("median of a stat, one in flight", "file_stat"),
+        ];
+        rows.into_iter().flatten().collect()
+    }
+
+    fn mounted(&self) -> Vec<TargetRow> {
+        let rate = |target: &str, run: &str, phase: &str, part: f64| {
+            let floor = self.floors.beside(run, phase);
+            let command = "pando bench md MOUNT, mounted with -o attr_timeout=0,entry_timeout=0";
+            row(target, ("/s", Goal::OfFloor(part)), self.rates(run, phase), floor, command)
+        };
+        let rows = [
+            rate("mount: stats, caches off", MOUNT_OFF, "file_stat", 0.6),
+            rate("mount: create and close", MOUNT_OFF, "file_create", 0.5),
+        ];
+        rows.into_iter().flatten().collect()
+    }
+}
+
+impl Others {
+    fn rows(&self, scale: &Scale) -> Vec<TargetRow> {
+        let number = |object: &Value, field: &str| -> Vec<f64> {
+            object[field].as_f64().into_iter().collect()
+        };
+        let io = |target: &str, field: &str| {
+            let floor = self.io["local"][field].as_f64();
+            let command = format!("pando bench io MOUNT --size {}", scale.io);
+            row(
+                target,
+                ("MB/s", Goal::OfFloor(0.5)),
+                number(&self.io["target"], field),
+                floor,
+                &command,
+            )
+        };
+        let list = format!("pando bench list MOUNT --entries {}", scale.entries);
+        let fill = format!("pando bench fill HOST:PORT --files {}", scale.fill);
+        let listed = (self.list["resident_bytes_listed"].as_f64())
+            .zip(self.list["resident_bytes_before"].as_f64());
+        let grown = listed.map(|(after, before)| (after - before).max(0.0) / MB);
+        let memory = number(&self.fill, "server_resident_bytes").iter().map(|b| b / MB).collect();
+        let rows = [
+            io("mount: sequential write with fsync", "write_mb_per_s"),
+            io("mount: cold sequential read", "read_mb_per_s"),
+            row(
+                &format!("list a directory of {} entries", scale.entries),
+                ("s", Goal::Below(3.0)),
+                number(&self.list, "list_seconds"),
+                None,
+                &list,
+            ),
+            row(
+                "memory that the mount grows by while it lists",
+                ("MB", Goal::Below(16.0)),
+                grown.into_iter().collect(),
+                None,
+                &list,
+            ),
+            row(
+                &format!("memory of a server with {} new files", scale.fill),
+                ("MB", Goal::Below(200.0)),
+                memory,
+                None,
+                &fill,
+            ),
+            row(
+                "disk for each file, not yet compacted",
+                ("B", Goal::Below(150.0)),
+                number(&self.fill, "store_bytes_per_file"),
+                None,
+                &fill,
+            ),
+            row(
+                &format!("start after a kill with {} files", scale.fill),
+                ("s", Goal::Below(2.0)),
+                vec![self.start],
+                None,
+                "pando serve --data DIR, after kill -9",
+            ),
+        ];
+        rows.into_iter().flatten().collect()
+    }
+}
