@@ -305,6 +305,15 @@ impl Decode for String {
     }
 }
 
+/// An enum that [`codec!`](crate::codec) declared: its variants by the tags that stand for them in the bytes.
+pub trait Tagged {
+    /// Tag and name of every variant, in the order they were declared.
+    const VARIANTS: &'static [(u8, &'static str)];
+
+    /// The tag of this value.
+    fn tag(&self) -> u8;
+}
+
 /// Marks what may stand in a list: everything that takes at least one byte, except `u8`, whose lists are
 /// [`Bytes`].
 pub trait Element {}
@@ -408,6 +417,16 @@ macro_rules! codec {
             }
         }
 
+        impl $crate::codec::Tagged for $name {
+            const VARIANTS: &'static [(u8, &'static str)] = &[$(($tag, stringify!($variant)),)*];
+
+            fn tag(&self) -> u8 {
+                match self {
+                    $($name::$variant { .. } => $tag,)*
+                }
+            }
+        }
+
         impl $crate::codec::Decode for $name {
             fn decode(input: &mut $crate::codec::Reader<'_>) -> std::result::Result<Self, $crate::codec::DecodeError> {
                 match <u8 as $crate::codec::Decode>::decode(input)? {
@@ -462,6 +481,12 @@ mod tests {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, u64::MAX / 2);
         assert_eq!(Vec::<u64>::from_bytes(&bytes.into()), Err(DecodeError::Short));
+    }
+
+    #[test]
+    fn a_variant_has_the_tag_that_its_bytes_begin_with() {
+        assert_eq!(Shape::VARIANTS, [(1, "Empty"), (2, "At")]);
+        assert_eq!(Shape::Empty.tag(), Shape::Empty.to_vec()[0]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub mod placement;
 pub use access::{Access, Cred};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
 pub use clock::{Clock, Random};
-pub use codec::{Decode, DecodeError, Encode, Reader};
+pub use codec::{Decode, DecodeError, Encode, Reader, Tagged};
 pub use error::FsError;
 pub use hash::{HashKey, HashMap, HashSet};
 pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};

@@ -9,10 +9,14 @@ mod info;
 mod man;
 mod mount;
 pub(crate) mod mount_helper;
+mod opens;
+mod profile;
 mod serve;
+mod sessions;
 mod settings;
 mod status;
 mod token;
+mod top;
 mod umount;
 mod up;
 mod version;
@@ -20,6 +24,8 @@ mod version;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::logging::LogFormat;
 
 /// Pando: a metadata service for distributed file systems.
 #[derive(Debug, Parser)]
@@ -29,6 +35,9 @@ pub(crate) struct Cli {
     /// What goes into the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
     #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL")]
     pub(crate) log_level: String,
+    /// The form of the log: lines for people, or a JSON object in each line.
+    #[arg(long, global = true, env = "PANDO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -42,6 +51,10 @@ pub(crate) enum Command {
     Up(up::Args),
     Token(token::Args),
     Status(status::Args),
+    Top(top::Args),
+    Profile(profile::Args),
+    Sessions(sessions::Args),
+    Opens(opens::Args),
     Info(info::Args),
     Du(du::Args),
     Set(settings::Set),
@@ -63,6 +76,10 @@ impl Command {
             Command::Up(args) => up::run(&args),
             Command::Token(args) => token::run(&args),
             Command::Status(args) => status::run(args),
+            Command::Top(args) => top::run(args),
+            Command::Profile(args) => profile::run(args),
+            Command::Sessions(args) => sessions::run(args),
+            Command::Opens(args) => opens::run(args),
             Command::Info(args) => info::run(&args),
             Command::Du(args) => du::run(&args),
             Command::Set(args) => settings::set(&args),

@@ -16,12 +16,14 @@ mod logging;
 mod mounting;
 mod mounts;
 mod near;
+mod observed;
 mod output;
 mod panics;
 mod server;
 mod serving;
 mod signals;
 mod system;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         return mount_helper::run(helper).unwrap_or_else(|error| failure::report(&error));
     }
     let cli = Cli::parse();
-    match logging::start(&cli.log_level).and_then(|()| cli.command.run()) {
+    match logging::start(&cli.log_level, cli.log_format).and_then(|()| cli.command.run()) {
         Ok(code) => code,
         Err(error) => failure::report(&error),
     }

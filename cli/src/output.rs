@@ -42,6 +42,37 @@ pub(crate) fn rows(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
+/// A table: heads and cells in columns, numbers to the right.
+pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
+    let cell = |row: &Vec<String>, at: usize| row.get(at).map_or("", String::as_str).to_owned();
+    let columns: Vec<(usize, bool)> = heads
+        .iter()
+        .enumerate()
+        .map(|(at, head)| {
+            let cells = rows.iter().map(|row| cell(row, at));
+            let width = cells.map(|cell| cell.chars().count()).chain([head.len()]).max();
+            let starts = |row| cell(row, at).starts_with(|c: char| c.is_ascii_digit());
+            (width.unwrap_or(0), !rows.is_empty() && rows.iter().all(starts))
+        })
+        .collect();
+    let line = |cells: Vec<String>| {
+        let padded = cells.iter().zip(&columns).map(|(cell, (width, right))| {
+            if *right { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = line(heads.iter().map(|head| (*head).to_owned()).collect());
+    for row in rows {
+        text += &line((0..heads.len()).map(|at| clean(&cell(row, at))).collect());
+    }
+    text
+}
+
+/// What others chose, without what a terminal would obey.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// Bytes for people: `1.5 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -56,6 +87,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_stand_to_the_right_and_nothing_commands_the_terminal() {
+        let rows = [vec!["a\u{1b}[2J".to_owned(), "7".to_owned()], vec!["b".into(), "100".into()]];
+        assert_eq!(table(&["NAME", "N"], &rows), "NAME     N\na?[2J    7\nb      100\n");
+    }
 
     #[test]
     fn bytes_are_shown_in_the_largest_unit_that_fits() {

@@ -63,6 +63,7 @@ mod fs;
 mod handles;
 mod locks;
 pub mod model;
+mod observe;
 mod path;
 mod resolve;
 mod route;

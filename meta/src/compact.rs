@@ -56,6 +56,11 @@ struct Ragged {
 }
 
 impl CompactQueue {
+    /// How many chunks wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
     /// Notes a chunk.
     pub(crate) fn add(&self, file: &Located, chunk: u32) {
         let (ino, place) = (file.inode.ino, file.place.clone());

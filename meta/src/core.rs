@@ -9,7 +9,7 @@
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
-use base::{Ino, SessionId, Time};
+use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
 use tokio::sync::{Notify, oneshot};
 
@@ -18,6 +18,7 @@ use crate::{
     compact,
     driver::{self, Incoming, Outcome},
     error::{Fault, Problem},
+    observe::{CoreCounts, Nanos, Note, Verdict, Written, subject},
     reclaim,
     room::{self, Level},
     serve::Connection,
@@ -39,6 +40,7 @@ pub struct Core {
 
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
+    index: usize,
     queue: RefCell<Vec<Work>>,
     run: RefCell<Run>,
     wake: Notify,
@@ -81,6 +83,10 @@ struct Run {
     /// Steps and syncs that are done with this group's write.
     done: Vec<oneshot::Sender<()>>,
     executed: usize,
+    /// The requests of this group, to be recorded when their answers leave.
+    notes: Vec<Note>,
+    /// When the latest of them was executed, or the group began.
+    lap: Nanos,
 }
 
 impl Core {
@@ -91,9 +97,11 @@ impl Core {
             touched: Vec::new(),
             done: Vec::new(),
             executed: 0,
+            notes: Vec::new(),
+            lap: Nanos::default(),
         };
         let (queue, run) = (RefCell::default(), RefCell::new(run));
-        Core { inner: Rc::new(Inner { shared, queue, run, wake: Notify::new() }) }
+        Core { inner: Rc::new(Inner { shared, index, queue, run, wake: Notify::new() }) }
     }
 
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
@@ -153,20 +161,36 @@ impl Core {
 }
 
 impl Inner {
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What this core counts.
+    pub(crate) fn counts(&self) -> &CoreCounts {
+        self.shared.observed.core(self.index)
+    }
+
     pub(crate) fn push(&self, work: Work) {
         self.queue.borrow_mut().push(work);
+        self.counts().queued.add(1);
         self.wake.notify_one();
     }
 
     /// Executes and answers; what it returns was answered too early ([`Bug::AnswerBeforeWrite`]).
     fn execute_all(&self, work: &mut Vec<Work>) -> Option<Batch> {
+        let (began, counts, queued) = (self.shared.observed.now(), self.counts(), work.len());
+        counts.busy_since.set(began.0.max(1));
         let run = &mut *self.run.borrow_mut();
         run.now = self.shared.clock.now();
+        run.lap = began;
         run.group.forget_seen();
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => self.execute(run, &incoming),
-                Work::Step(step, done) => self.execute_step(run, step, done),
+                Work::Step(step, done) => {
+                    self.execute_step(run, step, done);
+                    run.lap = self.shared.observed.now();
+                }
             }
             run.executed += 1;
             if run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX {
@@ -176,6 +200,8 @@ impl Inner {
         let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
         let late = early.then(|| run.group.take_batch(&self.shared.quotas));
         self.write(run);
+        counts.busy_since.set(0);
+        counts.queued.subtract(u64::try_from(queued).unwrap_or(u64::MAX));
         late
     }
 
@@ -184,7 +210,7 @@ impl Inner {
         loop {
             run.touch(&incoming.connection);
             match driver::execute(&self.shared, &mut run.group, incoming, run.now) {
-                Outcome::Answered => return,
+                Outcome::Answered(verdict) => return self.note(run, incoming, verdict),
                 Outcome::Async(task) => {
                     if task.after_write {
                         self.write(run);
@@ -195,6 +221,21 @@ impl Inner {
                 Outcome::Again(fault) => self.make_way(run, &fault),
             }
         }
+    }
+
+    /// Notes a request that was executed.
+    fn note(&self, run: &mut Run, incoming: &Incoming, verdict: Verdict) {
+        let ended = self.shared.observed.now();
+        run.notes.push(Note {
+            kind: incoming.request.tag(),
+            verdict,
+            session: incoming.connection.session_id(),
+            subject: subject(&incoming.request),
+            arrived: incoming.arrived,
+            begun: run.lap,
+            ended,
+        });
+        run.lap = ended;
     }
 
     fn execute_step(&self, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
@@ -250,6 +291,7 @@ impl Inner {
         let held = self.shared.hot.hold(run.group.changes());
         let batch = run.group.take_batch(&self.shared.quotas);
         let wrote = !batch.is_empty();
+        let bytes = batch.bytes();
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);
             self.shared.room.wrote(batch.bytes(), self.shared.engine.as_ref());
@@ -262,6 +304,7 @@ impl Inner {
         } else {
             self.shared.hot.release(held, false);
         }
+        let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;
         let tells_of_change = std::mem::take(&mut after.tells_of_change);
         for (session, seq, answer) in after.answers.drain(..) {
@@ -282,15 +325,41 @@ impl Inner {
         });
         let touched = run.touched.drain(..);
         if self.shared.is_halted() && wrote {
+            run.notes.iter_mut().for_each(|note| note.verdict = Verdict::Halted);
+            self.counts().answered(&self.shared.observed, &run.notes, times);
+            run.notes.clear();
             touched.for_each(|(connection, start)| connection.discard(start));
         } else if tells_of_change && self.shared.options.durability == Durability::Strict {
-            self.send_when_stable(touched.collect());
+            let notes = std::mem::take(&mut run.notes);
+            self.send_when_stable(touched.collect(), notes, times);
         } else {
+            self.counts().answered(&self.shared.observed, &run.notes, times);
+            run.notes.clear();
             touched.for_each(|(connection, _)| connection.send());
         }
     }
 
-    fn send_when_stable(&self, touched: Vec<(Rc<Connection>, usize)>) {
+    /// When the group came to where it is.
+    fn measure(&self, run: &mut Run, wrote: bool, bytes: usize) -> Written {
+        let executed = run.lap;
+        let counts = self.counts();
+        if !run.notes.is_empty() {
+            counts.group_requests.record(u64::try_from(run.notes.len()).unwrap_or(u64::MAX));
+        }
+        if wrote {
+            run.lap = self.shared.observed.now();
+            counts.writes.record(run.lap.since(executed));
+            counts.group_bytes.record(u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
+        Written { executed, written: run.lap, answered: run.lap }
+    }
+
+    fn send_when_stable(
+        &self,
+        touched: Vec<(Rc<Connection>, usize)>,
+        notes: Vec<Note>,
+        times: Written,
+    ) {
         let held: Vec<_> = touched
             .into_iter()
             .map(|(connection, start)| {
@@ -298,11 +367,14 @@ impl Inner {
                 (connection, replies)
             })
             .collect();
-        let shared = self.shared.clone();
+        let (shared, index) = (self.shared.clone(), self.index);
         tokio::task::spawn_local(async move {
             if !shared.bugs.has(Bug::SyncNotAwaited) {
                 shared.sync.wait().await;
             }
+            let observed = &shared.observed;
+            let times = Written { answered: observed.now(), ..times };
+            observed.core(index).answered(observed, &notes, times);
             for (connection, replies) in held {
                 connection.send_held(&replies);
             }

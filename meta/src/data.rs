@@ -11,6 +11,7 @@ use crate::{
     driver::{Incoming, Task},
     error::{Result, describe},
     file_locks::Turn,
+    observe::Waiting,
     ops::blocks::part_ticket,
     server::{Counters, Shared},
     session::Session,
@@ -23,12 +24,19 @@ pub(crate) fn task(
     incoming: &Incoming,
     reply: ReplyHeader,
 ) -> Option<Result<Task>> {
+    if !waits(&incoming.request) {
+        return None;
+    }
     // What let a lock be taken at once may not be written yet.
     let after_write = matches!(incoming.request, Request::Sync | Request::Lock(_));
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
+    let waiting = Waiting::new(&shared.observed, session, incoming);
+    let observer = shared.clone();
     let answer = move |result: std::result::Result<Reply, Answer>| {
-        connection.reply_now(reply, &result.map_or_else(|answer| answer, Answer::Done));
+        let answer = result.map_or_else(|answer| answer, Answer::Done);
+        observer.observed.core(connection.core()).waited(&observer.observed, waiting, &answer);
+        connection.reply_now(reply, &answer);
     };
     let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
         Request::Sync => Box::pin(async move {
@@ -90,6 +98,18 @@ pub(crate) fn task(
         _ => return None,
     };
     Some(Ok(Task { future, after_write }))
+}
+
+/// Whether a request is answered by a task.
+fn waits(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Sync
+            | Request::FsckStart(_)
+            | Request::BlockPut(_)
+            | Request::BlockGet(_)
+            | Request::Lock(_)
+    )
 }
 
 /// A session puts only blocks of its own.

@@ -10,6 +10,7 @@ use crate::{
     bugs::Bug,
     data,
     error::{Fault, Result},
+    observe::{Nanos, Verdict},
     ops,
     record::key,
     serve::Connection,
@@ -24,12 +25,14 @@ pub(crate) struct Incoming {
     pub(crate) connection: Rc<Connection>,
     pub(crate) header: RequestHeader,
     pub(crate) request: Request,
+    /// When its bytes were read.
+    pub(crate) arrived: Nanos,
 }
 
 /// How execution went.
 pub(crate) enum Outcome {
     /// The answer is in the connection's buffer.
-    Answered,
+    Answered(Verdict),
     /// The answer comes later, from this task.
     Async(Task),
     /// It must be executed again, after the group is written and the lock is free.
@@ -50,11 +53,11 @@ pub(crate) fn execute(
     incoming: &Incoming,
     now: Time,
 ) -> Outcome {
-    let Incoming { connection, header, request } = incoming;
+    let Incoming { connection, header, request, .. } = incoming;
     let reply = ReplyHeader { call: header.call, cache_version: shared.invalidations.version() };
     if shared.is_halted() {
         connection.reply(reply, &Answer::Halted);
-        return Outcome::Answered;
+        return Outcome::Answered(Verdict::Halted);
     }
     let result = match request {
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
@@ -104,7 +107,7 @@ fn in_session(
                 unheard::asked(shared, session, header.seq, request);
                 connection.reply_encoded(reply, &answer);
                 group.after.tells_of_change = true;
-                return Outcome::Answered;
+                return Outcome::Answered(Verdict::Repeated);
             }
             Ok(Seen::Echo) => {
                 return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
@@ -132,7 +135,7 @@ fn in_session(
             let kept = Bytes::copy_from_slice(&answer);
             group.after.answers.push((session.clone(), header.seq, kept));
             group.give_scratch(answer);
-            Outcome::Answered
+            Outcome::Answered(Verdict::Done)
         }
         Ok(done) => {
             txn.commit();
@@ -180,8 +183,17 @@ fn admit(
     if mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));
     }
-    let administrative =
-        matches!(request, Request::Status | Request::FsckStart(_) | Request::FsckPoll(_));
+    let administrative = matches!(
+        request,
+        Request::Status
+            | Request::FsckStart(_)
+            | Request::FsckPoll(_)
+            | Request::Load
+            | Request::Slow(_)
+            | Request::Sessions
+            | Request::Opens(_)
+            | Request::Evict(_)
+    );
     if administrative && !session.administers() {
         return Err(FsError::NotPermitted.into());
     }
@@ -217,8 +229,9 @@ fn finish(
         Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => return Outcome::Again(fault),
         Err(fault) => answer_of(shared, fault),
     };
+    let verdict = Verdict::of(&answer);
     incoming.connection.reply(reply, &answer);
-    Outcome::Answered
+    Outcome::Answered(verdict)
 }
 
 /// What a client is told.

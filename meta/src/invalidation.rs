@@ -32,6 +32,11 @@ impl Invalidations {
         self.version.load(Ordering::Acquire)
     }
 
+    /// How many events are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.events.lock().len()
+    }
+
     /// Adds events; called before the operation that caused them is answered.
     pub(crate) fn add(&self, dirs: &[DirId]) {
         if dirs.is_empty() {

@@ -21,6 +21,7 @@ pub mod fuzz;
 mod hot;
 mod invalidation;
 mod lock;
+mod observe;
 mod opens;
 mod ops;
 mod quota;

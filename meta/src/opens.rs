@@ -118,6 +118,46 @@ impl Opens {
         !state.unclaimed.is_empty() || state.files.contains_key(&ino)
     }
 
+    /// Who has what open, by inode: those after `after`, whole inodes, about `max` of them; whether these
+    /// are the last.
+    pub(crate) fn list(
+        &self,
+        after: Ino,
+        session: Option<SessionId>,
+        max: usize,
+    ) -> (Vec<(Ino, SessionId, Access)>, bool) {
+        let state = self.state.lock();
+        let wanted = |ino: &&Ino| **ino > after;
+        let mut inos: Vec<Ino> = match session {
+            Some(session) => {
+                let open = state.sessions.get(&session).into_iter().flatten();
+                open.filter(wanted).copied().collect()
+            }
+            None => state.files.keys().filter(wanted).copied().collect(),
+        };
+        inos.sort_unstable();
+        let end = inos.len() <= max;
+        inos.truncate(max);
+        let mut found = Vec::new();
+        for ino in inos {
+            let holders = state.files.get(&ino).into_iter().flatten();
+            let of_it =
+                holders.filter(|holder| session.is_none_or(|wanted| holder.session == wanted));
+            found.extend(of_it.map(|holder| (ino, holder.session, holder.access)));
+        }
+        (found, end)
+    }
+
+    /// How many inodes are open.
+    pub(crate) fn inodes(&self) -> usize {
+        self.state.lock().files.len()
+    }
+
+    /// How many sessions of before the restart have not claimed yet.
+    pub(crate) fn unclaimed(&self) -> usize {
+        self.state.lock().unclaimed.len()
+    }
+
     /// How many files a session has open.
     pub(crate) fn count(&self, session: SessionId) -> u64 {
         self.state.lock().sessions.get(&session).map_or(0, |inos| inos.len() as u64)

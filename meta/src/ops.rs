@@ -8,6 +8,7 @@ mod link;
 pub(crate) mod lock;
 mod lookup;
 mod mkdir;
+mod observe;
 mod open;
 mod readdir;
 mod rename;
@@ -126,6 +127,11 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::LockTest(req) => lock::find(txn, req).map(Reply::Lock),
         Request::LockCancel(req) => lock::cancel(txn, req).map(|()| Reply::Nothing),
         Request::LockClaim(req) => lock::claim(txn, req).map(|()| Reply::Nothing),
+        Request::Load => Ok(Reply::Load(observe::load(txn))),
+        Request::Slow(req) => Ok(Reply::Slow(observe::slow(txn, *req))),
+        Request::Sessions => Ok(Reply::Sessions(observe::sessions(txn))),
+        Request::Opens(req) => Ok(Reply::Opens(observe::opens(txn, *req))),
+        Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
         Request::Hello(_)
         | Request::Sync
         | Request::BlockPut(_)

@@ -59,6 +59,12 @@ impl Backlog {
         Ok(Backlog { state: Mutex::new(state), wake: Notify::new() })
     }
 
+    /// How many inodes wait, and how many orphans are open.
+    pub(crate) fn lengths(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.queue.len(), state.orphans.len())
+    }
+
     /// Adds work.
     pub(crate) fn add(&self, inos: Vec<Ino>) {
         if !inos.is_empty() {

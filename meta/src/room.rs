@@ -204,7 +204,12 @@ fn needs(request: &Request) -> Level {
         | Request::Lock(_)
         | Request::LockTest(_)
         | Request::LockCancel(_)
-        | Request::LockClaim(_) => Level::Nothing,
+        | Request::LockClaim(_)
+        | Request::Load
+        | Request::Slow(_)
+        | Request::Sessions
+        | Request::Opens(_)
+        | Request::Evict(_) => Level::Nothing,
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, DecodeError, Encode as _, FsError, Reader};
+use base::{Decode as _, DecodeError, Encode as _, FsError, Reader, SessionId};
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -24,6 +24,7 @@ use crate::{
     Core,
     core::{Step, Work},
     driver::Incoming,
+    observe::CoreCounts,
     server::Counters,
     session::Session,
 };
@@ -48,10 +49,11 @@ pub(crate) struct Connection {
     closed: Cell<bool>,
     /// Bytes of blocks that are being put or got for it.
     moving: Cell<usize>,
+    core: usize,
 }
 
 impl Connection {
-    fn new() -> Connection {
+    fn new(core: usize) -> Connection {
         Connection {
             session: RefCell::default(),
             out: RefCell::default(),
@@ -60,7 +62,13 @@ impl Connection {
             drained: Notify::new(),
             closed: Cell::new(false),
             moving: Cell::new(0),
+            core,
         }
+    }
+
+    /// The core that the connection stays on.
+    pub(crate) fn core(&self) -> usize {
+        self.core
     }
 
     /// The session that the connection introduced itself with.
@@ -73,6 +81,11 @@ impl Connection {
         if let Some(session) = &*self.session.borrow() {
             session.heard();
         }
+    }
+
+    /// That session's id; 0 before there is one.
+    pub(crate) fn session_id(&self) -> SessionId {
+        self.session.borrow().as_ref().map_or(SessionId(0), |session| session.id)
     }
 
     /// The connection belongs to `session` from now on.
@@ -173,7 +186,9 @@ impl Core {
     /// Serves a connection until it ends. The future stays on this core.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         Counters::add(&self.inner.shared.counters.connections);
-        let connection = Rc::new(Connection::new());
+        let counts = self.inner.counts();
+        counts.connections.add(1);
+        let connection = Rc::new(Connection::new(self.inner.index()));
         let (read, write) = tokio::io::split(stream);
         tokio::select! {
             biased;
@@ -182,9 +197,10 @@ impl Core {
                     tracing::debug!(%error, "connection refused");
                 }
             }
-            () = write_replies(write, &connection) => {}
+            () = write_replies(write, &connection, counts) => {}
         }
         connection.close();
+        counts.connections.subtract(1);
     }
 
     async fn read_requests(
@@ -193,9 +209,10 @@ impl Core {
         connection: &Rc<Connection>,
     ) -> Result<(), FrameError> {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let counts = self.inner.counts();
         let opening = async {
             while !frame::take_opening(&mut buffer)? {
-                if !fill(&mut read, &mut buffer).await {
+                if !fill(&mut read, &mut buffer, counts).await {
                     return Ok(false);
                 }
             }
@@ -215,6 +232,7 @@ impl Core {
             Ok(Err(error)) => return Err(error),
         }
         loop {
+            let arrived = self.inner.shared.observed.now();
             while let Some(bytes) = frame::take_frame(&mut buffer)? {
                 let mut reader = Reader::new(&bytes);
                 let header = RequestHeader::decode(&mut reader)?;
@@ -222,7 +240,8 @@ impl Core {
                 if !reader.is_empty() {
                     return Err(DecodeError::Trailing.into());
                 }
-                let incoming = Incoming { connection: connection.clone(), header, request };
+                let connection = connection.clone();
+                let incoming = Incoming { connection, header, request, arrived };
                 self.inner.push(Work::Request(incoming));
             }
             while connection.holds_too_much() && !connection.closed.get() {
@@ -230,9 +249,9 @@ impl Core {
             }
             let filled = loop {
                 if connection.session().is_some() {
-                    break fill(&mut read, &mut buffer).await;
+                    break fill(&mut read, &mut buffer, counts).await;
                 }
-                let filling = fill(&mut read, &mut buffer);
+                let filling = fill(&mut read, &mut buffer, counts);
                 match tokio::time::timeout(HELLO_TIMEOUT, filling).await {
                     Ok(filled) => break filled,
                     // The Hello may have been read, and executed since.
@@ -248,12 +267,26 @@ impl Core {
 }
 
 /// Reads what is there; `false` at the end of the stream.
-async fn fill(read: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> bool {
+async fn fill(
+    read: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    counts: &CoreCounts,
+) -> bool {
     buffer.reserve(READ_BYTES);
-    matches!(read.read_buf(buffer).await, Ok(bytes) if bytes > 0)
+    match read.read_buf(buffer).await {
+        Ok(bytes) if bytes > 0 => {
+            counts.received_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
+            true
+        }
+        Ok(_) | Err(_) => false,
+    }
 }
 
-async fn write_replies(mut write: impl AsyncWrite + Unpin, connection: &Connection) {
+async fn write_replies(
+    mut write: impl AsyncWrite + Unpin,
+    connection: &Connection,
+    counts: &CoreCounts,
+) {
     let mut sending = Vec::new();
     loop {
         let ready = connection.ready.replace(0);
@@ -275,6 +308,7 @@ async fn write_replies(mut write: impl AsyncWrite + Unpin, connection: &Connecti
         if write.write_all(&sending).await.is_err() {
             return;
         }
+        counts.sent_bytes.add(u64::try_from(sending.len()).unwrap_or(u64::MAX));
         sending.clear();
         connection.drained.notify_one();
     }

@@ -24,6 +24,7 @@ use crate::{
     hot::HotEntries,
     invalidation::Invalidations,
     lock::LockTable,
+    observe::{self, Observed},
     opens::Opens,
     quota::Quotas,
     reclaim::Backlog,
@@ -146,6 +147,7 @@ pub(crate) struct Shared {
     pub(crate) incarnation: u64,
     pub(crate) started: tokio::time::Instant,
     pub(crate) hot: HotEntries,
+    pub(crate) observed: Observed,
     pub(crate) locks: LockTable,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
@@ -225,11 +227,13 @@ impl Server {
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
         }
+        let started = tokio::time::Instant::now();
         let shared = Shared {
             blocks,
             map: ClusterMap::single(&options.address, config.shards),
             incarnation: random.next(),
-            started: tokio::time::Instant::now(),
+            started,
+            observed: Observed::new(started, options.cores),
             locks: LockTable::new(options.cores),
             hot: HotEntries::new(),
             inos,
@@ -283,6 +287,12 @@ impl Server {
     #[must_use]
     pub fn status(&self) -> wire::Status {
         self.shared.status()
+    }
+
+    /// Where time goes and what waits, without who asks for what.
+    #[must_use]
+    pub fn load(&self) -> wire::Load {
+        observe::load(&self.shared)
     }
 
     /// Makes everything answered so far stable; the last act of a clean stop.

@@ -181,6 +181,11 @@ impl Session {
         self.with_rights(|rights| rights.token.administers(), false)
     }
 
+    /// The token of its latest Hello; `None` while nobody has come back to it since the server started.
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.state.lock().rights.as_ref().map(|rights| rights.token.clone())
+    }
+
     /// Proof that this session was shown something.
     pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
         self.key.mac(parts)

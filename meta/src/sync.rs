@@ -46,6 +46,11 @@ impl SyncQueue {
         }
     }
 
+    /// How many wait.
+    pub(crate) fn waiters(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     fn is_waited_for(&self) -> bool {
         !self.waiting.lock().is_empty()
     }
@@ -73,7 +78,10 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         }
         let syncing = shared.clone();
         Counters::add(&shared.counters.syncs);
-        match shared.options.offload.run(move || unsynced::sync(&syncing)).await {
+        let began = shared.observed.now();
+        let synced = shared.options.offload.run(move || unsynced::sync(&syncing)).await;
+        shared.observed.syncs.record(shared.observed.now().since(began));
+        match synced {
             Ok(()) => waiting.into_iter().for_each(|done| {
                 // Whoever waited may have gone.
                 let _ = done.send(());

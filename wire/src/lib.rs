@@ -13,6 +13,7 @@ pub mod fuzz;
 pub mod lock;
 pub mod namespace;
 pub mod node;
+pub mod observe;
 pub mod request;
 pub mod session;
 pub mod token;
@@ -30,6 +31,10 @@ pub use namespace::{
     RenameMode, Renamed, Rmdir, Setattr, Symlink, Unlink, Walk, Walked,
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
+pub use observe::{
+    BusyDirectory, BusySession, Distribution, Evict, Load, OpenFile, OpenPage, OpensQuery,
+    Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
+};
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Statfs, Welcome};
 pub use token::{Token, TokenError};

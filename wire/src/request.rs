@@ -2,7 +2,7 @@
 
 use base::{Cred, DirId, Epoch, FsError, Seq, ShardId, codec};
 
-use crate::{admin, data, file, lock, namespace, node, session};
+use crate::{admin, data, file, lock, namespace, node, observe, session};
 
 codec! {
     /// What goes before every request.
@@ -166,6 +166,16 @@ codec! {
         LockCancel(lock::LockCancel) = 62,
         /// Claim locks after a restart.
         LockClaim(lock::LockClaim) = 63,
+        /// Where time goes, who asks for what.
+        Load = 70,
+        /// What took long.
+        Slow(observe::SlowQuery) = 71,
+        /// The sessions.
+        Sessions = 72,
+        /// What is open.
+        Opens(observe::OpensQuery) = 73,
+        /// End a session.
+        Evict(observe::Evict) = 74,
     }
 }
 
@@ -209,7 +219,12 @@ impl Request {
             | Request::Lock(_)
             | Request::LockTest(_)
             | Request::LockCancel(_)
-            | Request::LockClaim(_) => false,
+            | Request::LockClaim(_)
+            | Request::Load
+            | Request::Slow(_)
+            | Request::Sessions
+            | Request::Opens(_)
+            | Request::Evict(_) => false,
         }
     }
 }
@@ -235,7 +250,12 @@ impl Request {
             | Request::Lock(_)
             | Request::LockTest(_)
             | Request::LockCancel(_)
-            | Request::LockClaim(_) => false,
+            | Request::LockClaim(_)
+            | Request::Load
+            | Request::Slow(_)
+            | Request::Sessions
+            | Request::Opens(_)
+            | Request::Evict(_) => false,
             Request::Lookup(_)
             | Request::Walk(_)
             | Request::Getattr(_)
@@ -304,5 +324,13 @@ codec! {
         Lock(Option<lock::LockFound>) = 30,
         /// To `Rename`.
         Renamed(namespace::Renamed) = 31,
+        /// To `Load`.
+        Load(observe::Load) = 40,
+        /// To `Slow`.
+        Slow(observe::SlowLog) = 41,
+        /// To `Sessions`.
+        Sessions(Vec<observe::SessionDetail>) = 42,
+        /// To `Opens`.
+        Opens(observe::OpenPage) = 43,
     }
 }

@@ -3,6 +3,7 @@
 //! Numbers are of different lengths and all different, so that no two fields could change places unseen.
 
 mod golden;
+mod observe;
 mod replies;
 mod requests;
 mod values;
@@ -104,6 +105,11 @@ variants!(Request {
     LockTest,
     LockCancel,
     LockClaim,
+    Load,
+    Slow,
+    Sessions,
+    Opens,
+    Evict,
 });
 variants!(Reply {
     Nothing,
@@ -126,6 +132,10 @@ variants!(Reply {
     Lines,
     Lock,
     Renamed,
+    Load,
+    Slow,
+    Sessions,
+    Opens,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir });

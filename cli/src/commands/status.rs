@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
+    observed::{Operation, micros},
     output,
 };
 
@@ -27,8 +28,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let status = connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
         let status = connect::for_administrators(client.status().await)?;
+        let load = client.server_load().await?;
         client.close().await?;
-        anyhow::Ok(Status::from(status))
+        let operations = load.operations.iter().map(Operation::from).collect();
+        anyhow::Ok(Status { operations, ..Status::from(status) })
     })?;
     if args.json {
         output::print_json(&status)?;
@@ -55,6 +58,7 @@ struct Status {
     process_cpu_seconds: f64,
     process_resident_bytes: u64,
     sessions: Vec<Session>,
+    operations: Vec<Operation>,
     counters: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -90,6 +94,7 @@ impl From<wire::Status> for Status {
             process_cpu_seconds: Duration::from_micros(status.process.cpu_micros).as_secs_f64(),
             process_resident_bytes: status.process.resident_bytes,
             sessions: status.sessions.into_iter().map(session).collect(),
+            operations: Vec::new(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
         }
     }
@@ -127,9 +132,29 @@ impl Status {
             ),
             ("sessions", self.sessions.len().to_string()),
         ]);
-        for Session { client, idle_seconds, open_files, .. } in &self.sessions {
-            text += &format!("  {client}: {open_files} open files, silent for {idle_seconds} s\n");
-        }
+        let row = |session: &Session| {
+            vec![
+                session.open_files.to_string(),
+                format!("{} s", session.idle_seconds),
+                session.client.clone(),
+            ]
+        };
+        let sessions: Vec<_> = self.sessions.iter().map(row).collect();
+        text += &indent(&output::table(&["OPEN FILES", "SILENT", "CLIENT"], &sessions));
+        let row = |operation: &Operation| {
+            vec![
+                operation.name.clone(),
+                operation.count.to_string(),
+                operation.failed.to_string(),
+                micros(operation.mean_us),
+                micros(operation.p50_us),
+                micros(operation.p99_us),
+            ]
+        };
+        let operations: Vec<_> = self.operations.iter().map(row).collect();
+        let heads = ["OPERATION", "COUNT", "FAILED", "MEAN", "P50", "P99"];
+        text += "operations\n";
+        text += &indent(&output::table(&heads, &operations));
         let counted = self.counters.iter().filter(|(_, value)| value.as_u64() != Some(0));
         let counted: Vec<_> =
             counted.map(|(name, value)| (name.as_str(), value.to_string())).collect();

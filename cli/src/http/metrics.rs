@@ -1,41 +1,207 @@
-//! `/metrics`, in Prometheus' text format.
+//! `/metrics`, in Prometheus' text format. `docs/OPERATIONS.md` has a row for each.
 
 use std::fmt::Write as _;
 
-use wire::Status;
+use wire::{Distribution, Load, Status};
+
+/// What a metric is, besides its value.
+struct Metric {
+    /// Its name in what the server says.
+    of: &'static str,
+    name: &'static str,
+    help: &'static str,
+    /// What one of the server's units is in the metric's: nanoseconds are billionths of a second.
+    scale: f64,
+}
+
+const fn metric(of: &'static str, name: &'static str, help: &'static str) -> Metric {
+    Metric { of, name, help, scale: 1.0 }
+}
+
+const fn seconds(of: &'static str, name: &'static str, help: &'static str) -> Metric {
+    Metric { of, name, help, scale: 1e-9 }
+}
+
+const GAUGES: &[Metric] = &[
+    metric("cores", "cores", "Threads that execute requests."),
+    metric("connections", "connections", "Open connections."),
+    metric(
+        "queued_requests",
+        "queued_requests",
+        "Requests that have arrived and are not executed.",
+    ),
+    seconds(
+        "busy_nanos",
+        "busy_seconds",
+        "For how long the busiest core has worked without a pause.",
+    ),
+    metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
+    metric(
+        "reclaim_queue",
+        "reclaim_queue",
+        "Removed inodes whose contents are still to be freed.",
+    ),
+    metric("orphans_open", "orphans_open", "Removed files that somebody has open."),
+    metric("compact_queue", "compact_queue", "Chunks that wait to be rewritten."),
+    metric("invalidation_events", "invalidation_events", "Events in the invalidation list."),
+    metric("open_inodes", "open_inodes", "Inodes that anybody has open."),
+    metric(
+        "sessions_unclaimed",
+        "sessions_unclaimed",
+        "Sessions of before the restart that are not back yet.",
+    ),
+    seconds("slow_threshold_nanos", "slow_threshold_seconds", "What is slow for `pando profile`."),
+    metric("space_bytes", "space_bytes", "Size of the place where blocks are."),
+    metric("space_free_bytes", "space_free_bytes", "Free bytes of the place where blocks are."),
+    metric("store_memtable_bytes", "store_memtable_bytes", "Recent metadata held in memory."),
+    metric("store_block_cache_bytes", "store_block_cache_bytes", "Cached metadata in memory."),
+    metric(
+        "store_table_reader_bytes",
+        "store_table_reader_bytes",
+        "Indexes and filters held outside the cache.",
+    ),
+    metric(
+        "store_compaction_pending_bytes",
+        "store_compaction_pending_bytes",
+        "Metadata that the store has still to rewrite, estimated.",
+    ),
+];
+
+const COUNTERS: &[Metric] = &[
+    metric("received_bytes", "received_bytes_total", "Bytes read from connections."),
+    metric("sent_bytes", "sent_bytes_total", "Bytes written to connections."),
+];
+
+const HISTOGRAMS: &[Metric] = &[
+    metric("group_requests", "group_requests", "Requests of a group, which share one write."),
+    metric("group_bytes", "group_bytes", "Bytes of a group's write."),
+    seconds("write_nanos", "store_write_seconds", "Durations of the groups' writes."),
+    seconds("sync_nanos", "store_sync_seconds", "Durations of syncs."),
+];
 
 /// All metrics of a server.
-pub(super) fn render(status: &Status, healthy: bool) -> String {
-    let mut text = String::new();
-    let mut put = |name: &str, kind: &str, help: &str, value: u64| {
-        writeln!(
-            text,
-            "# HELP pando_{name} {help}\n# TYPE pando_{name} {kind}\npando_{name} {value}"
-        )
-        .expect("writing to a string cannot fail");
-    };
+pub(super) fn render(status: &Status, load: &Load, healthy: bool, ready: bool) -> String {
+    let mut page = Page(String::new());
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let open = status.sessions.iter().map(|session| session.open_files);
-    put("healthy", "gauge", "1 while the server can vouch for its data.", u64::from(healthy));
-    put("uptime_seconds", "gauge", "Seconds since the server started.", status.uptime_seconds);
-    put("shards", "gauge", "Shards that the server serves.", u64::from(status.shards));
-    put("sessions", "gauge", "Open sessions.", count(status.sessions.len()));
-    put("open_files", "gauge", "Files that sessions have open.", open.sum());
-    put("files", "gauge", "Inodes, estimated.", status.files);
-    put("store_bytes", "gauge", "Bytes of metadata on disk.", status.store_bytes);
-    put("store_records", "gauge", "Records of metadata, estimated.", status.store_records);
+    let open = status.sessions.iter().map(|session| session.open_files).sum();
+    for (name, help, value) in [
+        ("healthy", "1 while the server can vouch for its data.", u64::from(healthy)),
+        ("ready", "1 while the server takes every request.", u64::from(ready)),
+        ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
+        ("shards", "Shards that the server serves.", u64::from(status.shards)),
+        ("sessions", "Open sessions.", count(status.sessions.len())),
+        ("open_files", "Files that sessions have open.", open),
+        ("files", "Inodes, estimated.", status.files),
+        ("store_bytes", "Bytes of metadata on disk.", status.store_bytes),
+        ("store_records", "Records of metadata, estimated.", status.store_records),
+    ] {
+        page.family(name, "gauge", help);
+        page.sample(name, "", value);
+    }
+    let process = &status.process;
+    page.family("process_cpu_seconds_total", "counter", "CPU time of the server's process.");
+    page.sample("process_cpu_seconds_total", "", scaled(process.cpu_micros, 1e-6));
+    page.family("process_resident_bytes", "gauge", "Memory that the server's process occupies.");
+    page.sample("process_resident_bytes", "", process.resident_bytes);
+    page.scaled("gauge", GAUGES, &load.gauges);
+    page.scaled("counter", COUNTERS, &load.counters);
+    if let Some((_, slow)) = load.gauges.iter().find(|(name, _)| name == "slow_operations") {
+        let name = "slow_operations_total";
+        page.family(name, "counter", "Operations that were slow for `pando profile`.");
+        page.sample(name, "", slow);
+    }
     for (name, value) in &status.counters {
-        let help = format!("How often since the start: {}.", name.replace('_', " "));
-        put(&format!("{name}_total"), "counter", &help, *value);
+        let name = format!("{name}_total");
+        let help = name.replace('_', " ");
+        page.family(&name, "counter", &format!("How often since the start: {help}."));
+        page.sample(&name, "", value);
+    }
+    page.operations(load);
+    for Metric { of, name, help, scale } in HISTOGRAMS {
+        page.family(name, "histogram", help);
+        if let Some((_, distribution)) = load.distributions.iter().find(|(name, _)| name == of) {
+            page.histogram(name, "", distribution, *scale);
+        }
     }
     let (name, version) = (escape(&status.name), escape(&status.version));
-    let info = format!("name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\"", status.uuid);
-    writeln!(
-        text,
-        "# HELP pando_info What is served, as labels.\n# TYPE pando_info gauge\npando_info{{{info}}} 1"
-    )
-    .expect("writing to a string cannot fail");
-    text
+    page.family("info", "gauge", "What is served, as labels.");
+    let labels = format!("name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\"", status.uuid);
+    page.sample("info", &labels, 1);
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        self.0.write_fmt(text).expect("writing to a string cannot fail");
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.put(format_args!("# HELP pando_{name} {help}\n# TYPE pando_{name} {kind}\n"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        match labels {
+            "" => self.put(format_args!("pando_{name} {value}\n")),
+            labels => self.put(format_args!("pando_{name}{{{labels}}} {value}\n")),
+        }
+    }
+
+    fn scaled(&mut self, kind: &str, metrics: &[Metric], values: &[(String, u64)]) {
+        for Metric { of, name, help, scale } in metrics {
+            let Some((_, value)) = values.iter().find(|(name, _)| name == of) else { continue };
+            self.family(name, kind, help);
+            self.sample(name, "", scaled(*value, *scale));
+        }
+    }
+
+    fn operations(&mut self, load: &Load) {
+        let name = "operations_total";
+        self.family(name, "counter", "Requests by kind and by how they ended.");
+        for operation in &load.operations {
+            for (outcome, count) in &operation.outcomes {
+                let labels = format!("operation=\"{}\",outcome=\"{outcome}\"", operation.name);
+                self.sample(name, &labels, count);
+            }
+        }
+        let name = "operation_stage_seconds_total";
+        self.family(name, "counter", "Where the time of requests went, by kind and stage.");
+        for operation in &load.operations {
+            for (stage, nanos) in &operation.stages {
+                let labels = format!("operation=\"{}\",stage=\"{stage}\"", operation.name);
+                self.sample(name, &labels, scaled(*nanos, 1e-9));
+            }
+        }
+        let name = "operation_seconds";
+        self.family(name, "histogram", "Time from a request's arrival to its answer, by kind.");
+        for operation in &load.operations {
+            let labels = format!("operation=\"{}\"", operation.name);
+            self.histogram(name, &labels, &operation.latency, 1e-9);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &str, distribution: &Distribution, scale: f64) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let (bucket, mut sum) = (format!("{name}_bucket"), 0);
+        for (at, count) in distribution.buckets.iter().enumerate() {
+            sum += count;
+            let bound = if at + 1 == distribution.buckets.len() {
+                "+Inf".to_owned()
+            } else {
+                scaled(distribution.unit << at, scale)
+            };
+            self.sample(&bucket, &format!("{labels}{comma}le=\"{bound}\""), sum);
+        }
+        self.sample(&format!("{name}_sum"), labels, scaled(distribution.sum, scale));
+        self.sample(&format!("{name}_count"), labels, sum);
+    }
+}
+
+/// A number of the server in the metric's unit.
+#[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
+fn scaled(value: u64, scale: f64) -> String {
+    if scale == 1.0 { value.to_string() } else { format!("{}", value as f64 * scale) }
 }
 
 /// A label's value.
@@ -45,17 +211,38 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::json, *};
 
     #[test]
-    fn every_metric_has_a_type_and_a_value() {
-        let status = super::super::page::tests::status();
-        let text = render(&status, true);
-        let values: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let types = text.lines().filter(|line| line.starts_with("# TYPE pando_")).count();
-        assert_eq!(values.len(), types);
-        assert!(values.contains(&"pando_create_total 7"));
-        assert!(values.contains(&"pando_healthy 1"));
+    fn every_metric_has_a_type_before_its_values() {
+        let text = render(&json::tests::status(), &json::tests::load(), true, false);
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| name.strip_suffix(end))
+                .filter(|family| text.contains(&format!("# TYPE {family} histogram\n")))
+                .unwrap_or(name);
+            let kind = text.find(&format!("# TYPE {family} ")).expect("it has a type");
+            assert!(kind < text.find(line).unwrap(), "{line}");
+        }
+        for line in ["pando_create_total 7", "pando_healthy 1", "pando_ready 0"] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
         assert!(text.contains("name=\"a \\\"b\\\" <c>\""));
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_in_seconds() {
+        let text = render(&json::tests::status(), &json::tests::load(), true, true);
+        let buckets: Vec<&str> = text
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("pando_operation_seconds_bucket{operation=\"create\",le=")
+            })
+            .collect();
+        assert_eq!(buckets, ["\"0.000001\"} 1", "\"0.000002\"} 3", "\"+Inf\"} 7"]);
+        assert!(text.contains("pando_operation_seconds_count{operation=\"create\"} 7\n"));
+        assert!(text.contains("pando_operation_seconds_sum{operation=\"create\"} 0.0007\n"));
     }
 }

@@ -10,6 +10,7 @@ mod full;
 mod harness;
 mod installed;
 mod mounted;
+mod observe;
 mod s3;
 mod serve;
 mod settings;

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Data, Running, fail, pando, succeed, text};
 
-fn get(address: &str, path: &str) -> String {
+pub(crate) fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the page is there");
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads requests");

@@ -92,7 +92,7 @@ fn describe(record: &ChunkRecord) -> String {
 }
 
 /// The directory's path, by its back pointers.
-fn path(txn: &Txn<'_>, dir: &Dir) -> Result<String> {
+pub(super) fn path(txn: &Txn<'_>, dir: &Dir) -> Result<String> {
     let mut names = Vec::new();
     let (mut at, mut steps) = (dir.clone(), Steps::from(dir.id));
     while at.id != DirId::ROOT {

@@ -11,7 +11,8 @@ use crate::{
 };
 
 pub(super) fn all() -> Vec<Reply> {
-    [names(), contents(), vec![Reply::Welcome(welcome()), status(), fsck()]].concat()
+    let others = vec![Reply::Welcome(welcome()), status(), fsck()];
+    [names(), contents(), others, super::observe::replies()].concat()
 }
 
 pub(super) fn answers() -> Vec<Answer> {

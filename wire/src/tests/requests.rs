@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(super) fn all() -> Vec<Request> {
-    [sessions(), names(), contents(), others()].concat()
+    [sessions(), names(), contents(), others(), super::observe::requests()].concat()
 }
 
 fn node() -> NodeRef {

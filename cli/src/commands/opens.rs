@@ -1,0 +1,88 @@
+//! `pando opens`: which files are open, and who has them open.
+
+use std::process::ExitCode;
+
+use base::{Ino, SessionId};
+use serde::Serialize;
+
+use super::sessions::session_id;
+use crate::{
+    connect::{self, Servers, TokenArgs},
+    output,
+};
+
+/// How many are asked for at a time.
+const PAGE: u32 = 4096;
+
+/// List the files that sessions have open. Needs the administrator's token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server.
+    #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
+    server: Servers,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Only what this session has open; `pando sessions` shows its id.
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct OpenFile {
+    ino: u64,
+    session: String,
+    read: bool,
+    write: bool,
+    client: String,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = connect::config(args.server.0, args.token.read()?, "pando opens");
+    let files = connect::runtime()?.block_on(async {
+        let client = connect::connect(config).await?;
+        let sessions = connect::for_administrators(client.sessions().await)?;
+        let (mut files, mut after) = (Vec::new(), Ino(0));
+        loop {
+            let page = client.opens(after, args.session, PAGE).await?;
+            files.extend(page.files);
+            match files.last() {
+                Some(last) if !page.end => after = last.ino,
+                Some(_) | None => break,
+            }
+        }
+        client.close().await?;
+        let client_of = |session: SessionId| {
+            let found = sessions.iter().find(|detail| detail.session == session);
+            found.map_or_else(String::new, |detail| detail.client.clone())
+        };
+        let file = |file: wire::OpenFile| OpenFile {
+            ino: file.ino.0,
+            session: file.session.to_string(),
+            read: file.read,
+            write: file.write,
+            client: client_of(file.session),
+        };
+        anyhow::Ok(files.into_iter().map(file).collect::<Vec<_>>())
+    })?;
+    if args.json {
+        output::print_json(&files)?;
+    } else {
+        output::print(&to_text(&files))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_text(files: &[OpenFile]) -> String {
+    let row = |file: &OpenFile| {
+        let mode = match (file.read, file.write) {
+            (true, true) => "rw",
+            (false, true) => "w",
+            (true | false, false) => "r",
+        };
+        vec![file.ino.to_string(), mode.to_owned(), file.session.clone(), file.client.clone()]
+    };
+    output::table(&["INO", "FOR", "SESSION", "CLIENT"], &files.iter().map(row).collect::<Vec<_>>())
+}

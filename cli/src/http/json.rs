@@ -1,0 +1,129 @@
+//! `/status.json`: what the status page shows, and anybody else on this machine may see: no paths.
+
+use serde::Serialize;
+use wire::{Load, SessionStatus, Status};
+
+use crate::observed::{self, Operation};
+
+/// What the page reads every few seconds. Rates are the reader's: it has two of these.
+#[derive(Serialize)]
+pub(super) struct Page {
+    name: String,
+    uuid: String,
+    version: String,
+    problem: Option<String>,
+    uptime_seconds: u64,
+    /// Seconds since the start, finely.
+    at_seconds: f64,
+    durability: String,
+    commit_interval_ms: u64,
+    blocks: String,
+    shards: u16,
+    files: u64,
+    store_bytes: u64,
+    store_records: u64,
+    sessions: Vec<Session>,
+    operations: Vec<Operation>,
+    group_requests_mean: f64,
+    write_p99_us: f64,
+    sync_p99_us: f64,
+    gauges: serde_json::Map<String, serde_json::Value>,
+    counters: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Session {
+    client: String,
+    idle_seconds: u64,
+    open_files: u64,
+}
+
+/// What to show; `problem` is why the server does not take every request, if it does not.
+pub(super) fn page(status: Status, load: Load, problem: Option<String>) -> Page {
+    let quantile = |name: &str| {
+        let found = load.distributions.iter().find(|(other, _)| other == name);
+        found.map_or(0.0, |(_, distribution)| observed::quantile(distribution, 0.99) / 1000.0)
+    };
+    let groups = load.distributions.iter().find(|(name, _)| name == "group_requests");
+    let session = |session: SessionStatus| Session {
+        client: session.client,
+        idle_seconds: session.idle_seconds,
+        open_files: session.open_files,
+    };
+    Page {
+        group_requests_mean: groups.map_or(0.0, |(_, groups)| observed::mean(groups)),
+        write_p99_us: quantile("write_nanos"),
+        sync_p99_us: quantile("sync_nanos"),
+        at_seconds: observed::ratio(load.at_us, 1_000_000),
+        operations: load.operations.iter().map(Operation::from).collect(),
+        gauges: observed::map(load.gauges),
+        counters: observed::map(load.counters.into_iter().chain(status.counters)),
+        name: status.name,
+        uuid: format!("{:032x}", status.uuid),
+        version: status.version,
+        problem,
+        uptime_seconds: status.uptime_seconds,
+        durability: status.durability,
+        commit_interval_ms: status.commit_interval_ms,
+        blocks: status.blocks,
+        shards: status.shards,
+        files: status.files,
+        store_bytes: status.store_bytes,
+        store_records: status.store_records,
+        sessions: status.sessions.into_iter().map(session).collect(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use wire::Distribution;
+
+    use super::*;
+
+    pub(in super::super) fn status() -> Status {
+        Status {
+            name: "a \"b\" <c>".to_owned(),
+            uuid: 1,
+            version: "0".to_owned(),
+            uptime_seconds: 61,
+            shards: 64,
+            durability: "relaxed".to_owned(),
+            commit_interval_ms: 20,
+            blocks: "blocks".to_owned(),
+            sessions: vec![SessionStatus {
+                session: base::SessionId(1),
+                client: "<script>".to_owned(),
+                idle_seconds: 0,
+                open_files: 2,
+            }],
+            files: 3,
+            counters: vec![("create".to_owned(), 7), ("mkdir".to_owned(), 0)],
+            store_bytes: 1 << 20,
+            store_records: 5,
+            process: wire::ProcessStatus::default(),
+        }
+    }
+
+    pub(in super::super) fn load() -> Load {
+        Load {
+            at_us: 1_500_000,
+            operations: vec![wire::Operation {
+                name: "create".to_owned(),
+                outcomes: vec![("done".to_owned(), 5), ("failed".to_owned(), 2)],
+                latency: Distribution { unit: 1000, buckets: vec![1, 2, 4], sum: 700_000 },
+                stages: vec![("queue".to_owned(), 100), ("execute".to_owned(), 300)],
+            }],
+            ..Load::default()
+        }
+    }
+
+    #[test]
+    fn the_page_is_told_numbers() {
+        let page = serde_json::to_value(page(status(), load(), None)).unwrap();
+        assert_eq!(page["operations"][0]["name"], "create");
+        assert_eq!(page["operations"][0]["count"], 7);
+        assert_eq!(page["counters"]["create"], 7);
+        assert_eq!(page["at_seconds"], 1.5);
+        assert_eq!(page["problem"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,144 @@
+//! The counts of one core.
+
+use base::Tagged as _;
+use parking_lot::Mutex;
+use wire::{Answer, Request};
+
+use super::{
+    Count, Histogram, KINDS, Nanos, Note, Observed, Stages, Verdict,
+    sketch::{Busy, Sampler},
+};
+use crate::{driver::Incoming, session::Session};
+
+/// One kind of request.
+#[derive(Default)]
+pub(crate) struct KindCounts {
+    pub(crate) outcomes: [Count; Verdict::NAMES.len()],
+    pub(crate) latency: Histogram,
+    pub(crate) stages: [Count; Stages::NAMES.len()],
+}
+
+/// What one core counts.
+pub(crate) struct CoreCounts {
+    pub(crate) kinds: Box<[KindCounts]>,
+    /// Requests of each group.
+    pub(crate) group_requests: Histogram<1>,
+    /// Bytes of each engine write.
+    pub(crate) group_bytes: Histogram<1>,
+    /// Durations of engine writes.
+    pub(crate) writes: Histogram,
+    /// Requests that have arrived and are not executed.
+    pub(crate) queued: Count,
+    pub(crate) connections: Count,
+    pub(crate) received_bytes: Count,
+    pub(crate) sent_bytes: Count,
+    /// When the requests that are being executed were taken up, in nanoseconds; 0 when there are none.
+    pub(crate) busy_since: Count,
+    sampler: Sampler,
+    pub(crate) busy: Mutex<Busy>,
+}
+
+impl Default for CoreCounts {
+    fn default() -> CoreCounts {
+        CoreCounts {
+            kinds: (0..KINDS).map(|_| KindCounts::default()).collect(),
+            group_requests: Histogram::default(),
+            group_bytes: Histogram::default(),
+            writes: Histogram::default(),
+            queued: Count::default(),
+            connections: Count::default(),
+            received_bytes: Count::default(),
+            sent_bytes: Count::default(),
+            busy_since: Count::default(),
+            sampler: Sampler::default(),
+            busy: Mutex::default(),
+        }
+    }
+}
+
+/// When a group came to where it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    /// Its last request was executed.
+    pub(crate) executed: Nanos,
+    /// It is in the engine; the same, when there was nothing to write.
+    pub(crate) written: Nanos,
+    /// Its answers leave.
+    pub(crate) answered: Nanos,
+}
+
+impl CoreCounts {
+    /// Records the requests of a group, as their answers leave.
+    pub(crate) fn answered(&self, observed: &Observed, notes: &[Note], at: Written) {
+        let slow = observed.slow_nanos();
+        let group = notes.len();
+        for note in notes {
+            let stages = Stages {
+                queue: note.begun.since(note.arrived) + at.executed.since(note.ended),
+                execute: note.ended.since(note.begun),
+                write: at.written.since(at.executed),
+                sync: at.answered.since(at.written),
+                wait: 0,
+            };
+            self.record(note, &stages, at.answered);
+            if stages.total() >= slow {
+                observed.slow.keep(note, stages, at.answered, group);
+            }
+        }
+    }
+
+    fn record(&self, note: &Note, stages: &Stages, now: Nanos) {
+        let kind = &self.kinds[usize::from(note.kind) % KINDS];
+        kind.outcomes[note.verdict.index()].add(1);
+        kind.latency.record(stages.total());
+        for (count, nanos) in kind.stages.iter().zip(stages.values()) {
+            if nanos > 0 {
+                count.add(nanos);
+            }
+        }
+        if self.sampler.takes() {
+            self.busy.lock().add(note.session, note.subject, now);
+        }
+    }
+
+    /// A request that waits beside the groups was answered.
+    pub(crate) fn waited(&self, observed: &Observed, waiting: Waiting, answer: &Answer) {
+        let now = observed.now();
+        let waited = now.since(waiting.note.ended);
+        let is_sync = waiting.note.kind == Request::Sync.tag();
+        let note = Note { verdict: Verdict::of(answer), ..waiting.note };
+        let stages = Stages {
+            queue: note.ended.since(note.arrived),
+            sync: if is_sync { waited } else { 0 },
+            wait: if is_sync { 0 } else { waited },
+            ..Stages::default()
+        };
+        self.record(&note, &stages, now);
+        if stages.total() >= observed.slow_nanos() {
+            observed.slow.keep(&note, stages, now, 1);
+        }
+    }
+}
+
+/// A request that waits beside the groups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting {
+    note: Note,
+}
+
+impl Waiting {
+    /// It waits from now on.
+    pub(crate) fn new(observed: &Observed, session: &Session, incoming: &Incoming) -> Waiting {
+        let now = observed.now();
+        let note = Note {
+            kind: incoming.request.tag(),
+            verdict: Verdict::Done,
+            session: session.id,
+            subject: None,
+            arrived: incoming.arrived,
+            begun: now,
+            ended: now,
+        };
+        Waiting { note }
+    }
+}

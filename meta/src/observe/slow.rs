@@ -1,0 +1,57 @@
+//! The operations that took long: the latest of them, until somebody looks.
+
+use std::collections::VecDeque;
+
+use base::SessionId;
+use parking_lot::Mutex;
+
+use super::{Nanos, Note, Stages, Subject, Verdict};
+
+/// How many are kept.
+const KEPT: usize = 512;
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlowNote {
+    pub(crate) number: u64,
+    pub(crate) kind: u8,
+    pub(crate) verdict: Verdict,
+    pub(crate) session: SessionId,
+    pub(crate) subject: Option<Subject>,
+    pub(crate) stages: Stages,
+    pub(crate) answered: Nanos,
+    pub(crate) group: usize,
+}
+
+/// The list.
+#[derive(Default)]
+pub(crate) struct Slow {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    kept: VecDeque<SlowNote>,
+    total: u64,
+}
+
+impl Slow {
+    /// Keeps one.
+    pub(crate) fn keep(&self, note: &Note, stages: Stages, answered: Nanos, group: usize) {
+        let mut state = self.state.lock();
+        state.total += 1;
+        let number = state.total;
+        if state.kept.len() == KEPT {
+            state.kept.pop_front();
+        }
+        let Note { kind, verdict, session, subject, .. } = *note;
+        let slow = SlowNote { number, kind, verdict, session, subject, stages, answered, group };
+        state.kept.push_back(slow);
+    }
+
+    /// Those that are kept and come after number `after`, and how many there were.
+    pub(crate) fn after(&self, after: u64) -> (Vec<SlowNote>, u64) {
+        let state = self.state.lock();
+        (state.kept.iter().filter(|slow| slow.number > after).copied().collect(), state.total)
+    }
+}

@@ -1,0 +1,153 @@
+//! The counts of all cores, added up for whoever looks.
+
+use base::{HashMap, SessionId, Tagged as _};
+use wire::{Distribution, Load, Operation, Request};
+
+use super::{
+    CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, sketch::Rates,
+};
+use crate::server::Shared;
+
+/// How many busy sessions and directories are told.
+const BUSY_TOLD: usize = 32;
+
+const _: () = {
+    let mut at = 0;
+    while at < Request::VARIANTS.len() {
+        assert!((Request::VARIANTS[at].0 as usize) < KINDS, "every kind has its counts");
+        at += 1;
+    }
+};
+
+/// The name of a kind of request: `block_put` for `BlockPut`.
+pub(crate) fn name_of(kind: u8) -> String {
+    let known = Request::VARIANTS.iter().find(|(tag, _)| *tag == kind);
+    let mut name = String::new();
+    for letter in known.map_or("unknown", |(_, name)| name).chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+/// Pairs of names and values.
+pub(crate) fn named<const N: usize>(names: [&str; N], values: [u64; N]) -> Vec<(String, u64)> {
+    names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value)).collect()
+}
+
+/// Everything but who and where.
+pub(crate) fn load(shared: &Shared) -> Load {
+    let cores = &shared.observed.cores;
+    let sum = |of: fn(&CoreCounts) -> u64| cores.iter().map(of).sum::<u64>();
+    let received = sum(|core| core.received_bytes.get());
+    let sent = sum(|core| core.sent_bytes.get());
+    let counters = vec![("received_bytes".to_owned(), received), ("sent_bytes".to_owned(), sent)];
+    Load {
+        at_us: shared.observed.now().0 / 1000,
+        operations: Request::VARIANTS
+            .iter()
+            .filter_map(|(tag, _)| operation(cores, *tag))
+            .collect(),
+        distributions: vec![
+            ("group_requests".to_owned(), total(cores, |core| &core.group_requests)),
+            ("group_bytes".to_owned(), total(cores, |core| &core.group_bytes)),
+            ("write_nanos".to_owned(), total(cores, |core| &core.writes)),
+            ("sync_nanos".to_owned(), {
+                let mut syncs = Distribution::default();
+                shared.observed.syncs.add_to(&mut syncs);
+                syncs
+            }),
+        ],
+        gauges: gauges(shared),
+        counters,
+        busy_sessions: Vec::new(),
+        busy_directories: Vec::new(),
+    }
+}
+
+fn total<const UNIT: u64>(
+    cores: &[CoreCounts],
+    of: fn(&CoreCounts) -> &Histogram<UNIT>,
+) -> Distribution {
+    let mut total = Distribution::default();
+    cores.iter().for_each(|core| of(core).add_to(&mut total));
+    total
+}
+
+/// One kind of request; `None` when nobody has asked for it.
+fn operation(cores: &[CoreCounts], kind: u8) -> Option<Operation> {
+    let counts: Vec<&KindCounts> =
+        cores.iter().map(|core| &core.kinds[usize::from(kind)]).collect();
+    let sum = |of: &dyn Fn(&KindCounts) -> u64| counts.iter().map(|counts| of(counts)).sum::<u64>();
+    let outcomes: [u64; Verdict::NAMES.len()] =
+        std::array::from_fn(|at| sum(&|counts| counts.outcomes[at].get()));
+    let stages: [u64; Stages::NAMES.len()] =
+        std::array::from_fn(|at| sum(&|counts| counts.stages[at].get()));
+    let mut latency = Distribution::default();
+    counts.iter().for_each(|counts| counts.latency.add_to(&mut latency));
+    outcomes.iter().any(|count| *count > 0).then(|| Operation {
+        name: name_of(kind),
+        outcomes: named(Verdict::NAMES, outcomes),
+        latency,
+        stages: named(Stages::NAMES, stages),
+    })
+}
+
+fn gauges(shared: &Shared) -> Vec<(String, u64)> {
+    let observed = &shared.observed;
+    let sum = |of: fn(&CoreCounts) -> u64| observed.cores.iter().map(of).sum::<u64>();
+    let now = observed.now();
+    let busiest =
+        observed.cores.iter().map(|core| core.busy_since.get()).filter(|at| *at > 0).min();
+    let engine = shared.engine.stats();
+    let (bytes, bytes_free) = (shared.options.space)();
+    let (reclaim, orphans) = shared.backlog.lengths();
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let gauges = [
+        ("cores", count(observed.cores.len())),
+        ("connections", sum(|core| core.connections.get())),
+        ("queued_requests", sum(|core| core.queued.get())),
+        ("busy_nanos", busiest.map_or(0, |since| now.0.saturating_sub(since))),
+        ("sync_waiters", count(shared.sync.waiters())),
+        ("reclaim_queue", count(reclaim)),
+        ("orphans_open", count(orphans)),
+        ("compact_queue", count(shared.compact.len())),
+        ("invalidation_events", count(shared.invalidations.len())),
+        ("open_inodes", count(shared.opens.inodes())),
+        ("sessions_unclaimed", count(shared.opens.unclaimed())),
+        ("slow_operations", observed.slow.after(u64::MAX).1),
+        ("slow_threshold_nanos", observed.slow_nanos()),
+        ("space_bytes", bytes),
+        ("space_free_bytes", bytes_free),
+        ("store_memtable_bytes", engine.memtable_bytes),
+        ("store_block_cache_bytes", engine.block_cache_bytes),
+        ("store_table_reader_bytes", engine.table_reader_bytes),
+        ("store_compaction_pending_bytes", engine.compaction_pending_bytes),
+    ];
+    gauges.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Rates of sessions and directories, in thousandths of a request per second, the busiest first.
+pub(crate) fn busy(shared: &Shared) -> (Rates<SessionId>, Rates<Subject>) {
+    let now = shared.observed.now();
+    let (mut sessions, mut subjects) = (HashMap::default(), HashMap::default());
+    for core in &shared.observed.cores {
+        let (of_sessions, of_subjects) = core.busy.lock().rates(now);
+        for (session, rate) in of_sessions {
+            *sessions.entry(session).or_insert(0) += rate;
+        }
+        for (subject, rate) in of_subjects {
+            *subjects.entry(subject).or_insert(0) += rate;
+        }
+    }
+    (busiest(sessions), busiest(subjects))
+}
+
+fn busiest<K: Ord + Copy>(rates: HashMap<K, u64>) -> Rates<K> {
+    let mut rates: Rates<K> = rates.into_iter().collect();
+    rates.sort_unstable_by_key(|(key, rate)| (std::cmp::Reverse(*rate), *key));
+    rates.truncate(BUSY_TOLD);
+    rates
+}

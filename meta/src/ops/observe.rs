@@ -1,0 +1,125 @@
+//! What administrators look at: `load`, `slow`, `sessions`, `opens`; and `evict`, which ends a session.
+//!
+//! Cost: none of them reads the engine, but for the paths of the directories that are shown.
+
+use base::{Access, DirId, FsError, SessionId};
+use wire::{
+    BusyDirectory, BusySession, Evict, Load, OpenPage, OpensQuery, SessionDetail, SlowLog,
+    SlowOperation, SlowQuery,
+};
+
+use super::info;
+use crate::{
+    driver,
+    error::Result,
+    observe::{self, Stages, Subject, Verdict},
+    record::Content,
+    txn::{Dir, Txn},
+};
+
+/// No page has more inodes.
+const OPENS_MAX: usize = 10_000;
+
+/// The busy directories, with their paths.
+pub(crate) fn load(txn: &Txn<'_>) -> Load {
+    let shared = txn.shared;
+    let (sessions, subjects) = observe::busy(shared);
+    let mut load = observe::load(shared);
+    load.busy_sessions = sessions
+        .into_iter()
+        .map(|(session, milli_rate)| BusySession {
+            session,
+            client: client(txn, session),
+            milli_rate,
+        })
+        .collect();
+    load.busy_directories = subjects
+        .into_iter()
+        .map(|(subject, milli_rate)| BusyDirectory {
+            dir: subject.0,
+            path: path_of(txn, subject),
+            milli_rate,
+        })
+        .collect();
+    load
+}
+
+pub(crate) fn slow(txn: &Txn<'_>, req: SlowQuery) -> SlowLog {
+    let observed = &txn.shared.observed;
+    if let Some(us) = req.threshold_us {
+        observed.keep_slower_than(us);
+    }
+    let (kept, total) = observed.slow.after(req.after);
+    let operations = kept.into_iter().map(|slow| SlowOperation {
+        number: slow.number,
+        name: observe::name_of(slow.kind),
+        outcome: Verdict::NAMES[slow.verdict.index()].to_owned(),
+        at_us: slow.answered.0 / 1000,
+        group_requests: u64::try_from(slow.group).unwrap_or(u64::MAX),
+        client: client(txn, slow.session),
+        directory: slow.subject.map_or_else(String::new, |subject| path_of(txn, subject)),
+        stages: observe::named(Stages::NAMES, slow.stages.values()),
+    });
+    SlowLog {
+        threshold_us: observed.slower_than_us(),
+        at_us: observed.now().0 / 1000,
+        total,
+        operations: operations.collect(),
+    }
+}
+
+pub(crate) fn sessions(txn: &Txn<'_>) -> Vec<SessionDetail> {
+    let shared = txn.shared;
+    let sessions = shared.sessions.lock();
+    let mut sessions: Vec<_> = sessions
+        .values()
+        .map(|session| {
+            let token = session.token();
+            SessionDetail {
+                session: session.id,
+                client: session.client.clone(),
+                idle_ms: u64::try_from(session.idle().as_millis()).unwrap_or(u64::MAX),
+                open_files: shared.opens.count(session.id),
+                uid: token.as_ref().and_then(|token| token.uid),
+                read_only: token.as_ref().is_some_and(|token| token.read_only),
+                path: token.map(|token| token.path),
+            }
+        })
+        .collect();
+    sessions.sort_unstable_by_key(|detail| detail.session);
+    sessions
+}
+
+pub(crate) fn opens(txn: &Txn<'_>, req: OpensQuery) -> OpenPage {
+    let max = usize::try_from(req.max).unwrap_or(OPENS_MAX).clamp(1, OPENS_MAX);
+    let (found, end) = txn.shared.opens.list(req.after, req.session, max);
+    let file = |(ino, session, access): (base::Ino, SessionId, Access)| wire::OpenFile {
+        ino,
+        session,
+        read: access.includes(Access::READ),
+        write: access.includes(Access::WRITE),
+    };
+    OpenPage { files: found.into_iter().map(file).collect(), end }
+}
+
+/// Ends a session as its lease would.
+pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
+    let session = txn.shared.session(req.session).ok_or(FsError::NotFound)?;
+    tracing::warn!(session = %session.id, client = session.client, "session evicted");
+    driver::forget_session(txn, session.id)
+}
+
+/// What a session said of itself; empty when it has ended.
+fn client(txn: &Txn<'_>, session: SessionId) -> String {
+    txn.shared.session(session).map_or_else(String::new, |session| session.client.clone())
+}
+
+/// Where a directory is; empty when it is gone.
+fn path_of(txn: &Txn<'_>, (id, home): Subject) -> String {
+    if id == DirId::ROOT {
+        return "/".to_owned();
+    }
+    let content = txn.get::<Content>(&txn.content_key(home, id));
+    let Ok(Some(content)) = content else { return String::new() };
+    info::path(txn, &Dir { id, content }).unwrap_or_default()
+}
