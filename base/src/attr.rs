@@ -14,6 +14,9 @@ pub const MODE_SETUID: u32 = 0o4000;
 pub const MODE_SETGID: u32 = 0o2000;
 /// The sticky bit.
 pub const MODE_STICKY: u32 = 0o1000;
+/// In attributes only, never in what is asked for or stored: there is a POSIX ACL, so the mode alone does not
+/// say what others than the owner may do.
+pub const MODE_ACL: u32 = 1 << 16;
 /// Execute permission of the group.
 pub const MODE_GROUP_EXECUTE: u32 = 0o010;
 

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod acl;
 pub mod attr;
 pub mod clock;
 pub mod codec;
@@ -17,6 +18,7 @@ pub mod name;
 pub mod placement;
 
 pub use access::{Access, Cred};
+pub use acl::{Acl, AclKind};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
 pub use clock::{Clock, Random};
 pub use codec::{Decode, DecodeError, Encode, Reader, Tagged};

@@ -11,7 +11,9 @@
 //! Invariants, see [`AccessCache::check`]: each entry but the root hangs below another; exactly the entries
 //! without children, the root apart, are on the list.
 
-use base::{Access, Attr, Cred, DirId, EntryName, FsError, HashMap, access::permits};
+use base::{
+    Access, Attr, Cred, DirId, EntryName, FsError, HashMap, access::permits, acl::mode_decides,
+};
 use wire::{CacheEvents, DirRef};
 
 /// What an entry takes, next to its name: itself, and its places in two maps.
@@ -27,8 +29,11 @@ pub(crate) struct CachedDir {
 }
 
 impl CachedDir {
-    /// Whether `cred` may walk through, as far as is known here.
+    /// Whether `cred` may walk through, as far as is known here: not where an ACL decides.
     pub(crate) fn permits_walk(&self, cred: &Cred) -> Result<(), FsError> {
+        if !mode_decides(&self.attr, cred) {
+            return Err(FsError::Denied);
+        }
         permits(&self.attr, cred, Access::EXECUTE)
     }
 }

@@ -567,6 +567,8 @@ fn of_open_file(request: &Request) -> bool {
     matches!(
         request,
         Request::Write(_)
+            | Request::Allocate(_)
+            | Request::Seek(_)
             | Request::BlockMap(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)

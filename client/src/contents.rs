@@ -6,11 +6,12 @@
 //!
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
-//! * `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache.
+//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache.
 
 mod blocks;
 mod dirty;
 mod open;
+mod ranges;
 mod read;
 mod slices;
 mod state;

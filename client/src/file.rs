@@ -2,7 +2,7 @@
 
 use base::{Attr, ByteRange, FsError, LockKind, LockMode, SetAttr};
 use bytes::{Bytes, BytesMut};
-use wire::{FileRef, LockFound, NodeRef};
+use wire::{AllocateMode, FileRef, LockFound, NodeRef, SeekTo};
 
 use crate::{Client, FileLock, FileSystem, Handle, Result};
 
@@ -250,6 +250,42 @@ impl File {
             return Err(FsError::BadHandle.into());
         }
         Ok(FileLock { range, kind: LockKind::Range, ..whole(mode) })
+    }
+
+    /// Makes it longer, or a range of it zeros (`fallocate`).
+    ///
+    /// # Errors
+    /// `BadHandle` when it was not opened for writing; `Invalid` for no bytes; `FileTooBig` beyond 16 PiB.
+    pub async fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        if !self.write {
+            return Err(FsError::BadHandle.into());
+        }
+        self.client.allocate(self.handle, offset, len, mode, false).await
+    }
+
+    /// Where the next data or hole from `offset` on is. Behind the last byte is a hole.
+    ///
+    /// # Errors
+    /// `NoSuchDevice` when there is none, as from the end of the file on.
+    pub async fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        FileSystem::seek(&self.client, self.handle, offset, to).await
+    }
+
+    /// Copies up to `len` bytes from `offset` to `to_offset` of a file of the same client; how many: less at the
+    /// end of this file, and otherwise at least 64 MiB.
+    ///
+    /// # Errors
+    /// `BadHandle` when this file was not opened for reading or the other one for writing; `Invalid` when the
+    /// ranges overlap within one file.
+    pub async fn copy_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        if !self.read || !to.write {
+            return Err(FsError::BadHandle.into());
+        }
+        let apart = offset.abs_diff(to_offset) >= len;
+        if self.file.ino == to.file.ino && !apart {
+            return Err(FsError::Invalid.into());
+        }
+        self.client.copy_range((self.handle, offset), (to.handle, to_offset), len, false).await
     }
 
     /// Its attributes.

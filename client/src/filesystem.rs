@@ -6,10 +6,13 @@
 //!
 //! Every operation is atomic. What it returns is what its own transaction left.
 
-use base::{Access, Attr, ByteRange, Cred, EntryName, FileKind, Ino, LockKind, LockMode, SetAttr};
+use base::{
+    Access, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Ino, LockKind, LockMode, SetAttr,
+};
 use bytes::Bytes;
 use wire::{
-    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
 };
 
 use crate::Result;
@@ -23,7 +26,7 @@ pub struct Handle(pub u64);
 pub struct New {
     /// A regular file or a special file.
     pub kind: FileKind,
-    /// Permission bits, the umask already taken off.
+    /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
     pub mode: u32,
     /// Device number of a special file.
     pub rdev: u32,
@@ -78,7 +81,7 @@ pub trait FileSystem {
         exclusive: bool,
         open: bool,
     ) -> Result<Made>;
-    /// Make a directory.
+    /// Make a directory; `mode` as in [`New`].
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry>;
     /// Make a symbolic link.
     async fn symlink(
@@ -187,8 +190,62 @@ pub trait FileSystem {
     /// Remove one; `NoData` when there is none.
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()>;
 
+    /// Make a file longer or a range of it zeros (`fallocate`), see [`AllocateMode`];
+    /// `clear_set_id` as for `write`.
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()>;
+    /// Where the next data or hole from `offset` on is; `NoSuchDevice` when there is none.
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64>;
+    /// Copy up to `len` bytes from one open file to another; how many, less only at the end of the first one or
+    /// after [`COPY_BYTES_MAX`]. An error after the first bytes is the next call's to report.
+    async fn copy_range(
+        &self,
+        from: (Handle, u64),
+        to: (Handle, u64),
+        len: u64,
+        clear_set_id: bool,
+    ) -> Result<u64> {
+        let len = len.min(COPY_BYTES_MAX);
+        let mut copied = 0;
+        while copied < len {
+            let (from, to) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
+            match copy_piece(self, from, to, len - copied, clear_set_id).await {
+                Ok(0) => break,
+                Ok(piece) => copied += piece,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(copied)
+    }
+
     /// Space and inodes.
     async fn statfs(&self) -> Result<Statfs>;
     /// What `pando info` prints: names and values.
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>>;
+}
+
+/// How much one [`FileSystem::copy_range`] copies at most.
+pub const COPY_BYTES_MAX: u64 = 64 << 20;
+const PIECE_BYTES: u32 = 1 << 20;
+
+async fn copy_piece<F: FileSystem + ?Sized>(
+    fs: &F,
+    from: (Handle, u64),
+    to: (Handle, u64),
+    len: u64,
+    clear_set_id: bool,
+) -> Result<u64> {
+    let len = u32::try_from(len).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+    to.1.checked_add(len.into()).ok_or(FsError::FileTooBig)?;
+    let data = fs.read(from.0, from.1, len).await?;
+    let copied = data.len() as u64;
+    fs.write(to.0, to.1, data, clear_set_id).await?;
+    Ok(copied)
 }

@@ -5,9 +5,9 @@
 use base::{Access, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Ino, LockKind, SetAttr};
 use bytes::Bytes;
 use wire::{
-    Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir, NodeRef,
-    Readdir, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir,
-    SetXattr, Setattr, Statfs, Symlink, Unlink, XattrMode,
+    AllocateMode, Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir,
+    NodeRef, Readdir, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir,
+    SeekTo, SetXattr, Setattr, Statfs, Symlink, Unlink, XattrMode,
 };
 
 use crate::{
@@ -387,6 +387,23 @@ impl FileSystem for Client {
         let request = Request::Removexattr(Removexattr { node: node.clone(), name });
         self.core.ask(cred, node.home(), request).await?;
         Ok(())
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        let open = self.core.files.handle(handle)?;
+        self.allocate_file(&open, offset, len, mode, clear_set_id).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        let open = self.core.files.handle(handle)?;
+        self.seek_file(&open, offset, to).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

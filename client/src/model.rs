@@ -8,11 +8,13 @@
 //! Always true after every operation: what [`Model::check`] checks. An operation that fails changes nothing:
 //! each one reads, checks, and only then writes.
 
+mod acl;
 mod attributes;
 mod check;
 mod contents;
 mod locks;
 mod namespace;
+mod ranges;
 mod rename;
 #[cfg(test)]
 mod tests;
@@ -26,13 +28,14 @@ use std::{
 };
 
 use base::{
-    Access, Attr, ByteRange, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey, Ino,
-    LockKind, SetAttr, Time,
+    Access, AclKind, Attr, ByteRange, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey,
+    Ino, LockKind, SetAttr, Time, attr::MODE_ACL,
 };
 use bytes::Bytes;
 use futures::future::{Either, select};
 use wire::{
-    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
 };
 
 use self::{contents::Contents, locks::Turn, who::Who};
@@ -225,7 +228,9 @@ impl State {
             Body::Symlink(target) => (target.len() as u64, 0),
             Body::Special => (0, 0),
         };
-        Attr { size, allocated, ..inode.attr }
+        let has_acl = inode.xattrs.keys().any(|name| AclKind::of(name).is_some());
+        let mode = inode.attr.mode | if has_acl { MODE_ACL } else { 0 };
+        Attr { mode, size, allocated, ..inode.attr }
     }
 
     fn is_dir(&self, ino: Ino) -> bool {
@@ -276,7 +281,7 @@ impl State {
     fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
         if self.granted(who, file.ino).is_none() {
             if !who.trusted {
-                who.may(&self.attr(self.dir(&file.dir)?), Access::EXECUTE)?;
+                self.may(who, self.dir(&file.dir)?, Access::EXECUTE)?;
             }
             if who.limited && self.child(self.dir(&file.dir)?, &file.name) != Some(file.ino) {
                 return Err(FsError::Stale);
@@ -498,6 +503,21 @@ impl FileSystem for Model {
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.with(|state| state.removexattr(self.who(cred), node, &name))
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        self.with(|state| state.allocate(handle, offset, len, mode, clear_set_id))
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        self.with(|state| state.seek(handle, offset, to))
     }
 
     async fn statfs(&self) -> Result<Statfs> {

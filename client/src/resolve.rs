@@ -7,7 +7,7 @@
 //! The last component of a node is always asked for; only what leads to it may come from the cache. When the
 //! cache says that a walk is not permitted, the server is asked before anybody hears of it.
 
-use base::{Cred, EntryName, FsError, limits::SYMLINKS_FOLLOWED_MAX};
+use base::{Cred, EntryName, FsError, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
 use wire::{DirRef, Entry, FileRef, Getattr, Lookup, NodeRef, Reply, Request, Walk, Walked};
 
@@ -241,7 +241,7 @@ impl Core {
                     if way.chain.len() == 1 {
                         way.chain[0] = self.ask_root(cred).await?;
                     }
-                    way.top().permits_walk(cred)?;
+                    self.permits_up(cred, way.top(), way.stand).await?;
                     way.steps.left.pop();
                     if way.chain.len() > 1 {
                         way.chain.pop();
@@ -263,6 +263,18 @@ impl Core {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a path may go up from a directory. Where an ACL decides, the server says so with any look-up.
+    async fn permits_up(&self, cred: &Cred, dir: &CachedDir, stand: u64) -> Result<(), Failure> {
+        if mode_decides(&dir.attr, cred) {
+            return Ok(dir.permits_walk(cred)?);
+        }
+        let name = EntryName::new(b"a").expect("a name");
+        match self.walk(cred, dir.dir, vec![name], stand).await {
+            Ok(_) | Err(Failure::Error(Error::Fs(FsError::NotFound))) => Ok(()),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Goes down as far as the cache reaches.

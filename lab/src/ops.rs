@@ -13,9 +13,9 @@ mod generate;
 mod run;
 mod search;
 
-use base::{Cred, EntryName, FileKind, SetTime};
+use base::{AclKind, Cred, EntryName, FileKind, SetTime};
 use bytes::Bytes;
-use wire::{RenameMode, XattrMode};
+use wire::{AllocateMode, RenameMode, SeekTo, XattrMode};
 
 pub use self::{
     answer::{Answer, Listed, Seen, SeenEntry},
@@ -142,8 +142,16 @@ pub enum Op {
     Xattrs { node: usize },
     /// Set one to so many bytes.
     Setxattr { node: usize, name: &'static str, len: usize, mode: XattrMode },
+    /// Set an ACL to these bytes, or remove it.
+    SetAcl { node: usize, kind: AclKind, acl: Option<Bytes>, mode: XattrMode },
     /// Remove one.
     Removexattr { node: usize, name: &'static str },
+    /// Make a file longer, or a range of it zeros.
+    Allocate { handle: usize, offset: u64, len: u64, mode: AllocateMode },
+    /// Look for data or a hole.
+    Seek { handle: usize, offset: u64, to: SeekTo },
+    /// Copy from the first slot's open file to that of the second one.
+    CopyRange { from: usize, to: usize, offset: u64, to_offset: u64, len: u64 },
     /// Wait for stable storage.
     Sync,
 }

@@ -1,5 +1,7 @@
 //! The operations, a file each: read, check, write. What goes around them is in `driver`.
 
+mod acl;
+mod allocate;
 pub(crate) mod blocks;
 mod create;
 pub(crate) mod hello;
@@ -13,6 +15,7 @@ mod open;
 mod readdir;
 mod rename;
 mod rmdir;
+mod seek;
 mod session;
 mod setattr;
 mod settings;
@@ -100,6 +103,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Write(req) => {
             count(&counters.write);
             write::run(txn, req).map(Reply::Written)
+        }
+        Request::Allocate(req) => {
+            count(&counters.write);
+            allocate::run(txn, req).map(Reply::Attr)
+        }
+        Request::Seek(req) => {
+            count(&counters.block_map);
+            seek::run(txn, req).map(Reply::Offset)
         }
         Request::BlockMap(req) => {
             count(&counters.block_map);

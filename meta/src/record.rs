@@ -3,6 +3,7 @@
 //! Persisted: every key and value has golden bytes in `testdata/`, described in `docs/BYTES.md`. A value
 //! starts with its version, so that a later build knows what it reads.
 
+mod acl;
 pub(crate) mod chunk;
 pub(crate) mod content;
 pub(crate) mod entry;

@@ -176,6 +176,7 @@ fn needs(request: &Request) -> Level {
         | Request::BlockPut(_)
         | Request::Setxattr(_) => Level::Enough,
         Request::Setattr(_)
+        | Request::Allocate(_)
         | Request::Unlink(_)
         | Request::Rmdir(_)
         | Request::Rename(_)
@@ -195,6 +196,7 @@ fn needs(request: &Request) -> Level {
         | Request::Open(_)
         | Request::Release(_)
         | Request::BlockMap(_)
+        | Request::Seek(_)
         | Request::BlockGet(_)
         | Request::Xattrs(_)
         | Request::Status

@@ -9,6 +9,7 @@ mod directories;
 mod files;
 mod locks;
 mod names;
+mod ranges;
 mod xattrs;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Attr, HashMap, HashSet};
+use base::{Attr, HashMap, HashSet, acl::with_umask};
 use client::{FileSystem, Handle};
 use fuse::{Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, StatxExtra, Unique};
 use tokio::sync::Notify;
@@ -82,10 +83,10 @@ impl<S: FileSystem> Adapter<S> {
                 self.changed(self.symlink(cred, node, name, request.keep(target)).await)
             }
             Op::MkNod { name, mode, rdev, umask } => {
-                self.changed(self.mknod(cred, node, name, mode & !umask, rdev).await)
+                self.changed(self.mknod(cred, node, name, (mode, umask), rdev).await)
             }
             Op::MkDir { name, mode, umask } => {
-                self.changed(self.mkdir(cred, node, name, mode & !umask).await)
+                self.changed(self.mkdir(cred, node, name, with_umask(mode, umask)).await)
             }
             Op::Unlink { name } => self.changed(self.unlink(cred, node, name).await),
             Op::RmDir { name } => self.changed(self.rmdir(cred, node, name).await),
@@ -105,9 +106,10 @@ impl<S: FileSystem> Adapter<S> {
 
             Op::GetXattr { name, size } => self.getxattr(cred, node, name, size).await,
             Op::ListXattr { size } => self.listxattr(cred, node, size).await,
-            Op::SetXattr { name, value, flags, .. } => {
+            Op::SetXattr { name, value, flags, acl_kill_sgid } => {
                 let (name, value) = (request.keep(name), request.keep(value));
-                self.changed(self.setxattr(cred, node, name, value, flags).await)
+                let outcome = self.setxattr(cred, node, (name, value), flags, acl_kill_sgid).await;
+                self.changed(outcome)
             }
             Op::RemoveXattr { name } => {
                 self.changed(self.removexattr(cred, node, request.keep(name)).await)
@@ -115,7 +117,7 @@ impl<S: FileSystem> Adapter<S> {
 
             Op::Open { flags, .. } => self.open(&request.header, cred, flags).await,
             Op::Create { name, mode, umask, flags, .. } => {
-                self.changed(self.create(cred, node, name, mode & !umask, flags).await)
+                self.changed(self.create(cred, node, name, with_umask(mode, umask), flags).await)
             }
             Op::Read { fh, offset, size, .. } => self.read(fh, offset, size).await,
             Op::Write { fh, offset, data, kill_suidgid, .. } => {
@@ -129,6 +131,14 @@ impl<S: FileSystem> Adapter<S> {
                 self.setlk(&request.header, cred, fh, (kind, lock, owner), wait).await
             }
             Op::GetLk { fh, owner, lock, kind } => self.getlk(fh, (kind, lock, owner)).await,
+            Op::FAllocate { fh, offset, length, mode } => {
+                self.changed(self.allocate(cred, node, (fh, offset, length), mode).await)
+            }
+            Op::LSeek { fh, offset, whence } => self.seek(fh, offset, whence).await,
+            Op::CopyFileRange { fh_in, offset_in, node_out, fh_out, offset_out, len, .. } => {
+                let (from, to) = ((fh_in, offset_in), (fh_out, offset_out));
+                self.changed(self.copy_range(cred, from, to, node_out, len).await)
+            }
 
             Op::OpenDir { .. } => self.opendir(node),
             Op::ReadDir { fh, offset, size } => self.readdir(cred, fh.0, offset, size).await,
@@ -141,13 +151,9 @@ impl<S: FileSystem> Adapter<S> {
             Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
             // Told once that we do not do these, the kernel does what it does for file systems without
             // them, or it never asks: permissions are its own.
-            Op::Access { .. }
-            | Op::BMap { .. }
-            | Op::CopyFileRange { .. }
-            | Op::FAllocate { .. }
-            | Op::LSeek { .. }
-            | Op::Poll { .. }
-            | Op::TmpFile { .. } => Err(Failed(Errno::NOSYS)),
+            Op::Access { .. } | Op::BMap { .. } | Op::Poll { .. } | Op::TmpFile { .. } => {
+                Err(Failed(Errno::NOSYS))
+            }
         }
     }
 
@@ -192,6 +198,8 @@ impl<S: FileSystem> Adapter<S> {
                 reply.opened(fuse::Handle(handle), OpenFlags::empty());
             }
             Ok(Answer::Written(size)) => reply.written(size),
+            Ok(Answer::Copied(bytes)) => reply.copied(bytes),
+            Ok(Answer::Offset(offset)) => reply.offset(offset),
             Ok(Answer::StatFs(statfs)) => reply.statfs(&statfs),
             Ok(Answer::Lock(lock)) => reply.lock(&lock),
             Ok(Answer::Dir(page)) => reply.dir(&page),
@@ -221,6 +229,8 @@ impl<S: FileSystem> Adapter<S> {
                 | Answer::Data(_)
                 | Answer::Size(_)
                 | Answer::Written(_)
+                | Answer::Copied(_)
+                | Answer::Offset(_)
                 | Answer::StatFs(_)
                 | Answer::Lock(_)
                 | Answer::Dir(_)

@@ -37,6 +37,10 @@ pub(crate) enum Answer {
     OpenedDir(u64),
     /// So many bytes were written.
     Written(u32),
+    /// So many bytes were copied.
+    Copied(u64),
+    /// Where something is in a file.
+    Offset(u64),
     /// Space and inodes.
     StatFs(StatFs),
     /// A lock that is in the way, or none.

@@ -273,6 +273,7 @@ fn init_options(options: &Options) -> InitOptions {
         | Capabilities::PARALLEL_DIROPS
         | Capabilities::POSIX_LOCKS
         | Capabilities::FLOCK_LOCKS
+        | Capabilities::POSIX_ACL
         | Capabilities::ABORT_ERROR;
     InitOptions { capabilities, max_write: options.max_write, ..InitOptions::default() }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use base::{Attr, EntryName, HashMap, Ino, Time};
+use base::{Attr, EntryName, HashMap, Ino, Time, attr::MODE_ACL};
 use fuse::{Errno, NodeId};
 use wire::{DirRef, FileRef, NodeRef};
 
@@ -270,6 +270,19 @@ impl Nodes {
     pub(crate) fn lacks_capability(&self, id: NodeId) -> bool {
         let node = self.table.get(&id.0);
         node.is_some_and(|node| node.without_capability == Some(node.told.ctime))
+    }
+
+    /// It was given an ACL, and what was told of it is old.
+    pub(crate) fn may_have_acl(&mut self, id: NodeId) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.told.mode |= MODE_ACL;
+            node.believed = false;
+        }
+    }
+
+    /// Whether it had no ACL when the kernel was told its attributes last.
+    pub(crate) fn lacks_acl(&self, id: NodeId) -> bool {
+        self.table.get(&id.0).is_some_and(|node| node.told.mode & MODE_ACL == 0)
     }
 
     /// The kernel forgets so many look-ups.

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
+#[path = "mounted/acls.rs"]
+mod acls;
 #[path = "mounted/attributes.rs"]
 mod attributes;
 #[path = "mounted/caches.rs"]
@@ -24,6 +26,8 @@ mod locks;
 mod names;
 #[path = "mounted/probe.rs"]
 mod probe;
+#[path = "mounted/ranges.rs"]
+mod ranges;
 #[path = "mounted/renames.rs"]
 mod renames;
 #[path = "mounted/users.rs"]

@@ -138,3 +138,61 @@ codec! {
         pub len: u32,
     }
 }
+
+codec! {
+    /// What is done with a range of a file (`fallocate`). Space is not reserved: blocks never change, so what is
+    /// written needs new ones in any case.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AllocateMode {
+        /// The file is at least as long as the range's end.
+        Grow = 1,
+        /// Nothing, but for the times (`KEEP_SIZE`).
+        Keep = 2,
+        /// It becomes zeros, and the file at least as long as its end (`ZERO_RANGE`).
+        Zero = 3,
+        /// It becomes zeros as far as the file reaches (`PUNCH_HOLE`, `ZERO_RANGE` with `KEEP_SIZE`).
+        ZeroWithin = 4,
+    }
+}
+
+codec! {
+    /// `fallocate`. Answer: [`Attr`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Allocate {
+        /// Of which file.
+        pub file: FileRef,
+        /// Where the range starts, in bytes.
+        pub offset: u64,
+        /// How many bytes it has, at least 1.
+        pub len: u64,
+        /// What is done with it.
+        pub mode: AllocateMode,
+        /// Clear set-id bits: the caller may not keep them.
+        pub clear_set_id: bool,
+    }
+}
+
+codec! {
+    /// What a seek looks for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SeekTo {
+        /// The next byte that is stored.
+        Data = 1,
+        /// The next byte that is not; at the latest the end of the file.
+        Hole = 2,
+    }
+}
+
+codec! {
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answer: the offset; `NoSuchDevice` when there is none, as from
+    /// the end of the file on.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Seek {
+        /// In which file.
+        pub file: FileRef,
+        /// From which byte on.
+        pub offset: u64,
+        /// For what.
+        pub to: SeekTo,
+    }
+}

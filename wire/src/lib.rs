@@ -20,8 +20,8 @@ pub mod token;
 
 pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus, SessionStatus, Status};
 pub use data::{
-    BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices, Slice, SliceSource, Write,
-    Written,
+    Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,
+    Seek, SeekTo, Slice, SliceSource, Write, Written,
 };
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};

@@ -74,7 +74,7 @@ codec! {
         pub name: EntryName,
         /// Anything but a directory or a symbolic link.
         pub kind: FileKind,
-        /// Permission bits, the umask already taken off.
+        /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
         pub mode: u32,
         /// Device number of a special file.
         pub rdev: u32,
@@ -106,7 +106,7 @@ codec! {
         pub dir: DirRef,
         /// Its name.
         pub name: EntryName,
-        /// Permission bits, the umask already taken off.
+        /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
         pub mode: u32,
     }
 }

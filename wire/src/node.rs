@@ -107,6 +107,8 @@ codec! {
         Create = 2,
         /// It must be there (`XATTR_REPLACE`); `NoData` otherwise.
         Replace = 3,
+        /// Either way; with an ACL the set-group-id bit goes, because the caller may not keep it.
+        SetClearSetgid = 4,
     }
 }
 

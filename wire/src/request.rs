@@ -141,6 +141,10 @@ codec! {
         BlockPut(data::BlockPut) = 34,
         /// Read a block.
         BlockGet(data::BlockGet) = 35,
+        /// `fallocate`.
+        Allocate(data::Allocate) = 36,
+        /// `SEEK_DATA`, `SEEK_HOLE`.
+        Seek(data::Seek) = 37,
 
         /// `setxattr`.
         Setxattr(node::SetXattr) = 40,
@@ -193,6 +197,7 @@ impl Request {
             | Request::Rmdir(_)
             | Request::Rename(_)
             | Request::Write(_)
+            | Request::Allocate(_)
             | Request::Setxattr(_)
             | Request::Removexattr(_) => true,
             Request::Hello(_)
@@ -209,6 +214,7 @@ impl Request {
             | Request::Open(_)
             | Request::Release(_)
             | Request::BlockMap(_)
+            | Request::Seek(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::Xattrs(_)
@@ -271,6 +277,8 @@ impl Request {
             | Request::Readlink(_)
             | Request::Open(_)
             | Request::Write(_)
+            | Request::Allocate(_)
+            | Request::Seek(_)
             | Request::BlockMap(_)
             | Request::Setxattr(_)
             | Request::Xattrs(_)
@@ -292,7 +300,7 @@ codec! {
         Entry(node::Entry) = 3,
         /// To `Walk`.
         Walked(namespace::Walked) = 4,
-        /// To `Getattr`, `Setattr`, `Unlink`.
+        /// To `Getattr`, `Setattr`, `Unlink`, `Allocate`.
         Attr(base::Attr) = 5,
         /// To `Create`.
         Created(namespace::Created) = 6,
@@ -324,6 +332,8 @@ codec! {
         Lock(Option<lock::LockFound>) = 30,
         /// To `Rename`.
         Renamed(namespace::Renamed) = 31,
+        /// To `Seek`.
+        Offset(u64) = 32,
         /// To `Load`.
         Load(observe::Load) = 40,
         /// To `Slow`.

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    Answer, NodeRef, OpenState, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
-    SliceSource, Token, XattrMode, frame,
+    AllocateMode, Answer, NodeRef, OpenState, RenameMode, Reply, ReplyHeader, Request,
+    RequestHeader, Retry, SeekTo, SliceSource, Token, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -65,7 +65,9 @@ variants!(Spread { None });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(RenameMode { Replace, NoReplace, Exchange });
-variants!(XattrMode { Set, Create, Replace });
+variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
+variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
+variants!(SeekTo { Data, Hole });
 variants!(SliceSource { Embedded, Block, Zeros });
 variants!(OpenState { Inline, Blocks, Withheld });
 variants!(Request {
@@ -94,6 +96,8 @@ variants!(Request {
     BlockMap,
     BlockPut,
     BlockGet,
+    Allocate,
+    Seek,
     Setxattr,
     Xattrs,
     Removexattr,
@@ -132,6 +136,7 @@ variants!(Reply {
     Lines,
     Lock,
     Renamed,
+    Offset,
     Load,
     Slow,
     Sessions,
@@ -161,7 +166,15 @@ fn parts() -> Vec<Case> {
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
         all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),
-        all([XattrMode::Set, XattrMode::Create, XattrMode::Replace], Case::of),
+        all(
+            [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::SetClearSetgid],
+            Case::of,
+        ),
+        all(
+            [AllocateMode::Grow, AllocateMode::Keep, AllocateMode::Zero, AllocateMode::ZeroWithin],
+            Case::of,
+        ),
+        all([SeekTo::Data, SeekTo::Hole], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),
         all(values::open_states(), Case::of),
     ]

@@ -78,8 +78,7 @@ fn run_one(program: &Path, dir: &Path, run: &Run) -> anyhow::Result<()> {
     fs::remove_file(&file).with_context(|| file.display().to_string())
 }
 
-/// Every operation that works on any file system. `posix_fallocate`, `punch_hole` and `copy_file_range`
-/// are calls of their own, and stay out until the mount answers them.
+/// Every operation that the suite has.
 fn configuration(run: &Run) -> String {
     format!(
         "flen = {}\n\
@@ -96,7 +95,10 @@ fn configuration(run: &Run) -> String {
          fsync = 1\n\
          fdatasync = 1\n\
          sendfile = 5\n\
-         posix_fadvise = 1\n",
+         posix_fadvise = 1\n\
+         posix_fallocate = 3\n\
+         punch_hole = 5\n\
+         copy_file_range = 5\n",
         run.file_max, run.operation_max
     )
 }

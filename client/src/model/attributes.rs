@@ -20,19 +20,24 @@ impl State {
         let now = self.now();
         if set.access_only {
             if !self.has_open_for(who, ino, Access::READ) {
-                who.may(&before, Access::READ)?;
+                self.may(who, ino, Access::READ)?;
             }
             let atime = at(set.atime, now).unwrap_or(before.atime).max(before.atime);
             self.inode_mut(ino).attr.atime = atime;
             return Ok(self.attr(ino));
         }
-        may_truncate(who, &before, set, self.has_open_for(who, ino, Access::WRITE))?;
+        let may_write = self.may(who, ino, Access::WRITE);
+        let open = self.has_open_for(who, ino, Access::WRITE);
+        may_truncate(&before, set, if open { Ok(()) } else { may_write })?;
         may_change_owner(who, &before, set)?;
         may_change_mode(who, &before, set)?;
-        may_set_times(who, &before, set)?;
+        may_set_times(who, &before, set, may_write)?;
 
         if let Some(size) = set.size {
             self.contents_mut(ino).truncate(size);
+        }
+        if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+            self.drop_capability(ino);
         }
         let attr = &mut self.inode_mut(ino).attr;
         attr.mode = new_mode(who, &before, set);
@@ -42,8 +47,11 @@ impl State {
         let touched = set.size.map(|_| now).unwrap_or(before.mtime);
         attr.mtime = at(set.mtime, now).unwrap_or(touched);
         let nothing = SetAttr { clear_set_id: set.clear_set_id, ..SetAttr::default() };
-        if *set != nothing || attr.mode != before.mode {
+        if *set != nothing || attr.mode != before.mode & MODE_BITS {
             attr.ctime = now;
+        }
+        if set.mode.is_some() {
+            self.follow_mode(ino);
         }
         Ok(self.attr(ino))
     }
@@ -73,7 +81,7 @@ fn at(set: Option<SetTime>, now: Time) -> Option<Time> {
     }
 }
 
-fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr, open: bool) -> Result<()> {
+fn may_truncate(attr: &Attr, set: &SetAttr, may_write: Result<()>) -> Result<()> {
     let Some(size) = set.size else { return Ok(()) };
     match attr.kind {
         FileKind::File => {}
@@ -84,9 +92,7 @@ fn may_truncate(who: Who<'_>, attr: &Attr, set: &SetAttr, open: bool) -> Result<
         | FileKind::CharDevice
         | FileKind::BlockDevice => return Err(FsError::Invalid),
     }
-    if !open {
-        who.may(attr, Access::WRITE)?;
-    }
+    may_write?;
     if size > FILE_BYTES_MAX { Err(FsError::FileTooBig) } else { Ok(()) }
 }
 
@@ -110,12 +116,10 @@ fn may_change_mode(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
 }
 
 /// Whoever may write may set both times to now; anything else is the owner's.
-fn may_set_times(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
+fn may_set_times(who: Who<'_>, attr: &Attr, set: &SetAttr, may_write: Result<()>) -> Result<()> {
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
-        (Some(SetTime::Now), Some(SetTime::Now)) if who.owns(attr).is_err() => {
-            who.may(attr, Access::WRITE)
-        }
+        (Some(SetTime::Now), Some(SetTime::Now)) if who.owns(attr).is_err() => may_write,
         (_, _) => who.owns(attr),
     }
 }
@@ -128,8 +132,8 @@ fn new_mode(who: Who<'_>, before: &Attr, set: &SetAttr) -> u32 {
     let cuts = set.size.is_some() && !who.privileged();
     let clear = set.clear_set_id || cuts || set.uid.is_some() || set.gid.is_some();
     if clear && before.kind != FileKind::Directory {
-        without_set_id(before.mode)
+        without_set_id(before.mode & MODE_BITS)
     } else {
-        before.mode
+        before.mode & MODE_BITS
     }
 }

@@ -72,6 +72,34 @@ impl Contents {
         self.len = len;
     }
 
+    /// Makes a range zeros, as far as there is a file. Pages of which nothing is left become holes.
+    pub(super) fn zero(&mut self, from: u64, to: u64) {
+        for piece in self.pieces(from, to.min(self.len)).collect::<Vec<_>>() {
+            let Some(page) = self.pages.get_mut(&piece.page) else { continue };
+            page[piece.from..piece.to].fill(0);
+            if page.iter().all(|byte| *byte == 0) {
+                self.pages.remove(&piece.page);
+            }
+        }
+    }
+
+    /// The first byte from `offset` on that is in a page.
+    pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
+        let page_bytes = u64::from(self.page_bytes);
+        let (page, _) = self.pages.range(offset / page_bytes..).next()?;
+        Some(offset.max(page * page_bytes)).filter(|found| *found < self.len)
+    }
+
+    /// The first one that is not, at the latest the end.
+    pub(super) fn next_hole(&self, offset: u64) -> u64 {
+        let page_bytes = u64::from(self.page_bytes);
+        let mut page = offset / page_bytes;
+        while self.pages.contains_key(&page) {
+            page += 1;
+        }
+        offset.max(page * page_bytes).min(self.len)
+    }
+
     /// Whether the invariant holds.
     pub(super) fn is_zero_beyond_its_end(&self) -> bool {
         let page_bytes = u64::from(self.page_bytes);
@@ -114,7 +142,7 @@ impl State {
             Body::Special => return Err(FsError::NoSuchDevice),
         }
         if let Some(access) = access {
-            who.may(&self.attr(ino), access)?;
+            self.may(who, ino, access)?;
         }
         // A trusted session's kernel knows what each of its handles may do.
         let all = Access::READ.and(Access::WRITE);
@@ -188,6 +216,7 @@ impl State {
         let (ino, clear) = (open.ino, clear_set_id || open.clears_set_id);
         let now = self.now();
         self.contents_mut(ino).write(offset, data);
+        self.drop_capability(ino);
         let attr = &mut self.inode_mut(ino).attr;
         (attr.mtime, attr.ctime) = (now, now);
         if clear {
@@ -212,7 +241,7 @@ impl State {
         }
     }
 
-    fn contents(&self, ino: Ino) -> &Contents {
+    pub(super) fn contents(&self, ino: Ino) -> &Contents {
         match &self.inode(ino).body {
             Body::File(contents) => contents,
             Body::Directory(_) | Body::Symlink(_) | Body::Special => unreachable!("checked before"),

@@ -44,9 +44,9 @@ impl State {
     ) -> Result<ReaddirPage> {
         let dir = self.dir(dir)?;
         let attr = self.attr(dir);
-        who.may(&attr, Access::READ)?;
+        self.may(who, dir, Access::READ)?;
         // Attributes are what a look-up says, and that needs permission to search.
-        let plus = plus && who.may(&attr, Access::EXECUTE).is_ok();
+        let plus = plus && self.may(who, dir, Access::EXECUTE).is_ok();
 
         let directory = self.directory(dir);
         let mut listed: BTreeMap<u64, Vec<ReaddirEntry>> = BTreeMap::new();
@@ -96,7 +96,7 @@ impl State {
             who.rules()?;
         }
 
-        let ino = self.add(who, dir, name, body, new.kind, new.mode & MODE_BITS);
+        let ino = self.add(who, dir, name, body, new.kind, new.mode);
         if device {
             self.inode_mut(ino).attr.rdev = new.rdev;
         }
@@ -115,7 +115,14 @@ impl State {
         let id = self.birth_id(dir.id, name);
         let body = Directory { id, parent, entries: BTreeMap::new() };
         let kind = FileKind::Directory;
-        let ino = self.add(who, parent, name, Body::Directory(body), kind, mode & MKDIR_BITS);
+        let ino = self.add(
+            who,
+            parent,
+            name,
+            Body::Directory(body),
+            kind,
+            mode & !(MODE_BITS & !MKDIR_BITS),
+        );
         Ok(self.entry(ino))
     }
 
@@ -199,7 +206,7 @@ impl State {
     /// The directory, if the caller may look for names in it.
     pub(super) fn searched(&self, who: Who<'_>, dir: &DirRef) -> Result<Ino> {
         let ino = self.dir(dir)?;
-        who.may(&self.attr(ino), Access::EXECUTE)?;
+        self.may(who, ino, Access::EXECUTE)?;
         Ok(ino)
     }
 
@@ -213,7 +220,7 @@ impl State {
         if self.child(dir, name).is_some() {
             return Err(FsError::Exists);
         }
-        who.may(&self.attr(dir), Access::CHANGE)?;
+        self.may(who, dir, Access::CHANGE)?;
         Ok(dir)
     }
 
@@ -225,8 +232,8 @@ impl State {
         victim: Ino,
         as_directory: bool,
     ) -> Result<()> {
+        self.may(who, dir, Access::CHANGE)?;
         let (dir, victim) = (self.attr(dir), self.attr(victim));
-        who.may(&dir, Access::CHANGE)?;
         who.may_remove(&dir, victim.uid)?;
         match (as_directory, victim.kind == FileKind::Directory) {
             (true, false) => Err(FsError::NotDirectory),
@@ -255,7 +262,8 @@ impl State {
                 mode &= !MODE_SETGID;
             }
         }
-        let ino = self.add_inode(body, kind, mode, who.cred.uid, gid);
+        let ino = self.add_inode(body, kind, mode & MODE_BITS, who.cred.uid, gid);
+        self.inherit(dir, ino, mode);
         let now = self.now();
         self.put_name(dir, name, ino, now);
         ino

@@ -27,8 +27,8 @@ impl State {
         mode: RenameMode,
     ) -> Result<Renamed> {
         let (from, to) = (self.dir(from_dir)?, self.dir(to_dir)?);
-        who.may(&self.attr(from), Access::EXECUTE)?;
-        who.may(&self.attr(to), Access::EXECUTE)?;
+        self.may(who, from, Access::EXECUTE)?;
+        self.may(who, to, Access::EXECUTE)?;
         let source = self.child(from, from_name).ok_or(FsError::NotFound)?;
         let target = self.child(to, to_name);
         match mode {
@@ -81,7 +81,7 @@ impl State {
         let source_is_dir = self.is_dir(moved.source);
         self.may_delete(who, moved.from, moved.source, source_is_dir)?;
         match moved.target {
-            None => who.may(&self.attr(moved.to), Access::CHANGE)?,
+            None => self.may(who, moved.to, Access::CHANGE)?,
             Some(target) if moved.exchange => {
                 self.may_delete(who, moved.to, target, self.is_dir(target))?;
             }
@@ -91,7 +91,7 @@ impl State {
         let both = [Some(moved.source), moved.target.filter(|_| moved.exchange)];
         for ino in both.into_iter().flatten() {
             if moved.from != moved.to && self.is_dir(ino) {
-                who.may(&self.attr(ino), Access::WRITE)?;
+                self.may(who, ino, Access::WRITE)?;
             }
         }
         Ok(())

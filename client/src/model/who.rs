@@ -1,9 +1,6 @@
 //! Who asks, and whether they may.
 
-use base::{
-    Access, Attr, Cred, FsError,
-    access::{permits, permits_removal},
-};
+use base::{Attr, Cred, FsError, access::permits_removal};
 
 /// The identity of a request, and whether a kernel has checked it already.
 #[derive(Clone, Copy)]
@@ -19,11 +16,6 @@ impl Who<'_> {
     /// Whether nothing is forbidden: to the superuser, and where the kernel has checked.
     pub(super) fn privileged(self) -> bool {
         self.trusted || self.cred.is_root()
-    }
-
-    /// Mode bits.
-    pub(super) fn may(self, attr: &Attr, want: Access) -> Result<(), FsError> {
-        if self.trusted { Ok(()) } else { permits(attr, self.cred, want) }
     }
 
     /// The sticky bit of `dir`, for an entry that belongs to `owner`.

@@ -3,14 +3,19 @@
 //! POSIX: xattr(7). Who may do what is Linux' `xattr_permission`, and what `security.` and ACLs add to it.
 
 use base::{
-    Access, Attr, FileKind, FsError, Ino,
+    Access, Acl, AclKind, Attr, FileKind, FsError, Ino,
     attr::MODE_STICKY,
-    limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX},
+    limits::{
+        XATTR_NAME_BYTES_MAX, XATTR_NAMES_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX,
+    },
 };
 use bytes::Bytes;
 use wire::{NodeRef, XattrMode};
 
 use super::{State, who::Who};
+
+/// What each counts towards the limit, next to its name and value.
+const OVERHEAD_BYTES: usize = 8;
 
 type Result<T> = std::result::Result<T, FsError>;
 
@@ -40,7 +45,7 @@ impl State {
     /// others need none.
     pub(super) fn xattrs(&self, who: Who<'_>, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         let ino = self.node(who, node)?;
-        let readable = who.may(&self.attr(ino), Access::READ).is_ok();
+        let readable = self.may(who, ino, Access::READ).is_ok();
         let shown = |name: &Bytes| match Namespace::of(name) {
             Some(Namespace::User) => readable,
             Some(Namespace::Trusted) => who.privileged(),
@@ -62,16 +67,25 @@ impl State {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(FsError::TooBig);
         }
+        if let Some(kind) = AclKind::of(&name) {
+            let (ino, acl) = (self.node(who, node), Acl::parse(&value)?);
+            let clear_setgid = mode == XattrMode::SetClearSetgid;
+            return self.set_acl(who, ino?, kind, acl, clear_setgid);
+        }
         let ino = self.may_write_xattr(who, node, &name)?;
         let xattrs = &self.inode(ino).xattrs;
         match mode {
             XattrMode::Create if xattrs.contains_key(&name) => return Err(FsError::Exists),
             XattrMode::Replace if !xattrs.contains_key(&name) => return Err(FsError::NoData),
-            XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+            XattrMode::Set | XattrMode::SetClearSetgid | XattrMode::Create | XattrMode::Replace => {
+            }
         }
-        let others = xattrs.iter().filter(|(other, _)| **other != name);
-        let others: usize = others.map(|(name, value)| name.len() + value.len()).sum();
-        if others + name.len() + value.len() > XATTRS_BYTES_MAX {
+        let (mut bytes, mut names) = (name.len() + value.len() + OVERHEAD_BYTES, name.len() + 1);
+        for (other, value) in xattrs.iter().filter(|(other, _)| **other != name) {
+            bytes += other.len() + value.len() + OVERHEAD_BYTES;
+            names += other.len() + 1;
+        }
+        if bytes > XATTRS_BYTES_MAX || names > XATTR_NAMES_BYTES_MAX {
             return Err(FsError::NoSpace);
         }
 
@@ -83,12 +97,23 @@ impl State {
     }
 
     pub(super) fn removexattr(&mut self, who: Who<'_>, node: &NodeRef, name: &Bytes) -> Result<()> {
+        if let Some(kind) = AclKind::of(name) {
+            let ino = self.node(who, node)?;
+            return self.set_acl(who, ino, kind, None, false);
+        }
         let ino = self.may_write_xattr(who, node, name)?;
         let now = self.now();
         let inode = self.inode_mut(ino);
         inode.xattrs.remove(name).ok_or(FsError::NoData)?;
         inode.attr.ctime = now;
         Ok(())
+    }
+
+    /// Linux: a write, a truncation and a change of owner take it, whoever does it.
+    pub(super) fn drop_capability(&mut self, ino: Ino) {
+        if self.inode(ino).attr.kind != FileKind::Directory {
+            self.inode_mut(ino).xattrs.remove(&b"security.capability"[..]);
+        }
     }
 
     fn may_write_xattr(&self, who: Who<'_>, node: &NodeRef, name: &[u8]) -> Result<Ino> {
@@ -98,11 +123,14 @@ impl State {
         let ino = self.node(who, node)?;
         let attr = self.attr(ino);
         let Some(namespace) = Namespace::of(name) else {
-            who.may(&attr, Access::WRITE)?;
+            self.may(who, ino, Access::WRITE)?;
             return Err(FsError::NotSupported);
         };
         match namespace {
-            Namespace::User => may_write_user(who, &attr)?,
+            Namespace::User => {
+                may_have_user(who, &attr)?;
+                self.may(who, ino, Access::WRITE)?;
+            }
             Namespace::Trusted | Namespace::Security => who.rules()?,
             Namespace::System => who.owns(&attr)?,
         }
@@ -114,12 +142,12 @@ impl State {
 }
 
 /// Only what has contents can have them; in a sticky directory they are the owner's.
-fn may_write_user(who: Who<'_>, attr: &Attr) -> Result<()> {
+fn may_have_user(who: Who<'_>, attr: &Attr) -> Result<()> {
     if !matches!(attr.kind, FileKind::File | FileKind::Directory) {
         return Err(FsError::NotPermitted);
     }
     if attr.kind == FileKind::Directory && attr.mode & MODE_STICKY != 0 {
         who.owns(attr)?;
     }
-    who.may(attr, Access::WRITE)
+    Ok(())
 }

@@ -30,6 +30,8 @@ pub enum Answer {
     Listing(Seen, u64, Vec<Listed>),
     /// Contents.
     Data(Bytes),
+    /// How many bytes were copied.
+    Copied(u64),
     /// Extended attributes, in the order of names.
     Xattrs(Vec<(Bytes, Bytes)>),
 }

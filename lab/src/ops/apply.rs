@@ -1,9 +1,9 @@
 //! One side of a comparison: applies operations to its clients, and keeps their slots.
 
-use base::{Access, EntryName, Ino, SetAttr, SetTime, Time};
+use base::{Access, EntryName, FsError, Ino, SetAttr, SetTime, Time};
 use bytes::Bytes;
 use client::{Error, FileSystem, Handle, Made, New};
-use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry};
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, SeekTo};
 
 use super::{
     Answer, DIRS, HANDLES, NODES, Op, OpenFor, Place, Step, User,
@@ -204,10 +204,30 @@ impl<'a, F: FileSystem> Side<'a, F> {
                 fs.setxattr(cred, &self.node(client, *node), name, value, *mode).await?;
                 Ok(Answer::Done)
             }
+            Op::SetAcl { node, kind, acl, mode } => {
+                let (node, name) = (self.node(client, *node), Bytes::from_static(kind.name()));
+                match acl {
+                    Some(acl) => fs.setxattr(cred, &node, name, acl.clone(), *mode).await?,
+                    None => fs.removexattr(cred, &node, name).await?,
+                }
+                Ok(Answer::Done)
+            }
             Op::Removexattr { node, name } => {
                 let name = Bytes::from_static(name.as_bytes());
                 fs.removexattr(cred, &self.node(client, *node), name).await?;
                 Ok(Answer::Done)
+            }
+            Op::Allocate { handle, offset, len, mode } => {
+                let Some((_, open)) = self.open_slot(client, *handle) else {
+                    return Ok(Answer::Skipped);
+                };
+                fs.allocate(open.handle, *offset, *len, *mode, false).await?;
+                self.changed(client, open.file.ino);
+                Ok(Answer::Done)
+            }
+            Op::Seek { handle, offset, to } => self.seek(step, *handle, *offset, *to).await,
+            Op::CopyRange { from, to, offset, to_offset, len } => {
+                self.copy_range(step, (*from, *offset), (*to, *to_offset), *len).await
             }
             Op::Sync => {
                 fs.sync().await?;
@@ -327,6 +347,71 @@ impl<'a, F: FileSystem> Side<'a, F> {
         let listed = listed.collect();
         let attr = numbering.attr(&first.expect("there is a first page"));
         Ok(Answer::Listing(attr, numbering.ino(parent_ino), listed))
+    }
+
+    /// Where exactly data and holes are is a file system's own affair; but a hole is zeros, and an end is an end.
+    async fn seek(&mut self, step: &Step, slot: usize, offset: u64, to: SeekTo) -> Outcome {
+        let Some((slot, open)) = self.open_slot(step.client, slot) else {
+            return Ok(Answer::Skipped);
+        };
+        if open.behind {
+            self.catch_up(step, slot).await?;
+        }
+        let fs = self.clients[step.client].0;
+        let attr = fs.getattr(&step.user.cred(), &NodeRef::File(open.file.clone())).await;
+        let found = fs.seek(open.handle, offset, to).await;
+        // Not every user may ask for the size.
+        let Ok(attr) = attr else { return Ok(Answer::Skipped) };
+        let hole = match (&found, to) {
+            _ if offset >= attr.size => return found.map(|_| Answer::Done),
+            (Err(Error::Fs(FsError::NoSuchDevice)), SeekTo::Data) => offset..attr.size,
+            (Ok(found), SeekTo::Data) if (offset..attr.size).contains(found) => offset..*found,
+            (Ok(found), SeekTo::Hole) if (offset..=attr.size).contains(found) => offset..offset,
+            (Ok(_) | Err(_), _) => {
+                return Ok(Answer::Broken(format!("from {offset} of {}: {found:?}", attr.size)));
+            }
+        };
+        let some = u32::try_from(hole.end - hole.start).unwrap_or(1 << 20).min(1 << 20);
+        match fs.read(open.handle, hole.start, some).await {
+            Ok(read) if read.iter().any(|byte| *byte != 0) => {
+                Ok(Answer::Broken(format!("no hole: {hole:?}")))
+            }
+            Ok(_) | Err(Error::Fs(FsError::BadHandle)) => {
+                self.numbering.was_read(open.file.ino);
+                Ok(Answer::Done)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn copy_range(
+        &mut self,
+        step: &Step,
+        from: (usize, u64),
+        to: (usize, u64),
+        len: u64,
+    ) -> Outcome {
+        let client = step.client;
+        let (Some((slot, source)), Some((_, target))) =
+            (self.open_slot(client, from.0), self.open_slot(client, to.0))
+        else {
+            return Ok(Answer::Skipped);
+        };
+        if source.file.ino == target.file.ino && from.1.abs_diff(to.1) < len {
+            return Ok(Answer::Skipped);
+        }
+        if source.behind {
+            self.catch_up(step, slot).await?;
+        }
+        let fs = self.clients[client].0;
+        self.numbering.was_read(source.file.ino);
+        let copied =
+            fs.copy_range((source.handle, from.1), (target.handle, to.1), len, false).await?;
+        if self.flush {
+            fs.flush(target.handle).await?;
+        }
+        self.changed(client, target.file.ino);
+        Ok(Answer::Copied(copied))
     }
 
     /// A client has changed the contents of a file.

@@ -1,12 +1,13 @@
 //! How operations are drawn. Simpler values come first, because shrinking goes towards them.
 
 use base::{
-    EntryName, FileKind, SetTime, Time,
+    AclKind, EntryName, FileKind, SetTime, Time,
+    acl::with_umask,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX, NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX},
 };
 use bytes::Bytes;
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use wire::{RenameMode, XattrMode};
+use wire::{AllocateMode, RenameMode, SeekTo, XattrMode};
 
 use super::{DIRS, HANDLES, NODES, Op, OpenFor, Place, Step, User};
 
@@ -18,7 +19,7 @@ pub fn steps(clients: usize, steps_max: usize) -> impl Strategy<Value = Vec<Step
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![5 => names(), 4 => nodes(), 3 => contents(), 1 => xattrs()]
+    prop_oneof![5 => names(), 4 => nodes(), 3 => contents(), 2 => xattrs()]
 }
 
 /// Operations on names.
@@ -85,6 +86,28 @@ fn contents() -> impl Strategy<Value = Op> {
             }
         ),
         1 => (0..HANDLES, any::<bool>()).prop_map(|(handle, fsync)| Op::Close { handle, fsync }),
+        3 => ranges(),
+    ]
+}
+
+fn ranges() -> impl Strategy<Value = Op> {
+    let mode = select(vec![
+        AllocateMode::ZeroWithin,
+        AllocateMode::ZeroWithin,
+        AllocateMode::Zero,
+        AllocateMode::Grow,
+        AllocateMode::Keep,
+    ]);
+    let len = prop_oneof![6 => 0..9_000u64, 2 => 1..3 * u64::from(CHUNK_BYTES)];
+    let to = select(vec![SeekTo::Data, SeekTo::Hole]);
+    prop_oneof![
+        4 => (0..HANDLES, size(), len, mode)
+            .prop_map(|(handle, offset, len, mode)| Op::Allocate { handle, offset, len, mode }),
+        2 => (0..HANDLES, size(), to)
+            .prop_map(|(handle, offset, to)| Op::Seek { handle, offset, to }),
+        2 => (0..HANDLES, 0..HANDLES, size(), size(), 0..50_000u64).prop_map(
+            |(from, to, offset, to_offset, len)| Op::CopyRange { from, to, offset, to_offset, len }
+        ),
     ]
 }
 
@@ -100,7 +123,37 @@ fn xattrs() -> impl Strategy<Value = Op> {
         3 => (0..NODES, name(), len, mode)
             .prop_map(|(node, name, len, mode)| Op::Setxattr { node, name, len, mode }),
         1 => (0..NODES, name()).prop_map(|(node, name)| Op::Removexattr { node, name }),
+        6 => (0..NODES, any::<bool>(), option::weighted(0.9, acl()), any::<bool>()).prop_map(
+            |(node, default, acl, clear)| {
+                let kind = if default { AclKind::Default } else { AclKind::Access };
+                let mode = if clear { XattrMode::SetClearSetgid } else { XattrMode::Set };
+                Op::SetAcl { node, kind, acl, mode }
+            }
+        ),
     ]
+}
+
+/// ACLs that name the users and groups there are; now and then one that is none.
+fn acl() -> impl Strategy<Value = Bytes> {
+    let perm = || 0..8u16;
+    let users = option::of((select(vec![100, 200]), perm()));
+    let groups = vec((select(vec![100, 200, 300]), perm()), 0..3);
+    let parts = (perm(), users, perm(), groups, option::weighted(0.9, perm()), perm());
+    parts.prop_map(|(owner, user, group, groups, mask, other)| {
+        let mut entries = vec![(1u16, owner, u32::MAX)];
+        entries.extend(user.map(|(id, perm)| (2, perm, id)));
+        entries.push((4, group, u32::MAX));
+        entries.extend(groups.into_iter().map(|(id, perm)| (8, perm, id)));
+        entries.extend(mask.map(|perm| (16, perm, u32::MAX)));
+        entries.push((32, other, u32::MAX));
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(perm.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes.into()
+    })
 }
 
 fn place() -> impl Strategy<Value = Place> {
@@ -113,7 +166,20 @@ fn place() -> impl Strategy<Value = Place> {
 
 fn mode() -> impl Strategy<Value = u32> {
     select(vec![
-        0o777, 0o755, 0o644, 0o700, 0o070, 0o007, 0, 0o2775, 0o2745, 0o1777, 0o4755, 0o6711, 0o3777,
+        with_umask(0o777, 0o027),
+        0o777,
+        0o755,
+        0o644,
+        0o700,
+        0o070,
+        0o007,
+        0,
+        0o2775,
+        0o2745,
+        0o1777,
+        0o4755,
+        0o6711,
+        0o3777,
     ])
 }
 

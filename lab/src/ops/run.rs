@@ -107,6 +107,7 @@ fn count(tallies: &mut Tallies, step: &Step, answer: &Answer) {
         | Answer::Ino(_)
         | Answer::Listing(..)
         | Answer::Data(_)
+        | Answer::Copied(_)
         | Answer::Xattrs(_) => tally.done += 1,
     }
 }

@@ -7,7 +7,8 @@ use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Tim
 use bytes::Bytes;
 use client::{FileLock, FileSystem, Handle, Made, New, Result};
 use wire::{
-    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
 };
 
 /// The directory, seen through a client.
@@ -229,6 +230,21 @@ impl<F: FileSystem> FileSystem for Jail<F> {
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.inner.removexattr(cred, node, name).await
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        self.inner.allocate(handle, offset, len, mode, clear_set_id).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        self.inner.seek(handle, offset, to).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

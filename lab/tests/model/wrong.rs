@@ -7,7 +7,8 @@ use base::{
 use bytes::Bytes;
 use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
 use wire::{
-    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
 };
 
 /// What is wrong.
@@ -25,16 +26,19 @@ pub(crate) enum Bug {
     Growth,
     /// A link count is too low by one in what `link` answers.
     LinkCount,
+    /// A hole that is punched beyond the end makes the file longer.
+    ZeroGrows,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 6] = [
+    pub(crate) const ALL: [Bug; 7] = [
         Bug::SetgidInheritance,
         Bug::NoReplace,
         Bug::SetIdOnWrite,
         Bug::Cookie,
         Bug::Growth,
         Bug::LinkCount,
+        Bug::ZeroGrows,
     ];
 }
 
@@ -243,6 +247,23 @@ impl FileSystem for Wrong {
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.inner.removexattr(cred, node, name).await
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        let wrong = self.bug == Bug::ZeroGrows && mode == AllocateMode::ZeroWithin;
+        let mode = if wrong { AllocateMode::Zero } else { mode };
+        self.inner.allocate(handle, offset, len, mode, clear_set_id).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        self.inner.seek(handle, offset, to).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

@@ -9,9 +9,7 @@ use super::{
     report::Report,
     sweep::{Sweep, Where},
 };
-use crate::record::{
-    Access, Content, ContentState, EntryRecord, RenameList, Xattrs, key, key::Part,
-};
+use crate::record::{Access, Content, ContentState, EntryRecord, RenameList, key, key::Part};
 
 impl<'a> Sweep<'a> {
     /// The root is there.
@@ -48,7 +46,7 @@ impl<'a> Sweep<'a> {
         self.content = None;
         let Some(content) = self.decode::<Content>(value, damaged) else { return };
         Report::count(&self.report.directories);
-        let spilled = content.xattrs == Xattrs::Spilled;
+        let spilled = content.xattrs.is_spilled();
         self.content = Some((dir, spilled));
         let what = |sweep: &Self| match &content.name {
             None => "/".to_owned(),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use base::{
-    Ino, ShardId,
+    AclKind, Ino, ShardId,
     attr::MODE_BITS,
     limits::{CHUNK_BYTES, XATTRS_EMBEDDED_BYTES_MAX},
 };
@@ -15,8 +15,7 @@ use super::{
     sweep::{Sweep, Where},
 };
 use crate::record::{
-    ChunkRecord, Contents, EntryRecord, Inode, Reclaim, Record as _, Slot, XattrSet, Xattrs, key,
-    key::Part,
+    ChunkRecord, Contents, EntryRecord, Inode, Reclaim, Record as _, Slot, XattrSet, key, key::Part,
 };
 
 /// The slot that was read last.
@@ -66,7 +65,7 @@ impl<'a> Sweep<'a> {
                 }
             }
             Slot::Inode(inode) => {
-                let spilled = inode.xattrs == Xattrs::Spilled;
+                let spilled = inode.xattrs.is_spilled();
                 self.slot = Some(SlotSeen { ino, spilled });
                 if inode.ino != ino {
                     self.find(format!("the slot of inode {ino} holds inode {}", inode.ino));
@@ -102,9 +101,14 @@ impl<'a> Sweep<'a> {
         if !uncounted || inode.mode & !MODE_BITS != 0 {
             self.find(format!("{}: its mode or its count of bytes is impossible", what(self)));
         }
-        if let Xattrs::Embedded(set) = &inode.xattrs
-            && set.bytes() > XATTRS_EMBEDDED_BYTES_MAX
-        {
+        let here = inode.xattrs.here().iter();
+        let embedded = XattrSet {
+            list: here.filter(|(name, _)| AclKind::of(name).is_none()).cloned().collect(),
+        };
+        if [AclKind::Access, AclKind::Default].iter().any(|kind| inode.xattrs.acl(*kind).is_err()) {
+            self.find(format!("{}: its ACL is none", what(self)));
+        }
+        if embedded.bytes() > XATTRS_EMBEDDED_BYTES_MAX {
             self.find(format!(
                 "{}: its extended attributes are too long to be embedded",
                 what(self)

@@ -4,7 +4,7 @@ use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
 
 use super::sweep::{Sweep, Where};
 use crate::record::{
-    Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, Xattrs, key, key::Part,
+    Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, key, key::Part,
 };
 
 /// The directory whose names are being read, and what was found so far.
@@ -115,8 +115,7 @@ impl Sweep<'_> {
         if matches!(record, EntryRecord::Dir(_)) {
             group.subdirs += 1;
         }
-        let spilled =
-            matches!(&record, EntryRecord::Node(inode) if inode.xattrs == Xattrs::Spilled);
+        let spilled = matches!(&record, EntryRecord::Node(inode) if inode.xattrs.is_spilled());
         group.last = Some((name.clone(), spilled));
         match record {
             EntryRecord::Node(inode) => {

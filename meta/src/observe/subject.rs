@@ -24,6 +24,8 @@ pub(crate) fn subject(request: &Request) -> Option<Subject> {
         Request::Open(req) => Some(file(&req.file)),
         Request::Write(req) => Some(file(&req.file)),
         Request::BlockMap(req) => Some(file(&req.file)),
+        Request::Allocate(req) => Some(file(&req.file)),
+        Request::Seek(req) => Some(file(&req.file)),
         Request::Setxattr(req) => Some(node(&req.node)),
         Request::Removexattr(req) => Some(node(&req.node)),
         Request::Info(req) => Some(node(&req.node)),

@@ -7,7 +7,8 @@
 //! POSIX: open(2) with `O_CREAT`, mknod(2). EEXIST when the name is taken and `exclusive` was asked.
 
 use base::{
-    Access, FileKind, FsError,
+    Access, AclKind, FileKind, FsError,
+    acl::without_umask,
     attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID},
 };
 use bytes::Bytes;
@@ -73,9 +74,9 @@ pub(crate) fn new_inode(
     let cred = txn.caller.cred;
     let inherits = dir.content.mode & MODE_SETGID != 0;
     let gid = if inherits { dir.content.gid } else { cred.gid };
-    let mut mode = mode & MODE_BITS;
     // As Linux: who is not of the group may not make an executable that acts as it.
     let acts = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
+    let (mut mode, xattrs) = inherited(dir, kind, mode)?;
     if acts && inherits && txn.checks() && !cred.is_root() && !cred.in_group(gid) {
         mode &= !MODE_SETGID;
     }
@@ -92,8 +93,22 @@ pub(crate) fn new_inode(
         allocated: 0,
         times: Times::born(txn.now),
         moved: false,
-        xattrs: Xattrs::NONE,
+        xattrs,
         contents,
         quota: dir.content.quota,
+    })
+}
+
+/// The mode and the ACLs of something that is made in `dir` with `mode`, see [`with_umask`](base::acl::with_umask).
+pub(crate) fn inherited(dir: &Dir, kind: FileKind, mode: u32) -> Result<(u32, Xattrs)> {
+    if kind == FileKind::Symlink {
+        return Ok((mode & MODE_BITS, Xattrs::NONE));
+    }
+    Ok(match dir.content.xattrs.acl(AclKind::Default)? {
+        None => (without_umask(mode), Xattrs::NONE),
+        Some(default) => {
+            let new = default.inherit(mode & MODE_BITS, kind);
+            (new.mode, Xattrs::of_acls(new.access.as_ref(), new.default.as_ref()))
+        }
     })
 }

@@ -8,15 +8,16 @@
 //! POSIX: mkdir(2). EEXIST when the name is taken.
 
 use base::{
-    Access, FsError, Layout, NameVersion,
+    Access, FileKind, FsError, Layout, NameVersion,
     attr::{MODE_SETGID, MODE_STICKY},
 };
 use wire::{Entry, Mkdir};
 
+use super::create::inherited;
 use crate::{
     error::Result,
     lock,
-    record::{Content, ContentState, EntryRecord, RenameList, Times, Usage, Xattrs, key::Part},
+    record::{Content, ContentState, EntryRecord, RenameList, Times, Usage, key::Part},
     txn::{Dir, Txn},
 };
 
@@ -67,6 +68,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     let ino = txn.new_ino(shard)?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
+    let (mode, xattrs) = inherited(parent, FileKind::Directory, req.mode)?;
     let content = Content {
         state: ContentState::Live,
         confirmed: true,
@@ -80,13 +82,13 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         parent_ino: parent.content.ino,
         parent_home: parent.content.home,
         name: Some(req.name.clone()),
-        mode: (req.mode & MODE_OF_MKDIR) | if inherits { MODE_SETGID } else { 0 },
+        mode: (mode & MODE_OF_MKDIR) | if inherits { MODE_SETGID } else { 0 },
         uid: cred.uid,
         gid: if inherits { parent.content.gid } else { cred.gid },
         times: Times::born(txn.now),
         entries: 0,
         subdirs: 0,
-        xattrs: Xattrs::NONE,
+        xattrs,
         quota: parent.content.quota,
     };
     Ok(Dir { id, content })

@@ -8,7 +8,7 @@ use wire::Rmdir;
 
 use crate::{
     error::Result,
-    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage, Xattrs},
+    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage},
     txn::{Dir, Txn},
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
 /// Removes an empty directory's content record, and what its birth place knows of it. The entry is the
 /// caller's to remove.
 pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
-    if child.content.xattrs == Xattrs::Spilled {
+    if child.content.xattrs.is_spilled() {
         let key = txn.dir_xattrs_key(child);
         txn.delete(key);
     }

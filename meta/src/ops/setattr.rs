@@ -3,12 +3,14 @@
 //! A directory's permissions stand in its content record and, for those who walk, in its access record: both
 //! change in one batch, and clients that cached the directory are told (an invalidation event).
 //!
+//! An access ACL follows the mode.
+//!
 //! Cost: one locked read and one batch; one read more for a directory whose permissions change; a scan of the
 //! chunks that are cut off, and a read of the one that is cut.
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{
-    Access, Attr, FileKind, FsError, SetAttr, SetTime, Time,
+    Access, Attr, Cred, FileKind, FsError, SetAttr, SetTime, Time,
     attr::{MODE_BITS, MODE_SETGID, without_set_id},
 };
 use wire::{DirRef, NodeRef, Setattr};
@@ -52,13 +54,17 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         txn.put_dir(&dir);
         return Ok(dir.attr());
     }
-    permit(txn, &old, set)?;
+    permit(txn, &old, set, |cred| dir.content.permits(cred, Access::WRITE))?;
     let content = &mut dir.content;
     content.mode = new_mode(txn, &old, set);
+    if set.mode.is_some() {
+        content.xattrs.follow_mode(content.mode)?;
+    }
     content.uid = set.uid.unwrap_or(content.uid);
     content.gid = set.gid.unwrap_or(content.gid);
     set_times(&mut content.times, set, txn.now);
-    let seen_by_walkers = (old.mode, old.uid, old.gid) != (content.mode, content.uid, content.gid);
+    let seen_by_walkers =
+        (old.mode & MODE_BITS, old.uid, old.gid) != (content.mode, content.uid, content.gid);
     if seen_by_walkers {
         change_access(txn, &dir)?;
         txn.events.push(named.id);
@@ -68,7 +74,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
 }
 
 /// Repeats a directory's permissions in its access record.
-fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
+pub(super) fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
     let Some(name) = &dir.content.name else { return Ok(()) };
     // Race: a rename could move the entry between our look and our write.
     txn.lock(lock::DIRECTORY_RENAME)?;
@@ -107,7 +113,7 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     if set.mode.is_some() && old.kind == FileKind::Symlink {
         return Err(FsError::NotSupported.into());
     }
-    permit(txn, &old, set)?;
+    permit(txn, &old, set, |cred| file.inode.permits(cred, Access::WRITE))?;
     if let Some(size) = set.size {
         if !txn.opened_for(old.ino, Access::WRITE) {
             txn.inode_permits(&file.inode, Access::WRITE)?;
@@ -115,8 +121,14 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
         write::truncate(txn, &mut file, size)?;
         file.inode.times.mtime = txn.now;
     }
+    if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+        txn.drop_capability(&mut file)?;
+    }
     let inode = &mut file.inode;
     inode.mode = new_mode(txn, &old, set);
+    if set.mode.is_some() {
+        inode.xattrs.follow_mode(inode.mode)?;
+    }
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
     set_times(&mut inode.times, set, txn.now);
@@ -125,7 +137,12 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
 }
 
 /// Who may change what, where it is the server's to check.
-fn permit(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> Result<()> {
+fn permit(
+    txn: &Txn<'_>,
+    old: &Attr,
+    set: &SetAttr,
+    may_write: impl Fn(&Cred) -> std::result::Result<(), FsError>,
+) -> Result<()> {
     let cred = txn.caller.cred;
     if !txn.checks() || cred.is_root() {
         return Ok(());
@@ -143,15 +160,13 @@ fn permit(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> Result<()> {
         (None, None) => Ok(()),
         _ if owns => Ok(()),
         // utimensat(2): whoever may write may set both times to the present, and nothing else.
-        (Some(SetTime::Now), Some(SetTime::Now)) => {
-            Ok(base::access::permits(old, cred, Access::WRITE)?)
-        }
+        (Some(SetTime::Now), Some(SetTime::Now)) => Ok(may_write(cred)?),
         _ => Err(FsError::NotPermitted.into()),
     }
 }
 
 fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
-    let mut mode = old.mode;
+    let mut mode = old.mode & MODE_BITS;
     if let Some(new) = set.mode {
         mode = new & MODE_BITS;
         let gid = set.gid.unwrap_or(old.gid);

@@ -42,6 +42,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     check(req, session.id)?;
 
     let was = file.inode.attr().allocated;
+    txn.drop_capability(&mut file)?;
     let end = file.inode.size.max(req.end);
     if !write_inline(txn, &mut file.inode, req, end) {
         leave_inline(txn, &mut file.inode);
@@ -174,7 +175,7 @@ fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRecord) -> Res
 }
 
 /// Changes a chunk's slices; blocks that nothing shows any more become garbage.
-fn change_chunk(
+pub(super) fn change_chunk(
     txn: &mut Txn<'_>,
     file: &mut Located,
     chunk: u32,
@@ -197,7 +198,7 @@ fn change_chunk(
 }
 
 /// Blocks of `were` that are not among `are` become garbage.
-fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
+pub(super) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
     let kept: HashSet<BlockId> = blocks_of(are).collect();
     for block in blocks_of(were).filter(|block| !kept.contains(block)) {
         txn.put(key::garbage(ino.shard(), block), &Garbage {});

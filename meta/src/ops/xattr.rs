@@ -4,14 +4,16 @@
 //! POSIX: none; Linux xattr(7). EEXIST, ENODATA, ERANGE, E2BIG, ENOSPC, EOPNOTSUPP.
 
 use base::{
-    Access, Attr, FileKind, FsError,
+    Access, Acl, AclKind, Attr, Cred, FileKind, FsError,
     attr::MODE_STICKY,
-    limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX},
+    limits::{
+        XATTR_NAME_BYTES_MAX, XATTR_NAMES_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX,
+    },
 };
 use bytes::Bytes;
 use wire::{Getattr, Removexattr, SetXattr, XattrMode};
 
-use super::settings;
+use super::{acl, settings};
 use crate::{
     error::Result,
     record::XattrSet,
@@ -26,39 +28,56 @@ pub(crate) fn set(txn: &mut Txn<'_>, req: &SetXattr) -> Result<()> {
     if let Some(setting) = settings::name_of(name) {
         return settings::set(txn, &req.node, setting, Some(value));
     }
+    if let Some(kind) = AclKind::of(name) {
+        let clear_setgid = req.mode == XattrMode::SetClearSetgid;
+        return acl::set(txn, &req.node, kind, Acl::parse(value)?, clear_setgid);
+    }
     change(txn, &req.node, name, |set| {
-        match (set.list.binary_search_by(|(other, _)| other.cmp(name)), req.mode) {
+        match (set.find(name), req.mode) {
             (Ok(_), XattrMode::Create) => return Err(FsError::Exists),
             (Err(_), XattrMode::Replace) => return Err(FsError::NoData),
-            (Ok(at), XattrMode::Set | XattrMode::Replace) => set.list[at].1 = value.clone(),
-            (Err(at), XattrMode::Set | XattrMode::Create) => {
+            (Ok(at), XattrMode::Set | XattrMode::SetClearSetgid | XattrMode::Replace) => {
+                set.list[at].1 = value.clone()
+            }
+            (Err(at), XattrMode::Set | XattrMode::SetClearSetgid | XattrMode::Create) => {
                 set.list.insert(at, (name.clone(), value.clone()));
             }
         }
-        if set.bytes() > XATTRS_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
+        fits(set)
     })
+}
+
+/// All of one node's, and their names.
+pub(super) fn fits(set: &XattrSet) -> std::result::Result<(), FsError> {
+    let names: usize = set.list.iter().map(|(name, _)| name.len() + 1).sum();
+    let fit = set.bytes() <= XATTRS_BYTES_MAX && names <= XATTR_NAMES_BYTES_MAX;
+    if fit { Ok(()) } else { Err(FsError::NoSpace) }
 }
 
 pub(crate) fn remove(txn: &mut Txn<'_>, req: &Removexattr) -> Result<()> {
     if let Some(setting) = settings::name_of(&req.name) {
         return settings::set(txn, &req.node, setting, None);
     }
+    if let Some(kind) = AclKind::of(&req.name) {
+        return acl::set(txn, &req.node, kind, None, false);
+    }
     change(txn, &req.node, &req.name, |set| {
-        let at = set.list.binary_search_by(|(other, _)| other.cmp(&req.name));
-        set.list.remove(at.map_err(|_| FsError::NoData)?);
-        Ok(())
+        if set.take(&req.name) { Ok(()) } else { Err(FsError::NoData) }
     })
 }
 
 pub(crate) fn list(txn: &mut Txn<'_>, req: &Getattr) -> Result<Vec<(Bytes, Bytes)>> {
-    let (attr, set) = txn.settled(|txn| match txn.node(&req.node)? {
-        Node::Dir(dir) => Ok((dir.attr(), txn.dir_xattrs(&dir)?)),
-        Node::File(file) => Ok((file.inode.attr(), txn.file_xattrs(&file)?)),
+    let cred = txn.caller.cred;
+    let (readable, set) = txn.settled(|txn| match txn.node(&req.node)? {
+        Node::Dir(dir) => {
+            Ok((dir.content.permits(cred, Access::READ).is_ok(), txn.dir_xattrs(&dir)?))
+        }
+        Node::File(file) => {
+            Ok((file.inode.permits(cred, Access::READ).is_ok(), txn.file_xattrs(&file)?))
+        }
     })?;
     let mut list = set.list;
     if txn.checks() {
-        let cred = txn.caller.cred;
-        let readable = base::access::permits(&attr, cred, Access::READ).is_ok();
         list.retain(|(name, _)| match namespace(name) {
             Some(Namespace::User) => readable,
             Some(Namespace::Trusted) => cred.is_root(),
@@ -79,14 +98,14 @@ fn change(
     }
     match txn.node_locked(node)? {
         Node::Dir(mut dir) => {
-            permit(txn, &dir.attr(), name)?;
+            permit(txn, &dir.attr(), name, |cred| dir.content.permits(cred, Access::WRITE))?;
             let mut set = txn.settled(|txn| txn.dir_xattrs(&dir))?;
             change(&mut set)?;
             dir.content.times.ctime = txn.now;
             txn.put_dir_xattrs(&mut dir, set);
         }
         Node::File(mut file) => {
-            permit(txn, &file.inode.attr(), name)?;
+            permit(txn, &file.inode.attr(), name, |cred| file.inode.permits(cred, Access::WRITE))?;
             let mut set = txn.settled(|txn| txn.file_xattrs(&file))?;
             change(&mut set)?;
             file.inode.times.ctime = txn.now;
@@ -115,16 +134,21 @@ fn namespace(name: &[u8]) -> Option<Namespace> {
     }
 }
 
-fn permit(txn: &Txn<'_>, attr: &Attr, name: &[u8]) -> Result<()> {
+fn permit(
+    txn: &Txn<'_>,
+    attr: &Attr,
+    name: &[u8],
+    may_write: impl Fn(&Cred) -> std::result::Result<(), FsError>,
+) -> Result<()> {
     let cred = txn.caller.cred;
     let checks = txn.checks() && !cred.is_root();
     let Some(space) = namespace(name) else {
         if checks {
-            base::access::permits(attr, cred, Access::WRITE)?;
+            may_write(cred)?;
         }
         return Err(FsError::NotSupported.into());
     };
-    may_change(txn, attr, &space)?;
+    may_change(txn, attr, &space, may_write)?;
     // A namespace alone is no name. Linux finds out last.
     if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
         return Err(FsError::Invalid.into());
@@ -132,7 +156,12 @@ fn permit(txn: &Txn<'_>, attr: &Attr, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn may_change(txn: &Txn<'_>, attr: &Attr, space: &Namespace) -> Result<()> {
+fn may_change(
+    txn: &Txn<'_>,
+    attr: &Attr,
+    space: &Namespace,
+    may_write: impl Fn(&Cred) -> std::result::Result<(), FsError>,
+) -> Result<()> {
     let cred = txn.caller.cred;
     // xattr(7): user attributes are for files and directories only.
     if matches!(space, Namespace::User)
@@ -149,7 +178,7 @@ fn may_change(txn: &Txn<'_>, attr: &Attr, space: &Namespace) -> Result<()> {
         return Err(FsError::NotPermitted.into());
     }
     match space {
-        Namespace::User => Ok(base::access::permits(attr, cred, Access::WRITE)?),
+        Namespace::User => Ok(may_write(cred)?),
         Namespace::System if cred.uid == attr.uid => Ok(()),
         Namespace::System | Namespace::Trusted | Namespace::Security => {
             Err(FsError::NotPermitted.into())

@@ -58,7 +58,7 @@ impl Content {
         Attr {
             ino: self.ino,
             kind: FileKind::Directory,
-            mode: self.mode,
+            mode: self.xattrs.shown_mode(self.mode),
             nlink: self.subdirs.saturating_add(2),
             uid: self.uid,
             gid: self.gid,

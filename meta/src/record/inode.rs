@@ -83,6 +83,8 @@ codec! {
         Embedded(XattrSet) = 1,
         /// In the record beside this one.
         Spilled = 2,
+        /// The ACLs are here, the others in the record beside this one.
+        Split(XattrSet) = 3,
     }
 }
 
@@ -157,7 +159,7 @@ impl Inode {
         Attr {
             ino: self.ino,
             kind: self.kind,
-            mode: self.mode,
+            mode: self.xattrs.shown_mode(self.mode),
             nlink: self.nlink,
             uid: self.uid,
             gid: self.gid,

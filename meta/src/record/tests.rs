@@ -25,7 +25,7 @@ variants!(Part { Main, RenameList, Xattrs });
 variants!(ContentState { Pending, Live, Removing });
 variants!(EntryRecord { Node, Dir, Link });
 variants!(Slot { Inode, Moved });
-variants!(Xattrs { Embedded, Spilled });
+variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents });
 variants!(QuotaState { Counting, Active, Removing, Gone });
@@ -112,7 +112,10 @@ fn parts() -> Vec<Case> {
         all([ReclaimKind::Orphan, ReclaimKind::Contents], Case::of),
         all(values::quotas().map(|quota| quota.state), Case::of),
         all(values::contents(), Case::of),
-        all([Xattrs::Embedded(values::xattrs()), Xattrs::Spilled], Case::of),
+        all(
+            [Xattrs::Embedded(values::xattrs()), Xattrs::Spilled, Xattrs::Split(values::xattrs())],
+            Case::of,
+        ),
     ]
     .into_iter()
     .flatten()

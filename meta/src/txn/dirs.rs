@@ -1,8 +1,7 @@
 //! Directories and entries within a transaction.
 
 use base::{
-    Access, Attr, DirId, EntryName, FsError, Ino, ShardId,
-    access::{permits, permits_removal},
+    Access, Attr, DirId, EntryName, FsError, Ino, ShardId, access::permits_removal,
     placement::shard_of,
 };
 use wire::{DirRef, Entry, Retry};
@@ -114,7 +113,7 @@ impl Txn<'_> {
     /// Checks permission on a directory, if that is the server's to check.
     pub(crate) fn dir_permits(&self, dir: &Dir, want: Access) -> Result<()> {
         if self.checks() {
-            permits(&dir.attr(), self.caller.cred, want)?;
+            dir.content.permits(self.caller.cred, want)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Files within a transaction: where an inode is, and what becomes of it.
 
-use base::{Access, EntryName, FsError, Ino, access::permits};
+use base::{Access, EntryName, FsError, Ino};
 use wire::{FileRef, NodeRef, Retry};
 
 use super::{Txn, dirs::Dir};
@@ -9,8 +9,8 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet,
-        Xattrs, key, key::Part,
+        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet, key,
+        key::Part,
     },
 };
 
@@ -207,7 +207,7 @@ impl Txn<'_> {
 
     /// Takes an inode's spilled xattrs from where it rests.
     pub(crate) fn lift_xattrs(&mut self, located: &Located) -> Result<Option<XattrSet>> {
-        if located.inode.xattrs != Xattrs::Spilled {
+        if !located.inode.xattrs.is_spilled() {
             return Ok(None);
         }
         let key = self.xattrs_key(located);
@@ -259,7 +259,7 @@ impl Txn<'_> {
         let ino = located.inode.ino;
         let used = Usage::of(1, located.inode.attr().allocated);
         self.charge_freely(located.inode.quota, used.minus());
-        if located.inode.xattrs == Xattrs::Spilled {
+        if located.inode.xattrs.is_spilled() {
             let key = self.xattrs_key(located);
             self.delete(key);
         }
@@ -277,7 +277,7 @@ impl Txn<'_> {
     /// Checks permission on an inode, if that is the server's to check.
     pub(crate) fn inode_permits(&self, inode: &Inode, want: Access) -> Result<()> {
         if self.checks() {
-            permits(&inode.attr(), self.caller.cred, want)?;
+            inode.permits(self.caller.cred, want)?;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! Extended attributes within a transaction: embedded while few, spilled beside their owner when many.
+//! Extended attributes within a transaction: embedded while few, spilled beside their owner when many. ACLs
+//! never are.
 
-use base::limits::XATTRS_EMBEDDED_BYTES_MAX;
-
+use base::{AclKind, limits::XATTRS_EMBEDDED_BYTES_MAX};
+use bytes::Bytes;
 use wire::Retry;
 
 use super::{Txn, dirs::Dir, files::Located};
@@ -44,18 +45,46 @@ impl Txn<'_> {
         match xattrs {
             Xattrs::Embedded(set) => Ok(set.clone()),
             // Read without a lock: their owner may have moved meanwhile.
-            Xattrs::Spilled => self.get(key)?.ok_or(Fault::Retry(Retry::Busy)),
+            Xattrs::Spilled | Xattrs::Split(_) => {
+                let mut set: XattrSet = self.get(key)?.ok_or(Fault::Retry(Retry::Busy))?;
+                for (name, value) in xattrs.here() {
+                    set.put(name.clone(), value.clone());
+                }
+                Ok(set)
+            }
         }
     }
 
     fn store_xattrs(&mut self, old: &Xattrs, key: Key, set: XattrSet) -> Xattrs {
-        if set.bytes() > XATTRS_EMBEDDED_BYTES_MAX {
-            self.put(key, &set);
-            return Xattrs::Spilled;
+        let is_acl = |(name, _): &(Bytes, Bytes)| AclKind::of(name).is_some();
+        let (acls, others): (Vec<_>, Vec<_>) = set.list.iter().cloned().partition(is_acl);
+        let (acls, others) = (XattrSet { list: acls }, XattrSet { list: others });
+        if others.bytes() > XATTRS_EMBEDDED_BYTES_MAX {
+            self.put(key, &others);
+            return if acls.list.is_empty() { Xattrs::Spilled } else { Xattrs::Split(acls) };
         }
-        if *old == Xattrs::Spilled {
+        if old.is_spilled() {
             self.delete(key);
         }
         Xattrs::Embedded(set)
+    }
+
+    /// The contents or the owner of a file change: what they were trusted to do as a program ends.
+    ///
+    /// Linux: security.capability goes with every write, whoever writes.
+    pub(crate) fn drop_capability(&mut self, located: &mut Located) -> Result<()> {
+        if located.inode.xattrs == Xattrs::NONE {
+            return Ok(());
+        }
+        let mut set = match self.file_xattrs(located) {
+            // It is locked, so they are damaged; that keeps nobody from writing.
+            Err(Fault::Retry(Retry::Busy)) => return Ok(()),
+            set => set?,
+        };
+        if set.take(b"security.capability") {
+            let key = self.xattrs_key(located);
+            located.inode.xattrs = self.store_xattrs(&located.inode.xattrs, key, set);
+        }
+        Ok(())
     }
 }

@@ -80,7 +80,7 @@ impl<S: FileSystem> Adapter<S> {
         flags: u32,
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let new = New { kind: FileKind::File, mode: mode & base::attr::MODE_BITS, rdev: 0 };
+        let new = New { kind: FileKind::File, mode, rdev: 0 };
         let exclusive = flags & O_EXCL != 0;
         let made = self.fs.create(cred, &dir, &name, new, exclusive, true).await?;
         if made.existed {

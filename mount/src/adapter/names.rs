@@ -1,6 +1,6 @@
 //! Names: looking them up, making, moving and removing them.
 
-use base::{Cred, EntryName, FileKind};
+use base::{Cred, EntryName, FileKind, acl::with_umask};
 use bytes::Bytes;
 use client::{FileSystem, New};
 use fuse::{Errno, NodeId};
@@ -61,12 +61,12 @@ impl<S: FileSystem> Adapter<S> {
         cred: &Cred,
         parent: NodeId,
         name: &[u8],
-        mode: u32,
+        (mode, umask): (u32, u32),
         rdev: u32,
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
         let kind = FileKind::from_mode(mode).ok_or(Failed(Errno::INVAL))?;
-        let new = New { kind, mode: mode & base::attr::MODE_BITS, rdev };
+        let new = New { kind, mode: with_umask(mode, umask), rdev };
         let made = self.fs.create(cred, &dir, &name, new, true, false).await?;
         Ok(answer(&dir, &name, made.entry))
     }
@@ -79,7 +79,7 @@ impl<S: FileSystem> Adapter<S> {
         mode: u32,
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let entry = self.fs.mkdir(cred, &dir, &name, mode & base::attr::MODE_BITS).await?;
+        let entry = self.fs.mkdir(cred, &dir, &name, mode).await?;
         Ok(answer(&dir, &name, entry))
     }
 

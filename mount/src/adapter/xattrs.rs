@@ -1,14 +1,15 @@
 //! Extended attributes.
 //!
 //! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its lines can be
-//! read one by one as `pando.NAME`, and some of them set: the settings of a directory. POSIX ACLs are refused as
-//! by a file system that has none.
+//! read one by one as `pando.NAME`, and some of them set: the settings of a directory. The kernel checks POSIX ACLs,
+//! and asks for them wherever the mode does not settle a check.
 
-use base::Cred;
+use base::{AclKind, Cred};
 use bytes::Bytes;
 use client::FileSystem;
 use fuse::{Errno, NodeId};
 use serde::Serializer;
+use wire::XattrMode;
 
 use super::Adapter;
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 const INFO: &[u8] = b"pando.info";
 const LINE: &[u8] = b"pando.";
 const CAPABILITY: &[u8] = b"security.capability";
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const TRUSTED: &[u8] = b"trusted.";
 
 impl<S: FileSystem> Adapter<S> {
     /// GETXATTR. Before a write the kernel asks for the file's capability, unless it knows that the file has
@@ -31,7 +32,6 @@ impl<S: FileSystem> Adapter<S> {
         name: &[u8],
         size: u32,
     ) -> Outcome {
-        refuse_acls(name)?;
         if name == INFO {
             return sized(self.info(node).await?, size);
         }
@@ -41,6 +41,10 @@ impl<S: FileSystem> Adapter<S> {
         let capability = name == CAPABILITY;
         if capability && !self.timeouts.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
         {
+            return Err(Failed(Errno::NODATA));
+        }
+        // As new as the mode that the kernel checks with it.
+        if AclKind::of(name).is_some() && self.nodes.borrow().lacks_acl(node) {
             return Err(Failed(Errno::NODATA));
         }
         let at = self.nodes.borrow().get(node)?;
@@ -59,7 +63,8 @@ impl<S: FileSystem> Adapter<S> {
     pub(super) async fn listxattr(&self, cred: &Cred, node: NodeId, size: u32) -> Outcome {
         let at = self.nodes.borrow().get(node)?;
         let all = self.fs.xattrs(cred, &at).await?;
-        let names = all.iter().flat_map(|(name, _)| name.iter().copied().chain([0]));
+        let all = all.iter().filter(|(name, _)| cred.is_root() || !name.starts_with(TRUSTED));
+        let names = all.flat_map(|(name, _)| name.iter().copied().chain([0]));
         sized(names.collect(), size)
     }
 
@@ -67,20 +72,25 @@ impl<S: FileSystem> Adapter<S> {
         &self,
         cred: &Cred,
         node: NodeId,
-        name: Bytes,
-        value: Bytes,
+        (name, value): (Bytes, Bytes),
         flags: u32,
+        acl_kill_sgid: bool,
     ) -> Outcome {
-        refuse_acls(&name)?;
-        let mode = convert::xattr_mode(flags)?;
+        let mode = match convert::xattr_mode(flags)? {
+            XattrMode::Set if acl_kill_sgid => XattrMode::SetClearSetgid,
+            mode => mode,
+        };
         let at = self.nodes.borrow().get(node)?;
+        let acl = AclKind::of(&name).is_some();
         self.fs.setxattr(cred, &at, name, value, mode).await?;
         self.nodes.borrow_mut().may_have_capability(node);
+        if acl {
+            self.nodes.borrow_mut().may_have_acl(node);
+        }
         Ok(Answer::Done)
     }
 
     pub(super) async fn removexattr(&self, cred: &Cred, node: NodeId, name: Bytes) -> Outcome {
-        refuse_acls(&name)?;
         let at = self.nodes.borrow().get(node)?;
         self.fs.removexattr(cred, &at, name).await?;
         Ok(Answer::Done)
@@ -104,10 +114,6 @@ impl<S: FileSystem> Adapter<S> {
             .expect("texts are written to memory");
         Ok(json.into())
     }
-}
-
-fn refuse_acls(name: &[u8]) -> Result<(), Failed> {
-    if ACLS.contains(&name) { Err(Failed(Errno::OPNOTSUPP)) } else { Ok(()) }
 }
 
 /// The value, or its size if that is what was asked for.

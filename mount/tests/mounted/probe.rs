@@ -10,7 +10,8 @@ use bytes::Bytes;
 use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
 use tokio::sync::watch;
 use wire::{
-    DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
 };
 
 /// One client of the model.
@@ -316,6 +317,23 @@ impl FileSystem for Probe {
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.enter_node("removexattr", node).await;
         self.inner.removexattr(cred, node, name).await
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        self.enter("allocate").await;
+        self.inner.allocate(handle, offset, len, mode, clear_set_id).await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        self.enter("seek").await;
+        self.inner.seek(handle, offset, to).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

@@ -7,7 +7,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::harness::{Way, mount, mount_new, new_model, on_each};
+use crate::harness::{Way, as_user, mount, mount_new, new_model, on_each};
 
 #[test]
 fn an_xattr_is_kept_listed_and_removed() {
@@ -56,38 +56,34 @@ fn directories_and_links_have_xattrs_of_their_own() {
 }
 
 #[test]
-fn acls_are_refused_as_by_a_file_system_without_them() {
+fn a_namespace_that_there_is_not_is_refused() {
     on_each(|mounted| {
         let path = mounted.path("dir");
         fs::create_dir(&path).unwrap();
-        let acl = acl_with_a_named_user();
-        for name in ["system.posix_acl_access", "system.posix_acl_default"] {
-            assert_eq!(getxattr(&path, name, &mut [0; 64]), Err(Errno::OPNOTSUPP));
-            let set = setxattr(&path, name, &acl, XattrFlags::empty());
-            assert_eq!(set, Err(Errno::OPNOTSUPP));
-        }
         let unknown = setxattr(&path, "other.x", b"", XattrFlags::empty());
         assert_eq!(unknown, Err(Errno::OPNOTSUPP));
     });
 }
 
-/// As the kernel has it: a version, then entries of tag, permissions and id.
-fn acl_with_a_named_user() -> Vec<u8> {
-    let nobody = u32::MAX;
-    let entries: [(u16, u16, u32); 5] = [
-        (0x01, 7, nobody),
-        (0x02, 5, 1000),
-        (0x04, 5, nobody),
-        (0x10, 5, nobody),
-        (0x20, 0, nobody),
-    ];
-    let mut acl = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        acl.extend(tag.to_le_bytes());
-        acl.extend(permissions.to_le_bytes());
-        acl.extend(id.to_le_bytes());
-    }
-    acl
+#[test]
+fn trusted_attributes_are_seen_by_the_superuser_only() {
+    on_each(|mounted| {
+        let path = mounted.path("file");
+        fs::write(&path, b"").unwrap();
+        setxattr(&path, "trusted.x", b"1", XattrFlags::empty()).unwrap();
+        setxattr(&path, "user.x", b"1", XattrFlags::empty()).unwrap();
+        let mut buffer = [0; 64];
+        let len = listxattr(&path, &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"trusted.x\0user.x\0");
+        as_user(1000, &[1000], || {
+            let mut buffer = [0; 64];
+            let len = listxattr(&path, &mut buffer).unwrap();
+            assert_eq!(&buffer[..len], b"user.x\0");
+            assert_eq!(getxattr(&path, "trusted.x", &mut buffer), Err(Errno::NODATA));
+            let set = setxattr(&path, "trusted.x", b"2", XattrFlags::empty());
+            assert_eq!(set, Err(Errno::PERM));
+        });
+    });
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn names() -> Vec<Reply> {
             mode: base::LockMode::Shared,
             pid: 4001,
         })),
+        Reply::Offset(1 << 40),
         Reply::Lines(vec![("shard".into(), "3".into()), ("id".into(), "1f".into())]),
     ]
 }

@@ -5,10 +5,10 @@ use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
-    BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create, FsckPoll, FsckStart,
-    Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open,
-    Readdir, Release, Removexattr, Rename, RenameMode, Request, Rmdir, SetXattr, Setattr, Symlink,
-    Unlink, Walk, Write, XattrMode,
+    Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
+    FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
+    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request, Rmdir, Seek, SeekTo,
+    SetXattr, Setattr, Symlink, Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -123,6 +123,14 @@ fn contents() -> Vec<Request> {
         Request::BlockMap(BlockMap { file: file(), first: 3, count: 64 }),
         Request::BlockPut(BlockPut { block: part().block, data: Bytes::from_static(b"block") }),
         Request::BlockGet(BlockGet { part: part(), len: 1000 }),
+        Request::Allocate(Allocate {
+            file: file(),
+            offset: 300,
+            len: 1 << 40,
+            mode: AllocateMode::ZeroWithin,
+            clear_set_id: true,
+        }),
+        Request::Seek(Seek { file: file(), offset: 1 << 40, to: SeekTo::Hole }),
     ]
 }
 
