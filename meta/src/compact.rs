@@ -58,7 +58,7 @@ struct Ragged {
 impl CompactQueue {
     /// How many chunks wait.
     pub(crate) fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.noted.lock().queue.len()
     }
 
     /// Notes a chunk.

@@ -207,6 +207,8 @@ impl Client {
             Request::Open(req) => self.aim_file(&mut req.file),
             Request::Write(req) => self.aim_file(&mut req.file),
             Request::BlockMap(req) => self.aim_file(&mut req.file),
+            Request::Allocate(req) => self.aim_file(&mut req.file),
+            Request::Seek(req) => self.aim_file(&mut req.file),
             Request::Release(req) => req.files.iter_mut().for_each(|(ino, _)| self.aim_ino(ino)),
             Request::Claim(req) => req.files.iter_mut().for_each(|f| self.aim_file(&mut f.file)),
             Request::LockTest(req) => self.aim_ino(&mut req.ino),
@@ -228,7 +230,12 @@ impl Client {
             | Request::Status
             | Request::FsckStart(_)
             | Request::FsckPoll(_)
-            | Request::LockCancel(_) => {}
+            | Request::LockCancel(_)
+            | Request::Load
+            | Request::Slow(_)
+            | Request::Sessions
+            | Request::Opens(_)
+            | Request::Evict(_) => {}
         }
     }
 

@@ -15,7 +15,7 @@ use base::{
 use bytes::{Bytes, BytesMut};
 use wire::{Allocate, AllocateMode, Slice, SliceSource};
 
-use super::write::{change_chunk, drop_blocks, truncate};
+use super::write::{change_chunk, drop_blocks, give_way, truncate};
 use crate::{
     compact,
     error::Result,
@@ -95,7 +95,12 @@ fn zero(txn: &mut Txn<'_>, file: &mut Located, from: u64, to: u64) -> Result<()>
             txn.delete(key::chunk(ino, chunk));
             continue;
         }
-        let record = change_chunk(txn, file, chunk, |record| hide(record, first, end))?;
+        let old = ChunkRecord::from_record(&value)?;
+        if end < CHUNK_BYTES {
+            // One more slice.
+            give_way(txn, file, chunk, &old)?;
+        }
+        let record = change_chunk(txn, file, chunk, old, |record| hide(record, first, end));
         if compact::is_ragged(&record) {
             txn.shared.compact.add(file, chunk);
         }

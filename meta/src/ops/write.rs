@@ -160,7 +160,7 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
 }
 
 /// Lets a chunk that has too many slices be rewritten before it gets more.
-fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRecord) -> Result<()> {
+pub(super) fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRecord) -> Result<()> {
     let many = old.slices.len() > SLICES_A_CHUNK_MAX;
     if !many && embedded_bytes(&old.slices) <= EMBEDDED_BYTES_A_CHUNK_MAX {
         return Ok(());
