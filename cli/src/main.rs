@@ -7,6 +7,7 @@
 //! Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong. An error is one line on stderr, with
 //! its causes.
 
+mod accept;
 mod commands;
 mod connect;
 mod data;

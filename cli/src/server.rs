@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use crate::{
+    accept::{Accepted, Acceptor, Slots},
     data::DataDir,
     failure::usage,
     http,
@@ -41,8 +42,6 @@ const RESERVE_BYTES: u64 = 256 << 20;
 const UNBOUNDED: u64 = 1 << 50;
 /// How long a stop waits for work that was handed to other threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// When connections cannot be accepted, it is tried again after so long.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How to serve.
 pub(crate) struct Options {
@@ -59,6 +58,8 @@ pub(crate) struct Options {
     pub(crate) lease: Duration,
     /// Bytes of the disks that are kept free; `None`: what is sensible for their size.
     pub(crate) reserve: Option<u64>,
+    /// More connections than this are refused; `None`: as many as leave files to be opened.
+    pub(crate) connections_max: Option<usize>,
 }
 
 /// An address to listen on.
@@ -84,7 +85,7 @@ pub(crate) struct Running {
 
 /// Opens the file system in `data` and serves it.
 pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running> {
-    system::raise_open_files();
+    let connections = Slots::new(options.connections_max, system::raise_open_files());
     let listener = bind(&options.listen, options.insecure)?;
     let page = options.http.as_ref().map(|http| bind(http, options.insecure)).transpose()?;
     let address = listener.local_addr()?;
@@ -96,7 +97,7 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let near = options.near.then_some(options.cores.get());
     let threads = Vec::new();
     let mut running = Running { address, http, server, near, blocks, data, stop, threads };
-    let started = running.start_threads(options, listener, page, &stopped);
+    let started = running.start_threads(options, (listener, connections), page, &stopped);
     if let Err(error) = started.and_then(|()| running.write_address()) {
         let _ = running.stop();
         return Err(error);
@@ -151,13 +152,13 @@ impl Running {
     fn start_threads(
         &mut self,
         options: &Options,
-        listener: TcpListener,
+        (listener, connections): (TcpListener, Slots),
         page: Option<TcpListener>,
         stopped: &watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let (inboxes, outboxes): (Vec<_>, Vec<_>) =
             (0..options.cores.get()).map(|_| mpsc::unbounded_channel()).unzip();
-        let mut acceptor = Some(Acceptor { listener, cores: inboxes });
+        let mut acceptor = Some(Acceptor { listener, connections, cores: inboxes });
         for (index, connections) in outboxes.into_iter().enumerate() {
             let core = Core {
                 server: self.server.clone(),
@@ -278,14 +279,9 @@ fn runtime() -> anyhow::Result<Runtime> {
 struct Core {
     server: Server,
     index: usize,
-    connections: mpsc::UnboundedReceiver<TcpStream>,
+    connections: mpsc::UnboundedReceiver<Accepted>,
     acceptor: Option<Acceptor>,
     stopped: watch::Receiver<bool>,
-}
-
-struct Acceptor {
-    listener: TcpListener,
-    cores: Vec<mpsc::UnboundedSender<TcpStream>>,
 }
 
 impl Core {
@@ -310,12 +306,15 @@ impl Core {
     }
 }
 
-async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedReceiver<TcpStream>) {
-    while let Some(stream) = connections.recv().await {
+async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedReceiver<Accepted>) {
+    while let Some(Accepted { stream, slot }) = connections.recv().await {
         match prepare(stream) {
             Ok(stream) => {
                 let core = core.clone();
-                tokio::task::spawn_local(async move { core.serve(stream).await });
+                tokio::task::spawn_local(async move {
+                    core.serve(stream).await;
+                    drop(slot);
+                });
             }
             Err(error) => tracing::warn!(%error, "a connection was lost at once"),
         }
@@ -325,29 +324,4 @@ async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedRece
 fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
     stream.set_nodelay(true)?;
     tokio::net::TcpStream::from_std(stream)
-}
-
-impl Acceptor {
-    /// Accepts connections and deals them to the cores in turn.
-    async fn run(self) {
-        let listener = match tokio::net::TcpListener::from_std(self.listener) {
-            Ok(listener) => listener,
-            Err(error) => return tracing::error!(%error, "cannot accept connections"),
-        };
-        let mut cores = self.cores.iter().cycle();
-        loop {
-            let accepted = listener.accept().await.and_then(|(stream, _)| stream.into_std());
-            match accepted {
-                Ok(stream) => {
-                    let core = cores.next().expect("there is at least one core");
-                    // A core that has ended does so because the server stops.
-                    let _ = core.send(stream);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
 }

@@ -33,11 +33,12 @@ pub(crate) fn secret<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Raises the number of open files to what this process may have.
-pub(crate) fn raise_open_files() {
+/// Raises the number of open files to what this process may have; what it is then.
+pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     // Where it is refused we go on with what we have.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Total and free bytes of the file system that holds `path`; zeros when it does not say.

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, DecodeError, Encode as _, FsError, Reader, SessionId};
+use base::{
+    Decode as _, DecodeError, Encode as _, FsError, Reader, SessionId, limits::FRAME_BYTES_MAX,
+};
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -35,8 +37,16 @@ const BUFFERED_BYTES_MAX: usize = 16 << 20;
 const MOVING_BYTES_MAX: usize = 64 << 20;
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
-/// A connection must introduce itself within so long.
+/// A buffer that has grown beyond this is given back once it is sent.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// An idle connection reads into so much room.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// A connection must introduce itself within so long, however many bytes it sends meanwhile.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Until it has, no message is longer.
+const HELLO_BYTES_MAX: usize = 64 << 10;
+/// A frame that has begun must be there within so long.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One connection, as the core sees it.
 pub(crate) struct Connection {
@@ -208,17 +218,19 @@ impl Core {
         mut read: impl AsyncRead + Unpin,
         connection: &Rc<Connection>,
     ) -> Result<(), FrameError> {
-        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let mut buffer = BytesMut::with_capacity(READ_BYTES_MIN);
+        let mut room = READ_BYTES_MIN;
         let counts = self.inner.counts();
+        let mut deadline = Instant::now() + HELLO_TIMEOUT;
         let opening = async {
             while !frame::take_opening(&mut buffer)? {
-                if !fill(&mut read, &mut buffer, counts).await {
+                if !fill(&mut read, &mut buffer, &mut room, counts).await {
                     return Ok(false);
                 }
             }
             Ok(true)
         };
-        match tokio::time::timeout(HELLO_TIMEOUT, opening).await {
+        match tokio::time::timeout_at(deadline, opening).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => return Ok(()),
             Ok(Err(FrameError::Version(version))) => {
@@ -231,9 +243,13 @@ impl Core {
             }
             Ok(Err(error)) => return Err(error),
         }
+        let mut in_frame = false;
         loop {
             let arrived = self.inner.shared.observed.now();
-            while let Some(bytes) = frame::take_frame(&mut buffer)? {
+            let introduced = connection.session().is_some();
+            let bytes_max = if introduced { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX };
+            while let Some(bytes) = frame::take_frame_within(&mut buffer, bytes_max)? {
+                in_frame = false;
                 let mut reader = Reader::new(&bytes);
                 let header = RequestHeader::decode(&mut reader)?;
                 let request = Request::decode(&mut reader)?;
@@ -247,16 +263,23 @@ impl Core {
             while connection.holds_too_much() && !connection.closed.get() {
                 connection.drained.notified().await;
             }
-            let filled = loop {
-                if connection.session().is_some() {
-                    break fill(&mut read, &mut buffer, counts).await;
-                }
-                let filling = fill(&mut read, &mut buffer, counts);
-                match tokio::time::timeout(HELLO_TIMEOUT, filling).await {
-                    Ok(filled) => break filled,
+            let partial = !buffer.is_empty();
+            if introduced && partial && !in_frame {
+                deadline = Instant::now() + FRAME_TIMEOUT;
+            }
+            in_frame = introduced && partial;
+            let filling = fill(&mut read, &mut buffer, &mut room, counts);
+            let filled = if introduced && !in_frame {
+                filling.await
+            } else {
+                match tokio::time::timeout_at(deadline, filling).await {
+                    Ok(filled) => filled,
                     // The Hello may have been read, and executed since.
-                    Err(_) if connection.session().is_some() => {}
-                    Err(_) => break false,
+                    Err(_) if !introduced && connection.session().is_some() => true,
+                    Err(_) => {
+                        tracing::debug!(introduced, "a connection took too long to send a message");
+                        false
+                    }
                 }
             };
             if !filled {
@@ -266,20 +289,23 @@ impl Core {
     }
 }
 
-/// Reads what is there; `false` at the end of the stream.
+/// Reads what is there; `false` at the end of the stream. Whoever sends much gets more `room` the next time.
 async fn fill(
     read: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
+    room: &mut usize,
     counts: &CoreCounts,
 ) -> bool {
-    buffer.reserve(READ_BYTES);
-    match read.read_buf(buffer).await {
-        Ok(bytes) if bytes > 0 => {
-            counts.received_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
-            true
-        }
-        Ok(_) | Err(_) => false,
+    buffer.reserve(*room);
+    let spare = buffer.capacity() - buffer.len();
+    let bytes = read.read_buf(buffer).await.unwrap_or_default();
+    if bytes >= spare {
+        *room = READ_BYTES;
+    } else if bytes < READ_BYTES_MIN {
+        *room = READ_BYTES_MIN;
     }
+    counts.received_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
+    bytes > 0
 }
 
 async fn write_replies(
@@ -310,6 +336,7 @@ async fn write_replies(
         }
         counts.sent_bytes.add(u64::try_from(sending.len()).unwrap_or(u64::MAX));
         sending.clear();
+        sending.shrink_to(BUFFER_BYTES_KEPT);
         connection.drained.notify_one();
     }
 }

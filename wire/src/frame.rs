@@ -62,11 +62,22 @@ pub fn take_opening(buffer: &mut BytesMut) -> Result<bool, FrameError> {
 /// # Errors
 /// When its length is out of bounds.
 pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+    take_frame_within(buffer, FRAME_BYTES_MAX)
+}
+
+/// As [`take_frame`], of a peer whose frames may not be longer than `bytes_max`, which is less.
+///
+/// # Errors
+/// As [`take_frame`].
+pub fn take_frame_within(
+    buffer: &mut BytesMut,
+    bytes_max: usize,
+) -> Result<Option<Bytes>, FrameError> {
     let Some(len) = buffer.first_chunk::<4>() else {
         return Ok(None);
     };
     let len = usize::try_from(u32::from_le_bytes(*len)).expect("usize has at least 32 bits");
-    if len > FRAME_BYTES_MAX {
+    if len > bytes_max.min(FRAME_BYTES_MAX) {
         return Err(FrameError::TooLong(len));
     }
     if buffer.len() < 4 + len {

@@ -57,6 +57,10 @@ pub(crate) struct ServeArgs {
     /// lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
+    /// More connections than this are refused; their clients wait [default: 65536, or what the limit of open files
+    /// leaves].
+    #[arg(long, value_name = "N")]
+    connections_max: Option<usize>,
     /// Listen on addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
@@ -129,6 +133,7 @@ impl ServeArgs {
             commit_interval: self.commit_interval,
             lease: self.lease,
             reserve: self.reserve,
+            connections_max: self.connections_max,
         }
     }
 }

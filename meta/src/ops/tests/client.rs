@@ -191,7 +191,12 @@ impl Client {
     }
 
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).await.unwrap();
+        self.try_send_bytes(bytes).await.unwrap();
+    }
+
+    /// As [`Client::send_bytes`], on a connection that the server may have ended.
+    pub(crate) async fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
     }
 
     /// The next answer; its call is in `latest`.

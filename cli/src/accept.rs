@@ -1,0 +1,166 @@
+//! Connections as they come: dealt to the cores in turn, counted, and refused when there are too many.
+//!
+//! Core 0 of a server runs it. When no file can be opened for a connection, those that are there go on, and
+//! the new one waits in the kernel until there is one.
+//!
+//! Always true: at most as many connections as there are slots are served. Whoever is refused is told to wait.
+
+use std::{
+    io,
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use base::Encode as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::mpsc,
+};
+use wire::{Answer, ReplyHeader, Retry, frame};
+
+/// When connections cannot be accepted, it is tried again after so long.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Connections that are taken unasked, where there are files for them.
+const CONNECTIONS_MAX: usize = 1 << 16;
+/// Files that are kept for the data; a quarter of all where that is less.
+const FILES_KEPT: usize = 2048;
+/// So many of those that are refused are told so at a time; more are cut off.
+const REFUSALS_MAX: usize = 64;
+/// Whoever is refused has so long to read it.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many connections there may be.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    taken: Arc<AtomicUsize>,
+    max: usize,
+}
+
+/// A connection's place; free again when it is dropped.
+pub(crate) struct Slot(Arc<AtomicUsize>);
+
+impl Slots {
+    /// As many as were asked for, or as the process can have with so many open files.
+    pub(crate) fn new(asked: Option<usize>, files: u64) -> Slots {
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let sensible = CONNECTIONS_MAX.min(files - FILES_KEPT.min(files / 4));
+        Slots { taken: Arc::new(AtomicUsize::new(0)), max: asked.unwrap_or(sensible) }
+    }
+
+    fn limited(max: usize) -> Slots {
+        Slots { taken: Arc::new(AtomicUsize::new(0)), max }
+    }
+
+    fn take(&self) -> Option<Slot> {
+        let slot = Slot(self.taken.clone());
+        (self.taken.fetch_add(1, Ordering::Relaxed) < self.max).then_some(slot)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that is to be served.
+pub(crate) struct Accepted {
+    pub(crate) stream: TcpStream,
+    pub(crate) slot: Slot,
+}
+
+/// Accepts connections.
+pub(crate) struct Acceptor {
+    pub(crate) listener: TcpListener,
+    pub(crate) connections: Slots,
+    pub(crate) cores: Vec<mpsc::UnboundedSender<Accepted>>,
+}
+
+impl Acceptor {
+    /// Accepts connections and deals them to the cores in turn.
+    pub(crate) async fn run(self) {
+        let listener = match tokio::net::TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot accept connections"),
+        };
+        let mut cores = self.cores.iter().cycle();
+        let refusals = Slots::limited(REFUSALS_MAX);
+        let (mut failing, mut full) = (false, false);
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::error!(%error, "cannot accept connections; those there are go on");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            if std::mem::replace(&mut failing, false) {
+                tracing::warn!("connections are accepted again");
+            }
+            let Some(slot) = self.connections.take() else {
+                if !std::mem::replace(&mut full, true) {
+                    let max = self.connections.max;
+                    tracing::error!(max, "no more connections are taken: --connections-max");
+                }
+                if let Some(slot) = refusals.take() {
+                    tokio::task::spawn_local(async move {
+                        let told = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
+                        tracing::debug!(told = matches!(told, Ok(Ok(()))), "a connection too many");
+                        drop(slot);
+                    });
+                }
+                continue;
+            };
+            full = false;
+            let core = cores.next().expect("there is at least one core");
+            match stream.into_std() {
+                // A core that has ended does so because the server stops.
+                Ok(stream) => drop(core.send(Accepted { stream, slot })),
+                Err(error) => tracing::warn!(%error, "a connection was lost at once"),
+            }
+        }
+    }
+}
+
+/// Tells a client to wait, as the answer to its Hello.
+async fn refuse(mut stream: tokio::net::TcpStream) -> io::Result<()> {
+    let mut out = Vec::new();
+    frame::put_frame(&mut out, |out| {
+        ReplyHeader { call: 1, cache_version: 0 }.encode(out);
+        Answer::Retry(Retry::Busy).encode(out);
+    });
+    stream.write_all(&out).await?;
+    stream.shutdown().await?;
+    // What it sends must be read, or the kernel takes our words back.
+    let mut sent = [0; 4096];
+    while stream.read(&mut sent).await? > 0 {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_free_again_when_its_connection_ends() {
+        let slots = Slots::limited(1);
+        let slot = slots.take();
+        assert!(slot.is_some() && slots.take().is_none());
+        drop(slot);
+        assert!(slots.take().is_some());
+    }
+
+    #[test]
+    fn connections_leave_files_for_the_data() {
+        let max = |asked, files| Slots::new(asked, files).max;
+        assert_eq!((max(None, 1024), max(None, 1 << 20), max(Some(5), 1024)), (768, 1 << 16, 5));
+        assert_eq!(max(None, 20_000), 20_000 - 2048);
+    }
+}
