@@ -151,7 +151,7 @@ fn everything_is_measured_and_drawn_beside_its_floors() {
     let (out, folder) = (folder(), folder());
     let args = ["bench", "report", "--size", "tiny", "--out", text(out.path())];
     let said = succeed(&[&args[..], &["--directory", text(folder.path())]].concat());
-    assert_eq!(said.lines().filter(|line| line.contains("`pando ")).count(), 17, "{said}");
+    assert_eq!(said.lines().filter(|line| line.contains("`pando ")).count(), 19, "{said}");
     assert!(said.contains("| null_file_stat | "), "{said}");
     assert!(is_empty(folder.path()));
     let drawn = fs::read_to_string(out.path().join("report.svg")).unwrap();

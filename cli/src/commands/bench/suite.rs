@@ -72,6 +72,7 @@ const NATIVE_16: &str = "native, 128 in flight over 16 connections";
 const NATIVE_1: &str = "native, 1 in flight";
 const MOUNT: &str = "mount";
 const MOUNT_OFF: &str = "mount, caches off";
+const UP_OFF: &str = "mount of up, caches off";
 
 /// Mount options under which the kernel believes nothing.
 const CACHES_OFF: &[&str] = &["-o", "attr_timeout=0,entry_timeout=0"];
@@ -94,6 +95,9 @@ pub(crate) fn run(
         lines.extend(md(&mut site, scale, name, On::Mount, &ranks)?);
         site.unmount()?;
     }
+    site.up(CACHES_OFF)?;
+    lines.extend(md(&mut site, scale, UP_OFF, On::Mount, &ranks)?);
+    site.unmount()?;
     site.mount(&[])?;
     let io = site.io(scale.io)?;
     let list = site.bench_on_mount("list", &["--entries", &scale.entries.to_string()])?;

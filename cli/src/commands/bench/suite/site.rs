@@ -20,12 +20,16 @@ use crate::{connect, signals::Stop};
 
 /// The beginning of the line in which a server says that it serves.
 const SERVING: &str = "serving ";
+/// And of the one in which a mount says that it works.
+const MOUNTED: &str = "mounted at ";
 
 /// The site of a run.
 pub(super) struct Site {
     program: PathBuf,
     mounted: bool,
     server: Option<Server>,
+    /// Server and mount in one process, while there is one.
+    up: Option<Child>,
     signals: Stop,
     runtime: Runtime,
     /// Goes last.
@@ -46,7 +50,7 @@ impl Site {
             std::fs::create_dir(folder.path().join(name))?;
         }
         let program = std::env::current_exe().context("cannot find this program")?;
-        Ok(Site { program, mounted: false, server: None, signals, runtime, folder })
+        Ok(Site { program, mounted: false, server: None, up: None, signals, runtime, folder })
     }
 
     /// A folder beside the server's data, on the same disk.
@@ -105,17 +109,7 @@ impl Site {
     fn start(&self, listen: &str) -> anyhow::Result<Server> {
         let mut command = Command::new(&self.program);
         command.args(["serve", "--data", &self.path("data"), "--listen", listen, "--http", "off"]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-        let mut process = command.spawn().context("cannot start a server")?;
-        let mut lines = BufReader::new(process.stdout.take().expect("it is piped"));
-        let mut line = String::new();
-        while !line.starts_with(SERVING) {
-            line.clear();
-            if lines.read_line(&mut line)? == 0 {
-                process.wait()?;
-                bail!("the server ended before it served");
-            }
-        }
+        let process = started(&mut command, SERVING)?;
         let address = std::fs::read_to_string(self.folder.path().join("data/address"))?;
         let address = address.lines().next().context("the server says no address")?.to_owned();
         Ok(Server { process, address })
@@ -146,16 +140,34 @@ impl Site {
         Ok(())
     }
 
+    /// Serves and mounts a file system of its own in one process.
+    pub(super) fn up(&mut self, options: &[&str]) -> anyhow::Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["up", "--data", &self.path("up"), "--mount", &self.path("mount")]);
+        command.args(["--listen", "127.0.0.1:0", "--http", "off"]).args(options);
+        self.mounted = true;
+        self.up = Some(started(&mut command, MOUNTED)?);
+        Ok(())
+    }
+
     pub(super) fn unmount(&mut self) -> anyhow::Result<()> {
         let mount = self.path("mount");
         self.pando(&["umount", &mount])?;
         self.mounted = false;
+        if let Some(mut up) = self.up.take() {
+            ensure!(up.wait()?.success(), "the process of `up` did not end well");
+        }
         Ok(())
+    }
+
+    /// The token for what is mounted.
+    fn mount_token(&self) -> String {
+        self.path(if self.up.is_some() { "up/admin.token" } else { "data/admin.token" })
     }
 
     /// Runs `bench WHAT` on the mount.
     pub(super) fn bench_on_mount(&mut self, what: &str, args: &[&str]) -> anyhow::Result<String> {
-        let (mount, token) = (self.path("mount"), self.path("data/admin.token"));
+        let (mount, token) = (self.path("mount"), self.mount_token());
         self.pando(&[&["bench", what, &mount, "--json", "--token", &token], args].concat())
     }
 
@@ -180,6 +192,22 @@ impl Site {
     }
 }
 
+/// Starts a process that stays, and waits until it has said a line that begins with `ready`.
+fn started(command: &mut Command, ready: &str) -> anyhow::Result<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut process = command.spawn().context("cannot start this program")?;
+    let mut lines = BufReader::new(process.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    while !line.starts_with(ready) {
+        line.clear();
+        if lines.read_line(&mut line)? == 0 {
+            process.wait()?;
+            bail!("a process ended before it was ready");
+        }
+    }
+    Ok(process)
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         if self.mounted {
@@ -189,9 +217,10 @@ impl Drop for Site {
                 tracing::warn!(mount = self.path("mount"), "a mount may be left");
             }
         }
-        if let Some(mut server) = self.server.take() {
-            let _ = server.process.kill();
-            let _ = server.process.wait();
+        let server = self.server.take().map(|server| server.process);
+        for mut process in server.into_iter().chain(self.up.take()) {
+            let _ = process.kill();
+            let _ = process.wait();
         }
     }
 }

@@ -3,7 +3,7 @@
 use bench::report::{Floors, Line, TargetRow, spread};
 use serde_json::Value;
 
-use super::{MOUNT_OFF, NATIVE_1, NATIVE_16, NATIVE_128, Others, Scale};
+use super::{MOUNT_OFF, NATIVE_1, NATIVE_16, NATIVE_128, Others, Scale, UP_OFF};
 
 const MB: f64 = 1e6;
 
@@ -119,8 +119,10 @@ impl Results<'_> {
             row(target, ("/s", Goal::OfFloor(part)), self.rates(run, phase), floor, command)
         };
         let rows = [
-            rate("mount: stats, caches off", MOUNT_OFF, "file_stat", 0.6),
-            rate("mount: create and close", MOUNT_OFF, "file_create", 0.5),
+            rate("mount of `up`: stats, caches off", UP_OFF, "file_stat", 0.6),
+            rate("mount of `up`: create and close", UP_OFF, "file_create", 0.5),
+            rate("mount beside a server: stats, caches off", MOUNT_OFF, "file_stat", 0.6),
+            rate("mount beside a server: create and close", MOUNT_OFF, "file_create", 0.5),
         ];
         rows.into_iter().flatten().collect()
     }
