@@ -3,9 +3,11 @@
 mod bench;
 mod completions;
 mod du;
+mod dump;
 mod format;
 mod fsck;
 mod info;
+mod load;
 mod man;
 mod mount;
 pub(crate) mod mount_helper;
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     Set(settings::Set),
     Get(settings::Get),
     Fsck(fsck::Args),
+    Dump(dump::Args),
+    Load(load::Args),
     Bench(bench::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -85,6 +89,8 @@ impl Command {
             Command::Set(args) => settings::set(&args),
             Command::Get(args) => settings::get(&args),
             Command::Fsck(args) => fsck::run(args),
+            Command::Dump(args) => dump::run(args),
+            Command::Load(args) => load::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),
             Command::Completions(args) => completions::run(&args),

@@ -85,8 +85,37 @@ pub(crate) fn is_formatted(path: &Path) -> bool {
     path.join(ABOUT).exists()
 }
 
+/// What a new file system is made in.
+pub(crate) struct Target<'a> {
+    pub(crate) engine: &'a RocksEngine,
+    pub(crate) blocks: &'a Blocks,
+    /// Where the blocks are, as the file system remembers it.
+    pub(crate) url: &'a str,
+    pub(crate) signing_key: &'a [u8],
+}
+
 /// Makes a file system in a directory, which is made when it is missing and must be empty otherwise.
 pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
+    build(path, &new.name, new.blocks.as_deref(), |target| {
+        let options = FormatOptions {
+            name: new.name.clone(),
+            shards: new.shards,
+            locality: new.locality,
+            inline_bytes_max: new.inline_bytes_max,
+            blocks: target.url.to_owned(),
+            signing_key: target.signing_key.to_vec(),
+        };
+        Ok(meta::format(target.engine, &options, &SystemClock, &SystemRandom::default())?)
+    })
+}
+
+/// As [`format`], of what `fill` puts into it. Nothing of it counts before the end.
+pub(crate) fn build(
+    path: &Path,
+    name: &str,
+    url: Option<&str>,
+    fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let dir = prepare(path)?;
     ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
     begin(path)?;
@@ -95,27 +124,20 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
 
     let key = secret::<32>();
     write_private(path, SIGNING_KEY, &key)?;
-    if new.blocks.is_none() {
-        Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?;
-    } else {
+    let blocks = match url {
+        None => Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?,
         // Nothing is sent, but a wrong address is told now.
-        open_blocks(path, new.blocks.as_deref())?;
-    }
-    let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
-    let options = FormatOptions {
-        name: new.name.clone(),
-        shards: new.shards,
-        locality: new.locality,
-        inline_bytes_max: new.inline_bytes_max,
-        blocks: new.blocks.clone().unwrap_or_else(|| BLOCKS.to_owned()),
-        signing_key: key.to_vec(),
+        Some(_) => open_blocks(path, url)?,
     };
-    meta::format(&engine, &options, &SystemClock, &SystemRandom::default())?;
+    let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
+    let remembered = url.unwrap_or(BLOCKS);
+    fill(Target { engine: &engine, blocks: &blocks, url: remembered, signing_key: &key })?;
     drop(engine);
 
     let token = Token::administrator().sign(&key);
     write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
-    let about = About { version: VERSION, name: new.name.clone(), blocks: new.blocks.clone() };
+    let about =
+        About { version: VERSION, name: name.to_owned(), blocks: url.map(ToOwned::to_owned) };
     finish(path, &about.to_text()?)
         .with_context(|| format!("cannot write to {}", path.display()))?;
     drop(dir);

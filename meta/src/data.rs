@@ -1,4 +1,4 @@
-//! Requests that wait: for blocks, for stable storage, for a check. They run beside the groups.
+//! Requests that wait: for blocks, for stable storage, for a check, for a dump. They run beside the groups.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use wire::{Answer, BlockGet, BlockPut, Reply, ReplyHeader, Request, Retry};
 
 use crate::{
     bugs::Bug,
-    driver::{Incoming, Task},
+    driver::{Incoming, Task, answer_of},
     error::{Result, describe},
     file_locks::Turn,
     observe::Waiting,
@@ -28,7 +28,8 @@ pub(crate) fn task(
         return None;
     }
     // What let a lock be taken at once may not be written yet.
-    let after_write = matches!(incoming.request, Request::Sync | Request::Lock(_));
+    let after_write =
+        matches!(incoming.request, Request::Sync | Request::Lock(_) | Request::DumpStart);
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
     let waiting = Waiting::new(&shared.observed, session, incoming);
@@ -66,6 +67,26 @@ pub(crate) fn task(
                     });
                 }),
             }
+        }
+        Request::DumpStart => Box::pin(async move {
+            // The group is written: all that was answered is in it.
+            match crate::dump::start(&shared) {
+                Ok(started) => {
+                    let number = started.dump;
+                    // The blocks that it names are stable before whoever keeps it counts on them.
+                    shared.sync.wait().await;
+                    answer(Ok(Reply::DumpStarted(started)));
+                    crate::dump::watch(&shared, number).await;
+                }
+                Err(fault) => answer(Err(answer_of(&shared, fault))),
+            }
+        }),
+        Request::DumpNext(req) => {
+            let req = req.clone();
+            Box::pin(async move {
+                let page = crate::dump::next(&shared, req).await.map(Reply::DumpPage);
+                answer(page.map_err(|fault| answer_of(&shared, fault)));
+            })
         }
         Request::BlockPut(put) => {
             if let Err(fault) = may_put(session, put) {
@@ -106,6 +127,8 @@ fn waits(request: &Request) -> bool {
         request,
         Request::Sync
             | Request::FsckStart(_)
+            | Request::DumpStart
+            | Request::DumpNext(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::Lock(_)

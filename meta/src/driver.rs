@@ -193,6 +193,8 @@ fn admit(
             | Request::Sessions
             | Request::Opens(_)
             | Request::Evict(_)
+            | Request::DumpStart
+            | Request::DumpNext(_)
     );
     if administrative && !session.administers() {
         return Err(FsError::NotPermitted.into());

@@ -88,7 +88,7 @@ async fn talk(bytes: &[u8]) -> usize {
         rest = after;
         match Request::from_bytes(&Bytes::copy_from_slice(message)) {
             // Stable storage is for the background, which does not run; and this would end the talk.
-            Ok(Request::Sync | Request::Bye | Request::Hello(_)) => {}
+            Ok(Request::Sync | Request::DumpStart | Request::Bye | Request::Hello(_)) => {}
             Ok(mut request) => {
                 client.aim(&mut request);
                 let Some(answer) = client.ask(request).await else { break };
@@ -235,7 +235,9 @@ impl Client {
             | Request::Slow(_)
             | Request::Sessions
             | Request::Opens(_)
-            | Request::Evict(_) => {}
+            | Request::Evict(_)
+            | Request::DumpStart
+            | Request::DumpNext(_) => {}
         }
     }
 

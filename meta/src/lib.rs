@@ -12,6 +12,7 @@ mod compact;
 mod core;
 mod data;
 mod driver;
+pub mod dump;
 mod error;
 mod file_locks;
 mod format;

@@ -147,6 +147,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::Sync
         | Request::BlockPut(_)
         | Request::BlockGet(_)
-        | Request::FsckStart(_) => unreachable!("the driver answers these itself"),
+        | Request::FsckStart(_)
+        | Request::DumpStart
+        | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }
 }

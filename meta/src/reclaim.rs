@@ -184,6 +184,10 @@ async fn delete_garbage(core: &Core) {
             if found.is_empty() {
                 break;
             }
+            if shared.dumps.is_making() {
+                // What a dump names stays until it is copied. One that starts from now on has none of these.
+                return;
+            }
             // The records that named them are gone; make sure of it before the blocks are.
             if !shared.bugs.has(Bug::BlockDeletedEarly) {
                 shared.sync.wait().await;

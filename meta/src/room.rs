@@ -211,7 +211,9 @@ fn needs(request: &Request) -> Level {
         | Request::Slow(_)
         | Request::Sessions
         | Request::Opens(_)
-        | Request::Evict(_) => Level::Nothing,
+        | Request::Evict(_)
+        | Request::DumpStart
+        | Request::DumpNext(_) => Level::Nothing,
     }
 }
 

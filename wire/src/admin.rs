@@ -112,3 +112,42 @@ codec! {
         pub node: crate::NodeRef,
     }
 }
+
+codec! {
+    /// The next page of a dump. Answer: [`DumpPage`]; `NotFound` when the dump was forgotten.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DumpNext {
+        /// The dump.
+        pub dump: u64,
+        /// Where the page begins: as the page before says, empty for the first.
+        pub from: bytes::Bytes,
+        /// There is no need for more: forget the dump.
+        pub end: bool,
+    }
+}
+
+codec! {
+    /// A dump that was started.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DumpStarted {
+        /// Its number.
+        pub dump: u64,
+        /// What it begins with, as it is written.
+        pub header: bytes::Bytes,
+        /// About how many records there are.
+        pub records_estimated: u64,
+    }
+}
+
+codec! {
+    /// A page of a dump.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DumpPage {
+        /// Keys and values, ascending.
+        pub records: Vec<(bytes::Bytes, bytes::Bytes)>,
+        /// Blocks that these name, and how long each is.
+        pub blocks: Vec<(base::BlockId, u32)>,
+        /// Where the next page begins; `None` after the last.
+        pub next: Option<bytes::Bytes>,
+    }
+}

@@ -18,7 +18,10 @@ pub mod request;
 pub mod session;
 pub mod token;
 
-pub use admin::{FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus, SessionStatus, Status};
+pub use admin::{
+    DumpNext, DumpPage, DumpStarted, FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus,
+    SessionStatus, Status,
+};
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,
     Seek, SeekTo, Slice, SliceSource, Write, Written,

@@ -180,6 +180,10 @@ codec! {
         Opens(observe::OpensQuery) = 73,
         /// End a session.
         Evict(observe::Evict) = 74,
+        /// Start a copy of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` when one is made.
+        DumpStart = 80,
+        /// Go on with it.
+        DumpNext(admin::DumpNext) = 81,
     }
 }
 
@@ -230,7 +234,9 @@ impl Request {
             | Request::Slow(_)
             | Request::Sessions
             | Request::Opens(_)
-            | Request::Evict(_) => false,
+            | Request::Evict(_)
+            | Request::DumpStart
+            | Request::DumpNext(_) => false,
         }
     }
 }
@@ -261,7 +267,9 @@ impl Request {
             | Request::Slow(_)
             | Request::Sessions
             | Request::Opens(_)
-            | Request::Evict(_) => false,
+            | Request::Evict(_)
+            | Request::DumpStart
+            | Request::DumpNext(_) => false,
             Request::Lookup(_)
             | Request::Walk(_)
             | Request::Getattr(_)
@@ -328,6 +336,10 @@ codec! {
         Fsck(admin::FsckProgress) = 17,
         /// To `Info`: names and values.
         Lines(Vec<(String, String)>) = 18,
+        /// To `DumpStart`.
+        DumpStarted(admin::DumpStarted) = 80,
+        /// To `DumpNext`.
+        DumpPage(admin::DumpPage) = 81,
         /// To `LockTest`: what is in the way, if anything is.
         Lock(Option<lock::LockFound>) = 30,
         /// To `Rename`.

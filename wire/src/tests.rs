@@ -114,6 +114,8 @@ variants!(Request {
     Sessions,
     Opens,
     Evict,
+    DumpStart,
+    DumpNext,
 });
 variants!(Reply {
     Nothing,
@@ -141,6 +143,8 @@ variants!(Reply {
     Slow,
     Sessions,
     Opens,
+    DumpStarted,
+    DumpPage,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir });

@@ -106,7 +106,7 @@ impl Choices {
 }
 
 /// The address of a block store; a plain path is a directory.
-fn blocks_url(text: &str) -> anyhow::Result<String> {
+pub(super) fn blocks_url(text: &str) -> anyhow::Result<String> {
     match text.split_once("://") {
         Some(("s3", _)) => Ok(text.to_owned()),
         Some(("file", path)) if path.starts_with('/') => Ok(text.to_owned()),

@@ -6,6 +6,7 @@
 
 mod bench;
 mod connections;
+mod dump;
 mod format;
 mod full;
 mod harness;

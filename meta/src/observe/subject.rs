@@ -49,7 +49,9 @@ pub(crate) fn subject(request: &Request) -> Option<Subject> {
         | Request::Slow(_)
         | Request::Sessions
         | Request::Opens(_)
-        | Request::Evict(_) => None,
+        | Request::Evict(_)
+        | Request::DumpStart
+        | Request::DumpNext(_) => None,
     }
 }
 

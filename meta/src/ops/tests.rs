@@ -6,6 +6,7 @@ mod contents;
 mod cores;
 mod cost;
 mod damage;
+mod dump;
 mod ends;
 mod link;
 mod locks;

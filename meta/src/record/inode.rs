@@ -210,6 +210,14 @@ impl Record for Slot {
     }
 }
 
+/// The blocks that `slices` name, and the length of each.
+pub(crate) fn blocks_with_bytes(slices: &[wire::Slice]) -> impl Iterator<Item = (BlockId, u32)> {
+    slices.iter().filter_map(|slice| match &slice.source {
+        wire::SliceSource::Block(part) => Some((part.block, part.block_bytes)),
+        wire::SliceSource::Embedded(_) | wire::SliceSource::Zeros => None,
+    })
+}
+
 /// The blocks that `slices` name.
 pub(crate) fn blocks_of(slices: &[wire::Slice]) -> impl Iterator<Item = BlockId> {
     slices.iter().filter_map(|slice| match &slice.source {

@@ -18,8 +18,11 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
-use crate::reclaim::Garbage;
 use crate::unsynced::Unsynced;
+use crate::{
+    dump::{Frame, Header, Trailer},
+    reclaim::Garbage,
+};
 
 variants!(Part { Main, RenameList, Xattrs });
 variants!(ContentState { Pending, Live, Removing });
@@ -28,6 +31,7 @@ variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents });
+variants!(Frame { Header, Records, Block, Trailer });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
 /// A value with its version before it, as it is stored.
@@ -157,9 +161,20 @@ fn records() -> Vec<Case> {
     ]
 }
 
+/// The frames of a dump.
+fn frames() -> [Frame; 4] {
+    let bytes = bytes::Bytes::from_static;
+    [
+        Frame::Header(Header::of(&values::config(), values::time(7))),
+        Frame::Records(vec![(bytes(b"key"), bytes(b"value"))]),
+        Frame::Block((BlockId::new(SessionId(0x4142), 0x51), bytes(b"block"))),
+        Frame::Trailer(Trailer { frames: 300, records: 70_001, blocks: 5 }),
+    ]
+}
+
 fn cases() -> Vec<Case> {
     let entries = all(values::entries(), record);
-    [keys(), entries, all(values::slots(), record), records(), parts()]
+    [keys(), entries, all(values::slots(), record), records(), parts(), all(frames(), Case::of)]
         .into_iter()
         .flatten()
         .collect()

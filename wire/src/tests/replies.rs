@@ -3,16 +3,17 @@
 use base::{ClusterMap, DirId, Epoch, FileKind, FsError, HashKey, Ino, Locality, SessionId};
 use bytes::Bytes;
 
-use super::values::{attr, chunk, dir, entry, name, open_states};
+use super::values::{attr, chunk, dir, entry, name, open_states, part};
 use crate::{
-    Answer, BlockMapped, CacheEvents, Created, Entry, FsInfo, FsckProgress, LockFound, Opened,
-    ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry, SessionStatus, Statfs, Status,
-    Walked, Welcome, Written,
+    Answer, BlockMapped, CacheEvents, Created, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress,
+    LockFound, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry,
+    SessionStatus, Statfs, Status, Walked, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
-    let others = vec![Reply::Welcome(welcome()), status(), fsck()];
-    [names(), contents(), others, super::observe::replies()].concat()
+    let admin = vec![status(), fsck(), dump_started(), dump_page()];
+    let others = vec![Reply::Welcome(welcome())];
+    [names(), contents(), others, admin, super::observe::replies()].concat()
 }
 
 pub(super) fn answers() -> Vec<Answer> {
@@ -162,5 +163,21 @@ fn fsck() -> Reply {
         counts: vec![("files".into(), 900)],
         findings: vec!["a finding".into()],
         findings_total: 7,
+    })
+}
+
+fn dump_started() -> Reply {
+    Reply::DumpStarted(DumpStarted {
+        dump: 300,
+        header: Bytes::from_static(b"header"),
+        records_estimated: 3_000_000,
+    })
+}
+
+fn dump_page() -> Reply {
+    Reply::DumpPage(DumpPage {
+        records: vec![(Bytes::from_static(b"key"), Bytes::from_static(b"value"))],
+        blocks: vec![(part().block, 70_000)],
+        next: Some(Bytes::from_static(b"key2")),
     })
 }

@@ -163,6 +163,12 @@ fn others() -> Vec<Request> {
         Request::FsckStart(FsckStart { gc: true }),
         Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
         Request::Info(Info { node: node() }),
+        Request::DumpStart,
+        Request::DumpNext(crate::DumpNext {
+            dump: 300,
+            from: Bytes::from_static(b"\0\x01Nkey"),
+            end: true,
+        }),
         Request::Lock(lock),
         Request::Lock(Lock { mode: None, wait: false, kind: LockKind::Whole, ..lock }),
         Request::LockTest(LockTest { ino: lock.ino, kind: lock.kind, owner: 9, range, mode }),

@@ -1,0 +1,158 @@
+//! `pando load`: a file system made from a dump.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, ErrorKind, IsTerminal as _, Read},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use indicatif::{ProgressBar, ProgressStyle};
+use meta::dump::{DUMP_FRAME_BYTES_MAX, DUMP_OPENING, Frame, Frames, Header, Loader};
+
+use super::format::blocks_url;
+use crate::{
+    connect,
+    data::{self, Target},
+    output,
+};
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Make a file system from what `pando dump` wrote, in a new data directory.
+///
+/// It is the file system that was dumped, with its name and id, and with a new administrator's token in
+/// DIR/admin.token: tokens of the old one are not valid. A dump without --contents only names the blocks of files:
+/// give --blocks, or copy them to DIR/blocks before it is served. A dump that was cut off or changed is refused.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where contents of files are, or go: as for `pando format` [default: DIR/blocks].
+    #[arg(long, value_name = "URL")]
+    blocks: Option<String>,
+    /// The dump; `-` is stdin.
+    file: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let input: Box<dyn Read> = if args.file.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(&args.file);
+        Box::new(file.with_context(|| format!("cannot read {}", args.file.display()))?)
+    };
+    let mut dump = Dump::open(BufReader::with_capacity(BUFFER_BYTES, input))?;
+    let blocks = args.blocks.as_deref().map(blocks_url).transpose()?;
+    let (name, mut chunks_named) = (dump.header.name.clone(), 0);
+    data::build(&args.data, &name, blocks.as_deref(), |target| {
+        chunks_named = fill(&mut dump, &target)?;
+        Ok(())
+    })?;
+    let (seen, data) = (dump.frames.seen, args.data.display());
+    let (records, blocks) = (seen.records, seen.blocks);
+    output::print(&format!("loaded {name} in {data}: {records} records, {blocks} blocks"))?;
+    if blocks == 0 && chunks_named > 0 {
+        tracing::warn!(chunks = chunks_named, "the dump names blocks that it does not hold");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How many chunks name blocks.
+fn fill(dump: &mut Dump<impl Read>, target: &Target<'_>) -> anyhow::Result<u64> {
+    let runtime = connect::runtime()?;
+    let bar = bar();
+    let header = dump.header.clone();
+    let mut loader = Loader::begin(target.engine, &header)?;
+    loop {
+        let seen = dump.frames.seen;
+        match dump.next()? {
+            Frame::Header(_) => bail!("the dump is damaged: it has two headers"),
+            Frame::Records(records) => loader.records(records)?,
+            Frame::Block((block, data)) => {
+                let put = runtime.block_on(target.blocks.put(block, data));
+                put.with_context(|| format!("cannot store block {block}"))?;
+            }
+            Frame::Trailer(trailer) => {
+                ensure!(trailer == seen, "the dump is damaged: a frame is missing");
+                dump.ends()?;
+                target.blocks.sync().context("cannot make the blocks stable")?;
+                let chunks = loader.chunks_in_blocks();
+                loader.finish(&header, target.url, target.signing_key)?;
+                bar.finish_and_clear();
+                return Ok(chunks);
+            }
+        }
+        bar.set_message(format!("loaded {} records", dump.frames.seen.records));
+    }
+}
+
+/// A dump that is being read.
+struct Dump<R> {
+    input: R,
+    frames: Frames,
+    header: Header,
+}
+
+impl<R: Read> Dump<R> {
+    fn open(mut input: R) -> anyhow::Result<Dump<R>> {
+        let mut opening = [0; DUMP_OPENING.len()];
+        input.read_exact(&mut opening).context("this is no dump of pando")?;
+        let (name, version) = opening.split_at(DUMP_OPENING.len() - 2);
+        let (known, known_version) = DUMP_OPENING.split_at(DUMP_OPENING.len() - 2);
+        ensure!(name == known, "this is no dump of pando");
+        ensure!(
+            version == known_version,
+            "the dump has version {}, this program knows {}",
+            u16::from_le_bytes([version[0], version[1]]),
+            u16::from_le_bytes([known_version[0], known_version[1]])
+        );
+        let mut frames = Frames::default();
+        let Frame::Header(header) = take(&mut input, &mut frames)? else {
+            bail!("the dump is damaged: it has no header");
+        };
+        Ok(Dump { input, frames, header })
+    }
+
+    fn next(&mut self) -> anyhow::Result<Frame> {
+        take(&mut self.input, &mut self.frames)
+    }
+
+    /// Nothing may come after the trailer.
+    fn ends(&mut self) -> anyhow::Result<()> {
+        match self.input.read_exact(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(error).context("cannot read the dump"),
+            Ok(()) => bail!("the dump is damaged: something comes after its end"),
+        }
+    }
+}
+
+fn take(input: &mut impl Read, frames: &mut Frames) -> anyhow::Result<Frame> {
+    let mut read = |bytes: &mut [u8]| match input.read_exact(bytes) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            bail!("the dump is cut off: it has no end")
+        }
+        read => read.context("cannot read the dump"),
+    };
+    let mut len = [0; 4];
+    read(&mut len)?;
+    let len = u32::from_le_bytes(len);
+    ensure!(len <= DUMP_FRAME_BYTES_MAX, "the dump is damaged: a frame of {len} bytes");
+    let mut body = vec![0; len as usize];
+    read(&mut body)?;
+    let mut sum = [0; 4];
+    read(&mut sum)?;
+    Ok(frames.take(&Bytes::from(body), sum)?)
+}
+
+fn bar() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {msg}");
+    ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"))
+}
