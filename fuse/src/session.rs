@@ -291,7 +291,12 @@ fn next(channel: &Channel, buffer: &mut [u8]) -> Result<Next, SessionError> {
         // ENOENT: the request was taken back while it was being copied.
         Err(Errno::INTR | Errno::NOENT) => Ok(Next::Again),
         Err(Errno::NODEV) => Ok(Next::Ended(Ended::Unmounted)),
-        Err(Errno::CONNABORTED) => Ok(Next::Ended(Ended::Aborted)),
+        // Also said of a request that was being read while the file system was unmounted: only the next read
+        // tells the two apart.
+        Err(Errno::CONNABORTED) => match channel.read(buffer) {
+            Err(Errno::NODEV) => Ok(Next::Ended(Ended::Unmounted)),
+            Ok(_) | Err(_) => Ok(Next::Ended(Ended::Aborted)),
+        },
         Err(errno) => Err(errno.into()),
     }
 }

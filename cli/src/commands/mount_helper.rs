@@ -200,6 +200,7 @@ const FOR_KERNEL: &[&str] = &[
 fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
     let mut sorted = Sorted::default();
     let mut allow_other = true;
+    let is_remount = list.split(',').any(|option| option == "remount");
     for option in list.split(',').filter(|option| !option.is_empty()) {
         if option == "remount" {
             sorted.remount = true;
@@ -220,8 +221,8 @@ fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
             _ => match mount::Options::default().set(option) {
                 Ok(()) => sorted.ours.push(option.to_owned()),
                 Err(_) if sloppy => {}
-                // A remount is the kernel's, whether or not we know the option.
-                Err(_) if FOR_KERNEL.contains(&option) && sorted.remount => {}
+                // mount(8) hands over what the mount table shows; a remount is the kernel's.
+                Err(_) if is_remount => {}
                 Err(error) => return Err(error.into()),
             },
         }
@@ -267,10 +268,10 @@ mod tests {
 
     #[test]
     fn a_remount_is_the_kernels() {
-        let args = ["mount.fuse.pando", "h:1", "/mnt", "-o", "remount,ro,token=/t"];
+        let args = ["mount.fuse.pando", "h:1", "/mnt", "-o", "rw,user_id=0,remount,ro,token=/t"];
         let command = mount(&MountArgs::parse_from(args)).unwrap();
         assert_eq!(command.get_program(), "mount");
         let args: Vec<_> = command.get_args().collect();
-        assert_eq!(args, ["-i", "-o", "remount,ro", "/mnt"]);
+        assert_eq!(args, ["-i", "-o", "rw,remount,ro", "/mnt"]);
     }
 }

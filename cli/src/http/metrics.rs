@@ -201,7 +201,12 @@ impl Page {
 /// A number of the server in the metric's unit.
 #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
 fn scaled(value: u64, scale: f64) -> String {
-    if scale == 1.0 { value.to_string() } else { format!("{}", value as f64 * scale) }
+    // Divided by a whole number: 1000 nanoseconds are 0.000001 seconds, to the last digit.
+    if scale == 1.0 {
+        value.to_string()
+    } else {
+        (value as f64 / scale.recip().round()).to_string()
+    }
 }
 
 /// A label's value.
@@ -224,7 +229,7 @@ mod tests {
                 .filter(|family| text.contains(&format!("# TYPE {family} histogram\n")))
                 .unwrap_or(name);
             let kind = text.find(&format!("# TYPE {family} ")).expect("it has a type");
-            assert!(kind < text.find(line).unwrap(), "{line}");
+            assert!(kind < text.find(&format!("\n{line}\n")).unwrap(), "{line}");
         }
         for line in ["pando_create_total 7", "pando_healthy 1", "pando_ready 0"] {
             assert!(text.lines().any(|other| other == line), "{line}: {text}");

@@ -156,7 +156,7 @@ fn everything_is_measured_and_drawn_beside_its_floors() {
     assert!(is_empty(folder.path()));
     let drawn = fs::read_to_string(out.path().join("report.svg")).unwrap();
     // The native runs have three phases each, and the mounts ten.
-    assert_eq!(drawn.matches("fill=\"#4c78a8\"").count(), 3 * 3 + 2 * 10);
+    assert_eq!(drawn.matches("fill=\"#4c78a8\"").count(), 3 * 3 + 3 * 10);
     let results = out.path().join("results.jsonl");
     let again = succeed(&["bench", "report", text(&results), "--out", text(out.path())]);
     assert_eq!(again, said);
