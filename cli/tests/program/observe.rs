@@ -264,7 +264,7 @@ fn top_and_profile_tell_what_was_asked_and_what_was_slow() {
     let shown = ask("status", &[]);
     assert!(shown.contains("OPERATION") && shown.contains("OPEN FILES"), "{shown}");
 
-    let limited = data.token(&["--path", "/", "--read-only"]);
+    let limited = data.token(&["--path", "/", "--ro"]);
     for command in ["top", "profile", "sessions", "opens"] {
         let said = fail(1, &[command, server.address(), "--token", text(&limited)]);
         assert!(said.contains("only an administrator's token"), "{said}");
