@@ -93,6 +93,8 @@ impl Lane {
             Demand::Synced => self.synced,
         };
         let mut things = Things::new();
+        // What was made and removed again leaves what was there before: the last step that fits counts.
+        let mut fits = None;
         // Steps after which contents may have been lost: a file that was not synced may read as zeros.
         let mut written: BTreeMap<String, usize> = BTreeMap::new();
         for steps in 0..=self.records.len() {
@@ -104,9 +106,12 @@ impl Lane {
             let may_be_lost =
                 |name: &String| written.get(name).is_some_and(|step| *step > demanded);
             if same(&things, found, may_be_lost) {
-                ensure!(steps >= demanded, "{steps} steps are left, and {demanded} must be");
-                return Ok(steps);
+                fits = Some(steps);
             }
+        }
+        if let Some(steps) = fits {
+            ensure!(steps >= demanded, "{steps} steps are left, and {demanded} must be");
+            return Ok(steps);
         }
         let names: Vec<_> = found.keys().collect();
         bail!("after no step was it like this: {names:?}, {:?}", self.records.last())
