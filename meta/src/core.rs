@@ -266,7 +266,9 @@ impl Inner {
                     run.done.push(done);
                     return;
                 }
-                Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => self.make_way(run, &fault),
+                Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+                    self.make_way(run, &fault);
+                }
                 Err(Fault::Halt(reason)) => return self.shared.halt(reason),
                 Err(Fault::Answer(error)) => {
                     return tracing::error!(%error, "a background step failed");
@@ -277,12 +279,20 @@ impl Inner {
     }
 
     /// Writes the group, so that its locks are free and its effects are in the engine, and then waits for the
-    /// lock that was in the way.
+    /// lock, or the session, that was in the way.
     fn make_way(&self, run: &mut Run, fault: &Fault) {
         self.write(run);
-        if let Fault::Locked(lock) = fault {
-            Counters::add(&self.shared.counters.lock_conflicts);
-            self.shared.locks.wait(*lock);
+        match fault {
+            Fault::Locked(lock) => {
+                Counters::add(&self.shared.counters.lock_conflicts);
+                self.shared.locks.wait(*lock);
+            }
+            Fault::InUse(session) => session.wait_until_unused(),
+            Fault::WriteFirst
+            | Fault::Answer(_)
+            | Fault::Retry(_)
+            | Fault::Refused(_)
+            | Fault::Halt(_) => {}
         }
     }
 
@@ -318,6 +328,7 @@ impl Inner {
         if !self.shared.is_halted() {
             std::mem::take(&mut after.let_in).tell();
         }
+        run.group.leave_sessions();
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.

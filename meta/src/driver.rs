@@ -81,6 +81,10 @@ fn in_session(
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, .. } = incoming;
+    // Who ends a session waits for all others that are inside, and may end its own.
+    if !matches!(request, Request::Bye | Request::Evict(_)) && !group.enter(session) {
+        return finish(shared, incoming, reply, Err(Fault::Retry(Retry::NoSession)));
+    }
     let standing = match admit(session, header, request, now) {
         Ok(standing) => standing,
         Err(fault) => return finish(shared, incoming, reply, Err(fault)),
@@ -151,6 +155,7 @@ fn in_session(
                     Fault::Retry(_)
                     | Fault::Refused(_)
                     | Fault::Locked(_)
+                    | Fault::InUse(_)
                     | Fault::WriteFirst
                     | Fault::Halt(_) => session.not_executed(header.seq),
                 }
@@ -228,7 +233,9 @@ fn finish(
 ) -> Outcome {
     let answer = match result {
         Ok(done) => Answer::Done(done),
-        Err(fault @ (Fault::Locked(_) | Fault::WriteFirst)) => return Outcome::Again(fault),
+        Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+            return Outcome::Again(fault);
+        }
         Err(fault) => answer_of(shared, fault),
     };
     let verdict = Verdict::of(&answer);
@@ -242,7 +249,7 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
         Fault::Answer(error) => Answer::Failed(error),
         Fault::Retry(retry) => Answer::Retry(retry),
         Fault::Refused(reason) => Answer::Refused(reason),
-        Fault::Locked(_) | Fault::WriteFirst => Answer::Retry(Retry::Busy),
+        Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst => Answer::Retry(Retry::Busy),
         Fault::Halt(reason) => {
             shared.halt(reason);
             Answer::Halted
@@ -254,18 +261,25 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
 pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let lease = txn.shared.options.lease;
     match txn.shared.session(session) {
-        Some(found) if found.idle() > lease => {
+        Some(found) if found.begin_end_if_idle(lease) => {
+            forget_session(txn, session)?;
             tracing::info!(%session, client = found.client, "session expired");
             Counters::add(&txn.shared.counters.sessions_expired);
-            forget_session(txn, session)
+            Ok(())
         }
         Some(_) | None => Ok(()),
     }
 }
 
-/// Forgets a session: its record and its stored answers. Its opens are released.
+/// Forgets a session, when nobody is inside any more: its record and its stored answers. Its opens and its locks
+/// are released.
 pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let shared = txn.shared;
+    // Another core may have been faster.
+    let Some(found) = shared.session(session) else { return Ok(()) };
+    if !found.begin_end() {
+        return Err(Fault::InUse(found));
+    }
     let mut answers = Vec::new();
     for shard in (0..shared.config.shards).map(ShardId) {
         answers.extend(txn.scan_prefix(&key::answers(shard, session), usize::MAX)?);
@@ -274,9 +288,8 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         txn.delete(key);
     }
     txn.delete(key::session(session));
-    if let Some(session) = shared.sessions.lock().remove(&session) {
-        session.end();
-    }
+    shared.sessions.lock().remove(&session);
+    found.end();
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);
     let let_in = shared.file_locks.end_session(session);

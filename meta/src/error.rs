@@ -1,7 +1,11 @@
 //! How an operation can end other than well.
 
+use std::sync::Arc;
+
 use base::{DecodeError, FsError};
 use wire::Retry;
+
+use crate::session::Session;
 
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -17,6 +21,8 @@ pub(crate) enum Fault {
     Refused(String),
     /// Another core holds the lock: run it again when the lock is free.
     Locked(u64),
+    /// Groups hold requests of the session that is to end: run it again when they are written.
+    InUse(Arc<Session>),
     /// It must see what this group has not written yet: run it again after the group's write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.

@@ -168,6 +168,12 @@ impl Observed {
         &self.cores[index.min(self.cores.len() - 1)]
     }
 
+    /// For how long the busiest core has been busy with what it found at once, in nanoseconds.
+    pub(crate) fn busiest(&self) -> u64 {
+        let since = self.cores.iter().map(|core| core.busy_since.get()).filter(|at| *at > 0).min();
+        since.map_or(0, |since| self.now().since(Nanos(since)))
+    }
+
     /// Operations that take so many microseconds are kept.
     pub(crate) fn slower_than_us(&self) -> u64 {
         self.slow_nanos() / 1000

@@ -68,7 +68,12 @@ impl Backlog {
     /// Adds work.
     pub(crate) fn add(&self, inos: Vec<Ino>) {
         if !inos.is_empty() {
-            self.state.lock().queue.extend(inos);
+            let mut state = self.state.lock();
+            for ino in inos {
+                // Whoever had it open has closed it, or it is looked at again and kept again.
+                state.orphans.remove(&ino);
+                state.queue.push_back(ino);
+            }
             self.wake.notify_one();
         }
     }

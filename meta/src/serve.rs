@@ -343,7 +343,8 @@ async fn write_replies(
 
 /// Ends sessions that were silent for longer than their lease.
 ///
-/// A server that was stopped for a while could hear nobody: then all of them get a lease to be heard again.
+/// A server that was stopped for a while could hear nobody, and a core that is held up, by its disk as a rule, does
+/// not hear its clients: then all of them get a lease to be heard again.
 pub(crate) async fn watch_leases(core: Core) {
     let shared = &core.inner.shared;
     let lease = shared.options.lease;
@@ -353,6 +354,10 @@ pub(crate) async fn watch_leases(core: Core) {
         let away = std::mem::replace(&mut looked, Instant::now()).elapsed();
         if away > lease / 2 {
             tracing::warn!(?away, "the server was stopped for a while");
+            shared.sessions.lock().values().for_each(|session| session.heard());
+            continue;
+        }
+        if Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
             shared.sessions.lock().values().for_each(|session| session.heard());
             continue;
         }

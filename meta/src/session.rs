@@ -5,15 +5,21 @@
 //!
 //! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
 //! client says that it has it. A number that is asked again gets that answer.
+//!
+//! A session's life: it is in use while a group of any core holds a request of it that is not written yet
+//! ([`Session::enter`] to [`Session::leave`]). Whoever ends it first lets nobody in any more, then waits until
+//! nobody is inside, and only then removes what it has; so nothing of it can come after its end. Nobody waits for
+//! that with a group of its own, so nobody waits for somebody who waits.
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use base::{Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use wire::Token;
 
 use crate::{
@@ -30,6 +36,11 @@ pub(crate) struct Session {
     state: Mutex<State>,
     /// Whether `State::unheard` has any: most sessions never do, and every request asks.
     any_unheard: AtomicBool,
+    /// Groups that hold requests of it.
+    uses: AtomicUsize,
+    /// Nobody is let in any more. Set under the lock of the state.
+    ending: AtomicBool,
+    unused: Condvar,
 }
 
 struct State {
@@ -41,6 +52,12 @@ struct State {
     answers: Answers,
     /// Opens of before the restart whose answers the client may not have.
     unheard: Vec<Unheard>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("Session").field(&self.id).finish()
+    }
 }
 
 /// What the latest Hello showed.
@@ -108,14 +125,65 @@ impl Session {
         };
         let key = ticket_key(signing_key, id, secret);
         let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
-        Session { id, secret, client, key, state, any_unheard }
+        let (uses, ending, unused) = (AtomicUsize::new(0), AtomicBool::new(false), Condvar::new());
+        Session { id, secret, client, key, state, any_unheard, uses, ending, unused }
     }
 
-    /// A connection joins the session.
-    pub(crate) fn join(&self, rights: Rights) {
+    /// A connection joins the session; `false`: it is ending.
+    pub(crate) fn join(&self, rights: Rights) -> bool {
         let mut state = self.state.lock();
+        if self.ending.load(Ordering::SeqCst) {
+            return false;
+        }
         state.rights = Some(rights);
         state.heard = tokio::time::Instant::now();
+        true
+    }
+
+    /// A group is about to execute a request of it; `false`: it is ending.
+    pub(crate) fn enter(&self) -> bool {
+        // Race: either side writes first and reads then, so at least one of them sees the other.
+        self.uses.fetch_add(1, Ordering::SeqCst);
+        let enters = !self.ending.load(Ordering::SeqCst);
+        if !enters {
+            self.leave();
+        }
+        enters
+    }
+
+    /// A group that held requests of it is written.
+    pub(crate) fn leave(&self) {
+        let last = self.uses.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.ending.load(Ordering::SeqCst) {
+            // Whoever waits has not looked yet, or waits already.
+            drop(self.state.lock());
+            self.unused.notify_all();
+        }
+    }
+
+    /// Lets nobody in any more; `true` when nobody is inside.
+    pub(crate) fn begin_end(&self) -> bool {
+        let state = self.state.lock();
+        self.ending.store(true, Ordering::SeqCst);
+        drop(state);
+        self.uses.load(Ordering::SeqCst) == 0
+    }
+
+    /// Lets nobody in any more if nothing was heard of it for longer than `lease`, or its end had begun before;
+    /// `false`: it goes on.
+    pub(crate) fn begin_end_if_idle(&self, lease: Duration) -> bool {
+        let state = self.state.lock();
+        let ends = self.ending.load(Ordering::SeqCst) || state.heard.elapsed() > lease;
+        self.ending.store(ends, Ordering::SeqCst);
+        ends
+    }
+
+    /// Blocks this thread until nobody is inside. The caller holds no group.
+    pub(crate) fn wait_until_unused(&self) {
+        let mut state = self.state.lock();
+        while self.uses.load(Ordering::SeqCst) > 0 {
+            self.unused.wait(&mut state);
+        }
     }
 
     /// Whether nobody has come back to it since the server started.
@@ -128,18 +196,13 @@ impl Session {
         self.state.lock().rights = None;
     }
 
-    /// Whether it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.state.lock().rights.is_none()
-    }
-
     /// The session was heard of.
     pub(crate) fn heard(&self) {
         self.state.lock().heard = tokio::time::Instant::now();
     }
 
     /// For how long nothing was heard.
-    pub(crate) fn idle(&self) -> std::time::Duration {
+    pub(crate) fn idle(&self) -> Duration {
         self.state.lock().heard.elapsed()
     }
 
@@ -323,6 +386,20 @@ mod tests {
         assert!(matches!(begin(&session, 1, 1), Seen::Answered(answer) if answer == "one"));
         assert!(matches!(begin(&session, 2, 2), Seen::New));
         assert!(matches!(begin(&session, 1, 1), Seen::Echo));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_comes_into_a_session_that_ends() {
+        let session = session();
+        let rights = || Rights { token: Token::administrator(), kernel_checks: false };
+        assert!(session.join(rights()) && session.enter());
+        let lease = Duration::from_secs(9);
+        assert!(!session.begin_end_if_idle(lease), "it was heard of");
+        assert!(!session.begin_end(), "somebody is inside");
+        assert!(!session.enter() && !session.join(rights()));
+        session.leave();
+        session.wait_until_unused();
+        assert!(session.begin_end() && session.begin_end_if_idle(lease));
     }
 
     #[tokio::test(start_paused = true)]

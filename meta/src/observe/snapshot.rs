@@ -98,9 +98,6 @@ fn operation(cores: &[CoreCounts], kind: u8) -> Option<Operation> {
 fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let observed = &shared.observed;
     let sum = |of: fn(&CoreCounts) -> u64| observed.cores.iter().map(of).sum::<u64>();
-    let now = observed.now();
-    let busiest =
-        observed.cores.iter().map(|core| core.busy_since.get()).filter(|at| *at > 0).min();
     let engine = shared.engine.stats();
     let (bytes, bytes_free) = (shared.options.space)();
     let (reclaim, orphans) = shared.backlog.lengths();
@@ -109,7 +106,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("cores", count(observed.cores.len())),
         ("connections", sum(|core| core.connections.get())),
         ("queued_requests", sum(|core| core.queued.get())),
-        ("busy_nanos", busiest.map_or(0, |since| now.0.saturating_sub(since))),
+        ("busy_nanos", observed.busiest()),
         ("sync_waiters", count(shared.sync.waiters())),
         ("reclaim_queue", count(reclaim)),
         ("orphans_open", count(orphans)),

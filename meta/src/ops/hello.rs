@@ -31,6 +31,8 @@ pub(crate) fn run(
         Some((id, secret)) => resume(shared, id, secret)?,
         None => None,
     };
+    // Race: it may have begun to end since we looked, and is no session any more then.
+    let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
     if is_new {
         shared.room.has(Level::Low)?;
@@ -38,7 +40,9 @@ pub(crate) fn run(
     let session = resumed.unwrap_or_else(|| open(shared, hello));
     let welcome = {
         let root = root_of(shared, group, &token, now)?;
-        session.join(rights);
+        if is_new {
+            session.join(rights);
+        }
         let standing = session.standing();
         let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
         let mut txn = Txn::new(shared, group, caller, now);

@@ -9,7 +9,7 @@ use wire::{Lock, LockCancel, LockClaim, LockFound, LockTest, Retry};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    file_locks::{LetIn, Refusal, Turn},
+    file_locks::{Refusal, Turn},
     server::Shared,
     session::Session,
     txn::Txn,
@@ -25,8 +25,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
         // What a failed operation leaves is forgotten.
         Err(_) => let_in.tell(),
     }
-    result.map_err(fault)?;
-    still_there(txn.shared, session)
+    result.map_err(fault)
 }
 
 /// A request that waits if it must.
@@ -36,9 +35,7 @@ pub(crate) fn wait(shared: &Shared, session: &Session, req: &Lock) -> Result<Tur
     may_ask(shared, session, req)?;
     let (result, let_in) = shared.file_locks.wait(session.id, req);
     let_in.tell();
-    let turn = result.map_err(fault)?;
-    still_there(shared, session)?;
-    Ok(turn)
+    result.map_err(fault)
 }
 
 pub(crate) fn find(txn: &Txn<'_>, req: &LockTest) -> Result<Option<LockFound>> {
@@ -71,7 +68,7 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &LockClaim) -> Result<()> {
             tracing::warn!(session = %session.id, ino = %claimed.ino, %error, "a lock was claimed that it had not");
         }
     }
-    still_there(txn.shared, session)
+    Ok(())
 }
 
 fn may_ask(shared: &Shared, session: &Session, req: &Lock) -> Result<()> {
@@ -98,16 +95,6 @@ fn claims_are_in(shared: &Shared) -> Result<()> {
         return Err(Fault::Retry(Retry::Busy));
     }
     Ok(())
-}
-
-/// Race: another core may just have ended the session, and given back its locks before this.
-fn still_there(shared: &Shared, session: &Session) -> Result<()> {
-    if !session.is_over() {
-        return Ok(());
-    }
-    let let_in: LetIn = shared.file_locks.end_session(session.id);
-    let_in.tell();
-    Err(Fault::Retry(Retry::NoSession))
 }
 
 fn fault(refusal: Refusal) -> Fault {

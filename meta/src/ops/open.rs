@@ -4,11 +4,11 @@
 //! POSIX: open(2). EACCES, ESTALE.
 
 use base::{Access, FileKind, FsError, Ino};
-use wire::{Open, OpenState, Opened, Retry};
+use wire::{Open, OpenState, Opened};
 
 use super::blocks::mapped;
 use crate::{
-    error::{Fault, Result},
+    error::Result,
     record::{Contents, Inode},
     session::Session,
     txn::Txn,
@@ -49,12 +49,6 @@ pub(crate) fn opened(
     };
     // Last, because nobody releases what was refused.
     let access = txn.shared.opens.open(inode.ino, session.id, number, access);
-    if session.is_over() {
-        // Race: another core has just ended the session, and closed what it had open before this.
-        let closed = txn.shared.opens.end_session(session.id);
-        txn.shared.backlog.add(closed);
-        return Err(Fault::Retry(Retry::NoSession));
-    }
     let proof = open_proof(session, inode.ino, access);
     Ok(Opened { attr: inode.attr(), contents, proof })
 }

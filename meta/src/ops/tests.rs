@@ -14,6 +14,7 @@ mod names;
 mod quotas;
 mod rename;
 mod room;
+mod session_ends;
 mod sessions;
 mod unheard;
 pub(crate) mod world;

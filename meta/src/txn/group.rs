@@ -38,6 +38,8 @@ pub(crate) struct Group {
     bytes: Vec<u8>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
+    /// Sessions that have requests in it: none of them ends before it is written.
+    sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
 }
 
@@ -84,6 +86,7 @@ impl Group {
             bytes: Vec::new(),
             scratch: Vec::new(),
             locks: Vec::new(),
+            sessions: Vec::new(),
             after: After::default(),
         }
     }
@@ -102,6 +105,24 @@ impl Group {
         self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
+    }
+
+    /// A request of `session` is about to be executed; `false`: the session is ending.
+    pub(crate) fn enter(&mut self, session: &Arc<Session>) -> bool {
+        // Requests of one connection come in a row.
+        if self.sessions.last().is_some_and(|last| Arc::ptr_eq(last, session)) {
+            return true;
+        }
+        let enters = session.enter();
+        if enters {
+            self.sessions.push(session.clone());
+        }
+        enters
+    }
+
+    /// The group is written.
+    pub(crate) fn leave_sessions(&mut self) {
+        self.sessions.drain(..).for_each(|session| session.leave());
     }
 
     /// What an operation has charged, to be stored with the batch.
