@@ -662,6 +662,7 @@ impl Ticket<'_> {
         match &self.channel.inner.lock().held(self.key).request {
             Request::Open(open) => Some(open.number),
             Request::Create(create) => create.open,
+            Request::Tmpfile(made) => Some(made.number),
             _ => None,
         }
     }

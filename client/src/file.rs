@@ -1,5 +1,7 @@
 //! An open file, as a program that uses the client directly has it.
 
+use std::path::Path;
+
 use base::{Attr, ByteRange, FsError, LockKind, LockMode, SetAttr};
 use bytes::{Bytes, BytesMut};
 use wire::{AllocateMode, FileRef, LockFound, NodeRef, SeekTo};
@@ -286,6 +288,19 @@ impl File {
             return Err(FsError::Invalid.into());
         }
         self.client.copy_range((self.handle, offset), (to.handle, to_offset), len, false).await
+    }
+
+    /// Gives it one more name, or its first one (see [`Client::tmpfile`]), with all that was written to it.
+    ///
+    /// # Errors
+    /// As `link(2)`; `NotFound` when it has lost its last name, or was made not to get one;
+    /// `SessionLost`.
+    pub async fn link(&self, path: impl AsRef<Path>) -> Result<()> {
+        let linked = self.client.link_open(self, path.as_ref()).await;
+        if linked.is_err() {
+            self.client.core.files.handle(self.handle)?.state.lock().check()?;
+        }
+        linked
     }
 
     /// Its attributes.

@@ -43,6 +43,17 @@ pub struct Made {
     pub handle: Option<Handle>,
 }
 
+/// What `tmpfile` makes.
+#[derive(Debug, Clone)]
+pub struct Unnamed {
+    /// How operations by handle name it, also after it was given a name.
+    pub file: FileRef,
+    /// Its attributes.
+    pub attr: Attr,
+    /// The open file.
+    pub handle: Handle,
+}
+
 /// A lock that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLock {
@@ -81,6 +92,15 @@ pub trait FileSystem {
         exclusive: bool,
         open: bool,
     ) -> Result<Made>;
+    /// Make a regular file without a name and open it; `mode` as in [`New`]. It is gone when it is closed, unless
+    /// `link` has given it a name; that is allowed if it is `linkable`.
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed>;
     /// Make a directory; `mode` as in [`New`].
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry>;
     /// Make a symbolic link.

@@ -3,6 +3,8 @@
 //! Each resolves its path, does one thing there, and starts anew when the server says that the path is not
 //! what it was. Paths are absolute or relative to the root of the session, which is the same.
 
+mod tmpfile;
+
 use std::{os::unix::ffi::OsStrExt as _, path::Path};
 
 use base::{

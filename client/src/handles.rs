@@ -7,11 +7,11 @@ use bytes::Bytes;
 use wire::{
     AllocateMode, Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir,
     NodeRef, Readdir, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir,
-    SeekTo, SetXattr, Setattr, Statfs, Symlink, Unlink, XattrMode,
+    SeekTo, SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
 };
 
 use crate::{
-    Client, FileLock, FileSystem, Handle, Made, New, Result,
+    Client, FileLock, FileSystem, Handle, Made, New, Result, Unnamed,
     call::{Done, Failure},
     client::unexpected,
 };
@@ -133,6 +133,18 @@ impl Client {
     }
 }
 
+impl Client {
+    /// What had no name has this one now.
+    pub(crate) fn note_link(&self, target: &NodeRef, dir: &DirRef, name: &EntryName) {
+        if let NodeRef::File(file) = target
+            && *file == FileRef::unnamed(file.dir, file.ino)
+        {
+            let named = FileRef { dir: *dir, name: name.clone(), ino: file.ino };
+            self.core.files.renamed((&file.dir, &file.name), named);
+        }
+    }
+}
+
 impl FileSystem for Client {
     fn root(&self) -> (DirRef, Attr) {
         let welcome = self.welcome();
@@ -179,6 +191,28 @@ impl FileSystem for Client {
         made.map_err(Failure::by_handle)
     }
 
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        let opening = self.core.files.opening(None, Access::READ.and(Access::WRITE));
+        let number = opening.number;
+        let request = Request::Tmpfile(Tmpfile { dir: *dir, mode, linkable, number });
+        let done = self.core.ask(cred, dir.home, request).await?;
+        let Done { reply: Reply::Created(created), life, incarnation, .. } = done else {
+            return Err(unexpected());
+        };
+        let opened = created.opened.ok_or_else(unexpected)?;
+        let attr = created.entry.attr;
+        let file = FileRef::unnamed(*dir, attr.ino);
+        let done = (life, incarnation);
+        let handle = self.opened(&opening, file.clone(), opened, cred, done).await?;
+        Ok(Unnamed { file, attr, handle })
+    }
+
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
         let request = Request::Mkdir(Mkdir { dir: *dir, name: name.clone(), mode });
         self.ask_entry(cred, dir, request).await
@@ -204,7 +238,9 @@ impl FileSystem for Client {
     ) -> Result<Entry> {
         self.flush_node(target).await;
         let request = Request::Link(Link { target: target.clone(), dir: *dir, name: name.clone() });
-        self.ask_entry(cred, dir, request).await
+        let entry = self.ask_entry(cred, dir, request).await?;
+        self.note_link(target, dir, name);
+        Ok(entry)
     }
 
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {

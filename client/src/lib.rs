@@ -77,6 +77,6 @@ pub use core::{AccessTimes, Config};
 pub use dial::{Dial, Stream, Tcp};
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
-pub use filesystem::{COPY_BYTES_MAX, FileLock, FileSystem, Handle, Made, New};
+pub use filesystem::{COPY_BYTES_MAX, FileLock, FileSystem, Handle, Made, New, Unnamed};
 pub use fs::ReadDir;
 pub use system::{SystemClock, SystemRandom};

@@ -39,7 +39,7 @@ use wire::{
 };
 
 use self::{contents::Contents, locks::Turn, who::Who};
-use crate::{FileLock, FileSystem, Handle, Made, New, Result};
+use crate::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
 
 /// What the model says it could hold, in bytes and in inodes.
 const CAPACITY: u64 = 1 << 40;
@@ -135,6 +135,8 @@ struct Inode {
     xattrs: BTreeMap<Bytes, Bytes>,
     /// How many handles are on it.
     opens: u32,
+    /// It has no name, and may get one.
+    linkable: bool,
     body: Body,
 }
 
@@ -207,7 +209,8 @@ impl State {
             ctime: now,
             btime: now,
         };
-        self.inodes.insert(ino, Inode { attr, xattrs: BTreeMap::new(), opens: 0, body });
+        self.inodes
+            .insert(ino, Inode { attr, xattrs: BTreeMap::new(), opens: 0, linkable: false, body });
         ino
     }
 
@@ -345,6 +348,16 @@ impl FileSystem for Model {
         open: bool,
     ) -> Result<Made> {
         self.with(|state| state.create(self.who(cred), dir, name, new, exclusive, open))
+    }
+
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        self.with(|state| state.tmpfile(self.who(cred), dir, mode, linkable))
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {

@@ -116,6 +116,8 @@ pub enum Op {
         open: Option<usize>,
         into: usize,
     },
+    /// Make a file without a name in the directory of a slot, open in a slot for handles.
+    Tmpfile { dir: usize, mode: u32, linkable: bool, open: usize, into: usize },
     /// Make a directory.
     Mkdir { at: Place, mode: u32, into: usize },
     /// Make a symbolic link.

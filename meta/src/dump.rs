@@ -139,7 +139,7 @@ fn left_out(snapshot: &dyn Snapshot, shards: u16) -> store::Result<HashSet<Ino>>
             if let (Some(ino), Ok(reclaim)) = (key::parse_ino(key), reclaim) {
                 let gone = match reclaim.kind {
                     ReclaimKind::Contents => true,
-                    ReclaimKind::Orphan => is_orphan(snapshot, ino),
+                    ReclaimKind::Orphan | ReclaimKind::Unnamed => is_orphan(snapshot, ino),
                 };
                 if gone {
                     found.insert(ino);

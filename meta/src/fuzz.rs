@@ -173,6 +173,9 @@ impl Client {
                 let (dir, name) = (made.dir, made.name.clone());
                 self.files.push(FileRef { dir, name, ino: created.entry.attr.ino });
             }
+            (Request::Tmpfile(made), Answer::Done(Reply::Created(created))) => {
+                self.files.push(FileRef::unnamed(made.dir, created.entry.attr.ino));
+            }
             (Request::Mkdir(_), Answer::Done(Reply::Entry(entry))) => self.dirs.extend(entry.dir),
             _ => {}
         }
@@ -184,6 +187,7 @@ impl Client {
             Request::Lookup(req) => self.aim_dir(&mut req.dir),
             Request::Walk(req) => self.aim_dir(&mut req.from),
             Request::Create(req) => self.aim_dir(&mut req.dir),
+            Request::Tmpfile(req) => self.aim_dir(&mut req.dir),
             Request::Mkdir(req) => self.aim_dir(&mut req.dir),
             Request::Symlink(req) => self.aim_dir(&mut req.dir),
             Request::Link(req) => {

@@ -21,6 +21,7 @@ mod setattr;
 mod settings;
 mod stat;
 mod symlink;
+mod tmpfile;
 mod unlink;
 mod write;
 mod xattr;
@@ -58,6 +59,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Create(req) => {
             count(&counters.create);
             create::run(txn, req).map(Reply::Created)
+        }
+        Request::Tmpfile(req) => {
+            count(&counters.create);
+            tmpfile::run(txn, req).map(Reply::Created)
         }
         Request::Mkdir(req) => {
             count(&counters.mkdir);

@@ -125,7 +125,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     txn.lock(lock::ino_lock(ino))?;
     let Some(reclaim) = txn.get::<Reclaim>(&key::reclaim(ino))? else { return Ok(()) };
     match reclaim.kind {
-        ReclaimKind::Orphan => orphan(txn, ino),
+        ReclaimKind::Orphan | ReclaimKind::Unnamed => orphan(txn, ino),
         ReclaimKind::Contents => contents(txn, ino),
     }
 }

@@ -169,6 +169,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 fn needs(request: &Request) -> Level {
     match request {
         Request::Create(_)
+        | Request::Tmpfile(_)
         | Request::Mkdir(_)
         | Request::Symlink(_)
         | Request::Link(_)

@@ -52,10 +52,13 @@ pub(crate) fn claimed(shared: &Shared, session: &Session) {
 
 /// The client asks for the answer to `seq` again: the open is its own from now on.
 pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Request) {
-    let Request::Create(create) = request else { return };
+    let number = match request {
+        Request::Create(create) => create.open.unwrap_or(OLDEST),
+        Request::Tmpfile(made) => made.number,
+        _ => return,
+    };
     session.keep_unheard(|unheard| {
         if unheard.seq == seq {
-            let number = create.open.unwrap_or(OLDEST);
             shared.opens.open(unheard.ino, session.id, number, unheard.access);
         }
         unheard.seq != seq

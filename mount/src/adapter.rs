@@ -119,6 +119,9 @@ impl<S: FileSystem> Adapter<S> {
             Op::Create { name, mode, umask, flags, .. } => {
                 self.changed(self.create(cred, node, name, with_umask(mode, umask), flags).await)
             }
+            Op::TmpFile { mode, umask, flags } => {
+                self.changed(self.tmpfile(cred, node, with_umask(mode, umask), flags).await)
+            }
             Op::Read { fh, offset, size, .. } => self.read(fh, offset, size).await,
             Op::Write { fh, offset, data, kill_suidgid, .. } => {
                 self.changed(self.write(node, fh, offset, request.keep(data), kill_suidgid).await)
@@ -151,9 +154,7 @@ impl<S: FileSystem> Adapter<S> {
             Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
             // Told once that we do not do these, the kernel does what it does for file systems without
             // them, or it never asks: permissions are its own.
-            Op::Access { .. } | Op::BMap { .. } | Op::Poll { .. } | Op::TmpFile { .. } => {
-                Err(Failed(Errno::NOSYS))
-            }
+            Op::Access { .. } | Op::BMap { .. } | Op::Poll { .. } => Err(Failed(Errno::NOSYS)),
         }
     }
 

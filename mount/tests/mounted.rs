@@ -30,6 +30,8 @@ mod probe;
 mod ranges;
 #[path = "mounted/renames.rs"]
 mod renames;
+#[path = "mounted/unnamed.rs"]
+mod unnamed;
 #[path = "mounted/users.rs"]
 mod users;
 #[path = "mounted/waits.rs"]

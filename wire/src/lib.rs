@@ -31,7 +31,7 @@ pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
-    RenameMode, Renamed, Rmdir, Setattr, Symlink, Unlink, Walk, Walked,
+    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked,
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
 pub use observe::{

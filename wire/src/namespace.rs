@@ -86,6 +86,24 @@ codec! {
 }
 
 codec! {
+    /// Make a regular file without a name, and open it. Needs the permissions that making a name in `dir` needs.
+    /// Answer: [`Created`], always opened.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Tmpfile {
+        /// The directory whose quota, group and default ACL it gets, and that names it: see [`FileRef::unnamed`].
+        ///
+        /// [`FileRef::unnamed`]: crate::FileRef::unnamed
+        pub dir: DirRef,
+        /// As in [`Create`].
+        pub mode: u32,
+        /// A [`Link`] may give it its first name.
+        pub linkable: bool,
+        /// The client's number for this open (see [`crate::Open`]).
+        pub number: u64,
+    }
+}
+
+codec! {
     /// A new file, or the one that was there.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Created {

@@ -42,6 +42,18 @@ codec! {
     }
 }
 
+impl FileRef {
+    /// A file that was made without a name. What stands in for one may be another file's: the number decides.
+    ///
+    /// # Panics
+    /// Never: a number is short.
+    #[must_use]
+    pub fn unnamed(dir: DirRef, ino: Ino) -> FileRef {
+        let name = format!("#{}", ino.0);
+        FileRef { dir, name: EntryName::new(name.as_bytes()).expect("digits are a name"), ino }
+    }
+}
+
 codec! {
     /// A directory or a file.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]

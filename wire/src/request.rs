@@ -128,6 +128,8 @@ codec! {
         Readdir(namespace::Readdir) = 21,
         /// `readlink`.
         Readlink(namespace::Getattr) = 22,
+        /// Make a file without a name.
+        Tmpfile(namespace::Tmpfile) = 23,
 
         /// Open a file.
         Open(file::Open) = 30,
@@ -194,6 +196,7 @@ impl Request {
         match self {
             Request::Setattr(_)
             | Request::Create(_)
+            | Request::Tmpfile(_)
             | Request::Mkdir(_)
             | Request::Symlink(_)
             | Request::Link(_)
@@ -275,6 +278,7 @@ impl Request {
             | Request::Getattr(_)
             | Request::Setattr(_)
             | Request::Create(_)
+            | Request::Tmpfile(_)
             | Request::Mkdir(_)
             | Request::Symlink(_)
             | Request::Link(_)
@@ -310,7 +314,7 @@ codec! {
         Walked(namespace::Walked) = 4,
         /// To `Getattr`, `Setattr`, `Unlink`, `Allocate`.
         Attr(base::Attr) = 5,
-        /// To `Create`.
+        /// To `Create`, `Tmpfile`.
         Created(namespace::Created) = 6,
         /// To `Rmdir`.
         Ino(base::Ino) = 7,

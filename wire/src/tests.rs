@@ -82,6 +82,7 @@ variants!(Request {
     Getattr,
     Setattr,
     Create,
+    Tmpfile,
     Mkdir,
     Symlink,
     Link,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage};
 
 use super::{Body, Contents, Directory, State, who::Who};
-use crate::{Made, New};
+use crate::{Made, New, Unnamed};
 
 type Result<T> = std::result::Result<T, FsError>;
 
@@ -104,6 +104,24 @@ impl State {
         Ok(Made { entry: self.entry(ino), existed: false, handle })
     }
 
+    /// Linux: what `O_EXCL` was given for can never be linked.
+    pub(super) fn tmpfile(
+        &mut self,
+        who: Who<'_>,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        let parent = self.searched(who, dir)?;
+        self.may(who, parent, Access::CHANGE)?;
+        let body = Body::File(Contents::new(self.page_bytes));
+        let ino = self.make(who, parent, body, FileKind::File, mode);
+        let inode = self.inode_mut(ino);
+        (inode.attr.nlink, inode.linkable) = (0, linkable);
+        let handle = self.open_new(who, ino);
+        Ok(Unnamed { file: FileRef::unnamed(*dir, ino), attr: self.attr(ino), handle })
+    }
+
     pub(super) fn mkdir(
         &mut self,
         who: Who<'_>,
@@ -161,7 +179,7 @@ impl State {
         if attr.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        if attr.nlink == 0 {
+        if attr.nlink == 0 && !self.inode(ino).linkable {
             return Err(FsError::NotFound);
         }
         if attr.nlink >= LINKS_MAX {
@@ -169,9 +187,10 @@ impl State {
         }
 
         let now = self.now();
-        let attr = &mut self.inode_mut(ino).attr;
-        attr.nlink += 1;
-        attr.ctime = now;
+        let inode = self.inode_mut(ino);
+        inode.attr.nlink += 1;
+        inode.attr.ctime = now;
+        inode.linkable = false;
         self.put_name(dir, name, ino, now);
         Ok(self.entry(ino))
     }
@@ -242,7 +261,7 @@ impl State {
         }
     }
 
-    /// A new inode of the caller's, as `name`. Linux: `inode_init_owner` and `mode_strip_sgid`.
+    /// A new inode of the caller's, as `name`.
     fn add(
         &mut self,
         who: Who<'_>,
@@ -252,6 +271,14 @@ impl State {
         kind: FileKind,
         mode: u32,
     ) -> Ino {
+        let ino = self.make(who, dir, body, kind, mode);
+        let now = self.now();
+        self.put_name(dir, name, ino, now);
+        ino
+    }
+
+    /// A new inode of the caller's, in no directory yet. Linux: `inode_init_owner` and `mode_strip_sgid`.
+    fn make(&mut self, who: Who<'_>, dir: Ino, body: Body, kind: FileKind, mode: u32) -> Ino {
         let parent = self.attr(dir);
         let (mut gid, mut mode) = (who.cred.gid, mode);
         if parent.mode & MODE_SETGID != 0 {
@@ -264,8 +291,6 @@ impl State {
         }
         let ino = self.add_inode(body, kind, mode & MODE_BITS, who.cred.uid, gid);
         self.inherit(dir, ino, mode);
-        let now = self.now();
-        self.put_name(dir, name, ino, now);
         ino
     }
 

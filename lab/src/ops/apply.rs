@@ -2,7 +2,7 @@
 
 use base::{Access, EntryName, FsError, Ino, SetAttr, SetTime, Time};
 use bytes::Bytes;
-use client::{Error, FileSystem, Handle, Made, New};
+use client::{Error, FileSystem, Handle, Made, New, Unnamed};
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, SeekTo};
 
 use super::{
@@ -79,6 +79,15 @@ impl<'a, F: FileSystem> Side<'a, F> {
                 let made = fs.create(cred, &dir, name, new, *exclusive, open.is_some()).await?;
                 self.keep(client, at, *into, &made.entry);
                 self.made(client, (dir, name), *open, &made).await
+            }
+            Op::Tmpfile { dir, mode, linkable, open, into } => {
+                let dir = self.dir(client, *dir);
+                let made = fs.tmpfile(cred, &dir, *mode, *linkable).await?;
+                let Unnamed { file, attr, handle } = made;
+                self.clients[client].1.nodes[*into] = Some(NodeRef::File(file.clone()));
+                let slot = OpenSlot { handle, file, behind: false };
+                self.put_handle(client, *open, Some(slot)).await?;
+                Ok(Answer::Attr(self.numbering.attr(&attr)))
             }
             Op::Mkdir { at, mode, into } => {
                 let (dir, name) = self.place(client, at);

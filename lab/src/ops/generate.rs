@@ -42,6 +42,9 @@ fn names() -> impl Strategy<Value = Op> {
                 Op::Create { at, kind, mode, exclusive, open, into }
             }
         ),
+        1 => (0..DIRS, mode(), any::<bool>(), 0..HANDLES, 0..NODES).prop_map(
+            |(dir, mode, linkable, open, into)| Op::Tmpfile { dir, mode, linkable, open, into }
+        ),
         4 => (place(), mode(), 0..NODES).prop_map(|(at, mode, into)| Op::Mkdir { at, mode, into }),
         3 => (place(), 0..NODES).prop_map(|(at, into)| Op::Lookup { at, into }),
         1 => (place(), target(), 0..NODES)

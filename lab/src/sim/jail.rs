@@ -5,7 +5,7 @@
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Time};
 use bytes::Bytes;
-use client::{FileLock, FileSystem, Handle, Made, New, Result};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
     SeekTo, Statfs, XattrMode,
@@ -87,6 +87,17 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         open: bool,
     ) -> Result<Made> {
         self.inner.create(cred, dir, name, new, exclusive, open).await.map(made)
+    }
+
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        let made = self.inner.tmpfile(cred, dir, mode, linkable).await?;
+        Ok(Unnamed { attr: attr(made.attr), ..made })
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {

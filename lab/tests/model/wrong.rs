@@ -5,7 +5,7 @@ use base::{
     attr::{MODE_SETGID, MODE_SETUID},
 };
 use bytes::Bytes;
-use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed, model::Model};
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
     SeekTo, Statfs, XattrMode,
@@ -86,6 +86,16 @@ impl FileSystem for Wrong {
         open: bool,
     ) -> Result<Made> {
         self.inner.create(cred, dir, name, new, exclusive, open).await
+    }
+
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        self.inner.tmpfile(cred, dir, mode, linkable).await
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {

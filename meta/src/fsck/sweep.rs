@@ -203,7 +203,11 @@ impl<'a> Sweep<'a> {
         let slot = || {
             self.get::<Slot>(&key::inode(ino, Part::Main), || format!("the slot of inode {ino}"))
         };
-        if reclaim.kind == ReclaimKind::Orphan && !slot().is_some_and(orphan) {
+        let nameless = match reclaim.kind {
+            ReclaimKind::Orphan | ReclaimKind::Unnamed => true,
+            ReclaimKind::Contents => false,
+        };
+        if nameless && !slot().is_some_and(orphan) {
             self.find(format!("{} says that it has no name, but it is no orphan", what()));
         }
     }

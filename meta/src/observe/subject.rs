@@ -14,6 +14,7 @@ pub(crate) fn subject(request: &Request) -> Option<Subject> {
         }
         Request::Setattr(req) => Some(node(&req.node)),
         Request::Create(req) => Some(dir(&req.dir)),
+        Request::Tmpfile(req) => Some(dir(&req.dir)),
         Request::Mkdir(req) => Some(dir(&req.dir)),
         Request::Symlink(req) => Some(dir(&req.dir)),
         Request::Link(req) => Some(dir(&req.dir)),

@@ -3,15 +3,16 @@
 //! The inode leaves its entry for its slot on the shard of birth, and both names point there.
 //!
 //! Cost: three locked reads, one more for a file with several names, and one batch of up to five puts and the
-//! stored answer.
-//! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK.
+//! stored answer; for a first name the note that it has none is read and deleted as well.
+//! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
+//! name any more.
 
-use base::{Access, FsError, limits::LINKS_MAX};
+use base::{Access, FsError, Ino, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
 
 use crate::{
     error::Result,
-    record::EntryRecord,
+    record::{EntryRecord, Reclaim, ReclaimKind, key},
     txn::{Dir, Place, Txn, show_inode},
 };
 
@@ -38,7 +39,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     let mut dir = txn.dir_locked(&req.dir)?;
     vacant(txn, &dir, req)?;
     if target.inode.nlink == 0 {
-        return Err(FsError::NotFound.into());
+        first_name(txn, target.inode.ino)?;
     }
     if target.inode.nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks.into());
@@ -47,7 +48,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     let ino = target.inode.ino;
     if let Place::Entry(at) = target.place.clone() {
         txn.move_inode(&mut target, Place::Slot)?;
-        let key = txn.name_key(at.home, at.dir, &at.name, crate::record::key::Part::Main);
+        let key = txn.name_key(at.home, at.dir, &at.name, key::Part::Main);
         txn.put(key, &EntryRecord::Link(ino));
     }
     target.inode.nlink += 1;
@@ -58,6 +59,18 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     Ok(show_inode(&target.inode))
+}
+
+/// A file that was made without a name may get one. One that has lost its last name may not, as Linux has it.
+fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    let note = key::reclaim(ino);
+    match txn.get::<Reclaim>(&note)?.map(|reclaim| reclaim.kind) {
+        Some(ReclaimKind::Unnamed) => {
+            txn.delete(note);
+            Ok(())
+        }
+        Some(ReclaimKind::Orphan | ReclaimKind::Contents) | None => Err(FsError::NotFound.into()),
+    }
 }
 
 /// The new name is free, and the caller may take it. Linux looks at it before it looks at the target.

@@ -59,6 +59,8 @@ codec! {
         Orphan = 1,
         /// It is gone; its chunks and blocks are not yet.
         Contents = 2,
+        /// As an orphan, but it never had a name, and may get one.
+        Unnamed = 3,
     }
 }
 

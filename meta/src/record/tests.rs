@@ -30,7 +30,7 @@ variants!(EntryRecord { Node, Dir, Link });
 variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
-variants!(ReclaimKind { Orphan, Contents });
+variants!(ReclaimKind { Orphan, Contents, Unnamed });
 variants!(Frame { Header, Records, Block, Trailer });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
@@ -113,7 +113,7 @@ fn parts() -> Vec<Case> {
     [
         all([Part::Main, Part::RenameList, Part::Xattrs], part),
         all(states, Case::of),
-        all([ReclaimKind::Orphan, ReclaimKind::Contents], Case::of),
+        all([ReclaimKind::Orphan, ReclaimKind::Contents, ReclaimKind::Unnamed], Case::of),
         all(values::quotas().map(|quota| quota.state), Case::of),
         all(values::contents(), Case::of),
         all(
@@ -150,6 +150,7 @@ fn records() -> Vec<Case> {
         record("SessionRecord", SessionRecord { secret: 0x1234_5678_9abc_def0, client, opened }),
         reclaim("orphan", ReclaimKind::Orphan),
         reclaim("contents", ReclaimKind::Contents),
+        reclaim("unnamed", ReclaimKind::Unnamed),
         quota(0, "counting"),
         quota(1, "active"),
         quota(2, "removing"),

@@ -11,7 +11,7 @@ use wire::NodeRef;
 
 use super::{Adapter, names::found};
 use crate::{
-    answer::{Answer, Outcome},
+    answer::{Answer, Found, Outcome},
     convert::{self, Failed},
 };
 
@@ -91,6 +91,20 @@ impl<S: FileSystem> Adapter<S> {
             return Err(Failed(Errno::IO));
         };
         Ok(Answer::Created(found(&dir, &name, &made.entry), handle))
+    }
+
+    /// TMPFILE. With `O_EXCL` it can never be given a name; the kernel sees to it too.
+    pub(super) async fn tmpfile(
+        &self,
+        cred: &Cred,
+        parent: NodeId,
+        mode: u32,
+        flags: u32,
+    ) -> Outcome {
+        let dir = self.nodes.borrow().dir(parent)?;
+        let made = self.fs.tmpfile(cred, &dir, mode, flags & O_EXCL == 0).await?;
+        let found = Found { at: NodeRef::File(made.file), attr: made.attr };
+        Ok(Answer::Created(found, made.handle))
     }
 
     pub(super) async fn read(&self, fh: fuse::Handle, offset: u64, size: u32) -> Outcome {

@@ -7,7 +7,7 @@ use std::{
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr};
 use bytes::Bytes;
-use client::{FileLock, FileSystem, Handle, Made, New, Result, model::Model};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed, model::Model};
 use tokio::sync::watch;
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
@@ -135,6 +135,17 @@ impl FileSystem for Probe {
     ) -> Result<Made> {
         self.enter("create").await;
         self.inner.create(cred, dir, name, new, exclusive, open).await
+    }
+
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        self.enter("tmpfile").await;
+        self.inner.tmpfile(cred, dir, mode, linkable).await
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {

@@ -8,7 +8,7 @@ use crate::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
     FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
     NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request, Rmdir, Seek, SeekTo,
-    SetXattr, Setattr, Symlink, Unlink, Walk, Write, XattrMode,
+    SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -80,6 +80,7 @@ fn names() -> Vec<Request> {
         Request::Setattr(Setattr { node: node(), set: set_nothing }),
         Request::Create(create),
         Request::Create(create_open),
+        Request::Tmpfile(Tmpfile { dir: dir(), mode: 0o600, linkable: true, number: 7 }),
         Request::Mkdir(Mkdir { dir: dir(), name: name("sub"), mode: 0o1777 }),
         Request::Symlink(Symlink {
             dir: dir(),

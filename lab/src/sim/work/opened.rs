@@ -17,6 +17,8 @@ struct Open {
     bytes: Vec<u8>,
     /// Its name, while it has one.
     name: Option<String>,
+    /// It never had one, and may get one.
+    linkable: bool,
 }
 
 struct Opened {
@@ -78,7 +80,9 @@ impl Opened {
         }
         let index = self.random.index(self.open.len());
         match choice {
-            0..=8 => self.look(index).await,
+            0..=6 => self.look(index).await,
+            7 => self.make_unnamed().await,
+            8 => self.link(index).await,
             9 | 10 => self.write(index).await,
             11..=13 => self.unlink(index).await,
             14 | 15 => self.rename(index).await,
@@ -111,8 +115,43 @@ impl Opened {
             file.flush().await?;
         }
         self.say("made", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name) });
+        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
         Ok(())
+    }
+
+    /// A file that never had a name.
+    async fn make_unnamed(&mut self) -> anyhow::Result<()> {
+        if self.open.len() >= OPEN_MAX {
+            return Ok(());
+        }
+        let len = self.random.pick(&[0, 50, 6000]);
+        let bytes = self.random.bytes(len);
+        let linkable = self.random.one_in(2);
+        let file = self.holder.tmpfile(&self.dir, 0o600, linkable).await.context("tmpfile")?;
+        file.write_at(0, &bytes).await?;
+        self.say("made without a name", None);
+        self.open.push(Open { file, bytes, name: None, linkable });
+        Ok(())
+    }
+
+    /// Gives a file without a name its first one, if it never had any and may.
+    async fn link(&mut self, index: usize) -> anyhow::Result<()> {
+        if self.open[index].name.is_some() {
+            return Ok(());
+        }
+        let (name, linkable) = (self.fresh(), self.open[index].linkable);
+        let linked = self.open[index].file.link(self.path(&name)).await;
+        self.say("linked", Some(&name));
+        match linked {
+            Ok(()) => {
+                ensure!(linkable, "{name} was made of a file that may have no name");
+                self.open[index].linkable = false;
+                self.open[index].name = Some(name);
+                Ok(())
+            }
+            Err(Error::Fs(base::FsError::NotFound)) if !linkable => Ok(()),
+            Err(error) => Err(error).context("link"),
+        }
     }
 
     async fn open(&mut self) -> anyhow::Result<()> {
@@ -122,12 +161,12 @@ impl Opened {
         let options = OpenOptions::both();
         let file = self.holder.open_with(self.path(&name), options).await.context("open")?;
         self.say("opened", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name) });
+        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
         Ok(())
     }
 
     async fn look(&self, index: usize) -> anyhow::Result<()> {
-        let Open { file, bytes, name } = &self.open[index];
+        let Open { file, bytes, name, .. } = &self.open[index];
         let found = file.read_all().await.with_context(|| format!("read of {name:?}"))?;
         ensure!(found == bytes[..], "{name:?} has {} bytes, not its {}", found.len(), bytes.len());
         if self.random.one_in(3) {
@@ -141,7 +180,7 @@ impl Opened {
 
     async fn write(&mut self, index: usize) -> anyhow::Result<()> {
         let data = self.random.bytes(1 + self.random.index(3000));
-        let Open { file, bytes, name } = &mut self.open[index];
+        let Open { file, bytes, name, .. } = &mut self.open[index];
         file.write_at(bytes.len() as u64, &data)
             .await
             .with_context(|| format!("write {name:?}"))?;
@@ -191,13 +230,13 @@ impl Opened {
         let options = OpenOptions::both();
         let file = self.holder.open_with(self.path(&name), options).await.context("reopen")?;
         self.say("reopened", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name) });
+        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
         let index = self.open.len() - 1;
         if self.random.one_in(2) { self.unlink(index).await } else { Ok(()) }
     }
 
     async fn close(&mut self, index: usize) -> anyhow::Result<()> {
-        let Open { file, bytes, name } = self.open.swap_remove(index);
+        let Open { file, bytes, name, .. } = self.open.swap_remove(index);
         file.close().await.with_context(|| format!("close {name:?}"))?;
         self.say("closed", name.as_ref());
         if let Some(name) = name {

@@ -10,8 +10,8 @@ use wire::{
     Answer, BlockGet, BlockMap, BlockPart, BlockPut, ChunkSlices, Create, DirRef, Entry, FileRef,
     FsckPoll, FsckProgress, FsckStart, Getattr, Hello, Link, Lookup, Mkdir, NodeRef, Open, Opened,
     Readdir, ReaddirPage, Release, Removexattr, Rename, RenameMode, Reply, ReplyHeader, Request,
-    RequestHeader, Rmdir, SetXattr, Setattr, Slice, SliceSource, Symlink, Token, Unlink, Welcome,
-    Write, XattrMode, frame,
+    RequestHeader, Rmdir, SetXattr, Setattr, Slice, SliceSource, Symlink, Tmpfile, Token, Unlink,
+    Welcome, Write, XattrMode, frame,
 };
 
 use super::world::World;
@@ -307,6 +307,17 @@ impl Client {
             Reply::Created(created) => {
                 Ok(FileRef { dir: *dir, name: name(text), ino: created.entry.attr.ino })
             }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A file without a name, open.
+    pub(crate) async fn tmpfile(&mut self, dir: &DirRef, linkable: bool) -> Result<FileRef> {
+        self.opens += 1;
+        let number = self.opens;
+        let made = Tmpfile { dir: *dir, mode: 0o644, linkable, number };
+        match self.get(Request::Tmpfile(made)).await? {
+            Reply::Created(created) => Ok(FileRef::unnamed(*dir, created.entry.attr.ino)),
             other => panic!("{other:?}"),
         }
     }

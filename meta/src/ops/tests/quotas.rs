@@ -114,6 +114,32 @@ fn an_open_file_without_a_name_is_charged_until_it_is_closed() {
     });
 }
 
+#[test]
+fn a_file_made_without_a_name_is_charged_where_it_was_made_until_it_is_gone() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let dir = client.mkdir(&root, "d").await.unwrap();
+        limit(world, &mut client, &dir, ENTRIES, "2").await;
+        let file = client.tmpfile(&dir, true).await.unwrap();
+        client.write(&file, 0, b"abc").await.unwrap();
+        assert_eq!(used(&mut client, &dir).await, (2, 3));
+        assert_eq!(client.tmpfile(&dir, true).await, Err(FsError::QuotaExceeded));
+        client.release(file.ino, client.opened()).await;
+        world.settle().await;
+        assert_eq!(used(&mut client, &dir).await, (1, 0));
+
+        let file = client.tmpfile(&dir, true).await.unwrap();
+        let named = client.link(&file, &root, "f").await.unwrap();
+        client.release(file.ino, client.opened()).await;
+        world.settle().await;
+        assert_eq!(used(&mut client, &dir).await, (2, 0));
+        client.unlink(&root, "f").await.unwrap();
+        assert_eq!(used(&mut client, &dir).await, (1, 0));
+        assert_eq!(client.stat(&named).await, Err(FsError::Stale));
+    });
+}
+
 /// Some directories with files in each; how many inodes that makes.
 async fn plant(client: &mut Client, top: &DirRef) -> u64 {
     let mut planted = 0;

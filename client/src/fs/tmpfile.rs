@@ -1,0 +1,45 @@
+//! Files without a name, by path: made in a directory, and given a name when they are complete.
+
+use std::path::Path;
+
+use base::FsError;
+use wire::{Link, Request};
+
+use super::{Links, MAKES, Tries};
+use crate::{Client, Error, File, FileSystem, OpenOptions, Result, call::Failure};
+
+impl Client {
+    /// Makes a file without a name in a directory, with permission bits `mode`, and opens it for reading and
+    /// writing. It is gone when it is closed, when this client ends or loses its session; unless [`File::link`]
+    /// has given it a name, which is allowed if it is `linkable`.
+    ///
+    /// # Errors
+    /// As `open(2)` with `O_TMPFILE`.
+    pub async fn tmpfile(&self, dir: impl AsRef<Path>, mode: u32, linkable: bool) -> Result<File> {
+        let mut tries = Tries(0);
+        loop {
+            let found = self.find(dir.as_ref(), Links::Follow).await?.dir()?;
+            match FileSystem::tmpfile(self, &self.cred, &found, mode, linkable).await {
+                // It was replaced since we found it.
+                Err(Error::Fs(FsError::Stale)) => {
+                    self.core.cache.lock().forget(found.id);
+                    tries.again(Failure::StaleDir)?;
+                }
+                made => {
+                    let made = made?;
+                    return Ok(File::new(self, made.handle, made.file, OpenOptions::both()));
+                }
+            }
+        }
+    }
+
+    /// Gives an open file one more name, or its first one.
+    pub(crate) async fn link_open(&self, file: &File, path: &Path) -> Result<()> {
+        let target = file.node();
+        self.flush_node(&target).await;
+        let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
+        let (_, dir, name) = self.change(path, MAKES, make).await?;
+        self.note_link(&target, &dir, &name);
+        Ok(())
+    }
+}

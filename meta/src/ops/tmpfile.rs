@@ -1,0 +1,39 @@
+//! `tmpfile`: make a file that has no name, and open it.
+//!
+//! It is as one whose last name was removed while it is open: in its slot, noted to be reclaimed. The note says
+//! whether a link may give it a name. Nothing in the directory changes; it is locked so that whoever counts for
+//! a quota does not pass in between.
+//!
+//! Cost: one locked read and one batch of two puts and the stored answer.
+//! POSIX: open(2) with `O_TMPFILE`, as Linux has it.
+
+use base::{Access, FileKind};
+use bytes::Bytes;
+use wire::{Created, Tmpfile};
+
+use super::{create::new_inode, open};
+use crate::{
+    error::Result,
+    lock,
+    record::{Contents, Reclaim, ReclaimKind, Slot, key, key::Part},
+    txn::{Txn, show_inode},
+};
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Tmpfile) -> Result<Created> {
+    let dir = txn.dir_locked(&req.dir)?;
+    txn.dir_permits(&dir, Access::CHANGE)?;
+    let contents = Contents::Inline(Bytes::new());
+    let mut inode = new_inode(txn, &dir, FileKind::File, req.mode, contents)?;
+    inode.nlink = 0;
+
+    let ino = inode.ino;
+    // Race: until the group is written nobody reclaims it, and then it is open.
+    txn.lock(lock::ino_lock(ino))?;
+    txn.put(key::inode(ino, Part::Main), &Slot::Inode(inode.clone()));
+    let kind = if req.linkable { ReclaimKind::Unnamed } else { ReclaimKind::Orphan };
+    txn.put(key::reclaim(ino), &Reclaim { kind });
+    txn.reclaim.push(ino);
+    // Who makes a file may use it as it was opened, whatever mode it got.
+    let opened = open::opened(txn, &inode, req.number, Access::READ.and(Access::WRITE))?;
+    Ok(Created { entry: show_inode(&inode), existed: false, opened: Some(opened) })
+}
