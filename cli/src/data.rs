@@ -24,7 +24,7 @@ use client::SystemClock;
 use meta::FormatOptions;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use store::{Blocks, BlocksConfig, RocksConfig, RocksEngine};
+use store::{Blocks, BlocksConfig, LogTail, RocksConfig, RocksEngine};
 use wire::Token;
 
 use crate::system::{SystemRandom, secret};
@@ -164,9 +164,21 @@ impl DataDir {
         &self.path
     }
 
-    /// Opens the metadata.
-    pub(crate) fn engine(&self) -> anyhow::Result<RocksEngine> {
-        Ok(RocksEngine::open(&self.metadata_folder(), &RocksConfig::default())?)
+    /// Opens the metadata, without what refers to blocks that a power cut has taken.
+    pub(crate) fn engine(&self, blocks: &Blocks) -> anyhow::Result<RocksEngine> {
+        let folder = self.metadata_folder();
+        if !blocks.puts_are_stable()
+            && let Some(log) = LogTail::read(&folder)?
+        {
+            let (written, kept) = (log.batches().len(), meta::kept(log.batches(), blocks)?);
+            if kept < written {
+                tracing::warn!(lost = written - kept, "a power cut took the newest operations");
+            }
+            log.cut(kept)?;
+        }
+        let named = blocks.clone();
+        let stabilize = Box::new(move || named.sync().map_err(io::Error::other));
+        Ok(RocksEngine::open(&folder, &RocksConfig::default())?.before_tables(stabilize))
     }
 
     /// Opens the block store.

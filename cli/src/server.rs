@@ -212,7 +212,7 @@ fn open(
         limits: limits(data, options),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let engine = Arc::new(data.engine()?);
+    let engine = Arc::new(data.engine(&blocks)?);
     Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
 }

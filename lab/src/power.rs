@@ -38,6 +38,8 @@ pub enum Left {
     Nothing,
     /// About half of the pages, whichever, and the first of each directory's changes.
     Some,
+    /// Of files with this in their name everything, and of others nothing.
+    FilesNamed(&'static str),
 }
 
 /// Which fsync is answered, but not done.

@@ -44,3 +44,4 @@ pub use error::{OpenError, Problem};
 pub use format::{FormatError, FormatOptions, format};
 pub use room::FreeBytes;
 pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
+pub use unsynced::kept;

@@ -168,10 +168,11 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Opens the file system in `engine`.
+    /// Opens the file system in `engine`. Where blocks are stable only after a sync, the end of its log was looked at
+    /// before ([`kept`](crate::kept)).
     ///
-    /// Cost: a read for each session, each inode left to reclaim and each block that was not synced, and one
-    /// synced write. It does not grow with the number of files.
+    /// Cost: a read for each session and each inode left to reclaim, and one synced write. It does not grow with
+    /// the number of files.
     ///
     /// # Errors
     /// When it is not formatted, or cannot be read.
@@ -210,7 +211,7 @@ impl Server {
     ) -> Result<Server, OpenError> {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
-        unsynced::restore(engine.as_ref(), &blocks, config.shards)?;
+        unsynced::forget(engine.as_ref(), config.shards)?;
         let Limits { free, reserve } = options.limits.clone();
         let room = Room::new(free, reserve, engine.as_ref());
         let inos = if room.level() == Level::Enough {

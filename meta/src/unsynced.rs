@@ -5,25 +5,26 @@
 //! the log, and then forgets the notes; `sync`, `ops::write` and the server's start call this.
 //!
 //! The kernel may write the log back on its own, before the block: then a power cut leaves a name without a block,
-//! and its note. The start looks at each noted block and stores zeros in the place of one that was lost, as a
-//! file system shows zeros for what was written and never synced. A block that was synced is never touched.
+//! and its note. Before the log is opened again, [`kept`] looks at each block that it notes, and says how much of
+//! the log may be kept so that every name has its block. What comes after is cut off, as if the power had failed a
+//! moment earlier: so what is lost is the newest, in whole operations and in order. What was synced is never cut.
 //!
 //! Invariants: a note is forgotten only when its block is stable or deleted. A note without a `G` record beside it is of
-//! a block that is named.
+//! a block that is named. Only the end of the log notes blocks that are not stable, never a table.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use base::{BlockId, Ino, ShardId};
 use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
-use store::{Batch, Blocks, BlocksError, Engine};
+use store::{Batch, Blocks, BlocksError, Engine, Op};
 use wire::{Slice, SliceSource};
 
 use crate::{
     OpenError,
     error::Problem,
-    record::{Key, Record, key},
+    record::{Key, Record as _, key},
     room::Level,
     server::Shared,
     txn::Txn,
@@ -38,7 +39,7 @@ base::codec! {
     }
 }
 
-impl Record for Unsynced {}
+impl crate::record::Record for Unsynced {}
 
 /// Notes that were written since the last sync.
 #[derive(Default)]
@@ -84,58 +85,168 @@ pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
     }
     let mut forget = Batch::new();
     notes.iter().for_each(|key| forget.delete(key));
-    // Should a power cut bring them back, their blocks are found to be whole.
+    // Should a power cut bring them back, their blocks are found to be whole, or are garbage and deleted.
     shared.engine.write(forget).map_err(|error| Problem::of(&error))
 }
 
-/// Looks at the blocks that were noted when the server ended, before anything is served.
-pub(crate) fn restore(engine: &dyn Engine, blocks: &Blocks, shards: u16) -> Result<(), OpenError> {
+/// How many of these batches, which are the end of a log, may be kept after an unclean stop: as many as there can be
+/// with every block whole that is named after the last of them. All blocks that these name are stable when it returns.
+///
+/// # Errors
+/// When the batches are not a server's, or blocks cannot be read.
+pub fn kept(batches: &[Batch], blocks: &Blocks) -> Result<usize, OpenError> {
     if blocks.puts_are_stable() {
-        return Ok(());
+        return Ok(batches.len());
     }
-    let mut forget = Batch::new();
-    for shard in (0..shards).map(ShardId) {
-        for (key, block, bytes) in noted(engine, shard)? {
-            let deleted = engine.get(&key::garbage(shard, block))?.is_some();
-            if !deleted {
-                restore_block(blocks, block, bytes)?;
-            }
-            forget.delete(&key);
+    // So many batches may not be the end: a block is named after them that is lost.
+    let mut bad = vec![0_i64; batches.len() + 2];
+    for (block, noted) in noted(batches)? {
+        if !is_whole(blocks, block, noted.bytes)? {
+            tracing::warn!(%block, bytes = noted.bytes, "a power cut took what was not synced");
+            bad[noted.named] += 1;
+            bad[noted.dropped.max(noted.named)] -= 1;
         }
-    }
-    if forget.is_empty() {
-        return Ok(());
     }
     blocks.sync()?;
-    Ok(engine.write(forget)?)
-}
-
-fn noted(engine: &dyn Engine, shard: ShardId) -> Result<Vec<(Key, BlockId, u32)>, OpenError> {
-    let prefix = key::kind(shard, b'U');
-    let mut found = Vec::new();
-    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
-        let note = Unsynced::from_record(&Bytes::copy_from_slice(value));
-        let note = note.map(|note| (Key::from_slice(key), key::parse_garbage(key), note.bytes));
-        found.push(note);
-        ControlFlow::Continue(())
-    })?;
-    let notes = found.into_iter().map(|note| match note? {
-        (key, Some(block), bytes) => Ok((key, block, bytes)),
-        (_, None, _) => Err(base::DecodeError::Trailing.into()),
+    let mut lost = 0;
+    let counted = bad.iter().map(|change| {
+        lost += change;
+        lost
     });
-    notes.collect()
+    let counted: Vec<i64> = counted.take(batches.len() + 1).collect();
+    Ok(counted.iter().rposition(|lost| *lost == 0).expect("nothing is named before the first"))
 }
 
-fn restore_block(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<(), BlocksError> {
-    match block_on(blocks.get(block, bytes, 0..bytes)) {
-        Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => {
-            tracing::warn!(%block, bytes, "a power cut took what was written and not synced");
-            let zeros = Bytes::from(vec![0; bytes as usize]);
-            block_on(blocks.put(block, zeros))
+/// A block that a log notes and does not forget.
+struct Noted {
+    bytes: u32,
+    /// It is named after so many batches,
+    named: usize,
+    /// and not any more after so many.
+    dropped: usize,
+}
+
+fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
+    let mut found = BTreeMap::new();
+    for (batch, after) in batches.iter().zip(1..) {
+        for op in batch.ops() {
+            match op {
+                Op::Put { key, value } => match key::block_noted(key) {
+                    Some((b'U', block)) => {
+                        let note = Unsynced::from_record(&Bytes::copy_from_slice(value))?;
+                        let bytes = note.bytes;
+                        let dropped = batches.len() + 1;
+                        // Several writes may name it; the first one counts.
+                        found.entry(block).or_insert(Noted { bytes, named: after, dropped });
+                    }
+                    Some((_, block)) => {
+                        if let Some(noted) = found.get_mut(&block) {
+                            noted.dropped = after;
+                        }
+                    }
+                    None => {}
+                },
+                Op::Delete { key } => {
+                    // It was stable, or deleted, when this was written.
+                    if let Some((b'U', block)) = key::block_noted(key) {
+                        found.remove(&block);
+                    }
+                }
+                Op::DeleteRange { .. } => {}
+            }
         }
+    }
+    Ok(found)
+}
+
+fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
+    match block_on(blocks.get(block, bytes, 0..bytes)) {
+        Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => Ok(false),
         read => {
             blocks.suspect(block);
-            read.map(|_| ())
+            read.map(|_| true)
         }
+    }
+}
+
+/// Forgets the notes of earlier servers: their blocks are stable since the store was opened.
+pub(crate) fn forget(engine: &dyn Engine, shards: u16) -> Result<(), OpenError> {
+    let mut forget = Batch::new();
+    for shard in (0..shards).map(ShardId) {
+        let prefix = key::kind(shard, b'U');
+        engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+            forget.delete(key);
+            ControlFlow::Continue(())
+        })?;
+    }
+    if forget.is_empty() { Ok(()) } else { Ok(engine.write(forget)?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::SessionId;
+
+    use super::*;
+
+    const SHARD: ShardId = ShardId(3);
+
+    fn id(number: u64) -> BlockId {
+        BlockId::new(SessionId(1), number)
+    }
+
+    fn batch(fill: impl FnOnce(&mut Batch)) -> Batch {
+        let mut batch = Batch::new();
+        batch.put(b"something else", b"");
+        fill(&mut batch);
+        batch
+    }
+
+    fn names(number: u64) -> Batch {
+        let note = Unsynced { bytes: 100 }.to_record();
+        batch(|batch| batch.put(&key::unsynced(SHARD, id(number)), &note))
+    }
+
+    fn drops(number: u64) -> Batch {
+        batch(|batch| batch.put(&key::garbage(SHARD, id(number)), &[1]))
+    }
+
+    fn forgets(number: u64) -> Batch {
+        batch(|batch| batch.delete(&key::unsynced(SHARD, id(number))))
+    }
+
+    /// How many are kept when of all blocks these are there.
+    fn kept_with(there: &[u64], batches: &[Batch]) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let blocks = Blocks::directory(dir.path()).unwrap();
+        for number in there {
+            block_on(blocks.put(id(*number), Bytes::from(vec![7; 100]))).unwrap();
+        }
+        kept(batches, &blocks).unwrap()
+    }
+
+    #[test]
+    fn a_log_is_kept_up_to_the_first_name_without_a_block() {
+        let log = [names(1), batch(|_| ()), names(2), names(3), batch(|_| ())];
+        assert_eq!(kept_with(&[1, 2, 3], &log), 5);
+        assert_eq!(kept_with(&[1, 2], &log), 3);
+        assert_eq!(kept_with(&[1, 3], &log), 2);
+        assert_eq!(kept_with(&[2, 3], &log), 0);
+        assert_eq!(kept_with(&[], &[]), 0);
+    }
+
+    #[test]
+    fn a_block_that_nothing_names_any_more_may_be_missing() {
+        let log = [names(1), names(2), drops(1), batch(|_| ())];
+        assert_eq!(kept_with(&[2], &log), 4);
+        let log = [names(1), names(2), drops(1), names(3)];
+        assert_eq!(kept_with(&[2], &log), 3);
+        let log = [names(1), batch(|_| ()), names(3), drops(1)];
+        assert_eq!(kept_with(&[], &log), 0);
+    }
+
+    #[test]
+    fn a_block_whose_note_is_forgotten_was_stable_and_may_be_deleted_since() {
+        assert_eq!(kept_with(&[], &[names(1), forgets(1), batch(|_| ())]), 3);
+        assert_eq!(kept_with(&[], &[names(1), drops(1), forgets(1), names(2)]), 3);
     }
 }

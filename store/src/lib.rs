@@ -20,5 +20,5 @@ pub use kv::batch::{Batch, Op};
 pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
-pub use kv::rocks::{RocksConfig, RocksEngine};
+pub use kv::rocks::{LogTail, RocksConfig, RocksEngine, Stabilize};
 pub use kv::{Engine, EngineStats, Snapshot};

@@ -89,7 +89,7 @@ impl Content {
     /// The power fails. A page that was kept makes the file at least so long.
     pub(super) fn cut(&mut self, left: Left, random: &SimRandom) {
         let kept = std::mem::take(&mut self.dirty).into_iter().filter(|_| match left {
-            Left::Nothing => false,
+            Left::Nothing | Left::FilesNamed(_) => false,
             Left::Some => random.one_in(2),
         });
         for number in kept {

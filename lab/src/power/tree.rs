@@ -221,11 +221,17 @@ impl Tree {
     /// The power fails.
     pub(super) fn cut(&mut self, left: Left, random: &SimRandom) {
         for node in self.nodes.values_mut() {
+            if let Left::FilesNamed(part) = left
+                && node.is_named(part.as_bytes())
+                && let Kind::File(content) = &mut node.kind
+            {
+                content.sync();
+            }
             match &mut node.kind {
                 Kind::File(content) => content.cut(left, random),
                 Kind::Dir(dir) => {
                     let kept = match left {
-                        Left::Nothing => 0,
+                        Left::Nothing | Left::FilesNamed(_) => 0,
                         Left::Some => random.index(dir.changes.len() + 1),
                     };
                     dir.changes.drain(..).take(kept).for_each(|change| {

@@ -95,17 +95,11 @@ impl Lane {
         let mut things = Things::new();
         // What was made and removed again leaves what was there before: the last step that fits counts.
         let mut fits = None;
-        // Steps after which contents may have been lost: a file that was not synced may read as zeros.
-        let mut written: BTreeMap<String, usize> = BTreeMap::new();
         for steps in 0..=self.records.len() {
             if steps > 0 {
-                let step = &self.records[steps - 1].step;
-                apply(&mut things, step);
-                note(&mut written, step, steps);
+                apply(&mut things, &self.records[steps - 1].step);
             }
-            let may_be_lost =
-                |name: &String| written.get(name).is_some_and(|step| *step > demanded);
-            if same(&things, found, may_be_lost) {
+            if things == *found {
                 fits = Some(steps);
             }
         }
@@ -179,38 +173,6 @@ fn apply(things: &mut Things, step: &Step) {
             }
         }
     }
-}
-
-/// When each file was last written.
-fn note(written: &mut BTreeMap<String, usize>, step: &Step, number: usize) {
-    match step {
-        Step::Put(name, _) => {
-            written.insert(name.clone(), number);
-        }
-        Step::Remove(name) => {
-            written.remove(name);
-        }
-        Step::Move(from, to) => {
-            if let Some(number) = written.remove(from) {
-                written.insert(to.clone(), number);
-            }
-        }
-    }
-}
-
-/// Whether `found` is what was expected, but for contents that may be lost and are zeros.
-fn same(expected: &Things, found: &Things, may_be_lost: impl Fn(&String) -> bool) -> bool {
-    expected.len() == found.len()
-        && expected.iter().zip(found).all(|((name, thing), (found_name, found))| {
-            name == found_name
-                && match (thing, found) {
-                    (Thing::File(bytes), Thing::File(zeros)) if may_be_lost(name) => {
-                        bytes == zeros
-                            || bytes.len() == zeros.len() && zeros.iter().all(|byte| *byte == 0)
-                    }
-                    (thing, found) => thing == found,
-                }
-        })
 }
 
 async fn read(client: &Client, dir: &str) -> anyhow::Result<Things> {

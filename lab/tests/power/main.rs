@@ -11,7 +11,7 @@
 mod history;
 mod work;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use base::{Clock as _, Cred};
@@ -23,6 +23,7 @@ use lab::{
     process::Server,
     sim::random::SimRandom,
 };
+use store::{RocksConfig, RocksEngine};
 use tempfile::TempDir;
 
 use history::{Demand, History};
@@ -36,6 +37,9 @@ const STRICT: &[&str] = &["--durability", "strict"];
 const RELAXED: &[&str] = &["--durability", "relaxed", "--commit-interval", "20ms"];
 /// Nothing is synced but what is asked for.
 const LAZY: &[&str] = &["--durability", "relaxed", "--commit-interval", "1m"];
+
+/// What a cut may leave. The last is a log that reached the disk before the blocks that it names.
+const LEFT: [Left; 3] = [Left::Nothing, Left::Some, Left::FilesNamed(".log")];
 
 /// When the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,8 @@ struct World {
     disk: PowerDisk,
     random: SimRandom,
     histories: Vec<History>,
+    /// What is done with the data after a cut.
+    before_start: fn(&Path) -> anyhow::Result<()>,
     // Removed last.
     _folder: TempDir,
 }
@@ -65,7 +71,8 @@ impl World {
         })?;
         let server = Server::format(&disk.path().join("data"));
         let random = SimRandom::new(seed);
-        Ok(World { server, disk, random, histories: Vec::new(), _folder: folder })
+        let before_start = |_: &Path| Ok(());
+        Ok(World { server, disk, random, histories: Vec::new(), before_start, _folder: folder })
     }
 
     /// Serves, works, cuts, serves again and checks.
@@ -87,10 +94,11 @@ impl World {
         // Clients go with the power too, with all that they still meant to do.
         runtime.shutdown_background();
         let history = load.history();
-        let left = self.random.pick(&[Left::Nothing, Left::Some]);
+        let left = self.random.pick(&LEFT);
         self.disk.cut(left, &self.random);
         let steps = history.answered();
 
+        (self.before_start)(&self.disk.path().join("data"))?;
         self.start(options)?;
         let checked = runtime_block(self.check(history, demand));
         self.server.kill();
@@ -158,16 +166,21 @@ fn runtime_block<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
     done
 }
 
-/// Rounds until one goes wrong; what went wrong.
-fn found(lie: Lie, options: &[&str], demand: Demand) -> anyhow::Error {
-    let mut world = World::new(1).expect("a disk can be mounted");
+/// Rounds on a disk that lies until one goes wrong.
+fn found(lie: Lie, options: &[&str], demand: Demand) {
+    let world = World::new(1).expect("a disk can be mounted");
     world.disk.lie(lie);
+    found_in(world, options, demand);
+}
+
+/// Rounds until one goes wrong.
+fn found_in(mut world: World, options: &[&str], demand: Demand) {
     for _ in 0..20 {
         match world.round(options, demand, Moment::Any) {
             Ok(_) => {}
             Err(error) => {
                 println!("found: {error:#}");
-                return error;
+                return;
             }
         }
     }
@@ -232,6 +245,22 @@ fn a_manifest_that_is_not_synced_is_found() {
 #[test]
 fn directories_that_are_not_synced_are_found() {
     found(Lie::Directories, STRICT, Demand::Answered);
+}
+
+#[test]
+fn blocks_that_are_not_synced_are_found_although_the_log_is_cut_behind_them() {
+    found(Lie::Below("blocks"), RELAXED, Demand::Synced);
+}
+
+#[test]
+fn a_log_that_is_taken_without_a_look_at_the_blocks_it_names_is_found() {
+    let mut world = World::new(1).expect("a disk can be mounted");
+    // What is in it is in tables when the server comes to look.
+    world.before_start = |data| {
+        RocksEngine::open(&data.join("meta"), &RocksConfig::default())?;
+        Ok(())
+    };
+    found_in(world, LAZY, Demand::Synced);
 }
 
 #[test]

@@ -133,6 +133,13 @@ pub(crate) fn unsynced(shard: ShardId, block: BlockId) -> Key {
     with(start(shard, b'U'), &block.0.to_be_bytes())
 }
 
+/// The kind and the block of a `G` or `U` key; `None` of any other.
+pub(crate) fn block_noted(key: &[u8]) -> Option<(u8, BlockId)> {
+    let kind = *key.get(2)?;
+    matches!(kind, b'G' | b'U').then_some(())?;
+    parse_garbage(key).map(|block| (kind, block))
+}
+
 /// The block in a `G` or `U` key.
 pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
     Some(BlockId(u128::from_be_bytes(key.get(3..)?.try_into().ok()?)))

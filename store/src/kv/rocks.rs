@@ -3,8 +3,12 @@
 //! `cli` opens it, `meta` uses it through [`Engine`]. It never syncs on a write: each write puts its
 //! batch into the log, in the kernel, and [`Engine::sync`] makes the log stable for all of them.
 //!
+//! When so much was written, a table is begun, and with it a new log. That happens here and not in RocksDB, because
+//! what comes to be in a table cannot be cut off any more: first everything is made stable that it refers to
+//! ([`RocksEngine::before_tables`]), and the log that ends.
+//!
 //! Always true: the directory has a file `VERSION` before it has a database; a log with a torn end
-//! opens, with a prefix of its batches.
+//! opens, with a prefix of its batches; only the newest log may hold what is not stable.
 
 use std::{
     fs,
@@ -17,6 +21,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use rocksdb::{
     AsColumnFamilyRef, ColumnFamilyDescriptor, DB, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME,
     FlushOptions, IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WriteBatch,
@@ -28,10 +33,12 @@ use super::{Engine, EngineStats, Snapshot, Visit, sync_parent};
 use crate::{Batch, Error, Result};
 
 mod failure;
+mod log;
 mod options;
 #[cfg(test)]
 mod tests;
 
+pub use log::LogTail;
 pub use options::RocksConfig;
 
 const VERSION: &str = "pando rocksdb engine 1\n";
@@ -41,6 +48,9 @@ const INGEST_FOLDER: &str = "ingest";
 /// A run is cut into files of about this size, as compaction would cut it.
 const INGEST_FILE_BYTES: u64 = 64 << 20;
 
+/// Makes stable what batches refer to that were written before the call.
+pub type Stabilize = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
+
 /// A RocksDB database in a directory of its own.
 pub struct RocksEngine {
     db: Arc<DB>,
@@ -49,6 +59,14 @@ pub struct RocksEngine {
     read: ReadOptions,
     write: WriteOptions,
     runs: AtomicU64,
+    before_tables: Stabilize,
+    /// Shared by all who write; who begins a table has it alone.
+    writing: RwLock<()>,
+    /// Who makes ready for a table.
+    beginning: Mutex<()>,
+    /// Bytes in the newest log, and how many begin a table.
+    log_bytes: AtomicU64,
+    log_bytes_max: u64,
 }
 
 impl RocksEngine {
@@ -73,7 +91,57 @@ impl RocksEngine {
             read: ReadOptions::default(),
             write: WriteOptions::default(),
             runs: AtomicU64::new(0),
+            before_tables: Box::new(|| Ok(())),
+            writing: RwLock::default(),
+            beginning: Mutex::default(),
+            log_bytes: AtomicU64::new(0),
+            log_bytes_max: config.log_bytes_max(),
         })
+    }
+
+    /// Has this done before a table is begun: what batches refer to must be stable before they are in a table.
+    #[must_use]
+    pub fn before_tables(mut self, stabilize: Stabilize) -> Self {
+        self.before_tables = stabilize;
+        self
+    }
+
+    fn make_stable(&self) -> Result<()> {
+        (self.before_tables)()?;
+        self.sync()
+    }
+
+    /// Runs `begin`, which may begin a table, while nobody writes and all that was written is stable.
+    fn alone<T>(&self, begin: impl FnOnce() -> Result<T>) -> Result<T> {
+        // Most of it while others go on.
+        self.make_stable()?;
+        let _alone = self.writing.write();
+        self.make_stable()?;
+        begin()
+    }
+
+    fn begin_table(&self) -> Result<()> {
+        let mut options = FlushOptions::default();
+        options.set_wait(false);
+        self.alone(|| {
+            self.db.flush_opt(&options).map_err(failure::of_using)?;
+            self.log_bytes.store(0, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// So many bytes are in the log: begins a table, unless somebody else is at it.
+    fn log_is_long(&self, bytes: u64) -> Result<()> {
+        let turn = if bytes < 2 * self.log_bytes_max {
+            self.beginning.try_lock()
+        } else {
+            // Too long to leave it to somebody else, whose disk may be slow.
+            Some(self.beginning.lock())
+        };
+        if turn.is_none() || self.log_bytes.load(Ordering::Relaxed) < self.log_bytes_max {
+            return Ok(());
+        }
+        self.begin_table()
     }
 
     fn ingest_into(
@@ -85,11 +153,10 @@ impl RocksEngine {
         if files.is_empty() {
             return Ok(());
         }
-        // The run is stable at once; what was written before it must not be lost behind it.
-        self.sync()?;
         let mut options = IngestExternalFileOptions::default();
         options.set_move_files(true);
-        self.db.ingest_external_file_opts(&options, files).map_err(failure::of_using)
+        // The run is stable at once; what was written before it must not be lost behind it.
+        self.alone(|| self.db.ingest_external_file_opts(&options, files).map_err(failure::of_using))
     }
 
     fn property(&self, name: &properties::PropName) -> u64 {
@@ -122,8 +189,14 @@ impl Engine for RocksEngine {
             return Ok(());
         }
         // Both have the same format, on purpose; so this is one copy and no work per change.
+        let bytes = batch.bytes() as u64;
         let batch = WriteBatch::from_data(batch.encoded());
-        self.db.write_opt(batch, &self.write).map_err(failure::of_using)
+        {
+            let _shared = self.writing.read();
+            self.db.write_opt(batch, &self.write).map_err(failure::of_using)?;
+        }
+        let bytes = self.log_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if bytes < self.log_bytes_max { Ok(()) } else { self.log_is_long(bytes) }
     }
 
     fn sync(&self) -> Result<()> {
@@ -146,7 +219,7 @@ impl Engine for RocksEngine {
 
     fn checkpoint(&self, to: &Path) -> Result<()> {
         let checkpoint = Checkpoint::new(&self.db).map_err(failure::of_using)?;
-        checkpoint.create_checkpoint(to).map_err(failure::of_using)?;
+        self.alone(|| checkpoint.create_checkpoint(to).map_err(failure::of_using))?;
         write_version(to)?;
         Ok(sync_parent(to)?)
     }
@@ -156,9 +229,8 @@ impl Engine for RocksEngine {
     }
 
     fn write_out(&self) -> Result<()> {
-        let mut options = FlushOptions::default();
-        options.set_wait(false);
-        self.db.flush_opt(&options).map_err(failure::of_using)
+        let _turn = self.beginning.lock();
+        self.begin_table()
     }
 
     fn stats(&self) -> EngineStats {

@@ -13,8 +13,15 @@ use rocksdb::{
 pub struct RocksConfig {
     /// Cached blocks, indexes and filters, in bytes.
     pub block_cache_bytes: usize,
-    /// One memtable, in bytes; there may be three, and the log is as long as they are large.
+    /// About how large one memtable becomes, in bytes; there may be three.
     pub memtable_bytes: usize,
+}
+
+impl RocksConfig {
+    /// A table is begun after so many bytes of log, which are about twice as many in a memtable.
+    pub(super) fn log_bytes_max(&self) -> u64 {
+        self.memtable_bytes as u64 / 2
+    }
 }
 
 impl Default for RocksConfig {
@@ -22,6 +29,9 @@ impl Default for RocksConfig {
         Self { block_cache_bytes: 64 << 20, memtable_bytes: 32 << 20 }
     }
 }
+
+/// So many times the size at which a table is begun.
+const UNREACHED: usize = 8;
 
 pub(super) fn database(config: &RocksConfig) -> Options {
     let mut options = Options::default();
@@ -54,9 +64,10 @@ fn tables(config: &RocksConfig) -> BlockBasedOptions {
 }
 
 fn writing(options: &mut Options, config: &RocksConfig) {
-    options.set_write_buffer_size(config.memtable_bytes);
+    // More than there ever is: the engine begins tables, and RocksDB none by itself.
+    options.set_write_buffer_size(config.memtable_bytes * UNREACHED);
     options.set_max_write_buffer_number(3);
-    options.set_memtable_prefix_bloom_ratio(0.05);
+    options.set_memtable_prefix_bloom_ratio(0.05 / UNREACHED as f64);
     options.set_memtable_whole_key_filtering(true);
     // The log is in the kernel when a write returns, and its torn end is cut off when it is opened.
     options.set_manual_wal_flush(false);

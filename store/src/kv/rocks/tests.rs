@@ -74,6 +74,80 @@ fn a_torn_log_opens_with_a_prefix_of_its_batches() {
 }
 
 #[test]
+fn the_newest_batches_can_be_cut_off_before_it_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    for number in 0..100 {
+        let mut batch = numbered(number);
+        // Records that are in one block of the log, and in several.
+        batch.put(b"a long one", &vec![7; if number % 10 == 0 { 100_000 } else { 700 }]);
+        engine.write(batch).unwrap();
+    }
+    drop(engine);
+    let tail = LogTail::read(dir.path()).unwrap().unwrap();
+    assert_eq!(tail.batches().len(), 100);
+    tail.cut(100).unwrap();
+    let log = newest_log(dir.path());
+    let bytes = fs::read(&log).unwrap();
+    for (torn, kept) in [(bytes.len(), 93), (bytes.len() - 1, 99), (bytes.len() / 2, 30), (1, 0)] {
+        fs::write(&log, &bytes[..torn]).unwrap();
+        let tail = LogTail::read(dir.path()).unwrap().unwrap();
+        let kept = kept.min(tail.batches().len());
+        tail.cut(kept).unwrap();
+        assert_eq!(LogTail::read(dir.path()).unwrap().unwrap().batches().len(), kept);
+    }
+    fs::write(&log, &bytes).unwrap();
+    LogTail::read(dir.path()).unwrap().unwrap().cut(61).unwrap();
+    assert_eq!(count(&open(dir.path()).unwrap()), 61);
+}
+
+#[test]
+fn a_damaged_log_is_read_up_to_the_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    (0..1000).for_each(|number| engine.write(numbered(number)).unwrap());
+    drop(engine);
+    let log = newest_log(dir.path());
+    let mut bytes = fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&log, bytes).unwrap();
+    let tail = LogTail::read(dir.path()).unwrap().unwrap();
+    let kept = tail.batches().len();
+    assert!((400..600).contains(&kept), "{kept}");
+    assert_eq!(count(&open(dir.path()).unwrap()), u32::try_from(kept).unwrap());
+}
+
+#[test]
+fn what_a_table_refers_to_is_stable_before_it_is_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, stable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let config = RocksConfig { memtable_bytes: 64 << 10, ..RocksConfig::default() };
+    let engine = RocksEngine::open(dir.path(), &config).unwrap();
+    let (now, then) = (Arc::clone(&written), Arc::clone(&stable));
+    let engine = engine.before_tables(Box::new(move || {
+        then.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(())
+    }));
+    for number in 0..2000 {
+        engine.write(numbered(number)).unwrap();
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+    drop(engine);
+    // All but the newest log is in tables.
+    LogTail::read(dir.path()).unwrap().unwrap().cut(0).unwrap();
+    let in_tables = u64::from(count(&open(dir.path()).unwrap()));
+    assert!(in_tables > 1000, "{in_tables}");
+    // The batch that made the log too long was in it already.
+    assert_eq!(in_tables, stable.load(Ordering::Relaxed) + 1);
+}
+
+fn newest_log(path: &Path) -> PathBuf {
+    let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|e| e == "log")).max().unwrap()
+}
+
+#[test]
 fn a_directory_of_another_version_or_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("engine");
