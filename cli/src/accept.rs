@@ -3,11 +3,13 @@
 //! Core 0 of a server runs it. When no file can be opened for a connection, those that are there go on, and
 //! the new one waits in the kernel until there is one.
 //!
-//! Always true: at most as many connections as there are slots are served. Whoever is refused is told to wait.
+//! Always true: at most as many connections as there are slots are served, and the last files that the process may
+//! open are none of them: the data needs some. Whoever is refused is told to wait.
 
 use std::{
     io,
     net::{TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -16,6 +18,7 @@ use std::{
 };
 
 use base::Encode as _;
+use meta::Server;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     sync::mpsc,
@@ -38,6 +41,17 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Slots {
     taken: Arc<AtomicUsize>,
     max: usize,
+    /// How many files the process may open, and how many of them are kept for the data.
+    files: (usize, usize),
+}
+
+/// Why a connection is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// There are as many as may be.
+    Connections,
+    /// The process has nearly as many files open as it may.
+    Files,
 }
 
 /// A connection's place; free again when it is dropped.
@@ -47,12 +61,22 @@ impl Slots {
     /// As many as were asked for, or as the process can have with so many open files.
     pub(crate) fn new(asked: Option<usize>, files: u64) -> Slots {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
-        let sensible = CONNECTIONS_MAX.min(files - FILES_KEPT.min(files / 4));
-        Slots { taken: Arc::new(AtomicUsize::new(0)), max: asked.unwrap_or(sensible) }
+        let kept = FILES_KEPT.min(files / 4);
+        let max = asked.unwrap_or(CONNECTIONS_MAX.min(files - kept));
+        Slots { taken: Arc::new(AtomicUsize::new(0)), max, files: (files, kept) }
     }
 
     fn limited(max: usize) -> Slots {
-        Slots { taken: Arc::new(AtomicUsize::new(0)), max }
+        Slots { taken: Arc::new(AtomicUsize::new(0)), max, files: (usize::MAX, 0) }
+    }
+
+    /// A place for a connection that is this file of the process: the lowest number that was free.
+    fn take_for(&self, file: i32) -> Result<Slot, Refused> {
+        let (files, kept) = self.files;
+        if usize::try_from(file).is_ok_and(|file| file >= files - kept) {
+            return Err(Refused::Files);
+        }
+        self.take().ok_or(Refused::Connections)
     }
 
     fn take(&self) -> Option<Slot> {
@@ -77,6 +101,7 @@ pub(crate) struct Accepted {
 pub(crate) struct Acceptor {
     pub(crate) listener: TcpListener,
     pub(crate) connections: Slots,
+    pub(crate) server: Server,
     pub(crate) cores: Vec<mpsc::UnboundedSender<Accepted>>,
 }
 
@@ -88,8 +113,9 @@ impl Acceptor {
             Err(error) => return tracing::error!(%error, "cannot accept connections"),
         };
         let mut cores = self.cores.iter().cycle();
-        let refusals = Slots::limited(REFUSALS_MAX);
-        let (mut failing, mut full) = (false, false);
+        // They have files too, of those that are kept.
+        let refusals = Slots::limited(REFUSALS_MAX.min(self.connections.files.1 / 2));
+        let (mut failing, mut full) = (false, None);
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -104,11 +130,10 @@ impl Acceptor {
             if std::mem::replace(&mut failing, false) {
                 tracing::warn!("connections are accepted again");
             }
-            let Some(slot) = self.connections.take() else {
-                if !std::mem::replace(&mut full, true) {
-                    let max = self.connections.max;
-                    tracing::error!(max, "no more connections are taken: --connections-max");
-                }
+            let slot = self.connections.take_for(stream.as_raw_fd());
+            let Ok(slot) = slot
+                .inspect_err(|why| note_refusal(&self.server, &self.connections, *why, &mut full))
+            else {
                 if let Some(slot) = refusals.take() {
                     tokio::task::spawn_local(async move {
                         let told = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
@@ -118,13 +143,37 @@ impl Acceptor {
                 }
                 continue;
             };
-            full = false;
+            if full.take().is_some() {
+                tracing::warn!("there is room for connections again");
+            }
             let core = cores.next().expect("there is at least one core");
             match stream.into_std() {
                 // A core that has ended does so because the server stops.
                 Ok(stream) => drop(core.send(Accepted { stream, slot })),
                 Err(error) => tracing::warn!(%error, "a connection was lost at once"),
             }
+        }
+    }
+}
+
+/// Counts who is refused, and says why when that is new.
+fn note_refusal(server: &Server, slots: &Slots, why: Refused, full: &mut Option<Refused>) {
+    server.connection_refused();
+    if full.replace(why) == Some(why) {
+        return;
+    }
+    match why {
+        Refused::Connections => {
+            let max = slots.max;
+            tracing::error!(max, "no more connections are taken: --connections-max");
+        }
+        Refused::Files => {
+            let (max, kept) = slots.files;
+            tracing::error!(
+                max,
+                kept,
+                "no more connections are taken: the limit of open files (ulimit -n)"
+            );
         }
     }
 }
@@ -162,5 +211,8 @@ mod tests {
         let max = |asked, files| Slots::new(asked, files).max;
         assert_eq!((max(None, 1024), max(None, 1 << 20), max(Some(5), 1024)), (768, 1 << 16, 5));
         assert_eq!(max(None, 20_000), 20_000 - 2048);
+        let few = Slots::new(Some(5000), 100);
+        assert_eq!(few.take_for(75).err(), Some(Refused::Files));
+        assert!(few.take_for(74).is_ok());
     }
 }

@@ -29,26 +29,32 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 /// A core that works on one group for so long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Serves the page until `stopped` says so.
-pub(crate) fn run(
-    runtime: &Runtime,
-    listener: TcpListener,
-    server: Server,
-    mut stopped: watch::Receiver<bool>,
-) {
+/// What the server behind the page does.
+pub(crate) enum Phase {
+    /// It reads what it has to know before it can serve.
+    Starting,
+    Serving(Server),
+    /// It finishes what it has begun.
+    Stopping,
+}
+
+type Phases = watch::Receiver<Phase>;
+
+/// Serves the page for as long as somebody can say what the server does.
+pub(crate) fn run(runtime: &Runtime, listener: TcpListener, mut phases: Phases) {
     let routes = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(server);
+        .with_state(phases.clone());
     let served = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::select! {
             served = axum::serve(listener, routes) => served,
-            // The sender lives as long as the server. Whoever is reading a page now reads another.
-            _ = stopped.wait_for(|stopped| *stopped) => Ok(()),
+            // Whoever is reading a page now reads another.
+            () = async { while phases.changed().await.is_ok() {} } => Ok(()),
         }
     });
     if let Err(error) = served {
@@ -56,45 +62,71 @@ pub(crate) fn run(
     }
 }
 
-async fn page(State(server): State<Server>) -> impl IntoResponse {
+/// A page that is nothing but words.
+type Words = (StatusCode, String);
+
+/// The server, while it serves.
+fn serving(phases: &Phases) -> Result<Server, &'static str> {
+    match &*phases.borrow() {
+        Phase::Starting => Err("starting"),
+        Phase::Serving(server) => Ok(server.clone()),
+        Phase::Stopping => Err("stopping"),
+    }
+}
+
+fn unavailable(why: &str) -> Words {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
+}
+
+async fn page(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> {
+    let server = serving(&phases).map_err(unavailable)?;
     let headers = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    (headers, Html(PAGE.replace("{name}", &escape(&server.status().name))))
+    Ok((headers, Html(PAGE.replace("{name}", &escape(&server.status().name)))))
 }
 
-async fn status(State(server): State<Server>) -> impl IntoResponse {
+async fn status(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> {
+    let server = serving(&phases).map_err(unavailable)?;
     let (status, load) = (server.status(), server.load());
-    let problem = problem(&server, &load);
+    let problem = failure(&server, &load).or_else(|| lack(&server).map(ToOwned::to_owned));
     let text = serde_json::to_string(&json::page(status, load, problem));
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    (headers, text.expect("it has no map whose keys are not strings"))
+    Ok((headers, text.expect("it has no map whose keys are not strings")))
 }
 
-async fn metrics(State(server): State<Server>) -> impl IntoResponse {
+async fn metrics(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> {
+    let server = serving(&phases).map_err(unavailable)?;
     let (status, load) = (server.status(), server.load());
-    let healthy = failure(&server, &load).is_none();
-    let text = metrics::render(&status, &load, healthy, problem(&server, &load).is_none());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    let text = metrics::render(&status, &load, failure(&server, &load).is_none());
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
 
 /// Whether the process should be left alone: it is not when it can never serve again.
-async fn healthz(State(server): State<Server>) -> (StatusCode, String) {
-    say(failure(&server, &server.load()))
+async fn healthz(State(phases): State<Phases>) -> Words {
+    match serving(&phases) {
+        Ok(server) => match failure(&server, &server.load()) {
+            Some(problem) => unavailable(&problem),
+            None => (StatusCode::OK, "ok\n".to_owned()),
+        },
+        Err(phase) => (StatusCode::OK, format!("{phase}\n")),
+    }
 }
 
-/// Whether every request would be taken.
-async fn readyz(State(server): State<Server>) -> (StatusCode, String) {
-    say(problem(&server, &server.load()))
-}
-
-fn say(problem: Option<String>) -> (StatusCode, String) {
-    match problem {
-        None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
+/// Whether clients should be sent here. A server whose disk is nearly full is the only one that has these files,
+/// and reads and removals are the way back: so it is ready, and says what it lacks.
+async fn readyz(State(phases): State<Phases>) -> Words {
+    let server = match serving(&phases) {
+        Ok(server) => server,
+        Err(phase) => return unavailable(phase),
+    };
+    match (failure(&server, &server.load()), lack(&server)) {
+        (Some(problem), _) => unavailable(&problem),
+        (None, Some(lack)) => (StatusCode::OK, format!("ok, but {lack}\n")),
+        (None, None) => (StatusCode::OK, "ok\n".to_owned()),
     }
 }
 
@@ -107,9 +139,9 @@ fn failure(server: &Server, load: &Load) -> Option<String> {
     (busy > STUCK).then(|| format!("a core has been busy with one group for {} s", busy.as_secs()))
 }
 
-/// Why the server does not take every request, if that is so.
-fn problem(server: &Server, load: &Load) -> Option<String> {
-    failure(server, load)
+/// What the server cannot do for now, though it serves everything else.
+fn lack(server: &Server) -> Option<&'static str> {
+    server.refuses_writes().then_some("writes are refused: the disk is nearly full")
 }
 
 fn gauge(load: &Load, name: &str) -> u64 {
@@ -132,6 +164,38 @@ mod tests {
         for door in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
             assert!(!script.contains(door), "the script makes no markup of text: {door}");
         }
+    }
+
+    #[test]
+    fn a_server_that_starts_or_stops_is_not_ready_and_not_dead() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (phase, phases) = watch::channel(Phase::Starting);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        let ask = |path: &str| {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            (head.split(' ').nth(1).unwrap().to_owned(), body.trim().to_owned())
+        };
+        let is = |code: &str, body: &str| (code.to_owned(), body.to_owned());
+        std::thread::scope(|scope| {
+            scope.spawn(|| run(&runtime, listener, phases));
+            for (now, named) in [(None, "starting"), (Some(Phase::Stopping), "stopping")] {
+                now.into_iter().for_each(|now| drop(phase.send_replace(now)));
+                assert_eq!(ask("/readyz"), is("503", named));
+                assert_eq!(ask("/healthz"), is("200", named));
+                assert_eq!(ask("/metrics"), is("503", named));
+                assert_eq!(ask("/status.json"), is("503", named));
+                assert_eq!(ask("/"), is("503", named));
+            }
+            drop(phase);
+        });
     }
 
     #[test]

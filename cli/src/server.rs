@@ -19,6 +19,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use client::SystemClock;
 use meta::{Durability, Limits, Offload, Server, ServerOptions};
+use rustix::net::sockopt;
 use store::Blocks;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -30,7 +31,7 @@ use crate::{
     accept::{Accepted, Acceptor, Slots},
     data::DataDir,
     failure::usage,
-    http,
+    http::{self, Phase},
     near::Near,
     panics,
     system::{self, SystemRandom},
@@ -42,6 +43,13 @@ const RESERVE_BYTES: u64 = 256 << 20;
 const UNBOUNDED: u64 = 1 << 50;
 /// How long a stop waits for work that was handed to other threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// So many connections may wait to be accepted, where the system allows it.
+const BACKLOG: i32 = 4096;
+/// A connection on which nothing came for so long is asked whether it is still there,
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// so often, with so long between.
+const KEEPALIVE_TRIES: u32 = 4;
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
 
 /// How to serve.
 pub(crate) struct Options {
@@ -60,6 +68,8 @@ pub(crate) struct Options {
     pub(crate) reserve: Option<u64>,
     /// More connections than this are refused; `None`: as many as leave files to be opened.
     pub(crate) connections_max: Option<usize>,
+    /// More sessions than this are not opened.
+    pub(crate) sessions_max: usize,
 }
 
 /// An address to listen on.
@@ -81,6 +91,39 @@ pub(crate) struct Running {
     data: DataDir,
     stop: watch::Sender<bool>,
     threads: Vec<thread::JoinHandle<()>>,
+    page: Option<StatusPage>,
+}
+
+/// The status page: it is there before the server is, and until the server has stopped.
+struct StatusPage {
+    /// `None` at its end.
+    phase: Option<watch::Sender<Phase>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl StatusPage {
+    fn start(listener: TcpListener) -> anyhow::Result<StatusPage> {
+        let (phase, phases) = watch::channel(Phase::Starting);
+        let runtime = runtime()?;
+        let thread = spawn("http".to_owned(), move || http::run(&runtime, listener, phases))?;
+        Ok(StatusPage { phase: Some(phase), thread: Some(thread) })
+    }
+
+    fn tell(&self, now: Phase) {
+        if let Some(phase) = &self.phase {
+            phase.send_replace(now);
+        }
+    }
+}
+
+impl Drop for StatusPage {
+    fn drop(&mut self) {
+        self.phase.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic was logged.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Opens the file system in `data` and serves it.
@@ -90,14 +133,19 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let page = options.http.as_ref().map(|http| bind(http, options.insecure)).transpose()?;
     let address = listener.local_addr()?;
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
+    let page = page.map(StatusPage::start).transpose()?;
 
     let blocks = data.blocks()?;
     let server = open(&data, blocks.clone(), options, address)?;
     let (stop, stopped) = watch::channel(false);
     let near = options.near.then_some(options.cores.get());
     let threads = Vec::new();
-    let mut running = Running { address, http, server, near, blocks, data, stop, threads };
-    let started = running.start_threads(options, (listener, connections), page, &stopped);
+    let serving = Phase::Serving(server.clone());
+    let mut running = Running { address, http, server, near, blocks, data, stop, threads, page };
+    let started = running.start_threads(options, (listener, connections), &stopped);
+    if let Some(page) = &running.page {
+        page.tell(serving);
+    }
     if let Err(error) = started.and_then(|()| running.write_address()) {
         let _ = running.stop();
         return Err(error);
@@ -134,6 +182,9 @@ impl Running {
 
     /// Ends all threads and makes what was executed stable.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(page) = &self.page {
+            page.tell(Phase::Stopping);
+        }
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
             // A panic was logged, and is an error of `failed`.
@@ -153,12 +204,12 @@ impl Running {
         &mut self,
         options: &Options,
         (listener, connections): (TcpListener, Slots),
-        page: Option<TcpListener>,
         stopped: &watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let (inboxes, outboxes): (Vec<_>, Vec<_>) =
             (0..options.cores.get()).map(|_| mpsc::unbounded_channel()).unzip();
-        let mut acceptor = Some(Acceptor { listener, connections, cores: inboxes });
+        let server = self.server.clone();
+        let mut acceptor = Some(Acceptor { listener, connections, server, cores: inboxes });
         for (index, connections) in outboxes.into_iter().enumerate() {
             let core = Core {
                 server: self.server.clone(),
@@ -168,22 +219,17 @@ impl Running {
                 stopped: stopped.clone(),
             };
             let runtime = runtime()?;
-            self.spawn(format!("core-{index}"), move || core.run(runtime))?;
-        }
-        if let Some(page) = page {
-            let (server, runtime) = (self.server.clone(), runtime()?);
-            let stopped = stopped.clone();
-            self.spawn("http".to_owned(), move || http::run(&runtime, page, server, stopped))?;
+            self.threads.push(spawn(format!("core-{index}"), move || core.run(runtime))?);
         }
         Ok(())
     }
+}
 
-    fn spawn(&mut self, name: String, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-        let thread =
-            thread::Builder::new().name(name).spawn(work).context("cannot start a thread")?;
-        self.threads.push(thread);
-        Ok(())
-    }
+fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(work).context("cannot start a thread")
 }
 
 fn open(
@@ -223,7 +269,8 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
     let smallest = folders.iter().map(|folder| system::space(folder).0).min().unwrap_or_default();
     let reserve = options.reserve.unwrap_or(RESERVE_BYTES.min(smallest / 20));
     let free = move || folders.iter().map(|folder| system::space(folder).1).min();
-    Limits { free: Arc::new(move || free().unwrap_or(u64::MAX)), reserve }
+    let sessions_max = options.sessions_max;
+    Limits { free: Arc::new(move || free().unwrap_or(u64::MAX)), reserve, sessions_max }
 }
 
 /// What clients are told so that they reach a shared store: our own variables for it, in the form of options.
@@ -263,6 +310,8 @@ fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {
         (bound, _) => bound,
     };
     let listener = listener.with_context(context)?;
+    // The standard library has room for 128 that come at once; whoever finds none tries again a second later.
+    rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -323,5 +372,26 @@ async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedRece
 
 fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
     stream.set_nodelay(true)?;
+    // A client whose machine is gone says nothing, and would have its connection for ever.
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_TRIES)?;
     tokio::net::TcpStream::from_std(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_of_a_machine_that_is_gone_does_not_last() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let stream = prepare(ours).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), KEEPALIVE_TRIES);
+    }
 }

@@ -83,7 +83,7 @@ enum Failed {
     Frame(#[from] FrameError),
     #[error("no answer in time")]
     Time,
-    #[error("server is not ready, or has all the connections that it takes")]
+    #[error("server is not ready, or has all the connections or sessions that it takes")]
     NotReady,
     #[error("refused: {0}")]
     Refused(String),

@@ -100,7 +100,10 @@ impl Connection {
 
     /// The connection belongs to `session` from now on.
     pub(crate) fn join(&self, session: Arc<Session>) {
-        self.session.replace(Some(session));
+        session.count_connection(true);
+        if let Some(before) = self.session.replace(Some(session)) {
+            before.count_connection(false);
+        }
     }
 
     /// Appends a reply to the buffer; it leaves with [`Connection::send`]. Its version must have been read
@@ -189,6 +192,14 @@ impl Connection {
         self.closed.set(true);
         self.wake.notify_one();
         self.drained.notify_one();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.get_mut() {
+            session.count_connection(false);
+        }
     }
 }
 

@@ -119,12 +119,14 @@ pub struct Limits {
     pub free: FreeBytes,
     /// So many of them are kept free: below it writes are refused. 0: nothing is, until the disk refuses.
     pub reserve: u64,
+    /// More sessions than this are not opened; clients wait until others end.
+    pub sessions_max: usize,
 }
 
 impl Default for Limits {
-    /// None.
+    /// No reserve, and more sessions than anybody has.
     fn default() -> Limits {
-        Limits { free: Arc::new(|| u64::MAX), reserve: 0 }
+        Limits { free: Arc::new(|| u64::MAX), reserve: 0, sessions_max: 1 << 16 }
     }
 }
 
@@ -212,7 +214,7 @@ impl Server {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
         unsynced::forget(engine.as_ref(), config.shards)?;
-        let Limits { free, reserve } = options.limits.clone();
+        let Limits { free, reserve, .. } = options.limits.clone();
         let room = Room::new(free, reserve, engine.as_ref());
         let inos = if room.level() == Level::Enough {
             InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
@@ -285,6 +287,17 @@ impl Server {
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.shared.counters.list()
+    }
+
+    /// A connection was not taken because there are too many.
+    pub fn connection_refused(&self) {
+        Counters::add(&self.shared.counters.connections_refused);
+    }
+
+    /// Whether the disks are so full that writes are refused.
+    #[must_use]
+    pub fn refuses_writes(&self) -> bool {
+        self.shared.room.level() != Level::Enough
     }
 
     /// What the server is doing.
@@ -527,6 +540,8 @@ macro_rules! counters {
 counters! {
     /// Connections accepted.
     connections,
+    /// Connections that were told to wait because there were too many.
+    connections_refused,
     /// Requests read.
     requests,
     /// Engine writes; requests over groups is the size of a group.
@@ -543,6 +558,10 @@ counters! {
     sessions_resumed,
     /// Sessions ended by their lease.
     sessions_expired,
+    /// Sessions ended by administrators.
+    sessions_evicted,
+    /// Hellos that were told to wait because there were too many sessions.
+    sessions_refused,
     /// Look-ups, walks included.
     lookup,
     /// stat by handle.

@@ -41,6 +41,7 @@ pub(crate) struct Session {
     /// Nobody is let in any more. Set under the lock of the state.
     ending: AtomicBool,
     unused: Condvar,
+    connections: AtomicUsize,
 }
 
 struct State {
@@ -126,7 +127,22 @@ impl Session {
         let key = ticket_key(signing_key, id, secret);
         let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
         let (uses, ending, unused) = (AtomicUsize::new(0), AtomicBool::new(false), Condvar::new());
-        Session { id, secret, client, key, state, any_unheard, uses, ending, unused }
+        let connections = AtomicUsize::new(0);
+        Session { id, secret, client, key, state, any_unheard, uses, ending, unused, connections }
+    }
+
+    /// How many connections it has.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// A connection belongs to it from now on, or does no more.
+    pub(crate) fn count_connection(&self, joins: bool) {
+        if joins {
+            self.connections.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// A connection joins the session; `false`: it is ending.

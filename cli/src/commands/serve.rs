@@ -61,6 +61,9 @@ pub(crate) struct ServeArgs {
     /// leaves].
     #[arg(long, value_name = "N")]
     connections_max: Option<usize>,
+    /// More sessions than this are not opened; their clients wait. Each mount and each running command has one.
+    #[arg(long, value_name = "N", default_value_t = 65536)]
+    sessions_max: usize,
     /// Listen on addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
@@ -134,6 +137,7 @@ impl ServeArgs {
             lease: self.lease,
             reserve: self.reserve,
             connections_max: self.connections_max,
+            sessions_max: self.sessions_max,
         }
     }
 }

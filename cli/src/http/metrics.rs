@@ -35,6 +35,8 @@ const GAUGES: &[Metric] = &[
         "busy_seconds",
         "For how long the busiest core has worked without a pause.",
     ),
+    metric("writable", "writable", "1 while there is room on the disks for writes."),
+    metric("sessions_max", "sessions_max", "How many sessions there may be."),
     metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
     metric(
         "reclaim_queue",
@@ -80,13 +82,13 @@ const HISTOGRAMS: &[Metric] = &[
 ];
 
 /// All metrics of a server.
-pub(super) fn render(status: &Status, load: &Load, healthy: bool, ready: bool) -> String {
+pub(super) fn render(status: &Status, load: &Load, healthy: bool) -> String {
     let mut page = Page(String::new());
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let open = status.sessions.iter().map(|session| session.open_files).sum();
     for (name, help, value) in [
         ("healthy", "1 while the server can vouch for its data.", u64::from(healthy)),
-        ("ready", "1 while the server takes every request.", u64::from(ready)),
+        ("ready", "1 while clients should be sent here.", u64::from(healthy)),
         ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
         ("shards", "Shards that the server serves.", u64::from(status.shards)),
         ("sessions", "Open sessions.", count(status.sessions.len())),
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn every_metric_has_a_type_before_its_values() {
-        let text = render(&json::tests::status(), &json::tests::load(), true, false);
+        let text = render(&json::tests::status(), &json::tests::load(), false);
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let family = ["_bucket", "_sum", "_count"]
@@ -231,7 +233,7 @@ mod tests {
             let kind = text.find(&format!("# TYPE {family} ")).expect("it has a type");
             assert!(kind < text.find(&format!("\n{line}\n")).unwrap(), "{line}");
         }
-        for line in ["pando_create_total 7", "pando_healthy 1", "pando_ready 0"] {
+        for line in ["pando_create_total 7", "pando_healthy 0", "pando_ready 0"] {
             assert!(text.lines().any(|other| other == line), "{line}: {text}");
         }
         assert!(text.contains("name=\"a \\\"b\\\" <c>\""));
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn buckets_are_cumulative_and_in_seconds() {
-        let text = render(&json::tests::status(), &json::tests::load(), true, true);
+        let text = render(&json::tests::status(), &json::tests::load(), true);
         let buckets: Vec<&str> = text
             .lines()
             .filter_map(|line| {

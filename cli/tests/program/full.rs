@@ -13,7 +13,10 @@ use base::FsError;
 use client::{Client, Config, Error};
 use wire::XattrMode;
 
-use crate::harness::{Data, Running, pause, succeed, text};
+use crate::{
+    harness::{Data, Running, pause, succeed, text},
+    serve::get,
+};
 
 /// A disk of its own for a data directory; it goes with the test.
 struct Disk {
@@ -89,6 +92,13 @@ fn a_full_disk_refuses_writes_while_reads_removals_and_restarts_work() {
         assert_eq!(refused, FULL);
         assert!(written > 40, "{written}");
         assert_eq!(client.mkdir("/new", 0o755).await.unwrap_err(), FULL);
+        let ready = get(server.http(), "/readyz");
+        assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+        assert!(
+            ready.ends_with("ok, but writes are refused: the disk is nearly full\n"),
+            "{ready}"
+        );
+        assert!(get(server.http(), "/metrics").contains("\npando_writable 0\n"));
         for number in 0..written {
             assert!(client.read(&format!("/{number}")).await.unwrap() == contents(number));
         }

@@ -136,11 +136,14 @@ impl Running {
         line.split(',').next().expect("a split has a first part")
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub(crate) fn pid(&self) -> Pid {
         let pid = i32::try_from(self.process.id()).expect("pids are small");
-        let pid = Pid::from_raw(pid).expect("it is not 0");
+        Pid::from_raw(pid).expect("it is not 0")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         // It may have ended by itself.
-        let _ = kill_process(pid, signal);
+        let _ = kill_process(self.pid(), signal);
     }
 
     /// Waits for its end.

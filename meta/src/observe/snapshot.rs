@@ -6,7 +6,7 @@ use wire::{Distribution, Load, Operation, Request};
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, sketch::Rates,
 };
-use crate::server::Shared;
+use crate::{room::Level, server::Shared};
 
 /// How many busy sessions and directories are told.
 const BUSY_TOLD: usize = 32;
@@ -114,6 +114,8 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("invalidation_events", count(shared.invalidations.len())),
         ("open_inodes", count(shared.opens.inodes())),
         ("sessions_unclaimed", count(shared.opens.unclaimed())),
+        ("sessions_max", count(shared.options.limits.sessions_max)),
+        ("writable", u64::from(shared.room.level() == Level::Enough)),
         ("slow_operations", observed.slow.after(u64::MAX).1),
         ("slow_threshold_nanos", observed.slow_nanos()),
         ("space_bytes", bytes),

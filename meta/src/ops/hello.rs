@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use base::{Cred, DirId, EntryName, Ino, SessionId, Time};
-use wire::{Entry, Hello, Lookup, Reply, Token, Welcome};
+use wire::{Entry, Hello, Lookup, Reply, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
@@ -16,6 +16,11 @@ use crate::{
     txn::{Caller, Group, Txn},
     unheard,
 };
+
+/// A client's name is for people to read; one that is longer is cut. Bytes.
+const CLIENT_BYTES_MAX: usize = 1024;
+/// More connections than this at a time do not join a session, but for a few that come on several cores at once.
+const CONNECTIONS_A_SESSION_MAX: usize = 64;
 
 pub(crate) fn run(
     shared: &Arc<Shared>,
@@ -31,11 +36,15 @@ pub(crate) fn run(
         Some((id, secret)) => resume(shared, id, secret)?,
         None => None,
     };
+    if let Some(session) = &resumed {
+        has_place(shared, connection, session)?;
+    }
     // Race: it may have begun to end since we looked, and is no session any more then.
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
     if is_new {
         shared.room.has(Level::Low)?;
+        has_place_for_another(shared, hello)?;
     }
     let session = resumed.unwrap_or_else(|| open(shared, hello));
     let welcome = {
@@ -60,8 +69,8 @@ pub(crate) fn run(
             trusted: token.trusted(),
         };
         if is_new {
-            let record =
-                SessionRecord { secret: session.secret, client: hello.client.clone(), opened: now };
+            let (secret, client) = (session.secret, session.client.clone());
+            let record = SessionRecord { secret, client, opened: now };
             txn.put(key::session(session.id), &record);
         }
         txn.commit();
@@ -75,6 +84,37 @@ pub(crate) fn run(
     }
     connection.join(session);
     Ok(Reply::Welcome(welcome))
+}
+
+/// Whether another connection may join a session.
+fn has_place(shared: &Shared, connection: &Connection, session: &Session) -> Result<()> {
+    let again = connection.session_id() == session.id;
+    if again || session.connections() < CONNECTIONS_A_SESSION_MAX {
+        return Ok(());
+    }
+    tracing::warn!(session = %session.id, client = session.client, "too many connections of one session");
+    Counters::add(&shared.counters.connections_refused);
+    Err(Fault::Retry(Retry::Busy))
+}
+
+/// Whether another session may be opened.
+fn has_place_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
+    let max = shared.options.limits.sessions_max;
+    if shared.sessions.lock().len() < max {
+        return Ok(());
+    }
+    Counters::add(&shared.counters.sessions_refused);
+    tracing::error!(
+        max,
+        client = shown(&hello.client),
+        "no more sessions are opened: --sessions-max"
+    );
+    Err(Fault::Retry(Retry::Busy))
+}
+
+/// As much of a client's name as is kept.
+fn shown(client: &str) -> String {
+    client[..client.floor_char_boundary(CLIENT_BYTES_MAX)].to_owned()
 }
 
 /// The session to go on with, unless it has ended.
@@ -99,7 +139,7 @@ fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {
         }
     };
     let signing_key = &shared.config.signing_key;
-    Arc::new(Session::new(signing_key, id, shared.random.next(), hello.client.clone()))
+    Arc::new(Session::new(signing_key, id, shared.random.next(), shown(&hello.client)))
 }
 
 /// The directory that a token makes the root.

@@ -14,6 +14,7 @@ use crate::{
     error::Result,
     observe::{self, Stages, Subject, Verdict},
     record::Content,
+    server::Counters,
     txn::{Dir, Txn},
 };
 
@@ -105,8 +106,11 @@ pub(crate) fn opens(txn: &Txn<'_>, req: OpensQuery) -> OpenPage {
 /// Ends a session as its lease would.
 pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
     let session = txn.shared.session(req.session).ok_or(FsError::NotFound)?;
+    // Told before it is waited for.
     tracing::warn!(session = %session.id, client = session.client, "session evicted");
-    driver::forget_session(txn, session.id)
+    driver::forget_session(txn, session.id)?;
+    Counters::add(&txn.shared.counters.sessions_evicted);
+    Ok(())
 }
 
 /// What a session said of itself; empty when it has ended.

@@ -17,7 +17,8 @@ const MIB: u64 = 1 << 20;
 fn on_a_disk(test: impl AsyncFnOnce(&mut World, &AtomicU64)) {
     let free = Arc::new(AtomicU64::new(1 << 40));
     let seen = free.clone();
-    let limits = Limits { free: Arc::new(move || seen.load(Ordering::Relaxed)), reserve: 64 * MIB };
+    let shown: crate::FreeBytes = Arc::new(move || seen.load(Ordering::Relaxed));
+    let limits = Limits { free: shown, reserve: 64 * MIB, ..Limits::default() };
     in_world_of(Setup { limits, ..Setup::default() }, async |world| {
         test(world, &free).await;
         free.store(1 << 40, Ordering::Relaxed);
