@@ -48,6 +48,8 @@ pub struct Stats {
     pub retries: u64,
     /// Connections that replaced a lost one.
     pub reconnects: u64,
+    /// How often changes were lost that had been answered.
+    pub losses: u64,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +57,7 @@ struct Counters {
     requests: AtomicU64,
     retries: AtomicU64,
     reconnects: AtomicU64,
+    losses: AtomicU64,
 }
 
 /// An answer, and what came with it.
@@ -76,6 +79,8 @@ pub(crate) struct Attach {
     pub(crate) incarnation: u64,
     /// It is another session than before: what was under way in the old one is lost.
     pub(crate) lost: bool,
+    /// The server has lost changes that were answered.
+    pub(crate) forgot: bool,
 }
 
 /// What the connection has to do next.
@@ -130,6 +135,8 @@ struct Inner {
     /// Counts sessions: a number belongs to the session it was taken in.
     life: u64,
     incarnation: u64,
+    /// The last change that succeeded in this session, by the order of answers; 0 when there is none.
+    answered: Seq,
     arrivals: u64,
 }
 
@@ -180,6 +187,7 @@ impl Channel {
             router: Router::new(),
             life: 0,
             incarnation: 0,
+            answered: Seq(0),
             arrivals: 0,
         };
         Channel { inner: Mutex::new(inner), counters: Counters::default(), ended: Notify::new() }
@@ -211,11 +219,17 @@ impl Channel {
         self.inner.lock().router.learn(map)
     }
 
+    /// The last change that succeeded; 0 when there is none.
+    pub(crate) fn answered(&self) -> Seq {
+        self.inner.lock().answered
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             requests: self.counters.requests.load(Ordering::Relaxed),
             retries: self.counters.retries.load(Ordering::Relaxed),
             reconnects: self.counters.reconnects.load(Ordering::Relaxed),
+            losses: self.counters.losses.load(Ordering::Relaxed),
         }
     }
 
@@ -263,6 +277,12 @@ impl Channel {
         if attach.lost {
             inner.life += 1;
             inner.window = Window::new();
+        }
+        if attach.forgot {
+            self.counters.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        if attach.lost || attach.forgot {
+            inner.answered = Seq(0);
         }
         inner.incarnation = attach.incarnation;
         inner.router.learn(attach.map);
@@ -506,9 +526,10 @@ impl Inner {
         if !matches!(slot.state, State::Sent) {
             return None;
         }
-        let last = match &answer {
-            Answer::Done(_) | Answer::Failed(_) | Answer::Refused(_) => true,
-            Answer::Retry(_) | Answer::Halted => false,
+        let (last, done) = match &answer {
+            Answer::Done(_) => (true, true),
+            Answer::Failed(_) | Answer::Refused(_) => (true, false),
+            Answer::Retry(_) | Answer::Halted => (false, false),
         };
         let version = header.cache_version;
         slot.state = State::Answered(Answered { answer, version, incarnation, life });
@@ -516,6 +537,9 @@ impl Inner {
         if last && slot.seq != Seq(0) && slot.life == life {
             let seq = mem::take(&mut slot.seq);
             self.window.finish(seq);
+            if done {
+                self.answered = seq;
+            }
         }
         waker
     }

@@ -5,6 +5,7 @@
 //! everything that was flushed before it, and a flush (every close does one) sends everything that was written.
 //!
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
+//! * `unstable`: what a power cut of the server may take, and who is told that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
 //! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache.
 
@@ -15,11 +16,12 @@ mod ranges;
 mod read;
 mod slices;
 mod state;
+mod unstable;
 mod write;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use base::{Access, Attr, Cred, FsError, HashMap, Ino};
@@ -30,6 +32,7 @@ use self::{
     blocks::{BlockIo, ReadCache},
     read::Ahead,
     state::FileState,
+    unstable::Stability,
     write::Budget,
 };
 use crate::{Config, Error, Handle, Result};
@@ -46,6 +49,7 @@ pub(crate) struct Files {
     numbers: AtomicU64,
     /// The counter of the next block.
     blocks: AtomicU64,
+    stability: Stability,
 }
 
 struct Table {
@@ -74,6 +78,10 @@ pub(crate) struct OpenFile {
     may: Access,
     /// Failed flushes that this handle has reported, or that were before it.
     errors_seen: AtomicU64,
+    /// When it was opened, in counts of [`Files::stamp`].
+    opened_at: u64,
+    /// Something of the file that was answered is gone, and this handle has not reported it.
+    forgotten: AtomicBool,
     ahead: Mutex<Ahead>,
 }
 
@@ -99,6 +107,7 @@ impl Files {
             stamp: AtomicU64::new(1),
             numbers: AtomicU64::new(1),
             blocks: AtomicU64::new(1),
+            stability: Stability::default(),
         })
     }
 
@@ -117,6 +126,11 @@ impl Files {
 
     fn next_block(&self) -> u64 {
         self.blocks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The counter of the next block.
+    pub(crate) fn blocks_numbered(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
     }
 
     fn state(&self, ino: Ino) -> Option<Arc<FileState>> {

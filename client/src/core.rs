@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Clock, Cred, Random};
+use base::{Clock, Cred, Random, Seq};
 use parking_lot::Mutex;
 use store::Blocks;
 use tokio::runtime::Handle;
@@ -127,22 +127,30 @@ impl Core {
         Arc::clone(&self.welcome.lock())
     }
 
-    /// Takes in what the server says of the session on a new connection; `true` when it is another session.
+    /// Takes in what the server says of the session on a new connection: whether it is another session, and whether
+    /// changes are gone that were answered. Of another session at a server that has restarted nobody can tell, so they
+    /// are, if there were any.
     ///
     /// Versions of the invalidation list mean nothing to another run of the server, nor proofs to another
     /// session; so the cache starts anew with either.
-    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64) -> bool {
+    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64) -> (bool, bool) {
         let previous = std::mem::replace(&mut *self.welcome.lock(), Arc::new(welcome.clone()));
         let lost = previous.session != welcome.session;
-        if lost || previous.incarnation != welcome.incarnation {
+        let restarted = previous.incarnation != welcome.incarnation;
+        let forgot = welcome.forgot || lost && restarted && self.channel.answered() != Seq(0);
+        if lost || restarted {
             let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
             self.cache.lock().reset(root, version);
+        }
+        if forgot {
+            tracing::warn!("the server has lost changes that it had answered: its power failed");
+            self.files.forget_unstable();
         }
         if lost {
             tracing::warn!("the session was lost; a new one is open");
             self.files.lose(welcome.incarnation);
             self.locks.lose(welcome.incarnation);
         }
-        lost
+        (lost, forgot)
     }
 }

@@ -110,6 +110,14 @@ impl Client {
         }
     }
 
+    /// Returns when all that was answered before is on stable storage, as far as the server still has it.
+    async fn make_stable(&self) -> Result<()> {
+        let stamp = self.core.files.stamp();
+        self.ask_root(Request::Sync).await?;
+        self.core.files.synced(stamp);
+        Ok(())
+    }
+
     /// What this client knows has moved, after a rename that the server has answered.
     pub(crate) fn note_rename(
         &self,
@@ -345,7 +353,8 @@ impl FileSystem for Client {
     async fn fsync(&self, handle: Handle) -> Result<()> {
         let open = self.core.files.handle(handle)?;
         self.flush_file(&open).await?;
-        self.sync().await
+        self.make_stable().await?;
+        open.report_forgotten()
     }
 
     async fn release(&self, handle: Handle) -> Result<()> {
@@ -392,8 +401,8 @@ impl FileSystem for Client {
     }
 
     async fn sync(&self) -> Result<()> {
-        self.ask_root(Request::Sync).await?;
-        Ok(())
+        self.make_stable().await?;
+        self.core.files.report_forgotten()
     }
 
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {

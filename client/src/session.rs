@@ -7,7 +7,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use base::{Encode as _, HashSet, Ino, Random, limits::LOCKS_A_CLAIM_MAX};
+use base::{Encode as _, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -15,7 +15,7 @@ use tokio::{
 };
 use wire::{
     Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Hello, LockClaim, Reply, Request,
-    RequestHeader, Retry, Welcome,
+    RequestHeader, Resume, Retry, Welcome,
     frame::{opening, put_frame, take_frame},
 };
 
@@ -74,6 +74,14 @@ impl Pauses {
     }
 }
 
+/// What a client that comes back has.
+pub(crate) struct Past {
+    pub(crate) welcome: Arc<Welcome>,
+    /// See [`Resume`].
+    pub(crate) answered: Seq,
+    pub(crate) blocks: u64,
+}
+
 /// Why one attempt to open a session failed.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
@@ -89,13 +97,13 @@ enum Failed {
     Refused(String),
 }
 
-/// Opens a session, or goes on with `previous`, on whichever server answers first.
+/// Opens a session, or goes on with that of `past`, on whichever server answers first.
 ///
 /// # Errors
 /// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it any more.
 pub(crate) async fn open(
     config: &Config,
-    previous: Option<&Welcome>,
+    past: Option<&Past>,
     mut claims: impl FnMut(&Welcome) -> Claims,
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
@@ -105,7 +113,7 @@ pub(crate) async fn open(
         if closing() {
             return Err(Error::Closed);
         }
-        let attempt = attempt(config, address, previous, &mut claims);
+        let attempt = attempt(config, address, past, &mut claims);
         let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
@@ -124,7 +132,7 @@ pub(crate) async fn open(
 async fn attempt(
     config: &Config,
     address: &str,
-    previous: Option<&Welcome>,
+    past: Option<&Past>,
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
     let stream = config.dial.dial(address).await?;
@@ -133,14 +141,19 @@ async fn attempt(
     let hello = Request::Hello(Hello {
         token: config.token.clone(),
         client: config.client_name.clone(),
-        resume: previous.map(|welcome| (welcome.session, welcome.secret)),
+        resume: past.map(|past| Resume {
+            session: past.welcome.session,
+            secret: past.welcome.secret,
+            answered: past.answered,
+            blocks: past.blocks,
+        }),
         kernel_checks: config.kernel_checks,
     });
     let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
         return Err(Failed::NotReady);
     };
-    let restarted = previous.is_some_and(|previous| {
-        previous.session == welcome.session && previous.incarnation != welcome.incarnation
+    let restarted = past.is_some_and(|past| {
+        past.welcome.session == welcome.session && past.welcome.incarnation != welcome.incarnation
     });
     if restarted {
         talk.claim(claims(&welcome)).await?;
@@ -163,8 +176,8 @@ impl Talk {
             call: self.calls,
             shard: base::ShardId(0),
             epoch: base::Epoch(0),
-            seq: base::Seq(0),
-            unanswered: base::Seq(1),
+            seq: Seq(0),
+            unanswered: Seq(1),
             cache_version: 0,
             cred: base::Cred::default(),
         };
@@ -224,7 +237,12 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
         }
         core.channel.detach();
         tracing::info!(reason = %ended, "reconnecting");
-        let previous = core.welcome();
+        let past = Past {
+            welcome: core.welcome(),
+            answered: core.channel.answered(),
+            // Blocks that are numbered from now on are sent on the new connection.
+            blocks: core.files.blocks_numbered(),
+        };
         let claims = |welcome: &Welcome| {
             // The locks first: a file may be closed meanwhile, but none is locked that is not open.
             let (locks, settled) = core.locks.claims(welcome.incarnation);
@@ -233,7 +251,7 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
             let locks = locks.into_iter().filter(|lock| open.contains(&lock.ino)).collect();
             Claims { files, locks, settled }
         };
-        match open(&core.config, Some(&previous), claims, || core.channel.closing()).await {
+        match open(&core.config, Some(&past), claims, || core.channel.closing()).await {
             Ok(again) => opened = again,
             Err(error) => break error,
         }
@@ -248,8 +266,13 @@ async fn serve(core: &Arc<Core>, opened: Opened) -> Ended {
     let Opened { welcome, version, stream, inbox } = opened;
     debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
     let lease = Duration::from_millis(welcome.lease_ms);
-    let lost = core.adopt(&welcome, version);
-    core.channel.attach(Attach { map: welcome.map, incarnation: welcome.incarnation, lost });
+    let (lost, forgot) = core.adopt(&welcome, version);
+    core.channel.attach(Attach {
+        map: welcome.map,
+        incarnation: welcome.incarnation,
+        lost,
+        forgot,
+    });
     let mut connection = Connection::new(&core.channel, stream, inbox, lease);
     let spawner = Arc::clone(core);
     connection.run(move || spawner.adopt_orphans()).await

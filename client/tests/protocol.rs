@@ -26,7 +26,7 @@ use tokio::{
 };
 use wire::{
     Answer, CacheEvents, Created, DirRef, Entry, FsInfo, Hello, NodeRef, OpenState, Opened, Reply,
-    ReplyHeader, Request, RequestHeader, Retry, Welcome,
+    ReplyHeader, Request, RequestHeader, Resume, Retry, Welcome,
     frame::{put_frame, take_frame, take_opening},
 };
 
@@ -123,6 +123,7 @@ fn welcome(session: u64, incarnation: u64) -> Welcome {
         root_attr: attr(1, FileKind::Directory),
         read_only: false,
         trusted: true,
+        forgot: false,
     }
 }
 
@@ -219,14 +220,16 @@ async fn unanswered_changes_are_sent_again_in_order_with_their_numbers() {
     }
     let seqs: Vec<Seq> = sent.iter().map(|(header, _)| header.seq).collect();
     assert_eq!(seqs, (1..=5).map(Seq).collect::<Vec<_>>());
-    for index in [0, 3] {
+    for index in [3, 0] {
         peer.answer(&sent[index].0, entry_of_dir(300)).await;
     }
     sleep(Duration::from_millis(1)).await;
     drop(peer);
 
     let (mut peer, hello) = server.welcome(welcome(5, 1)).await;
-    assert_eq!(hello.resume, Some((SessionId(5), 99)));
+    // What was answered last is told, not what has the highest number.
+    let resume = Resume { session: SessionId(5), secret: 99, answered: Seq(1), blocks: 1 };
+    assert_eq!(hello.resume, Some(resume));
     for index in [1, 2, 4] {
         let (header, request) = peer.next().await;
         assert_eq!((header.seq, &request), (sent[index].0.seq, &sent[index].1));

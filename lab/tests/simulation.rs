@@ -23,6 +23,7 @@ fn every_world_keeps_its_promises() {
         ("retries", sum.retries),
         ("suppressed duplicates", sum.duplicates_suppressed),
         ("sessions that expired", sum.sessions_expired),
+        ("clients that were told of losses", sum.losses),
         ("inodes reclaimed", sum.inodes_reclaimed),
     ] {
         assert!(count > 0, "no {what}");

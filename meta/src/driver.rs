@@ -167,11 +167,16 @@ fn in_session(
 
 /// Stores the answer in the batch of its effect.
 fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, answer: &[u8]) {
-    let slot = u16::try_from(header.seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits");
+    let slot = answer_slot(header.seq);
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
         txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
     }
+}
+
+/// Where the answer to a request is stored.
+pub(crate) fn answer_slot(seq: Seq) -> u16 {
+    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
 }
 
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");

@@ -562,6 +562,8 @@ counters! {
     sessions_evicted,
     /// Hellos that were told to wait because there were too many sessions.
     sessions_refused,
+    /// Sessions resumed whose client had answers that a power cut has taken.
+    sessions_set_back,
     /// Look-ups, walks included.
     lookup,
     /// stat by handle.

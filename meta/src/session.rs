@@ -13,11 +13,11 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use base::{Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use base::{BlockId, Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use wire::Token;
@@ -42,6 +42,8 @@ pub(crate) struct Session {
     ending: AtomicBool,
     unused: Condvar,
     connections: AtomicUsize,
+    /// Blocks of the session before this number may have been stored before the server started, and be lost.
+    suspect_blocks: AtomicU64,
 }
 
 struct State {
@@ -127,8 +129,20 @@ impl Session {
         let key = ticket_key(signing_key, id, secret);
         let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
         let (uses, ending, unused) = (AtomicUsize::new(0), AtomicBool::new(false), Condvar::new());
-        let connections = AtomicUsize::new(0);
-        Session { id, secret, client, key, state, any_unheard, uses, ending, unused, connections }
+        let (connections, suspect_blocks) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Session {
+            id,
+            secret,
+            client,
+            key,
+            state,
+            any_unheard,
+            uses,
+            ending,
+            unused,
+            connections,
+            suspect_blocks,
+        }
     }
 
     /// How many connections it has.
@@ -200,6 +214,16 @@ impl Session {
         while self.uses.load(Ordering::SeqCst) > 0 {
             self.unused.wait(&mut state);
         }
+    }
+
+    /// The client came back when it had stored the blocks before this number.
+    pub(crate) fn suspect_blocks(&self, before: u64) {
+        self.suspect_blocks.store(before, Ordering::Relaxed);
+    }
+
+    /// Whether a block of the session may have been stored before the server started.
+    pub(crate) fn suspects(&self, block: BlockId) -> bool {
+        block.counter() < self.suspect_blocks.load(Ordering::Relaxed)
     }
 
     /// Whether nobody has come back to it since the server started.

@@ -14,16 +14,16 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use base::{BlockId, Ino, ShardId};
+use base::{BlockId, FsError, Ino, ShardId};
 use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
 use store::{Batch, Blocks, BlocksError, Engine, Op};
-use wire::{Slice, SliceSource};
+use wire::{Retry, Slice, SliceSource};
 
 use crate::{
     OpenError,
-    error::Problem,
+    error::{Fault, Problem, describe},
     record::{Key, Record as _, key},
     room::Level,
     server::Shared,
@@ -68,6 +68,30 @@ pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
             txn.unsynced.push(key);
         }
     }
+}
+
+/// Refuses to name blocks that were stored before the server started and that a power cut has taken since: the client
+/// stores them again. It asked before and has no answer, or it would not ask.
+pub(crate) fn still_there(txn: &Txn<'_>, slices: &[Slice]) -> Result<(), Fault> {
+    let shared = txn.shared;
+    let Some(session) = txn.caller.session else { return Ok(()) };
+    if shared.blocks.puts_are_stable() {
+        return Ok(());
+    }
+    for slice in slices {
+        let SliceSource::Block(part) = &slice.source else { continue };
+        if session.suspects(part.block) {
+            match is_whole(&shared.blocks, part.block, part.block_bytes) {
+                Ok(true) => {}
+                Ok(false) => return Err(Fault::Retry(Retry::StaleDir)),
+                Err(error) => {
+                    tracing::error!(error = describe(&error), "a block cannot be read");
+                    return Err(FsError::Io.into());
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes stable what was written before this call: blocks, and then the records that name them.

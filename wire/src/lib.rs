@@ -39,7 +39,7 @@ pub use observe::{
     Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
 };
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
-pub use session::{Claim, ClaimedFile, FsInfo, Hello, Statfs, Welcome};
+pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use token::{Token, TokenError};
 
 #[cfg(test)]

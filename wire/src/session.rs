@@ -1,6 +1,6 @@
 //! Opening a session, keeping it, and coming back to it.
 
-use base::{Attr, ClusterMap, HashKey, Locality, SessionId, codec};
+use base::{Attr, ClusterMap, HashKey, Locality, Seq, SessionId, codec};
 
 use crate::node::{DirRef, FileRef};
 
@@ -12,11 +12,26 @@ codec! {
         pub token: String,
         /// Who connects, for people to read: host, process, mount point.
         pub client: String,
-        /// The session to go on with, and its secret. `None` opens a new one.
-        pub resume: Option<(SessionId, u64)>,
+        /// The session to go on with. `None` opens a new one.
+        pub resume: Option<Resume>,
         /// The client's kernel has checked the permissions of every request (a mount with
         /// `default_permissions`); the server believes it, unless the token binds the session to a user.
         pub kernel_checks: bool,
+    }
+}
+
+codec! {
+    /// A client comes back.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Resume {
+        /// To which session.
+        pub session: SessionId,
+        /// What proves that it is its own.
+        pub secret: u64,
+        /// The last change that succeeded, by the order of answers; 0 when there was none.
+        pub answered: Seq,
+        /// The counter of the next block: those before it were stored, if at all, before the client came back.
+        pub blocks: u64,
     }
 }
 
@@ -66,6 +81,9 @@ codec! {
         pub read_only: bool,
         /// The server believes the credentials and the walks of this session.
         pub trusted: bool,
+        /// Changes that the client has answers to are gone: the power of the server's machine failed before they
+        /// were stable.
+        pub forgot: bool,
     }
 }
 

@@ -5,7 +5,10 @@
 //! released. The server ignores a release that is older than an open.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -89,6 +92,8 @@ impl Files {
             cred,
             may: opening.may,
             errors_seen: AtomicU64::new(errors),
+            opened_at: self.next_stamp(),
+            forgotten: AtomicBool::new(false),
             ahead: Mutex::new(Ahead::default()),
         };
         let handle = table.next_handle;

@@ -165,7 +165,9 @@ impl Client {
         self.flush_state(&open.state).await;
         let inner = open.state.lock();
         let seen = open.errors_seen.swap(inner.errors(), Ordering::AcqRel);
-        inner.error_since(seen).map_or(Ok(()), Err)
+        inner.error_since(seen).map_or(Ok(()), Err)?;
+        drop(inner);
+        open.report_forgotten_to_writer()
     }
 
     /// Sends what is wanted, and what is full, unless a task does that already.
@@ -176,7 +178,7 @@ impl Client {
         let (client, state) = (self.clone(), Arc::clone(state));
         self.core.spawn(async move {
             while let Some(set) = client.next_flush(&state) {
-                let result = client.send(&state, &set).await;
+                let result = client.send_for_good(&state, &set).await;
                 if let Err(error) = &result {
                     tracing::warn!(ino = %state.ino, %error, "what was written could not be stored");
                 }
@@ -233,6 +235,23 @@ impl Client {
                 }
             }
         });
+    }
+
+    /// Sends one flush. When the server was restarted meanwhile, a power cut may have taken blocks that were stored and not
+    /// yet named, and it says so: then all is stored once more.
+    async fn send_for_good(
+        &self,
+        state: &FileState,
+        set: &FlushSet,
+    ) -> Result<(Attr, Vec<ChunkSlices>)> {
+        loop {
+            let incarnation = self.welcome().incarnation;
+            let sent = self.send(state, set).await;
+            let restarted = self.welcome().incarnation != incarnation;
+            if !(restarted && matches!(sent, Err(Error::Fs(FsError::Stale)))) {
+                return sent;
+            }
+        }
     }
 
     /// Sends one flush: blocks first, then the requests that name them.

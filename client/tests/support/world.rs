@@ -233,6 +233,12 @@ impl World {
         }
     }
 
+    /// Kills the server, and what it had not synced is gone; blocks are the caller's.
+    pub(crate) fn power_cut(&self) {
+        self.kill();
+        self.engine.power_cut(0);
+    }
+
     /// Lets nobody connect any more, or lets them again.
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.set(cut);

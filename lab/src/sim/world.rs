@@ -57,6 +57,8 @@ pub struct Counts {
     pub retries: u64,
     /// Connections that replaced a lost one.
     pub reconnects: u64,
+    /// How often a client was told that changes are gone that it had answers to.
+    pub losses: u64,
     /// Requests that were asked again and got their stored answer.
     pub duplicates_suppressed: u64,
     /// Sessions that ended by their lease.
@@ -220,6 +222,7 @@ impl Machine {
         self.world.count(|counts| {
             counts.retries += stats.retries;
             counts.reconnects += stats.reconnects;
+            counts.losses += stats.losses;
         });
     }
 }
@@ -235,6 +238,7 @@ impl Counts {
         self.deaths += other.deaths;
         self.retries += other.retries;
         self.reconnects += other.reconnects;
+        self.losses += other.losses;
         self.duplicates_suppressed += other.duplicates_suppressed;
         self.sessions_expired += other.sessions_expired;
         self.inodes_reclaimed += other.inodes_reclaimed;

@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "how much was cut is a part of the result")]
 
 mod history;
+mod outlive;
 mod work;
 
 use std::{path::Path, time::Duration};

@@ -2,13 +2,14 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{Cred, DirId, EntryName, Ino, SessionId, Time};
-use wire::{Entry, Hello, Lookup, Reply, Retry, Token, Welcome};
+use base::{Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
+use wire::{Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
+    driver,
     error::{Fault, Result},
-    record::{SessionRecord, key},
+    record::{Record as _, SessionRecord, key, system::StoredAnswer},
     room::Level,
     serve::Connection,
     server::{Counters, Shared},
@@ -32,8 +33,8 @@ pub(crate) fn run(
     let token = Token::verify(&hello.token, &shared.config.signing_key, now)
         .map_err(|error| Fault::Refused(error.to_string()))?;
     let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks };
-    let resumed = match hello.resume {
-        Some((id, secret)) => resume(shared, id, secret)?,
+    let resumed = match &hello.resume {
+        Some(past) => resume(shared, past)?,
         None => None,
     };
     if let Some(session) = &resumed {
@@ -42,6 +43,13 @@ pub(crate) fn run(
     // Race: it may have begun to end since we looked, and is no session any more then.
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
+    let forgot = match (&resumed, &hello.resume) {
+        (Some(session), Some(past)) => !knows(shared, session.id, past.answered)?,
+        (Some(_) | None, _) => false,
+    };
+    if forgot {
+        Counters::add(&shared.counters.sessions_set_back);
+    }
     if is_new {
         shared.room.has(Level::Low)?;
         has_place_for_another(shared, hello)?;
@@ -67,6 +75,7 @@ pub(crate) fn run(
             root_attr: root.3,
             read_only: token.read_only,
             trusted: token.trusted(),
+            forgot,
         };
         if is_new {
             let (secret, client) = (session.secret, session.client.clone());
@@ -118,17 +127,34 @@ fn shown(client: &str) -> String {
 }
 
 /// The session to go on with, unless it has ended.
-fn resume(shared: &Shared, id: SessionId, secret: u64) -> Result<Option<Arc<Session>>> {
-    let Some(session) = shared.session(id).filter(|session| session.secret == secret) else {
+fn resume(shared: &Shared, past: &Resume) -> Result<Option<Arc<Session>>> {
+    let id = past.session;
+    let Some(session) = shared.session(id).filter(|session| session.secret == past.secret) else {
         return Ok(None);
     };
     if session.returns_after_restart() {
+        session.suspect_blocks(past.blocks);
         let stored = shared.stored_answers(id)?;
         let proven = |ino, proof| super::open::proven_access(&session, ino, proof);
         let unheard = unheard::among(&stored, proven);
         session.restore(stored, unheard);
     }
     Ok(Some(session))
+}
+
+/// Whether the answer to `seq` is stored, or that to a later request which has taken its place.
+fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
+    if seq == Seq(0) {
+        return Ok(true);
+    }
+    let slot = driver::answer_slot(seq);
+    for shard in (0..shared.config.shards).map(ShardId) {
+        let Some(stored) = shared.engine.get(&key::answer(shard, session, slot))? else { continue };
+        if StoredAnswer::from_record(&stored)?.seq >= seq {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {

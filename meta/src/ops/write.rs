@@ -40,6 +40,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
+    req.chunks.iter().try_for_each(|chunk| unsynced::still_there(txn, &chunk.slices))?;
 
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;

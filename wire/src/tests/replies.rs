@@ -127,6 +127,7 @@ fn welcome() -> Welcome {
         root_attr: entry().attr,
         read_only: true,
         trusted: false,
+        forgot: true,
     }
 }
 

@@ -1,14 +1,14 @@
 //! A value of every request, and of both forms where a field may be missing.
 
-use base::{ByteRange, FileKind, LockKind, LockMode, SessionId, SetAttr, SetTime};
+use base::{ByteRange, FileKind, LockKind, LockMode, Seq, SessionId, SetAttr, SetTime};
 use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
     FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
-    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request, Rmdir, Seek, SeekTo,
-    SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
+    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request, Resume, Rmdir, Seek,
+    SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -26,7 +26,13 @@ fn sessions() -> Vec<Request> {
         resume: None,
         kernel_checks: true,
     };
-    let again = Hello { resume: Some((SessionId(9), 0x1234_5678_9abc_def0)), ..hello.clone() };
+    let resume = Resume {
+        session: SessionId(9),
+        secret: 0x1234_5678_9abc_def0,
+        answered: Seq(300),
+        blocks: 77,
+    };
+    let again = Hello { resume: Some(resume), ..hello.clone() };
     let claimed = ClaimedFile { file: file(), number: 5, proof: 300 };
     vec![
         Request::Hello(hello),

@@ -63,10 +63,11 @@ impl Lost {
             self.compare(None).await?;
         }
         if self.random.one_in(9) {
-            self.client.sync().await?;
-            // What was answered before is durable, unless it was lost before.
-            if self.power_cuts() == self.cuts {
-                self.history.durable();
+            match self.client.sync().await {
+                // What was answered before is durable, whatever was cut meanwhile: else it would say so.
+                Ok(()) => self.history.durable(),
+                Err(Error::Fs(FsError::Io)) => self.compare(None).await?,
+                Err(error) => return Err(error.into()),
             }
             return Ok(());
         }
@@ -143,7 +144,12 @@ impl Lost {
                 Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
                 Err(error) => return Err(error).with_context(|| format!("look at {}", self.dir)),
             };
-            self.client.sync().await?;
+            match self.client.sync().await {
+                Ok(()) => {}
+                // It tells what the look has shown.
+                Err(Error::Fs(FsError::Io)) => continue,
+                Err(error) => return Err(error.into()),
+            }
             if self.power_cuts() != cuts {
                 continue;
             }

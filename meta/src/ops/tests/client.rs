@@ -10,8 +10,8 @@ use wire::{
     Answer, BlockGet, BlockMap, BlockPart, BlockPut, ChunkSlices, Create, DirRef, Entry, FileRef,
     FsckPoll, FsckProgress, FsckStart, Getattr, Hello, Link, Lookup, Mkdir, NodeRef, Open, Opened,
     Readdir, ReaddirPage, Release, Removexattr, Rename, RenameMode, Reply, ReplyHeader, Request,
-    RequestHeader, Rmdir, SetXattr, Setattr, Slice, SliceSource, Symlink, Tmpfile, Token, Unlink,
-    Welcome, Write, XattrMode, frame,
+    RequestHeader, Resume, Rmdir, SetXattr, Setattr, Slice, SliceSource, Symlink, Tmpfile, Token,
+    Unlink, Welcome, Write, XattrMode, frame,
 };
 
 use super::world::World;
@@ -30,6 +30,8 @@ pub(crate) struct Client {
     /// The header of the latest reply.
     pub(crate) latest: ReplyHeader,
     pub(crate) seq: Seq,
+    /// The last change that succeeded.
+    pub(crate) answered: Seq,
     calls: u64,
     opens: u64,
     blocks: u64,
@@ -83,6 +85,7 @@ impl Client {
             root_attr: attr,
             read_only: false,
             trusted: false,
+            forgot: false,
         };
         let mut client = Client {
             stream,
@@ -93,6 +96,7 @@ impl Client {
             stands_on: 0,
             latest: ReplyHeader { call: 0, cache_version: 0 },
             seq: Seq(0),
+            answered: Seq(0),
             calls: 0,
             opens: 0,
             blocks: 0,
@@ -109,10 +113,13 @@ impl Client {
         stream
     }
 
-    async fn hello(
-        &mut self,
-        resume: Option<(base::SessionId, u64)>,
-    ) -> std::result::Result<(), String> {
+    /// What it says when it comes back to a session.
+    pub(crate) fn resume_of(&self, session: base::SessionId) -> Resume {
+        let blocks = self.blocks + 1;
+        Resume { session, secret: self.welcome.secret, answered: self.answered, blocks }
+    }
+
+    async fn hello(&mut self, resume: Option<Resume>) -> std::result::Result<(), String> {
         let hello = Hello {
             token: self.token.clone(),
             client: "test".into(),
@@ -135,7 +142,7 @@ impl Client {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         let before = self.welcome.session;
-        self.hello(Some((before, self.welcome.secret))).await.unwrap();
+        self.hello(Some(self.resume_of(before))).await.unwrap();
         assert_eq!(self.welcome.session, before, "the session has ended");
     }
 
@@ -144,7 +151,7 @@ impl Client {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         let before = self.welcome.session;
-        self.hello(Some((before, self.welcome.secret))).await.unwrap();
+        self.hello(Some(self.resume_of(before))).await.unwrap();
         self.welcome.session == before
     }
 
@@ -168,7 +175,11 @@ impl Client {
     /// Sends a request with a number of the caller's choice.
     pub(crate) async fn ask_as(&mut self, seq: Seq, unanswered: Seq, request: Request) -> Answer {
         self.send(seq, unanswered, &request).await;
-        self.receive().await
+        let answer = self.receive().await;
+        if seq != Seq(0) && matches!(answer, Answer::Done(_)) {
+            self.answered = seq;
+        }
+        answer
     }
 
     pub(crate) async fn send(&mut self, seq: Seq, unanswered: Seq, request: &Request) {

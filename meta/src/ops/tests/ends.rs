@@ -99,7 +99,7 @@ fn a_session_has_so_many_connections_at_a_time() {
             other.resume(world).await;
             others.push(other);
         }
-        let resume = Some((client.welcome.session, client.welcome.secret));
+        let resume = Some(client.resume_of(client.welcome.session));
         let Request::Hello(hello) = hello("test") else { unreachable!() };
         let mut more = world.client().await;
         let again = Request::Hello(Hello { resume, ..hello });

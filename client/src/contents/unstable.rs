@@ -1,0 +1,71 @@
+//! What was answered and may not be on stable storage, and who is told when a power cut of the server has taken it.
+//!
+//! Nobody waits for stable storage but who asks for it, so what was answered since the last sync may be gone when the
+//! server comes back without it. It says so in its welcome ([`wire::Welcome::forgot`]). Then every handle that may be
+//! concerned fails once: its file was opened, or changed by this client, since the last sync that succeeded. `fsync` of the
+//! file reports it, and `close` where it can be written through; for all else, as new names, the next `sync` does.
+//!
+//! It never tries to find out what exactly is gone.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use base::{Access, FsError};
+
+use super::{Files, OpenFile};
+use crate::{Error, Result};
+
+/// What is known to be stable.
+#[derive(Debug, Default)]
+pub(super) struct Stability {
+    /// Changes up to this one are stable, in counts of [`Files::stamp`].
+    upto: AtomicU64,
+    /// Something is gone, and no `sync` has reported it.
+    forgotten: AtomicBool,
+}
+
+impl Files {
+    /// A sync has succeeded that was asked for at `stamp`.
+    pub(crate) fn synced(&self, stamp: u64) {
+        self.stability.upto.fetch_max(stamp, Ordering::AcqRel);
+    }
+
+    /// The server has lost what was not stable: what is known of open files may be too much.
+    pub(crate) fn forget_unstable(&self) {
+        self.stability.forgotten.store(true, Ordering::Release);
+        let upto = self.stability.upto.load(Ordering::Acquire);
+        let table = self.table.lock();
+        for open in table.handles.values() {
+            let changed_at = open.state.lock().changed_at;
+            if changed_at.max(open.opened_at) > upto {
+                open.forgotten.store(true, Ordering::Release);
+            }
+        }
+        let states: Vec<_> = table.files.values().map(Arc::clone).collect();
+        drop(table);
+        states.iter().for_each(|state| state.lock().forget_contents());
+    }
+
+    /// Reports what is gone of anything, once.
+    pub(crate) fn report_forgotten(&self) -> Result<()> {
+        report(&self.stability.forgotten)
+    }
+}
+
+impl OpenFile {
+    /// Reports what is gone of this file, once.
+    pub(crate) fn report_forgotten(&self) -> Result<()> {
+        report(&self.forgotten)
+    }
+
+    /// As [`OpenFile::report_forgotten`], if it may be written through this handle.
+    pub(super) fn report_forgotten_to_writer(&self) -> Result<()> {
+        if self.may.includes(Access::WRITE) { self.report_forgotten() } else { Ok(()) }
+    }
+}
+
+fn report(forgotten: &AtomicBool) -> Result<()> {
+    if forgotten.swap(false, Ordering::AcqRel) { Err(Error::Fs(FsError::Io)) } else { Ok(()) }
+}
