@@ -44,7 +44,7 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     timed("layers", || layers::run(root))?;
     let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
     timed("clippy", || step::run(cargo(root).args(clippy), 30 * MINUTE, counts))?;
-    let build = ["build", "--locked", "--workspace", "--bins"];
+    let build = ["build", "--locked", "--workspace", "--bins", "--example", "s3_stand_in"];
     timed("build", || step::run(cargo(root).args(build), 30 * MINUTE, counts))?;
     let tests = [
         "test",
@@ -62,7 +62,7 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     timed("suites", || {
         tools::ensure(root, &tools::PJDFSTEST).and(tools::ensure(root, &tools::FSX))
     })?;
-    for suite in ["pjdfstest", "fsx", "build-on-mount"] {
+    for suite in ["matrix", "build-on-mount"] {
         timed(suite, || step::run(&mut xtask_as_root(suite)?, 15 * MINUTE, counts))?;
         counts.passed += 1;
     }

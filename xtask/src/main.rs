@@ -6,6 +6,7 @@
 mod ci;
 mod fsx;
 mod layers;
+mod matrix;
 mod pjdfstest;
 mod served;
 mod step;
@@ -50,6 +51,12 @@ enum Task {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Run both suites on every configuration: durability, processes, blocks, inline contents (needs root)
+    Matrix {
+        /// Only configurations with this in their name
+        #[arg(default_value = "")]
+        part: String,
+    },
     /// Build a part of RocksDB on a mount whose server is killed meanwhile (needs root)
     BuildOnMount,
 }
@@ -75,7 +82,10 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
             let status = script.status().context("scripts/build-on-mount cannot be started")?;
             anyhow::ensure!(status.success(), "scripts/build-on-mount failed");
         }
-        Task::Fsx { dir } => served::on_a_mount_or_in(root, dir, |dir| fsx::run(root, dir))?,
+        Task::Fsx { dir } => {
+            served::on_a_mount_or_in(root, dir, |dir| fsx::run(root, dir, fsx::Part::Full))?;
+        }
+        Task::Matrix { part } => matrix::run(root, &part)?,
     }
     Ok(ExitCode::SUCCESS)
 }

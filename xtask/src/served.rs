@@ -1,11 +1,12 @@
-//! A mount of ours for the length of one suite: `pando up`, from the built binary.
+//! A mount of ours for the length of a suite, in one of the configurations, from the built binary.
 //!
-//! The suites call this. Whatever happens to the suite (failure, panic, deadline), the server is stopped
+//! The suites call this. Whatever happens to the suite (failure, panic, deadline), all processes are stopped
 //! and nothing stays mounted. Data and mount lie in a new folder that any user may walk through,
 //! because the suites change users.
 
 use std::{
     fs::{self, File},
+    io::{BufRead as _, BufReader},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,21 +16,27 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
-use crate::step::{self, now, pause, say};
+use crate::{
+    matrix::{Configuration, USUAL},
+    step::{self, now, pause, say},
+};
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
+/// The S3 store among the processes; it knows no end.
+const STORE: &str = "the S3 store";
 
-/// A running `pando up` and its mount. Stopped when dropped.
+/// A running file system and its mount. Stopped when dropped.
 struct Served {
-    process: Child,
+    /// In the order of their start, each with what it is; they end in the other order.
+    processes: Vec<(&'static str, Child)>,
     mountpoint: PathBuf,
     log: PathBuf,
     /// Taken out only when unmounting failed: a folder is never removed through a mount.
     folder: Option<TempDir>,
 }
 
-/// Runs a suite in the given directory, or on a new mount when none is given.
+/// Runs a suite in the given directory, or on a new mount as a new user has it when none is given.
 pub(crate) fn on_a_mount_or_in(
     root: &Path,
     dir: Option<PathBuf>,
@@ -37,16 +44,17 @@ pub(crate) fn on_a_mount_or_in(
 ) -> anyhow::Result<()> {
     match dir {
         Some(dir) => suite(&dir),
-        None => on_a_mount(root, suite),
+        None => on_a_mount(root, &USUAL, suite),
     }
 }
 
 /// Runs a suite on a new mount, which is stopped and unmounted before this returns.
 pub(crate) fn on_a_mount(
     root: &Path,
+    configuration: &Configuration,
     suite: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let served = Served::start(root)?;
+    let served = Served::start(root, configuration)?;
     let result = suite(&served.mountpoint);
     if result.is_err() {
         served.show_log();
@@ -54,41 +62,110 @@ pub(crate) fn on_a_mount(
     result.and(served.stop())
 }
 
-impl Served {
-    fn start(root: &Path) -> anyhow::Result<Self> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-        let pando = target.unwrap_or_else(|| root.join("target")).join("debug/pando");
-        ensure!(pando.exists(), "build it first: {} is missing", pando.display());
+/// A program of this workspace that was built.
+fn built(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let program = target.unwrap_or_else(|| root.join("target")).join("debug").join(name);
+    ensure!(program.exists(), "build it first: {} is missing", program.display());
+    Ok(program)
+}
 
+impl Served {
+    fn start(root: &Path, configuration: &Configuration) -> anyhow::Result<Self> {
+        let pando = built(root, "pando")?;
         let folder = tempfile::Builder::new().prefix("pando-posix.").tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-        let mountpoint = folder.path().join("mnt");
+        let (data, mountpoint) = (folder.path().join("data"), folder.path().join("mnt"));
         fs::create_dir(&mountpoint)?;
         let log = folder.path().join("log");
-        let output = File::create(&log)?;
-        let process = Command::new(&pando)
-            .arg("up")
-            .arg("--data")
-            .arg(folder.path().join("data"))
-            .arg("--mount")
-            .arg(&mountpoint)
+        File::create(&log)?;
+        let s3 = configuration.s3.then(|| folder.path().join("s3"));
+        let mut served = Self { processes: Vec::new(), mountpoint, log, folder: Some(folder) };
+
+        let mut format = Command::new(&pando);
+        format.args(["format", "--data"]).arg(&data).args(configuration.format);
+        if let Some(store) = s3 {
+            let address = served.start_store(root, &store)?;
+            format
+                .arg("--blocks")
+                .arg(format!("s3://bucket/suite?endpoint={address}&allow_http=true&region=here"));
+        }
+        let formatted = keys(&mut format).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&formatted.stderr);
+        ensure!(formatted.status.success(), "pando format: {said}");
+
+        let started = if configuration.apart {
+            served.start_apart(&pando, &data, configuration)
+        } else {
+            let mut up = Command::new(&pando);
+            up.args(["up", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(&data);
+            up.arg("--mount").arg(&served.mountpoint).args(configuration.serve);
+            served.spawn("pando up", &mut up).map(|_| ())
+        };
+        let mounted = started
+            .and_then(|()| served.wait_until("no mount", |served| is_mounted(&served.mountpoint)));
+        mounted.inspect_err(|_| served.show_log())?;
+        Ok(served)
+    }
+
+    /// The stand-in of an S3 store; its address.
+    fn start_store(&mut self, root: &Path, folder: &Path) -> anyhow::Result<String> {
+        let program = built(root, "examples/s3_stand_in")?;
+        let mut store = Command::new(program);
+        store.arg(folder).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut store = store.spawn().context("cannot start the S3 store")?;
+        let output = store.stdout.take().context("it is piped")?;
+        self.processes.push((STORE, store));
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the S3 store ended");
+        Ok(line.trim().to_owned())
+    }
+
+    fn start_apart(
+        &mut self,
+        pando: &Path,
+        data: &Path,
+        configuration: &Configuration,
+    ) -> anyhow::Result<()> {
+        let mut serve = Command::new(pando);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data);
+        self.spawn("pando serve", serve.args(configuration.serve))?;
+        let file = data.join("address");
+        self.wait_until("no address", |_| Ok(file.exists()))?;
+        let addresses = fs::read_to_string(&file)?;
+        let address = addresses.lines().next().context("the address file is empty")?;
+        let mut mount = Command::new(pando);
+        mount.args(["mount", "--foreground", "--token"]).arg(data.join("admin.token"));
+        mount.args(["-o", "dev,suid,allow_other", address]).arg(&self.mountpoint);
+        self.spawn("pando mount", &mut mount)
+    }
+
+    fn spawn(&mut self, name: &'static str, command: &mut Command) -> anyhow::Result<()> {
+        let output = File::options().append(true).open(&self.log)?;
+        let process = keys(command)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
-            .with_context(|| format!("cannot start {}", pando.display()))?;
-        let mut served = Self { process, mountpoint, log, folder: Some(folder) };
-        served.wait_for_mount().inspect_err(|_| served.show_log())?;
-        Ok(served)
+            .with_context(|| format!("cannot start {name}"))?;
+        self.processes.push((name, process));
+        Ok(())
     }
 
-    fn wait_for_mount(&mut self) -> anyhow::Result<()> {
+    fn wait_until(
+        &mut self,
+        otherwise: &str,
+        is_so: impl Fn(&Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
         let start = now();
-        while !is_mounted(&self.mountpoint)? {
-            if let Some(status) = self.process.try_wait()? {
-                bail!("pando up ended before it mounted: {status}");
+        while !is_so(self)? {
+            for (name, process) in &mut self.processes {
+                if let Some(status) = process.try_wait()? {
+                    bail!("{name} ended before it was ready: {status}");
+                }
             }
-            ensure!(start.elapsed() < MOUNT_DEADLINE, "no mount after {MOUNT_DEADLINE:?}");
+            ensure!(start.elapsed() < MOUNT_DEADLINE, "{otherwise} after {MOUNT_DEADLINE:?}");
             pause();
         }
         Ok(())
@@ -96,34 +173,50 @@ impl Served {
 
     /// The normal end: an interrupt, as from a keyboard, after which all is unmounted.
     fn stop(mut self) -> anyhow::Result<()> {
-        step::signal(self.process.id(), "INT");
-        let ended = step::wait(&mut self.process, STOP_DEADLINE).context("pando up");
+        let ended = self.end_all();
         let left = is_mounted(&self.mountpoint)?;
         if ended.is_err() || left {
             self.show_log();
         }
         ended?;
-        ensure!(!left, "pando up ended and left its mount behind");
+        ensure!(!left, "the mount is left behind");
         Ok(())
+    }
+
+    /// Ends what runs, the newest first.
+    fn end_all(&mut self) -> anyhow::Result<()> {
+        let mut result = Ok(());
+        while let Some((name, mut process)) = self.processes.pop() {
+            if name == STORE {
+                process.kill()?;
+                process.wait()?;
+                continue;
+            }
+            step::signal(process.id(), "INT");
+            result = result.and(step::wait(&mut process, STOP_DEADLINE).context(name));
+        }
+        result
     }
 
     fn show_log(&self) {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        say("the end of what pando up wrote:");
+        say("the end of what pando wrote:");
         for line in &lines[lines.len().saturating_sub(40)..] {
             say(&format!("    {line}"));
         }
     }
 }
 
+/// The keys of the S3 store, where they are asked for.
+fn keys(command: &mut Command) -> &mut Command {
+    command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret")
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
-        if !matches!(self.process.try_wait(), Ok(Some(_))) {
-            step::signal(self.process.id(), "INT");
-            if let Err(error) = step::wait(&mut self.process, STOP_DEADLINE) {
-                say(&format!("pando up: {error:#}"));
-            }
+        if let Err(error) = self.end_all() {
+            say(&format!("{error:#}"));
         }
         let unmount = || Command::new("umount").arg("--lazy").arg(&self.mountpoint).status();
         let mounted = is_mounted(&self.mountpoint).unwrap_or(true);

@@ -1,0 +1,75 @@
+//! Both POSIX suites on every configuration in which something else happens below the mount.
+//!
+//! `ci` and `cargo xtask matrix` call this. A new configuration is a row of [`CONFIGURATIONS`] and nothing else.
+//! Each row says what it ran and how long that took; one that cannot run fails.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+
+use crate::{
+    fsx, pjdfstest, served,
+    step::{now, say},
+};
+
+/// What is served, and how it is mounted.
+pub(crate) struct Configuration {
+    pub(crate) name: &'static str,
+    /// `serve` and `mount`, each a process, in place of `up`.
+    pub(crate) apart: bool,
+    /// Contents are in an S3 store.
+    pub(crate) s3: bool,
+    /// Options of `format`.
+    pub(crate) format: &'static [&'static str],
+    /// Options of `up` or `serve`.
+    pub(crate) serve: &'static [&'static str],
+}
+
+/// What a new user has.
+pub(crate) const USUAL: Configuration =
+    Configuration { name: "usual", apart: false, s3: false, format: &[], serve: &[] };
+
+const STRICT: &[&str] = &["--durability", "strict"];
+const INLINE_OFF: &[&str] = &["--inline-max", "0"];
+
+/// The rows: each difference alone, and all of them together.
+const CONFIGURATIONS: [Configuration; 6] = [
+    USUAL,
+    Configuration { name: "strict", serve: STRICT, ..USUAL },
+    Configuration { name: "serve and mount", apart: true, ..USUAL },
+    Configuration { name: "blocks in S3", s3: true, ..USUAL },
+    Configuration { name: "inline off", format: INLINE_OFF, ..USUAL },
+    Configuration {
+        name: "all of these",
+        apart: true,
+        s3: true,
+        format: INLINE_OFF,
+        serve: STRICT,
+    },
+];
+
+/// Runs the rows whose name holds `part`.
+pub(crate) fn run(root: &Path, part: &str) -> anyhow::Result<()> {
+    let mut ran = Vec::new();
+    for (number, row) in (0_u32..).zip(&CONFIGURATIONS) {
+        if !row.name.contains(part) {
+            continue;
+        }
+        say(&format!("on \"{}\":", row.name));
+        let start = now();
+        let both = |dir: &Path| {
+            pjdfstest::run(root, dir, false)?;
+            // Other seeds in each row, and less of what the first has run in full.
+            fsx::run(
+                root,
+                dir,
+                if number == 0 { fsx::Part::Full } else { fsx::Part::Short(number) },
+            )
+        };
+        served::on_a_mount(root, row, both).with_context(|| row.name)?;
+        ran.push((row.name, start.elapsed().as_secs_f64()));
+    }
+    ensure!(!ran.is_empty(), "no configuration is named {part:?}");
+    ran.iter().for_each(|(name, seconds)| say(&format!("{name}: both suites in {seconds:.0} s")));
+    Ok(())
+}
