@@ -81,6 +81,9 @@ pub enum Error {
     Session(#[from] fuse::SessionError),
 }
 
+/// How far the kernel reads ahead.
+const READ_AHEAD_KIB: u32 = 1024;
+
 /// A mounted file system. Dropping it changes nothing: it is served until it is unmounted.
 #[derive(Debug)]
 pub struct Mounted {
@@ -120,6 +123,11 @@ pub async fn run<S: FileSystem + 'static>(
     let timeouts = Timeouts { attr: options.attr_timeout, entry: options.entry_timeout };
     let adapter = Rc::new(Adapter::new(fs, root, timeouts, session.notifier()));
     let served = spawn_local(serve(session, adapter));
+    let path = mountpoint.to_owned();
+    // Without it large files are read in smaller steps.
+    if let Err(error) = blocking(move || Ok(read_far_ahead(&path))).await? {
+        tracing::debug!(%error, "the kernel reads ahead as little as ever");
+    }
     Ok(Mounted { mountpoint: mountpoint.to_owned(), served })
 }
 
@@ -198,6 +206,14 @@ fn check(path: &Path) -> Result<(), Error> {
         return Err(Error::AlreadyMounted { path: path.to_owned() });
     }
     Ok(())
+}
+
+/// Lets the kernel read ahead as much as one request can hold. It offers 128 KiB whatever the session would take, so
+/// this takes root, by way of sysfs.
+fn read_far_ahead(path: &Path) -> io::Result<()> {
+    let stat = stat(path)?;
+    let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+    std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
 }
 
 /// Without asking whoever serves what is mounted there.

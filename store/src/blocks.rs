@@ -164,7 +164,17 @@ impl Blocks {
             return Ok(Bytes::new());
         }
         let path = name::path(&self.prefix, id);
-        match self.objects.get_range(&path, format::covering(len, &range)).await {
+        let covering = format::covering(len, &range);
+        if let Some(directory) = &self.directory {
+            let stored = match directory.read(path.as_ref(), covering).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(BlocksError::Missing { id });
+                }
+                stored => stored?,
+            };
+            return format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id });
+        }
+        match self.objects.get_range(&path, covering).await {
             Ok(stored) => format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id }),
             // Stores do not say that an object is too short in a way that can be told apart.
             Err(error) => match self.objects.head(&path).await {

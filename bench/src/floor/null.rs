@@ -1,7 +1,8 @@
 //! A file system that is nothing but the kernel's share and that of our `fuse` crate: names and attributes in
 //! memory, behind one lock, with no client, server or contents.
 //!
-//! It lets the kernel believe nothing (every time to live is zero), answers FLUSH, and checks no permissions.
+//! It lets the kernel believe nothing (every time to live is zero), answers FLUSH, and leaves permissions to the
+//! kernel.
 //! Any number of threads serve it, each with a runtime and a descriptor of its own.
 
 use std::{
@@ -53,6 +54,8 @@ impl NullMount {
             fsname: "null".to_owned(),
             subtype: "pando-null".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
+            // As any mount of ours: the kernel then asks for the attributes of each directory on the way.
+            default_permissions: true,
             nosuid: true,
             nodev: true,
             ..MountOptions::default()

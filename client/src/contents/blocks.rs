@@ -56,7 +56,13 @@ struct Load {
 }
 
 enum Unit {
-    Ready { bytes: Bytes, used: u64 },
+    /// What was read together with it, from `start` on in the block: neighbours are handed out in one piece.
+    Ready {
+        whole: Bytes,
+        start: u32,
+        bytes: u64,
+        used: u64,
+    },
     Loading(Load),
 }
 
@@ -75,10 +81,29 @@ struct Cached {
     bytes: u64,
 }
 
-/// A part of what was asked for, or who will have it.
+/// A part of what was asked for and perhaps more around it, or who will have it.
 enum Part {
     Ready(u32, Bytes),
     Waiting(Load),
+}
+
+impl Part {
+    /// Whether it is what this one is.
+    fn is(&self, place: u32, whole: &Bytes) -> bool {
+        match self {
+            Part::Ready(start, bytes) => {
+                (*start, bytes.as_ptr(), bytes.len()) == (place, whole.as_ptr(), whole.len())
+            }
+            Part::Waiting(_) => false,
+        }
+    }
+
+    fn is_of(&self, other: &Load) -> bool {
+        match self {
+            Part::Ready(..) => false,
+            Part::Waiting(load) => load.result.same_channel(&other.result),
+        }
+    }
 }
 
 impl ReadCache {
@@ -115,19 +140,20 @@ impl Cached {
         for (index, at) in (0..data.len()).step_by(UNIT_BYTES as usize).enumerate() {
             let unit = start / UNIT_BYTES + u32::try_from(index).expect("a block has few units");
             let end = (at + UNIT_BYTES as usize).min(data.len());
+            let bytes = (end - at) as u64;
             self.drop_unit((block, unit));
             self.uses += 1;
-            self.bytes += (end - at) as u64;
+            self.bytes += bytes;
             self.by_use.insert(self.uses, (block, unit));
-            let ready = Unit::Ready { bytes: data.slice(at..end), used: self.uses };
+            let ready = Unit::Ready { whole: data.clone(), start, bytes, used: self.uses };
             self.units.insert((block, unit), ready);
         }
     }
 
     fn drop_unit(&mut self, key: (BlockId, u32)) {
-        if let Some(Unit::Ready { bytes, used }) = self.units.remove(&key) {
+        if let Some(Unit::Ready { bytes, used, .. }) = self.units.remove(&key) {
             self.by_use.remove(&used);
-            self.bytes -= bytes.len() as u64;
+            self.bytes -= bytes;
         }
     }
 
@@ -157,7 +183,7 @@ impl Client {
     }
 
     /// Reads `len` bytes of a block from `part.offset` on; `None` when the block is gone. Returns them in
-    /// parts, each with its place in the block.
+    /// parts, each with its place in the block; there may be more in a part than was asked for.
     pub(crate) async fn get_block(
         &self,
         cred: &Arc<Cred>,
@@ -195,7 +221,7 @@ impl Client {
 
     /// What is in the cache of a range, and loads for the rest, which this starts.
     fn want_block(&self, cred: &Arc<Cred>, part: BlockPart, range: Range<u32>) -> Vec<Part> {
-        let mut parts = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         let mut missing: Option<(Range<u32>, watch::Sender<Option<Loaded>>)> = None;
         let start_load = |missing: &mut Option<(Range<u32>, watch::Sender<Option<Loaded>>)>| {
             if let Some((units, sender)) = missing.take() {
@@ -206,13 +232,17 @@ impl Client {
         for unit in range.start / UNIT_BYTES..range.end.div_ceil(UNIT_BYTES) {
             let key = (part.block, unit);
             match inner.units.get(&key) {
-                Some(Unit::Ready { bytes, .. }) => {
-                    parts.push(Part::Ready(unit * UNIT_BYTES, bytes.clone()));
+                Some(Unit::Ready { whole, start, .. }) => {
+                    if !parts.last().is_some_and(|part| part.is(*start, whole)) {
+                        parts.push(Part::Ready(*start, whole.clone()));
+                    }
                     inner.touch(key);
                     start_load(&mut missing);
                 }
                 Some(Unit::Loading(load)) => {
-                    parts.push(Part::Waiting(load.clone()));
+                    if !parts.last().is_some_and(|part| part.is_of(load)) {
+                        parts.push(Part::Waiting(load.clone()));
+                    }
                     start_load(&mut missing);
                 }
                 None => {

@@ -1,4 +1,5 @@
-//! A local directory of blocks, beyond what `object_store` does with it: making it stable, and sweeping it.
+//! A local directory of blocks, beyond what `object_store` does with it: reading it fast, making it stable, and
+//! sweeping it.
 //!
 //! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it, files and
 //! folders alike, however many they are. An error that the kernel met while writing back is told by the next sync,
@@ -10,6 +11,8 @@
 use std::{
     collections::BTreeSet,
     fs, io,
+    num::NonZeroU64,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,7 +21,13 @@ use std::{
     time::SystemTime,
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use rustix::{
+    buffer::spare_capacity,
+    fs::{Advice, fadvise},
+    io::{Errno, pread},
+};
 
 /// `FUSE_SUPER_MAGIC` of statfs(2).
 const FUSE: i64 = 0x6573_5546;
@@ -91,6 +100,12 @@ impl Directory {
         folders.iter().rev().try_for_each(|folder| sync_folder(&self.directory.join(folder)))
     }
 
+    /// The bytes of a file in `range`; fewer when it ends before.
+    pub(super) async fn read(&self, file: &str, range: Range<u64>) -> io::Result<Bytes> {
+        let path = self.directory.join(file);
+        off_the_core(move || read(&path, &range)).await
+    }
+
     /// Removes files of unfinished puts last touched before `before`; returns their number.
     pub(super) async fn sweep(self: &Arc<Self>, before: SystemTime) -> io::Result<u64> {
         let root = self.directory.join("blocks");
@@ -111,6 +126,27 @@ async fn off_the_core<T: Send + 'static>(
         Ok(runtime) => runtime.spawn_blocking(work).await.map_err(io::Error::other)?,
         Err(_) => work(),
     }
+}
+
+/// The kernel is told of the whole range first: it then asks the disk for all of it at once, where a read by
+/// itself asks step by step.
+fn read(path: &Path, range: &Range<u64>) -> io::Result<Bytes> {
+    let file = fs::File::open(path)?;
+    let len = range.end - range.start;
+    // Advice is no more than that.
+    let _ = fadvise(&file, range.start, NonZeroU64::new(len), Advice::WillNeed);
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let at = range.start + bytes.len() as u64;
+        match pread(&file, spare_capacity(&mut bytes), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes.into())
 }
 
 fn sweep(folder: &Path, before: SystemTime) -> io::Result<u64> {
