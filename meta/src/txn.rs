@@ -137,7 +137,7 @@ impl<'a> Txn<'a> {
 
     /// Stores an answer that is bytes already.
     pub(crate) fn put_answer(&mut self, key: Key, seq: Seq, answer: &[u8]) {
-        self.group.put(key, |out| StoredAnswer::encode_record(seq, answer, out));
+        self.group.put_answer(&key, |out| StoredAnswer::encode_record(seq, answer, out));
     }
 
     /// Removes a record.

@@ -11,7 +11,7 @@ use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use base::{DirId, HashMap, Ino, Seq};
 use bytes::Bytes;
-use store::Batch;
+use store::{Batch, Op};
 
 use crate::{
     file_locks::LetIn,
@@ -27,6 +27,9 @@ pub(crate) struct Group {
     overlay: HashMap<Key, Change>,
     /// Everything in the overlay but directories.
     batch: Batch,
+    /// The stored answers. They are written after everything else: so their keys, which ascend, come one after
+    /// the other, and the engine finds the place of each beside that of the one before.
+    answers: Batch,
     /// Where in the overlay directories are.
     dirs: Vec<Key>,
     /// Directories as they were read without a lock since the last write.
@@ -79,6 +82,7 @@ impl Group {
             core,
             overlay: HashMap::default(),
             batch: Batch::default(),
+            answers: Batch::default(),
             dirs: Vec::new(),
             seen: RefCell::default(),
             charged: HashMap::default(),
@@ -101,6 +105,8 @@ impl Group {
                 self.batch.put(&key, &self.bytes);
             }
         }
+        self.batch.append(&self.answers);
+        self.answers.clear();
         self.overlay.clear();
         self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
@@ -160,7 +166,7 @@ impl Group {
 
     /// About how many bytes the write will have.
     pub(crate) fn bytes(&self) -> usize {
-        self.batch.bytes()
+        self.batch.bytes() + self.answers.bytes()
     }
 
     /// What the operation and the group before it say of `key`.
@@ -178,7 +184,12 @@ impl Group {
 
     /// Whether the group, without the operation, has changed anything in a range of keys.
     pub(crate) fn changes_in(&self, from: &[u8], to: &[u8]) -> bool {
-        self.overlay.keys().any(|key| &key[..] >= from && &key[..] < to)
+        let within = |key: &[u8]| key >= from && key < to;
+        self.overlay.keys().any(|key| within(key))
+            || self.answers.ops().any(|op| match op {
+                Op::Put { key, .. } | Op::Delete { key } => within(key),
+                Op::DeleteRange { .. } => unreachable!("answers are put"),
+            })
     }
 
     /// A directory that was read without a lock since the last write.
@@ -207,6 +218,15 @@ impl Group {
         let start = self.bytes.len();
         encode(&mut self.bytes);
         self.pending.push((key, Change::Put(start..self.bytes.len())));
+    }
+
+    /// The answer of the operation, which is about to join the group.
+    pub(crate) fn put_answer(&mut self, key: &Key, encode: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        encode(&mut self.bytes);
+        self.answers.put(key, &self.bytes[start..]);
+        self.bytes.truncate(start);
+        self.after.tells_of_change = true;
     }
 
     /// The operation puts a content record.

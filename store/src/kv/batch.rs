@@ -94,6 +94,11 @@ impl Batch {
         self.buf.extend_from_slice(changes);
     }
 
+    /// Forgets all changes, and keeps the room.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+    }
+
     /// The number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
