@@ -19,6 +19,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
 use store::{Batch, Blocks, BlocksError, Engine, Op};
+use tokio::task::unconstrained;
 use wire::{Retry, Slice, SliceSource};
 
 use crate::{
@@ -183,8 +184,10 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
     Ok(found)
 }
 
+/// Waits for the store, also on a runtime's own thread. Without a budget: the runtime gives a new one only between
+/// tasks, and this is within one.
 fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
-    match block_on(blocks.get(block, bytes, 0..bytes)) {
+    match block_on(unconstrained(blocks.get(block, bytes, 0..bytes))) {
         Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => Ok(false),
         read => {
             blocks.suspect(block);
@@ -243,9 +246,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let blocks = Blocks::directory(dir.path()).unwrap();
         for number in there {
-            block_on(blocks.put(id(*number), Bytes::from(vec![7; 100]))).unwrap();
+            let put = blocks.put(id(*number), Bytes::from(vec![7; 100]));
+            block_on(unconstrained(put)).unwrap();
         }
         kept(batches, &blocks).unwrap()
+    }
+
+    #[tokio::test]
+    async fn any_number_of_blocks_is_looked_at_on_a_runtime() {
+        let (there, batches): (Vec<_>, Vec<_>) = (0..300).map(|n| (n, names(n))).unzip();
+        assert_eq!(kept_with(&there, &batches), batches.len());
     }
 
     #[test]
