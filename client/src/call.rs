@@ -124,10 +124,10 @@ impl Core {
             let core = Arc::clone(self);
             self.spawn(async move {
                 let mut ticket = core.channel.adopt(key);
-                let number = ticket.opens();
+                let open = ticket.opens();
                 let done = core.drive(&mut ticket).await;
-                if let (Some(number), Ok(done)) = (number, done)
-                    && let Some(opened) = core.files.opened_for_nobody(number, &done.reply)
+                if let (Some(open), Ok(done)) = (open, done)
+                    && let Some(opened) = core.files.opened_for_nobody(open, &done.reply)
                 {
                     let release = Request::Release(Release { files: vec![opened] });
                     if let Err(error) = core.ask(&Cred::default(), DirId::ROOT, release).await {

@@ -681,14 +681,17 @@ impl Ticket<'_> {
         wake_all(wake);
     }
 
-    /// The number of the open that the request asked for, if it did.
-    pub(crate) fn opens(&self) -> Option<u64> {
-        match &self.channel.inner.lock().held(self.key).request {
-            Request::Open(open) => Some(open.number),
-            Request::Create(create) => create.open,
-            Request::Tmpfile(made) => Some(made.number),
-            _ => None,
-        }
+    /// The number of the open that the request asked for, if it did, and for whom.
+    pub(crate) fn opens(&self) -> Option<(u64, u32)> {
+        let mut inner = self.channel.inner.lock();
+        let slot = inner.held(self.key);
+        let number = match &slot.request {
+            Request::Open(open) => open.number,
+            Request::Create(create) => create.open?,
+            Request::Tmpfile(made) => made.number,
+            _ => return None,
+        };
+        Some((number, slot.cred.uid))
     }
 }
 

@@ -39,6 +39,8 @@ use crate::{Config, Error, Handle, Result};
 
 /// All open files of a client.
 pub(crate) struct Files {
+    /// The kernel checks, so to the server all users are one.
+    one_user: bool,
     table: Mutex<Table>,
     pub(crate) io: BlockIo,
     pub(crate) read_cache: ReadCache,
@@ -100,6 +102,7 @@ impl Files {
             incarnation: welcome.incarnation,
         };
         Ok(Files {
+            one_user: config.kernel_checks,
             table: Mutex::new(table),
             io: BlockIo::new(config.blocks.as_ref(), &welcome.fs)?,
             read_cache: ReadCache::new(config.read_cache_bytes),
@@ -222,17 +225,21 @@ impl Files {
         }
     }
 
-    /// What is open, to be claimed from run `incarnation` of the server.
-    pub(crate) fn claims(&self, incarnation: u64) -> Vec<ClaimedFile> {
+    /// What is open, to be claimed from run `incarnation` of the server, and for which user.
+    pub(crate) fn claims(&self, incarnation: u64) -> Vec<(u32, ClaimedFile)> {
         let mut table = self.table.lock();
         table.incarnation = incarnation;
         let states: Vec<Arc<FileState>> = table.files.values().cloned().collect();
         drop(table);
-        let claimed = states.iter().map(|state| {
+        let mut claims = Vec::with_capacity(states.len());
+        for state in states {
             let inner = state.lock();
-            ClaimedFile { file: inner.file.clone(), number: inner.number, proof: inner.proof }
-        });
-        claimed.collect()
+            let (file, number) = (&inner.file, inner.number);
+            claims.extend(inner.proofs().iter().map(|proof| {
+                (proof.uid, ClaimedFile { file: file.clone(), number, proof: proof.proof })
+            }));
+        }
+        claims
     }
 
     /// The session is gone, and with it everything that was open.

@@ -160,9 +160,9 @@ struct Open {
     client: u64,
     /// What may be done through this handle.
     may: Access,
-    /// What its client may do with the file as long as it has any handle on it: what all its opens since
-    /// then were for.
-    granted: Access,
+    /// What the users of its client may do with the file as long as it has any handle on it: what all opens of
+    /// each since then were for.
+    granted: BTreeMap<u32, Access>,
     /// What is written through it clears set-id bits.
     clears_set_id: bool,
 }

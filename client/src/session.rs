@@ -44,7 +44,8 @@ pub(crate) struct Opened {
 /// What a client had when the server restarted.
 #[derive(Default)]
 pub(crate) struct Claims {
-    files: Vec<ClaimedFile>,
+    /// With the user who has it open.
+    files: Vec<(u32, ClaimedFile)>,
     locks: Vec<ClaimedLock>,
     /// See [`wire::LockClaim`].
     settled: u64,
@@ -171,6 +172,10 @@ struct Talk {
 impl Talk {
     /// The answer, and the version of the server's invalidation list.
     async fn ask(&mut self, request: &Request) -> Result<(Reply, u64), Failed> {
+        self.ask_as(0, request).await
+    }
+
+    async fn ask_as(&mut self, uid: u32, request: &Request) -> Result<(Reply, u64), Failed> {
         self.calls += 1;
         let header = RequestHeader {
             call: self.calls,
@@ -179,7 +184,7 @@ impl Talk {
             seq: Seq(0),
             unanswered: Seq(1),
             cache_version: 0,
-            cred: base::Cred::default(),
+            cred: base::Cred { uid, ..base::Cred::default() },
         };
         let mut out = Vec::new();
         put_frame(&mut out, |out| {
@@ -212,20 +217,34 @@ impl Talk {
         }
     }
 
-    /// Claims files, then locks of them. The last claim of files ends it, and says so.
+    /// Claims files, for each user in his name, then locks of them. The last claim of files ends it, and says so.
     async fn claim(&mut self, claims: Claims) -> Result<(), Failed> {
-        let Claims { mut files, locks, settled } = claims;
-        let last = files.split_off(files.len() - files.len().min(CLAIMED_FILES_MAX));
-        let (last, first) = if locks.is_empty() { (last, vec![]) } else { (vec![], last) };
-        for batch in files.chunks(CLAIMED_FILES_MAX).chain(first.chunks(CLAIMED_FILES_MAX)) {
-            self.ask(&Request::Claim(Claim { files: batch.to_vec(), last: false })).await?;
+        let Claims { files, locks, settled } = claims;
+        let mut batches = batches(files);
+        let last = if locks.is_empty() { batches.pop() } else { None };
+        for (uid, files) in batches {
+            self.ask_as(uid, &Request::Claim(Claim { files, last: false })).await?;
         }
         for batch in locks.chunks(LOCKS_A_CLAIM_MAX) {
             self.ask(&Request::LockClaim(LockClaim { locks: batch.to_vec(), settled })).await?;
         }
-        self.ask(&Request::Claim(Claim { files: last, last: true })).await?;
+        let (uid, files) = last.unwrap_or_default();
+        self.ask_as(uid, &Request::Claim(Claim { files, last: true })).await?;
         Ok(())
     }
+}
+
+/// What is claimed at once: files of one user, not too many.
+fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
+    files.sort_by_key(|(uid, file)| (*uid, file.file.ino));
+    let mut batches: Vec<(u32, Vec<ClaimedFile>)> = Vec::new();
+    for (uid, file) in files {
+        match batches.last_mut() {
+            Some((of, batch)) if *of == uid && batch.len() < CLAIMED_FILES_MAX => batch.push(file),
+            Some(_) | None => batches.push((uid, vec![file])),
+        }
+    }
+    batches
 }
 
 /// Keeps the session that was opened, until the client is closed or refused.
@@ -247,7 +266,7 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
             // The locks first: a file may be closed meanwhile, but none is locked that is not open.
             let (locks, settled) = core.locks.claims(welcome.incarnation);
             let files = core.files.claims(welcome.incarnation);
-            let open: HashSet<Ino> = files.iter().map(|file| file.file.ino).collect();
+            let open: HashSet<Ino> = files.iter().map(|(_, file)| file.file.ino).collect();
             let locks = locks.into_iter().filter(|lock| open.contains(&lock.ino)).collect();
             Claims { files, locks, settled }
         };

@@ -3,6 +3,9 @@
 //! Held in memory by the server of the files' names. After a restart it is empty, and the sessions that
 //! were there before claim their opens again; until all have, or their leases have ended, any file may be
 //! open.
+//!
+//! What a file was opened for is kept for each user of a session: it lets no other user do anything. A session
+//! whose kernel checks permissions is one user, see [`Standing::opener`](crate::session::Standing::opener).
 
 use base::{Access, HashMap, HashSet, Ino, SessionId};
 use parking_lot::Mutex;
@@ -28,8 +31,24 @@ struct Holder {
     session: SessionId,
     /// The number of its latest open.
     latest: u64,
-    /// What all its opens together were for.
-    access: Access,
+    /// What all opens of a user together were for, for each who has opened it.
+    users: SmallVec<[(u32, Access); 1]>,
+}
+
+impl Holder {
+    fn access(&self) -> Access {
+        self.users.iter().fold(Access::NONE, |all, (_, access)| all.and(*access))
+    }
+
+    /// What the user has it open for, with this open.
+    fn grant(&mut self, user: u32, access: Access) -> Access {
+        if let Some((_, granted)) = self.users.iter_mut().find(|(of, _)| *of == user) {
+            *granted = granted.and(access);
+            return *granted;
+        }
+        self.users.push((user, access));
+        access
+    }
 }
 
 impl Opens {
@@ -54,17 +73,24 @@ impl Opens {
         state.unclaimed.remove(&session) && state.unclaimed.is_empty()
     }
 
-    /// `session` opens `ino` for `access`, with its number for this open; what it has it open for now.
-    pub(crate) fn open(&self, ino: Ino, session: SessionId, number: u64, access: Access) -> Access {
+    /// A user of `session` opens `ino` for `access`, with its number for this open; what the user has it open for
+    /// now.
+    pub(crate) fn open(
+        &self,
+        ino: Ino,
+        (session, user): (SessionId, u32),
+        number: u64,
+        access: Access,
+    ) -> Access {
         let mut state = self.state.lock();
         state.sessions.entry(session).or_default().insert(ino);
         let holders = state.files.entry(ino).or_default();
         if let Some(holder) = holders.iter_mut().find(|holder| holder.session == session) {
             holder.latest = holder.latest.max(number);
-            holder.access = holder.access.and(access);
-            return holder.access;
+            return holder.grant(user, access);
         }
-        holders.push(Holder { session, latest: number, access });
+        let users = SmallVec::from_buf([(user, access)]);
+        holders.push(Holder { session, latest: number, users });
         access
     }
 
@@ -105,11 +131,18 @@ impl Opens {
         inos
     }
 
-    /// What `session` has `ino` open for, if it has.
+    /// What the users of `session` together have `ino` open for, if any has.
     pub(crate) fn access(&self, ino: Ino, session: SessionId) -> Option<Access> {
         let state = self.state.lock();
         let holder = state.files.get(&ino)?.iter().find(|holder| holder.session == session)?;
-        Some(holder.access)
+        Some(holder.access())
+    }
+
+    /// What one user of `session` has `ino` open for, if he has.
+    pub(crate) fn access_of(&self, ino: Ino, session: SessionId, user: u32) -> Option<Access> {
+        let state = self.state.lock();
+        let holder = state.files.get(&ino)?.iter().find(|holder| holder.session == session)?;
+        holder.users.iter().find(|(of, _)| *of == user).map(|(_, access)| *access)
     }
 
     /// Whether anybody has `ino` open, or may have and not have said so yet.
@@ -143,7 +176,7 @@ impl Opens {
             let holders = state.files.get(&ino).into_iter().flatten();
             let of_it =
                 holders.filter(|holder| session.is_none_or(|wanted| holder.session == wanted));
-            found.extend(of_it.map(|holder| (ino, holder.session, holder.access)));
+            found.extend(of_it.map(|holder| (ino, holder.session, holder.access())));
         }
         (found, end)
     }
@@ -174,8 +207,8 @@ mod tests {
     #[test]
     fn a_file_is_closed_when_its_last_session_closes_it() {
         let opens = Opens::default();
-        opens.open(Ino(5), A, 1, Access::READ);
-        opens.open(Ino(5), B, 1, Access::READ);
+        opens.open(Ino(5), (A, 0), 1, Access::READ);
+        opens.open(Ino(5), (B, 0), 1, Access::READ);
         assert!(!opens.release(Ino(5), A, 1));
         assert!(opens.maybe_open(Ino(5)));
         assert_eq!(opens.end_session(B), [Ino(5)]);
@@ -185,10 +218,23 @@ mod tests {
     #[test]
     fn a_release_older_than_the_latest_open_does_nothing() {
         let opens = Opens::default();
-        opens.open(Ino(5), A, 2, Access::READ);
+        opens.open(Ino(5), (A, 0), 2, Access::READ);
         assert!(!opens.release(Ino(5), A, 1));
         assert_eq!(opens.access(Ino(5), A), Some(Access::READ));
         assert!(opens.release(Ino(5), A, 2));
+    }
+
+    #[test]
+    fn what_one_user_has_opened_is_not_open_for_another() {
+        let opens = Opens::default();
+        let (read, write) = (Access::READ, Access::WRITE);
+        assert_eq!(opens.open(Ino(5), (A, 7), 1, read), read);
+        assert_eq!(opens.open(Ino(5), (A, 8), 2, write), write);
+        assert_eq!(opens.open(Ino(5), (A, 7), 3, Access::NONE), read);
+        assert_eq!(opens.access_of(Ino(5), A, 7), Some(read));
+        assert_eq!(opens.access_of(Ino(5), A, 9), None);
+        assert_eq!(opens.access_of(Ino(5), B, 7), None);
+        assert_eq!(opens.access(Ino(5), A), Some(read.and(write)));
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Standing {
     /// Of nobody.
     const NONE: Standing = Standing { trusted: false, checks: true };
 
+    /// Whose an open is that `uid` asks for: where the kernel checks, it is the session's, whoever asks.
+    pub(crate) fn opener(self, uid: u32) -> u32 {
+        if self.checks { uid } else { 0 }
+    }
+
     fn of(rights: &Rights) -> Standing {
         let checks = !rights.kernel_checks || rights.token.uid.is_some();
         Standing { trusted: rights.token.trusted(), checks }

@@ -46,6 +46,13 @@ impl Caller<'static> {
         Caller { cred: &Cred::ROOT, session: None, standing: Standing::SERVER };
 }
 
+impl Caller<'_> {
+    /// Whose its opens are, see [`Standing::opener`].
+    pub(crate) fn opener(&self) -> u32 {
+        self.standing.opener(self.cred.uid)
+    }
+}
+
 /// One operation's view and its pending writes.
 pub(crate) struct Txn<'a> {
     pub(crate) shared: &'a Shared,

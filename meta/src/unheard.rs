@@ -10,7 +10,10 @@ use base::{Access, Decode as _, Ino, Seq};
 use bytes::Bytes;
 use wire::{Answer, Reply, Request};
 
-use crate::{server::Shared, session::Session};
+use crate::{
+    server::Shared,
+    session::{Session, Standing},
+};
 
 /// Older than every number that a client gives an open.
 const OLDEST: u64 = 0;
@@ -20,31 +23,42 @@ const OLDEST: u64 = 0;
 pub(crate) struct Unheard {
     pub(crate) seq: Seq,
     ino: Ino,
+    /// Who made it.
+    uid: u32,
     access: Access,
+}
+
+impl Unheard {
+    /// `standing` is the session's, asked before: who looks through these has locked it.
+    fn open(self, shared: &Shared, session: &Session, standing: Standing, number: u64) {
+        let opener = (session.id, standing.opener(self.uid));
+        shared.opens.open(self.ino, opener, number, self.access);
+    }
 }
 
 /// The opens among stored answers; `proven` says what a proof proves.
 pub(crate) fn among(
     stored: &[(Seq, Bytes)],
-    proven: impl Fn(Ino, u64) -> Option<Access>,
+    proven: impl Fn(Ino, u32, u64) -> Option<Access>,
 ) -> Vec<Unheard> {
     let opens = stored.iter().filter_map(|(seq, answer)| {
         let Ok(Answer::Done(Reply::Created(created))) = Answer::from_bytes(answer) else {
             return None;
         };
-        let ino = created.entry.attr.ino;
-        let access = proven(ino, created.opened?.proof)?;
-        Some(Unheard { seq: *seq, ino, access })
+        let base::Attr { ino, uid, .. } = created.entry.attr;
+        let access = proven(ino, uid, created.opened?.proof)?;
+        Some(Unheard { seq: *seq, ino, uid, access })
     });
     opens.collect()
 }
 
 /// The client has claimed what it knows to be open: the rest is opened for it.
 pub(crate) fn claimed(shared: &Shared, session: &Session) {
+    let standing = session.standing();
     session.keep_unheard(|unheard| {
         let known = shared.opens.access(unheard.ino, session.id).is_some();
         if !known {
-            shared.opens.open(unheard.ino, session.id, OLDEST, unheard.access);
+            unheard.open(shared, session, standing, OLDEST);
         }
         !known
     });
@@ -57,9 +71,10 @@ pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Requ
         Request::Tmpfile(made) => made.number,
         _ => return,
     };
+    let standing = session.standing();
     session.keep_unheard(|unheard| {
         if unheard.seq == seq {
-            shared.opens.open(unheard.ino, session.id, number, unheard.access);
+            unheard.open(shared, session, standing, number);
         }
         unheard.seq != seq
     });

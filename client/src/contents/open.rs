@@ -17,7 +17,11 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use wire::{FileRef, Open, Opened, Release, Reply, Request};
 
-use super::{Files, OpenFile, Table, read::Ahead, state::FileState};
+use super::{
+    Files, OpenFile, Table,
+    read::Ahead,
+    state::{FileState, Proof},
+};
 use crate::{
     Client, Error, Handle, Result,
     call::{Done, Failure},
@@ -58,27 +62,27 @@ impl Files {
         let (life, incarnation) = done;
         let ino = file.ino;
         let cred = Arc::new(cred.clone());
+        let number = opening.number;
         let mut table = self.table.lock();
         if life != table.life {
             return Err(Error::SessionLost);
         }
         let Opened { attr, contents, proof } = opened;
+        let proof = Proof { uid: cred.uid, number, proof };
         let state = if let Some(state) = table.files.get(&ino) {
             let state = Arc::clone(state);
             let mut inner = state.lock();
             let changes =
                 opening.before.filter(|(before, _)| *before == ino).map(|(_, count)| count);
             inner.learn_open(attr, contents, changes);
-            if opening.number > inner.number {
-                inner.number = opening.number;
-                inner.proof = proof;
+            if number > inner.number {
                 inner.file = file;
             }
+            inner.prove(proof, self.one_user);
             drop(inner);
             state
         } else {
-            let number = opening.number;
-            let state = FileState::new(file, number, proof, attr, contents, Arc::clone(&cred));
+            let state = FileState::new(file, proof, attr, contents, Arc::clone(&cred));
             let state = Arc::new(state);
             table.files.insert(ino, Arc::clone(&state));
             state
@@ -102,8 +106,12 @@ impl Files {
         Ok((Handle(handle), incarnation != table.incarnation))
     }
 
-    /// An open was answered whose caller has gone: what to release, unless the file is open otherwise.
-    pub(crate) fn opened_for_nobody(&self, number: u64, reply: &Reply) -> Option<(Ino, u64)> {
+    /// An open by `uid` was answered whose caller has gone: what to release, unless the file is open otherwise.
+    pub(crate) fn opened_for_nobody(
+        &self,
+        (number, uid): (u64, u32),
+        reply: &Reply,
+    ) -> Option<(Ino, u64)> {
         let (ino, proof) = match reply {
             Reply::Opened(opened) => (opened.attr.ino, opened.proof),
             Reply::Created(created) => {
@@ -115,11 +123,7 @@ impl Files {
         let table = self.table.lock();
         let Some(state) = table.files.get(&ino) else { return Some((ino, number)) };
         // The release of the file, when its time comes, must be newer than this open.
-        let mut inner = state.lock();
-        if number > inner.number {
-            inner.number = number;
-            inner.proof = proof;
-        }
+        state.lock().prove(Proof { uid, number, proof }, self.one_user);
         None
     }
 }

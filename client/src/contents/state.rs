@@ -43,12 +43,21 @@ pub(crate) struct FlushSet {
     upto: Option<u64>,
 }
 
+/// Proof that a user has opened a file, from the answer to an open of this number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Proof {
+    pub(crate) uid: u32,
+    pub(crate) number: u64,
+    pub(crate) proof: u64,
+}
+
 /// The inside of an open file.
 pub(crate) struct Inner {
     pub(crate) file: FileRef,
-    /// The number of the latest open, and the proof of it.
+    /// The number of the latest open.
     pub(crate) number: u64,
-    pub(crate) proof: u64,
+    /// What to claim the opens by from a server that has restarted.
+    proofs: Vec<Proof>,
     /// Handles that are open.
     pub(crate) opens: u32,
     /// The session in which it was opened is gone.
@@ -87,8 +96,7 @@ impl FileState {
     /// A file that was just opened.
     pub(crate) fn new(
         file: FileRef,
-        number: u64,
-        proof: u64,
+        proof: Proof,
         attr: Attr,
         contents: OpenState,
         cred: Arc<Cred>,
@@ -96,8 +104,8 @@ impl FileState {
         let ino = file.ino;
         let inner = Inner {
             file,
-            number,
-            proof,
+            number: proof.number,
+            proofs: vec![proof],
             opens: 0,
             lost: false,
             map: map_of(&attr, contents),
@@ -162,6 +170,21 @@ fn inline_chunk(bytes: bytes::Bytes) -> ChunkSlices {
 }
 
 impl Inner {
+    /// Takes in the proof of another open. The latest of each user proves all his opens; `one_user` where that
+    /// is whoever asks, because a kernel checks.
+    pub(crate) fn prove(&mut self, proof: Proof, one_user: bool) {
+        self.number = self.number.max(proof.number);
+        match self.proofs.iter_mut().find(|known| one_user || known.uid == proof.uid) {
+            Some(known) if known.number < proof.number => *known = proof,
+            Some(_) => {}
+            None => self.proofs.push(proof),
+        }
+    }
+
+    pub(crate) fn proofs(&self) -> &[Proof] {
+        &self.proofs
+    }
+
     /// Whether something is not sent, or not surely.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty() || self.flushing.is_some()

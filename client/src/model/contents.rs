@@ -155,12 +155,16 @@ impl State {
         self.add_handle(who, ino, Access::READ.and(Access::WRITE))
     }
 
-    /// What the client has the file open for, if it has. Then it may read or truncate it, whatever its mode
-    /// is by now.
+    /// What a user of the client has the file open for, if he has. Then he may read or truncate it, whatever
+    /// its mode is by now.
     pub(super) fn granted(&self, who: Who<'_>, ino: Ino) -> Option<Access> {
+        self.grants(who, ino)?.get(&who.opener()).copied()
+    }
+
+    fn grants(&self, who: Who<'_>, ino: Ino) -> Option<&BTreeMap<u32, Access>> {
         let mut opens = self.handles.values();
         let open = opens.find(|open| open.ino == ino && open.client == who.client)?;
-        Some(open.granted)
+        Some(&open.granted)
     }
 
     fn add_handle(&mut self, who: Who<'_>, ino: Ino, may: Access) -> Handle {
@@ -168,11 +172,13 @@ impl State {
         let handle = Handle(self.last_handle);
         self.inode_mut(ino).opens += 1;
         let (client, clears_set_id) = (who.client, !who.privileged());
-        let granted = self.granted(who, ino).unwrap_or(Access::NONE).and(may);
+        let mut granted = self.grants(who, ino).cloned().unwrap_or_default();
+        let own = granted.entry(who.opener()).or_insert(Access::NONE);
+        *own = own.and(may);
         let others = self.handles.values_mut();
         others
             .filter(|open| open.ino == ino && open.client == client)
-            .for_each(|open| open.granted = granted);
+            .for_each(|open| open.granted = granted.clone());
         self.handles.insert(handle, Open { ino, client, may, granted, clears_set_id });
         handle
     }

@@ -23,6 +23,11 @@ impl Who<'_> {
         if self.trusted { Ok(()) } else { permits_removal(dir, owner, self.cred) }
     }
 
+    /// Whose its opens are: a kernel that checks has them for all its users.
+    pub(super) fn opener(self) -> u32 {
+        if self.trusted { 0 } else { self.cred.uid }
+    }
+
     /// What only the owner may do.
     pub(super) fn owns(self, attr: &Attr) -> Result<(), FsError> {
         if self.privileged() || self.cred.uid == attr.uid {

@@ -135,7 +135,7 @@ fn resume(shared: &Shared, past: &Resume) -> Result<Option<Arc<Session>>> {
     if session.returns_after_restart() {
         session.suspect_blocks(past.blocks);
         let stored = shared.stored_answers(id)?;
-        let proven = |ino, proof| super::open::proven_access(&session, ino, proof);
+        let proven = |ino, uid, proof| super::open::proven_access(&session, ino, uid, proof);
         let unheard = unheard::among(&stored, proven);
         session.restore(stored, unheard);
     }

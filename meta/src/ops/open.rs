@@ -39,7 +39,7 @@ pub(crate) fn opened(
     access: Access,
 ) -> Result<Opened> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
-    // What is open at once may do what any of it was opened for.
+    // What a user has open at once may do what any of it was opened for.
     let reads = access.includes(Access::READ) || txn.opened_for(inode.ino, Access::READ);
     let contents = match &inode.contents {
         _ if txn.checks() && !reads => OpenState::Withheld,
@@ -48,22 +48,23 @@ pub(crate) fn opened(
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };
     // Last, because nobody releases what was refused.
-    let access = txn.shared.opens.open(inode.ino, session.id, number, access);
-    let proof = open_proof(session, inode.ino, access);
+    let access =
+        txn.shared.opens.open(inode.ino, (session.id, txn.caller.opener()), number, access);
+    let proof = open_proof(session, inode.ino, txn.caller.cred.uid, access);
     Ok(Opened { attr: inode.attr(), contents, proof })
 }
 
-/// Proof for a session that it has opened an inode, and for what: that stands in its low three bits.
-pub(crate) fn open_proof(session: &Session, ino: Ino, access: Access) -> u64 {
+/// Proof for a user of a session that he has opened an inode, and for what: that stands in its low three bits.
+fn open_proof(session: &Session, ino: Ino, uid: u32, access: Access) -> u64 {
     let bits = u64::from(access.bits());
-    let mac = session.ticket(&[u64::from_le_bytes(*b"open-ino"), ino.0, bits]);
+    let mac = session.ticket(&[u64::from_le_bytes(*b"open-ino"), ino.0, uid.into(), bits]);
     mac & !ACCESS_MASK | bits
 }
 
-/// What a proof says an inode was opened for, if it is one.
-pub(crate) fn proven_access(session: &Session, ino: Ino, proof: u64) -> Option<Access> {
+/// What a proof says a user has opened an inode for, if it is one.
+pub(crate) fn proven_access(session: &Session, ino: Ino, uid: u32, proof: u64) -> Option<Access> {
     let access = Access::from_bits(u32::try_from(proof & ACCESS_MASK).ok()?);
-    (open_proof(session, ino, access) == proof).then_some(access)
+    (open_proof(session, ino, uid, access) == proof).then_some(access)
 }
 
 const ACCESS_MASK: u64 = 7;

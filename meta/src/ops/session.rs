@@ -28,13 +28,15 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
     Ok(())
 }
 
-/// Takes up the opens of before the restart. Only what was opened can be claimed: the client shows the proof.
+/// Takes up the opens of before the restart, of the user in whose name it is sent. Only what he has opened can be
+/// claimed: the client shows the proof.
 pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    let (uid, opener) = (txn.caller.cred.uid, (session.id, txn.caller.opener()));
     for claimed in &req.files {
         let ino = claimed.file.ino;
-        let access = proven_access(session, ino, claimed.proof).ok_or(FsError::Denied)?;
-        txn.shared.opens.open(ino, session.id, claimed.number, access);
+        let access = proven_access(session, ino, uid, claimed.proof).ok_or(FsError::Denied)?;
+        txn.shared.opens.open(ino, opener, claimed.number, access);
     }
     if req.last {
         unheard::claimed(txn.shared, session);

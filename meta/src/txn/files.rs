@@ -96,7 +96,8 @@ impl Txn<'_> {
     pub(crate) fn opened_for(&self, ino: Ino, want: Access) -> bool {
         let opens = &self.shared.opens;
         self.caller.session.is_some_and(|session| {
-            opens.access(ino, session.id).is_some_and(|granted| granted.includes(want))
+            let granted = opens.access_of(ino, session.id, self.caller.opener());
+            granted.is_some_and(|granted| granted.includes(want))
         })
     }
 

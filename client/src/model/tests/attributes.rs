@@ -171,8 +171,13 @@ fn a_file_is_reached_through_a_directory_that_may_be_searched_unless_it_is_open(
     fs.chmod("d", 0o700).unwrap();
     assert_eq!(stat(&fs, &node), Err(FsError::Denied));
     assert!(stat(&fs.trusted(&other), &node).is_ok());
-    let handle = done(fs.model.open(&Cred::ROOT, &fs.file("d/f"), None)).unwrap();
+    let roots = done(fs.model.open(&Cred::ROOT, &fs.file("d/f"), None)).unwrap();
+    assert_eq!(stat(&fs, &node), Err(FsError::Denied), "another user has it open");
+    fs.chmod("d", 0o755).unwrap();
+    let handle = done(fs.model.open(&other, &fs.file("d/f"), None)).unwrap();
+    fs.chmod("d", 0o700).unwrap();
     assert!(stat(&fs, &node).is_ok());
     done(fs.model.release(handle)).unwrap();
+    done(fs.model.release(roots)).unwrap();
     assert_eq!(stat(&fs, &node), Err(FsError::Denied));
 }
