@@ -36,6 +36,16 @@ pub struct MountOptions {
     pub nodev: bool,
     /// No file can be executed.
     pub noexec: bool,
+    /// Every write asks to be on stable storage (as `O_SYNC`), and `mount` shows `sync`.
+    pub synchronous: bool,
+    /// `mount` shows `dirsync`; what that means is the file system's to do.
+    pub dirsync: bool,
+    /// `mount` shows `noatime`; access times are the file system's own.
+    pub noatime: bool,
+    /// `mount` shows neither `relatime` nor `noatime`.
+    pub strictatime: bool,
+    /// Options for the kernel's security module, such as `context=LABEL`. Only root's mounts can have them.
+    pub security: Vec<String>,
     /// Largest read, in bytes; the kernel's own limit when `None`.
     pub max_read: Option<u32>,
 }

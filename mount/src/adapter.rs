@@ -29,13 +29,16 @@ use crate::{
     convert::{self, Failed},
     listing::Listings,
     nodes::Nodes,
+    options::Synchronous,
 };
 
-/// How long the kernel may believe what it is told.
+/// How the mount goes about it: for how long the kernel may believe what it is told, and what is stable when it is
+/// answered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timeouts {
+pub(crate) struct Manners {
     pub(crate) attr: Duration,
     pub(crate) entry: Duration,
+    pub(crate) synchronous: Synchronous,
 }
 
 /// One mount.
@@ -47,7 +50,7 @@ pub(crate) struct Adapter<S> {
     handles: RefCell<HashSet<Handle>>,
     /// Requests that wait for locks, to be woken by signals.
     waits: RefCell<HashMap<Unique, Rc<Notify>>>,
-    timeouts: Timeouts,
+    manners: Manners,
     /// Counts what was changed through this mount.
     changes: Cell<u64>,
     notifier: Notifier,
@@ -57,7 +60,7 @@ impl<S: FileSystem> Adapter<S> {
     pub(crate) fn new(
         fs: S,
         root: (DirRef, Attr),
-        timeouts: Timeouts,
+        manners: Manners,
         notifier: Notifier,
     ) -> Adapter<S> {
         Adapter {
@@ -66,7 +69,7 @@ impl<S: FileSystem> Adapter<S> {
             listings: RefCell::default(),
             handles: RefCell::default(),
             waits: RefCell::default(),
-            timeouts,
+            manners,
             changes: Cell::new(0),
             notifier,
         }
@@ -80,27 +83,27 @@ impl<S: FileSystem> Adapter<S> {
         match request.op {
             Op::Lookup { name } => self.lookup(cred, node, name).await,
             Op::Symlink { name, target } => {
-                self.changed(self.symlink(cred, node, name, request.keep(target)).await)
+                self.named(self.symlink(cred, node, name, request.keep(target)).await).await
             }
             Op::MkNod { name, mode, rdev, umask } => {
-                self.changed(self.mknod(cred, node, name, (mode, umask), rdev).await)
+                self.named(self.mknod(cred, node, name, (mode, umask), rdev).await).await
             }
             Op::MkDir { name, mode, umask } => {
-                self.changed(self.mkdir(cred, node, name, with_umask(mode, umask)).await)
+                self.named(self.mkdir(cred, node, name, with_umask(mode, umask)).await).await
             }
-            Op::Unlink { name } => self.changed(self.unlink(cred, node, name).await),
-            Op::RmDir { name } => self.changed(self.rmdir(cred, node, name).await),
+            Op::Unlink { name } => self.named(self.unlink(cred, node, name).await).await,
+            Op::RmDir { name } => self.named(self.rmdir(cred, node, name).await).await,
             Op::Rename { name, new_parent, new_name, flags } => {
                 let (from, to) = ((node, name), (new_parent, new_name));
-                self.changed(self.rename(cred, from, to, flags).await)
+                self.named(self.rename(cred, from, to, flags).await).await
             }
             Op::Link { node: target, name } => {
-                self.changed(self.link(cred, target, node, name).await)
+                self.named(self.link(cred, target, node, name).await).await
             }
 
             Op::GetAttr { .. } => self.getattr(cred, node).await,
             Op::Statx { .. } => self.statx(cred, node).await,
-            Op::SetAttr(set) => self.changed(self.setattr(cred, node, &set).await),
+            Op::SetAttr(set) => self.set(self.setattr(cred, node, &set).await).await,
             Op::ReadLink => self.readlink(cred, node).await,
             Op::StatFs => self.statfs().await,
 
@@ -109,15 +112,16 @@ impl<S: FileSystem> Adapter<S> {
             Op::SetXattr { name, value, flags, acl_kill_sgid } => {
                 let (name, value) = (request.keep(name), request.keep(value));
                 let outcome = self.setxattr(cred, node, (name, value), flags, acl_kill_sgid).await;
-                self.changed(outcome)
+                self.set(outcome).await
             }
             Op::RemoveXattr { name } => {
-                self.changed(self.removexattr(cred, node, request.keep(name)).await)
+                self.set(self.removexattr(cred, node, request.keep(name)).await).await
             }
 
             Op::Open { flags, .. } => self.open(&request.header, cred, flags).await,
             Op::Create { name, mode, umask, flags, .. } => {
-                self.changed(self.create(cred, node, name, with_umask(mode, umask), flags).await)
+                self.named(self.create(cred, node, name, with_umask(mode, umask), flags).await)
+                    .await
             }
             Op::TmpFile { mode, umask, flags } => {
                 self.changed(self.tmpfile(cred, node, with_umask(mode, umask), flags).await)
@@ -135,12 +139,13 @@ impl<S: FileSystem> Adapter<S> {
             }
             Op::GetLk { fh, owner, lock, kind } => self.getlk(fh, (kind, lock, owner)).await,
             Op::FAllocate { fh, offset, length, mode } => {
-                self.changed(self.allocate(cred, node, (fh, offset, length), mode).await)
+                self.set(self.allocate(cred, node, (fh, offset, length), mode).await).await
             }
             Op::LSeek { fh, offset, whence } => self.seek(fh, offset, whence).await,
             Op::CopyFileRange { fh_in, offset_in, node_out, fh_out, offset_out, len, .. } => {
                 let (from, to) = ((fh_in, offset_in), (fh_out, offset_out));
-                self.changed(self.copy_range(cred, from, to, node_out, len).await)
+                let copied = self.copy_range(cred, from, to, node_out, len).await;
+                self.changed(self.copied(fh_out, copied).await)
             }
 
             Op::OpenDir { .. } => self.opendir(node),
@@ -164,9 +169,36 @@ impl<S: FileSystem> Adapter<S> {
         outcome
     }
 
+    /// As `changed`, of a name, which is on stable storage then if that is how it is mounted.
+    async fn named(&self, outcome: Outcome) -> Outcome {
+        match self.manners.synchronous {
+            Synchronous::OnDemand => self.changed(outcome),
+            Synchronous::Names | Synchronous::Everything => self.synced(outcome).await,
+        }
+    }
+
+    /// The same, of attributes.
+    async fn set(&self, outcome: Outcome) -> Outcome {
+        match self.manners.synchronous {
+            Synchronous::OnDemand | Synchronous::Names => self.changed(outcome),
+            Synchronous::Everything => self.synced(outcome).await,
+        }
+    }
+
+    async fn synced(&self, outcome: Outcome) -> Outcome {
+        let outcome = self.changed(outcome);
+        if outcome.is_ok()
+            && let Err(error) = self.fs.sync().await
+        {
+            self.discard(outcome).await;
+            return Err(error.into());
+        }
+        outcome
+    }
+
     /// Sends the answer, and counts what the kernel is given with it.
     pub(crate) fn send(&self, reply: Reply, outcome: Outcome) {
-        let ttl = self.timeouts.attr;
+        let ttl = self.manners.attr;
         match outcome {
             Err(Failed(errno)) => reply.error(errno),
             Ok(Answer::Done) => reply.ok(),
@@ -271,8 +303,8 @@ impl<S: FileSystem> Adapter<S> {
             node,
             generation: 0,
             attr: convert::attr(attr),
-            entry_ttl: self.timeouts.entry.saturating_sub(age),
-            attr_ttl: self.timeouts.attr.saturating_sub(age),
+            entry_ttl: self.manners.entry.saturating_sub(age),
+            attr_ttl: self.manners.attr.saturating_sub(age),
         }
     }
 

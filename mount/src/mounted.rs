@@ -7,7 +7,7 @@ use std::{
 };
 
 use base::{Attr, Cred, EntryName, FsError};
-use client::FileSystem;
+use client::{AccessTimes, FileSystem};
 use fuse::{Capabilities, Ended, InitOptions, MountError, MountOptions, Session, Unmount};
 use rustix::{
     fs::{AtFlags, CWD, FileType, Statx, StatxAttributes, StatxFlags},
@@ -17,8 +17,8 @@ use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
 use wire::DirRef;
 
 use crate::{
-    Options,
-    adapter::{Adapter, Timeouts},
+    Options, Synchronous,
+    adapter::{Adapter, Manners},
     serve::serve,
 };
 
@@ -120,8 +120,12 @@ pub async fn run<S: FileSystem + 'static>(
             return Err(error.into());
         }
     };
-    let timeouts = Timeouts { attr: options.attr_timeout, entry: options.entry_timeout };
-    let adapter = Rc::new(Adapter::new(fs, root, timeouts, session.notifier()));
+    let manners = Manners {
+        attr: options.attr_timeout,
+        entry: options.entry_timeout,
+        synchronous: options.synchronous,
+    };
+    let adapter = Rc::new(Adapter::new(fs, root, manners, session.notifier()));
     let served = spawn_local(serve(session, adapter));
     let path = mountpoint.to_owned();
     // Without it large files are read in smaller steps.
@@ -263,6 +267,11 @@ fn unmount_error(path: &Path, error: MountError) -> Error {
     }
 }
 
+/// Without one the kernel refuses its options, and mount(8) leaves them out.
+fn has_security_module() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
 fn mount_options(options: &Options) -> MountOptions {
     MountOptions {
         fsname: options.fsname.clone(),
@@ -272,6 +281,12 @@ fn mount_options(options: &Options) -> MountOptions {
         default_permissions: true,
         nosuid: !options.suid,
         nodev: !options.dev,
+        noexec: !options.exec,
+        synchronous: options.synchronous == Synchronous::Everything,
+        dirsync: options.synchronous == Synchronous::Names,
+        noatime: options.access_times == AccessTimes::Never,
+        strictatime: options.access_times == AccessTimes::Always,
+        security: if has_security_module() { options.security.clone() } else { Vec::new() },
         ..MountOptions::default()
     }
 }

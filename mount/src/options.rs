@@ -1,4 +1,7 @@
-//! What a mount can be told. `pando mount -o` parses it here.
+//! What a mount can be told. `pando mount -o` and mount.fuse.pando parse it here.
+//!
+//! An option is the kernel's (it becomes a flag of mount(2)), ours, or one that only programs look at which
+//! decide what to mount: those are accepted and mean nothing here. Anything else is refused by its name.
 
 use std::{num::ParseFloatError, time::Duration};
 
@@ -15,6 +18,10 @@ pub struct Options {
     pub dev: bool,
     /// Set-user-id and set-group-id bits have effect.
     pub suid: bool,
+    /// Programs can be executed.
+    pub exec: bool,
+    /// What is on stable storage when it is answered.
+    pub synchronous: Synchronous,
     /// The directory, from the root that the client may see, that becomes the mount's root; empty for that
     /// root itself. Its components are separated by `/`; symbolic links are not followed.
     pub subdir: Vec<u8>,
@@ -24,10 +31,23 @@ pub struct Options {
     pub entry_timeout: Duration,
     /// When reads bring access times up to date; whoever makes the client tells it.
     pub access_times: AccessTimes,
+    /// For the kernel's security module, as given: `context=` and its like.
+    pub security: Vec<String>,
     /// What `mount` and `df` show as the device.
     pub fsname: String,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
     pub max_write: u32,
+}
+
+/// What is on stable storage when it is answered, without anybody's `fsync`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchronous {
+    /// What `O_SYNC` asks for.
+    OnDemand,
+    /// And every change of a name.
+    Names,
+    /// And every write and every change of attributes.
+    Everything,
 }
 
 impl Default for Options {
@@ -37,15 +57,30 @@ impl Default for Options {
             allow_other: false,
             dev: false,
             suid: false,
+            exec: true,
+            synchronous: Synchronous::OnDemand,
             subdir: Vec::new(),
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             access_times: AccessTimes::Relative,
+            security: Vec::new(),
             fsname: "pando".to_owned(),
             max_write: 1 << 20,
         }
     }
 }
+
+/// What mount(8), systemd and the init scripts act on, or nobody any more.
+const FOR_OTHERS: &[&str] = &[
+    "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner",
+    "group", "nogroup", "_netdev", "nofail", "fail", "mand", "nomand", "silent", "loud",
+];
+
+/// The same with a value: `user=NAME` is how mount(8) notes who has mounted.
+const FOR_OTHERS_WITH_VALUE: &[&str] = &["comment", "user", "uhelper", "helper"];
+
+/// What goes to the kernel's security module.
+const SECURITY: &[&str] = &["context", "fscontext", "defcontext", "rootcontext"];
 
 /// Why a text is no option.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,22 +99,38 @@ pub enum OptionError {
     },
 }
 
+/// The options of a list as `mount -o` has it. A comma between double quotes ends none.
+pub fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    let parts = list.split(move |c| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    });
+    parts.filter(|option| !option.is_empty())
+}
+
 impl Options {
-    /// Takes in a list as `mount -o` has it: `ro,allow_other,dev,suid,subdir=/a,attr_timeout=S,entry_timeout=S`,
-    /// where S are seconds, with a fraction if need be; `rw`, `nodev` and `nosuid` undo; and one of `relatime`,
-    /// `noatime` and `strictatime`.
+    /// Takes in a list as `mount -o` has it. Ours: `allow_other`, `subdir=/a`, `attr_timeout=S`,
+    /// `entry_timeout=S`, where S are seconds, with a fraction if need be. Those of mount(8): `ro`, `dev`, `suid`,
+    /// `noexec`, `sync`, `dirsync` and what undoes them, `relatime`, `noatime`, `strictatime`, `context=`; and those
+    /// that mount(8) and others act on themselves (`_netdev`, `nofail`, `x-*`, ...), which change nothing.
     ///
     /// # Errors
     /// At the first option that is none; those before it are taken in.
     pub fn set(&mut self, list: &str) -> Result<(), OptionError> {
-        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.one(option))
+        split(list).try_for_each(|option| self.one(option))
     }
 
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
+        if option.starts_with("x-") || option.starts_with("X-") {
+            return Ok(());
+        }
         match option.split_once('=') {
             Some(("subdir", path)) => self.subdir = path.as_bytes().to_owned(),
             Some(("attr_timeout", value)) => self.attr_timeout = seconds(option, value)?,
             Some(("entry_timeout", value)) => self.entry_timeout = seconds(option, value)?,
+            Some((name, _)) if SECURITY.contains(&name) => self.security.push(option.to_owned()),
+            Some((name, _)) if FOR_OTHERS_WITH_VALUE.contains(&name) => {}
             Some(_) => return Err(OptionError::Unknown(option.to_owned())),
             None => self.switch(option)?,
         }
@@ -95,9 +146,19 @@ impl Options {
             "nodev" => self.dev = false,
             "suid" => self.suid = true,
             "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "sync" => self.synchronous = Synchronous::Everything,
+            "dirsync" if self.synchronous == Synchronous::Everything => {}
+            "dirsync" => self.synchronous = Synchronous::Names,
+            "async" if self.synchronous == Synchronous::Everything => {
+                self.synchronous = Synchronous::OnDemand;
+            }
+            "async" => {}
             "noatime" => self.access_times = AccessTimes::Never,
-            "relatime" => self.access_times = AccessTimes::Relative,
+            "relatime" | "atime" => self.access_times = AccessTimes::Relative,
             "strictatime" => self.access_times = AccessTimes::Always,
+            _ if FOR_OTHERS.contains(&option) => {}
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -114,31 +175,62 @@ fn seconds(option: &str, value: &str) -> Result<Duration, OptionError> {
 mod tests {
     use super::*;
 
+    fn of(list: &str) -> Options {
+        let mut options = Options::default();
+        options.set(list).unwrap();
+        options
+    }
+
     #[test]
     fn a_list_sets_what_it_names_and_leaves_the_rest() {
-        let mut options = Options::default();
-        options.set("ro,suid,subdir=/a/b,attr_timeout=0,entry_timeout=0.25").unwrap();
+        let mut options = of("ro,suid,noexec,subdir=/a/b,attr_timeout=0,entry_timeout=0.25");
         let expected = Options {
             read_only: true,
             suid: true,
+            exec: false,
             subdir: b"/a/b".to_vec(),
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::from_millis(250),
             ..Options::default()
         };
         assert_eq!(options, expected);
-        options.set("noatime,rw,nosuid").unwrap();
+        options.set("noatime,rw,nosuid,exec").unwrap();
         assert_eq!(options.access_times, AccessTimes::Never);
         options.set("strictatime,relatime").unwrap();
         assert_eq!(options.access_times, AccessTimes::Relative);
-        assert!(!options.read_only && !options.suid);
+        assert!(!options.read_only && !options.suid && options.exec);
+    }
+
+    #[test]
+    fn sync_is_more_than_dirsync_and_async_is_neither() {
+        assert_eq!(of("dirsync").synchronous, Synchronous::Names);
+        assert_eq!(of("dirsync,sync").synchronous, Synchronous::Everything);
+        assert_eq!(of("sync,dirsync").synchronous, Synchronous::Everything);
+        assert_eq!(of("sync,async").synchronous, Synchronous::OnDemand);
+    }
+
+    #[test]
+    fn what_is_for_mount_8_and_systemd_changes_nothing() {
+        let list = "defaults,auto,noauto,user,users,nouser,owner,group,_netdev,nofail,user=ann,\
+                    comment=x,x-systemd.automount,x-gvfs-hide,X-mount.mkdir=0755,loud";
+        assert_eq!(of(list), Options::default());
+    }
+
+    #[test]
+    fn a_security_context_goes_on_as_it_is_with_its_commas() {
+        let context = "context=\"system_u:object_r:tmp_t:s0:c1,c2\"";
+        let options = of(&format!("ro,{context},suid"));
+        assert_eq!(options.security, [context]);
+        assert!(options.read_only && options.suid);
     }
 
     #[test]
     fn what_is_no_option_is_refused() {
         let mut options = Options::default();
         assert_eq!(options.set("rw,quick"), Err(OptionError::Unknown("quick".to_owned())));
-        assert_eq!(options.set("size=1"), Err(OptionError::Unknown("size=1".to_owned())));
+        for unknown in ["size=1", "contexts=x", "noatime=1", "ro=", "xy", "nodiratime"] {
+            assert_eq!(options.set(unknown), Err(OptionError::Unknown(unknown.to_owned())));
+        }
         for option in ["attr_timeout=-1", "attr_timeout=", "entry_timeout=soon"] {
             assert!(matches!(options.set(option), Err(OptionError::NotSeconds { .. })), "{option}");
         }

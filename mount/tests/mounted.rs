@@ -24,6 +24,10 @@ mod listings;
 mod locks;
 #[path = "mounted/names.rs"]
 mod names;
+#[path = "mounted/ofd.rs"]
+mod ofd;
+#[path = "mounted/options.rs"]
+mod options;
 #[path = "mounted/probe.rs"]
 mod probe;
 #[path = "mounted/ranges.rs"]
@@ -51,6 +55,7 @@ fn child_role() {
         "map" => contents::write_and_read_through_maps(&path),
         "flock" => locks::hold(&path, locks::flock_alone),
         "fcntl" => locks::hold(&path, locks::fcntl_alone),
+        "ofd" => ofd::wait_for(&path),
         "ping" => contents::count_in_turn(&path, 0),
         "pong" => contents::count_in_turn(&path, 1),
         "umask" => names::make_with_umask(&path),

@@ -50,10 +50,13 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
     /// Mount options, separated by commas: ro (change nothing), allow_other (let other users in), dev (devices can
-    /// be opened), suid (set-id bits have effect), subdir=/PATH (mount only this directory), attr_timeout=S and
-    /// entry_timeout=S (seconds for which attributes and names may be out of date: 1 unless given, 0 asks the
-    /// server each time), and rw, nodev, nosuid, which undo; relatime (reads set access times now and then, unless
-    /// said otherwise), noatime (never) or strictatime (always).
+    /// be opened), suid (set-id bits have effect), noexec (programs cannot be executed), subdir=/PATH (mount only
+    /// this directory), attr_timeout=S and entry_timeout=S (seconds for which attributes and names may be out of
+    /// date: 1 unless given, 0 asks the server each time); relatime (reads set access times now and then, unless
+    /// said otherwise), noatime (never) or strictatime (always); sync (what is answered is on stable storage) or
+    /// dirsync (what was done to names is); context=LABEL and its like (for SELinux); and rw, nodev, nosuid, exec,
+    /// async, which undo. Those that mount(8) and systemd act on (_netdev, nofail, noauto, user, x-...) change
+    /// nothing.
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
     options: Vec<String>,
 }

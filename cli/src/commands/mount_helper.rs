@@ -173,12 +173,6 @@ struct Sorted {
     remount: bool,
 }
 
-/// What mount(8) itself acts on, or nobody.
-const FOR_MOUNT: &[&str] = &[
-    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
-    "async", "mand", "nomand",
-];
-
 /// What the kernel changes by itself when a mount is mounted again.
 const FOR_KERNEL: &[&str] = &[
     "ro",
@@ -194,14 +188,15 @@ const FOR_KERNEL: &[&str] = &[
     "strictatime",
     "nodiratime",
     "sync",
+    "async",
     "dirsync",
 ];
 
 fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
     let mut sorted = Sorted::default();
     let mut allow_other = true;
-    let is_remount = list.split(',').any(|option| option == "remount");
-    for option in list.split(',').filter(|option| !option.is_empty()) {
+    let is_remount = mount::split(list).any(|option| option == "remount");
+    for option in mount::split(list) {
         if option == "remount" {
             sorted.remount = true;
             sorted.kernel.push(option.to_owned());
@@ -213,9 +208,6 @@ fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
         match option.split_once('=') {
             Some(("token", file)) => sorted.token = Some(file.to_owned()),
             Some(("log", file)) => sorted.log = Some(file.to_owned()),
-            Some(("comment", _)) => {}
-            _ if option.starts_with("x-") || option.starts_with("X-") => {}
-            _ if FOR_MOUNT.contains(&option) => {}
             _ if option == "noallow_other" => allow_other = false,
             _ if option == "allow_other" => allow_other = true,
             _ => match mount::Options::default().set(option) {
@@ -252,7 +244,17 @@ mod tests {
         assert_eq!(sorted.token.as_deref(), Some("/etc/t"));
         assert_eq!(
             sorted.ours,
-            ["rw", "subdir=/a", "dev", "suid", "attr_timeout=0", "allow_other"]
+            [
+                "rw",
+                "_netdev",
+                "nofail",
+                "x-systemd.automount",
+                "subdir=/a",
+                "dev",
+                "suid",
+                "attr_timeout=0",
+                "allow_other"
+            ]
         );
         assert!(!sorted.remount);
         let sorted = sort_options("noallow_other,log=/var/log/p", false).unwrap();

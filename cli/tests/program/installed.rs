@@ -119,3 +119,49 @@ fn fstab_mounts_and_a_dead_mount_is_mounted_anew() {
     );
     assert!(said.lines().any(|line| line == "dir"), "{said}");
 }
+
+#[test]
+fn mount_8_takes_the_options_of_administrators_and_refuses_others_by_name() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let said = with_helpers(
+        &data,
+        &format!(
+            r#"
+        shown() {{ findmnt --noheadings --output OPTIONS "$MNT" | tr , '\n' | grep -xE "$1" | sort | tr '\n' ' '; echo; }}
+        all="$(echo _netdev,nofail,x-systemd.automount,X-a=b,noauto,users,comment=x),token=$TOKEN"
+        mount -t fuse.pando {address} "$MNT" -o "$all,noexec,nosuid,nodev,noatime,sync,context=a:b:c"
+        shown 'noexec|nosuid|nodev|noatime|sync|rw'
+        cp /bin/true "$MNT/true"
+        ! "$MNT/true" 2>/dev/null
+        umount "$MNT"
+        mount -t fuse.pando {address} "$MNT" -o "$all,defaults,exec,suid,dev,strictatime,dirsync,async"
+        shown 'noexec|nosuid|nodev|relatime|sync|dirsync|rw'
+        "$MNT/true" && echo executed
+        umount "$MNT"
+        echo "{address} $MNT fuse.pando noauto,users,exec,ro,_netdev,nofail,token=$TOKEN 0 0" >"$FSTAB"
+        mount --fstab "$FSTAB" "$MNT"
+        shown 'noexec|nosuid|nodev|ro|rw'
+        umount "$MNT"
+        for wrong in quick size=1 nodiratime; do
+            ! mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN,$wrong" 2>&1
+        done
+        "#,
+            address = server.address()
+        ),
+    );
+    let lines: Vec<_> = said
+        .lines()
+        .filter(|line| !line.starts_with("mounted at"))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    assert_eq!(
+        lines[..4],
+        ["noatime nodev noexec nosuid rw sync", "dirsync rw", "executed", "nodev nosuid ro"]
+    );
+    let refused = lines[4..].join("\n");
+    for wrong in ["quick", "size=1", "nodiratime"] {
+        assert!(refused.contains(&format!("unknown mount option: {wrong}")), "{refused}");
+    }
+}

@@ -28,6 +28,10 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOEXEC, options.noexec);
+    flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
+    flags.set(MountFlags::DIRSYNC, options.dirsync);
+    flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::STRICTATIME, options.strictatime);
     flags
 }
 
@@ -44,5 +48,21 @@ fn data(options: &MountOptions, fd: i32, root_mode: u32) -> String {
     if let Some(bytes) = options.max_read {
         data.push_str(&format!(",max_read={bytes}"));
     }
+    for label in &options.security {
+        data.push(',');
+        data.push_str(label);
+    }
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_the_security_module_are_handed_on() {
+        let label = "context=\"a:b:c:s0:c1,c2\"".to_owned();
+        let options = MountOptions { security: vec![label.clone()], ..MountOptions::default() };
+        assert!(data(&options, 3, 0o40000).ends_with(&format!(",{label}")));
+    }
 }

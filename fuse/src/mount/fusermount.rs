@@ -101,10 +101,18 @@ fn option_list(options: &MountOptions) -> String {
         (options.nosuid, ",nosuid"),
         (options.nodev, ",nodev"),
         (options.noexec, ",noexec"),
+        (options.synchronous, ",sync"),
+        (options.dirsync, ",dirsync"),
+        (options.noatime, ",noatime"),
+        (options.strictatime, ",strictatime"),
     ];
     list.extend(switches.iter().filter(|(on, _)| *on).map(|(_, name)| *name));
     if let Some(bytes) = options.max_read {
         list.push_str(&format!(",max_read={bytes}"));
+    }
+    for label in &options.security {
+        list.push(',');
+        list.push_str(&escaped(label));
     }
     list
 }

@@ -121,7 +121,7 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Result<Option<Ahead>, Failed> {
         let mut listings = self.listings.borrow_mut();
         let Some(ahead) = listings.get(handle)?.take_ahead() else { return Ok(None) };
-        let fresh = !plus || ahead.is_believed(self.changes.get(), self.timeouts.attr);
+        let fresh = !plus || ahead.is_believed(self.changes.get(), self.manners.attr);
         let goes_on = cookie > AFTER_DOTDOT && ahead.from(place).is_some();
         Ok(Some(ahead).filter(|_| fresh && goes_on))
     }

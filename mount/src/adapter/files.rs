@@ -13,6 +13,7 @@ use super::{Adapter, names::found};
 use crate::{
     answer::{Answer, Found, Outcome},
     convert::{self, Failed},
+    options::Synchronous,
 };
 
 const O_EXCL: u32 = 0o200;
@@ -35,7 +36,7 @@ impl<S: FileSystem> Adapter<S> {
             }
         };
         let cached = self.nodes.borrow_mut().opened(node, &attr);
-        if cached.outdated && !self.timeouts.attr.is_zero() {
+        if cached.outdated && !self.manners.attr.is_zero() {
             self.invalidate_attr(node).await;
         }
         let wrong_end = flags & O_APPEND != 0 && cached.wrong_end;
@@ -123,6 +124,18 @@ impl<S: FileSystem> Adapter<S> {
         self.fs.write(Handle(fh.0), offset, data, clear_set_id).await?;
         self.nodes.borrow_mut().written(node, offset.saturating_add(size.into()));
         Ok(Answer::Written(size))
+    }
+
+    /// What was copied is on stable storage if it is to be: the kernel sees to that where it writes itself.
+    pub(super) async fn copied(&self, fh: fuse::Handle, outcome: Outcome) -> Outcome {
+        let wanted = match self.manners.synchronous {
+            Synchronous::OnDemand | Synchronous::Names => false,
+            Synchronous::Everything => true,
+        };
+        if wanted && outcome.is_ok() {
+            self.fs.fsync(Handle(fh.0)).await?;
+        }
+        outcome
     }
 
     /// FLUSH: each close. What was written is sent first, so that whoever takes the lock next sees it.

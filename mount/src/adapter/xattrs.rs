@@ -39,7 +39,7 @@ impl<S: FileSystem> Adapter<S> {
             return sized(self.line(node, line).await?, size);
         }
         let capability = name == CAPABILITY;
-        if capability && !self.timeouts.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
+        if capability && !self.manners.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
         {
             return Err(Failed(Errno::NODATA));
         }

@@ -291,10 +291,8 @@ fn what_is_not_there_yet_is_refused_as_programs_expect() {
         for _ in 0..2 {
             let refused = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
             assert_eq!(refused, Err(Errno::OPNOTSUPP));
-            let temporary = OFlags::TMPFILE | OFlags::RDWR;
-            let refused =
-                rustix::fs::open(mounted.root(), temporary, rustix::fs::Mode::from_raw_mode(0o600));
-            assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
+            let copy = read_write().open(mounted.path("copy")).unwrap();
+            assert_eq!(rustix::fs::ioctl_ficlone(&copy, &file), Err(Errno::OPNOTSUPP));
         }
     });
 }
@@ -309,5 +307,29 @@ fn locks_hold_between_programs_of_one_mount() {
         assert_eq!(refused, Err(Errno::WOULDBLOCK));
         flock(&one, FlockOperation::Unlock).unwrap();
         flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
+    });
+}
+
+#[test]
+fn two_programs_that_append_on_one_mount_overwrite_nothing() {
+    on_each(|mounted| {
+        let path = mounted.path("log");
+        File::create(&path).unwrap();
+        std::thread::scope(|scope| {
+            for program in 0..2 {
+                let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+                scope.spawn(move || {
+                    for line in 0..200 {
+                        file.write_all(format!("{program} {line}\n").as_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        for program in 0..2 {
+            let own = text.lines().filter_map(|line| line.strip_prefix(&format!("{program} ")));
+            let lines: Vec<u32> = own.map(|line| line.parse().unwrap()).collect();
+            assert_eq!(lines, (0..200).collect::<Vec<_>>());
+        }
     });
 }
