@@ -8,6 +8,7 @@ mod fsx;
 mod layers;
 mod matrix;
 mod pjdfstest;
+mod promises;
 mod served;
 mod step;
 mod tidy;

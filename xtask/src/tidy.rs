@@ -1,7 +1,8 @@
 //! Rules about files that neither the compiler nor clippy knows.
 //!
 //! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file names
-//! a folder of somebody's machine; pages link to what exists; decisions are numbered once.
+//! a folder of somebody's machine; pages link to what exists; decisions are numbered once; what is promised names
+//! the tests that show it (`promises`).
 
 use std::{
     collections::BTreeMap,
@@ -10,6 +11,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+
+use crate::promises;
 
 const LINES_MAX: usize = 900;
 
@@ -42,6 +45,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         problems.extend(of_file(root, path, &text));
     }
     problems.extend(of_decisions(&files));
+    problems.extend(promises::problems(root, &files));
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }

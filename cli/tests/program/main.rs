@@ -17,5 +17,6 @@ mod s3;
 mod serve;
 mod settings;
 mod tokens;
+mod two_mounts;
 mod upgrade;
 mod usage;

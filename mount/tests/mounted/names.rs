@@ -292,3 +292,19 @@ pub(crate) fn make_with_umask(dir: &Path) {
     fs::create_dir(dir.join("dir")).unwrap();
     mknodat(CWD, dir.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o777), 0).unwrap();
 }
+
+#[test]
+fn names_that_differ_only_in_case_or_normalisation_are_different() {
+    on_each(|mounted| {
+        let names = ["name", "Name", "NAME", "\u{fc}", "u\u{308}", "\u{df}", "ss", "a", "a ", " a"];
+        for name in names {
+            let path = mounted.path(name);
+            File::options().write(true).create_new(true).open(&path).unwrap();
+            fs::write(&path, name).unwrap();
+        }
+        assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), names.len());
+        for name in names {
+            assert_eq!(fs::read(mounted.path(name)).unwrap(), name.as_bytes());
+        }
+    });
+}

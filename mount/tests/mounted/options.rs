@@ -42,9 +42,9 @@ fn the_kernel_knows_the_options_that_are_its_own() {
     ] {
         let mounted = with(list);
         let shown = shown(mounted.root());
-        let has = |option: &&str| shown.iter().any(|found| found == option);
-        assert!(there.iter().all(|option| has(option)), "{list}: {shown:?}");
-        assert!(!not.iter().any(|option| has(option)), "{list}: {shown:?}");
+        let has = |option: &&str| shown.iter().any(|found| found == *option);
+        assert!(there.iter().all(has), "{list}: {shown:?}");
+        assert!(!not.iter().any(has), "{list}: {shown:?}");
         mounted.unmount();
     }
 }
