@@ -26,7 +26,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
-/// It worked, and what was looked for is there: `fsck` with findings.
+/// It worked, and the answer is no.
 pub(crate) fn failed() -> ExitCode {
     ExitCode::from(FAILED)
 }

@@ -6,7 +6,7 @@ use base::{BlockId, Cred};
 use bytes::Bytes;
 use wire::{
     BlockGet, BlockPart, DumpNext, DumpPage, DumpStarted, FsInfo, FsckPoll, FsckProgress,
-    FsckStart, Reply, Request, Status, Welcome,
+    FsckStart, Repair, Reply, Request, Status, Welcome,
 };
 
 use crate::{
@@ -104,6 +104,18 @@ impl Client {
     /// `Busy` when one is running; `NotPermitted` when the token does not administer.
     pub async fn fsck_start(&self, gc: bool) -> Result<u64> {
         match self.ask_root(Request::FsckStart(FsckStart { gc })).await?.reply {
+            Reply::Job(job) => Ok(job),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// As [`Client::fsck_start`], and repairs what it finds; with `discard_lost` it gives up contents that cannot be
+    /// read any more.
+    ///
+    /// # Errors
+    /// As [`Client::fsck_start`].
+    pub async fn repair_start(&self, gc: bool, discard_lost: bool) -> Result<u64> {
+        match self.ask_root(Request::Repair(Repair { gc, discard_lost })).await?.reply {
             Reply::Job(job) => Ok(job),
             _ => Err(unexpected()),
         }

@@ -72,6 +72,8 @@ pub(crate) enum Step {
     Count(Box<crate::quota::count::Page>),
     /// All that belongs to a quota was counted.
     Counted(crate::record::QuotaId),
+    /// Look once more at what a check found, and repair it.
+    Repair(Arc<crate::fsck::Repair>),
 }
 
 /// What one run of the queue has gathered. It is empty between two, and keeps its room.
@@ -142,6 +144,7 @@ impl Core {
             crate::serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
             compact::run(self.clone()),
+            crate::fsck::run_repairs(self.clone()),
             room::run(shared.clone()),
         );
     }
@@ -254,6 +257,7 @@ impl Inner {
                     crate::quota::count::counted(&mut txn, *id);
                     Ok(())
                 }
+                Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
             };
             if result.is_ok() {
                 txn.commit();

@@ -11,6 +11,7 @@ use crate::{
     driver::{Incoming, Task, answer_of},
     error::{Result, describe},
     file_locks::Turn,
+    fsck,
     observe::Waiting,
     ops::blocks::part_ticket,
     server::{Counters, Shared},
@@ -46,13 +47,13 @@ pub(crate) fn task(
             }
             answer(Ok(Reply::Nothing));
         }),
-        Request::FsckStart(req) => match crate::fsck::start(&shared, *req) {
-            Err(fault) => return Some(Err(fault)),
-            Ok(check) => Box::pin(async move {
-                answer(Ok(Reply::Job(check.number)));
-                check.run().await;
-            }),
-        },
+        Request::FsckStart(wire::FsckStart { gc }) => {
+            return Some(check(&shared, fsck::Aim::Find { gc: *gc }, answer));
+        }
+        Request::Repair(wire::Repair { gc, discard_lost }) => {
+            let aim = fsck::Aim::Repair { gc: *gc, discard_lost: *discard_lost };
+            return Some(check(&shared, aim, answer));
+        }
         Request::Lock(lock) if lock.wait && lock.mode.is_some() => {
             Counters::add(&shared.counters.lock);
             match crate::ops::lock::wait(&shared, session, lock) {
@@ -121,12 +122,27 @@ pub(crate) fn task(
     Some(Ok(Task { future, after_write }))
 }
 
+/// A check, with or without repair: it is answered with its number, and goes on.
+fn check(
+    shared: &Arc<Shared>,
+    aim: fsck::Aim,
+    answer: impl FnOnce(std::result::Result<Reply, Answer>) + 'static,
+) -> Result<Task> {
+    let check = fsck::start(shared, aim)?;
+    let future = Box::pin(async move {
+        answer(Ok(Reply::Job(check.number)));
+        check.run().await;
+    });
+    Ok(Task { future, after_write: false })
+}
+
 /// Whether a request is answered by a task.
 fn waits(request: &Request) -> bool {
     matches!(
         request,
         Request::Sync
             | Request::FsckStart(_)
+            | Request::Repair(_)
             | Request::DumpStart
             | Request::DumpNext(_)
             | Request::BlockPut(_)

@@ -197,6 +197,7 @@ fn admit(
         request,
         Request::Status
             | Request::FsckStart(_)
+            | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::Load
             | Request::Slow(_)

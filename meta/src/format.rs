@@ -84,13 +84,15 @@ pub fn format(
         // Counter 0 is no inode, and 1 on shard 0 is the root.
         batch.put(&key::counter(shard), &Reserved { end: 2 }.to_record());
     }
-    batch.put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root(now).to_record());
+    batch
+        .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
     batch.put(&key::config(), &config.to_record());
     engine.write(batch)?;
     Ok(engine.sync()?)
 }
 
-fn root(now: Time) -> Content {
+/// The content record of a root with nothing in it.
+pub(crate) fn root_content(now: Time) -> Content {
     Content {
         state: ContentState::Live,
         confirmed: true,

@@ -1,8 +1,9 @@
 //! `fsck`: a check of the whole file system on a snapshot, while it is served.
 //!
 //! An administrator starts it and follows it; one check runs at a time. It reads a snapshot of the engine, so
-//! whatever it finds was really so at one moment, and it never changes a record. Asked for it, it removes
-//! blocks that nothing names and that nobody can name any more.
+//! whatever it finds was really so at one moment. Asked for it, it removes blocks that nothing names and that
+//! nobody can name any more; or it repairs what it found, and checks again, until nothing is left to repair. The walk
+//! itself never changes a record, `repair` does.
 //!
 //! The walk over the records is done off the core. It goes through each shard once, in key order, and looks
 //! up what a record points to. It holds in memory: a bit for each inode number in use, a number for each
@@ -13,6 +14,7 @@ mod dirs;
 mod files;
 mod names;
 mod quotas;
+mod repair;
 mod report;
 mod sweep;
 #[cfg(test)]
@@ -22,20 +24,45 @@ use std::sync::Arc;
 
 use base::{FsError, HashSet, SessionId};
 use parking_lot::Mutex;
-use wire::{FsckPoll, FsckProgress, FsckStart};
+use wire::{FsckPoll, FsckProgress};
 
 use crate::{
     error::{Result, describe},
     server::Shared,
 };
 use blocks::Listing;
+use repair::{Fix, Repairs};
 use report::Report;
 use sweep::Sweep;
+
+pub(crate) use repair::{Repair, run as run_repairs, step as repair};
+
+/// How often a check begins anew after it has repaired something. A repair may uncover more: one level of a tree
+/// at a time, at worst.
+const ROUNDS_MAX: u32 = 1000;
 
 /// The latest check, running or done.
 #[derive(Default)]
 pub(crate) struct Jobs {
     latest: Mutex<Option<Job>>,
+    repairs: Repairs,
+}
+
+/// What a check is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// To find what is wrong; with `gc`, to remove blocks that nothing names.
+    Find { gc: bool },
+    /// To repair it as well; with `discard_lost`, also where contents cannot be had any more.
+    Repair { gc: bool, discard_lost: bool },
+}
+
+impl Aim {
+    fn gc(self) -> bool {
+        match self {
+            Aim::Find { gc } | Aim::Repair { gc, .. } => gc,
+        }
+    }
 }
 
 struct Job {
@@ -47,12 +74,12 @@ struct Job {
 pub(crate) struct Check {
     pub(crate) number: u64,
     shared: Arc<Shared>,
-    gc: bool,
+    aim: Aim,
     report: Arc<Report>,
 }
 
 /// Accepts a check, unless one is running.
-pub(crate) fn start(shared: &Arc<Shared>, req: FsckStart) -> Result<Check> {
+pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     let mut latest = shared.jobs.latest.lock();
     if latest.as_ref().is_some_and(|job| !job.report.is_done()) {
         return Err(FsError::Busy.into());
@@ -60,7 +87,7 @@ pub(crate) fn start(shared: &Arc<Shared>, req: FsckStart) -> Result<Check> {
     let number = latest.as_ref().map_or(1, |job| job.number + 1);
     let report = Arc::new(Report::new(shared.engine.stats().keys_estimated));
     *latest = Some(Job { number, report: report.clone() });
-    Ok(Check { number, shared: shared.clone(), gc: req.gc, report })
+    Ok(Check { number, shared: shared.clone(), aim, report })
 }
 
 /// How far a check is.
@@ -84,12 +111,20 @@ impl Drop for Check {
 impl Check {
     /// Does it, from the first record to the last block.
     pub(crate) async fn run(self) {
-        if let Err(error) = self.check().await {
-            self.report.find(format!("the check could not go on: {error}"));
+        for _ in 0..ROUNDS_MAX {
+            match self.check().await {
+                Err(error) => {
+                    return self.report.find(format!("the check could not go on: {error}"));
+                }
+                Ok(false) => return,
+                Ok(true) => self.report.begin_again(),
+            }
         }
+        self.report.find("there is always more to repair".into());
     }
 
-    async fn check(&self) -> std::result::Result<(), String> {
+    /// Checks once; whether it repaired anything, so that another look is needed.
+    async fn check(&self) -> std::result::Result<bool, String> {
         let shared = &self.shared;
         // The order matters. A block was there before its session ended, and all that the session did was
         // there before the snapshot: so of a block that was listed, whose session had ended, and that the
@@ -109,6 +144,31 @@ impl Check {
             return Err("it was cancelled".into());
         }
         listing.find_missing(shared, &self.report).await;
-        listing.collect(shared, &self.report, &alive, self.gc).await
+        if let Aim::Repair { discard_lost, .. } = self.aim
+            && self.mend(discard_lost).await
+        {
+            return Ok(true);
+        }
+        listing.collect(shared, &self.report, &alive, self.aim.gc()).await?;
+        Ok(false)
+    }
+
+    /// Repairs what was found; whether any of it could be. What may bring other things back to their places comes
+    /// first, and then everything is looked at anew.
+    async fn mend(&self, discard_lost: bool) -> bool {
+        let mut found = self.report.take_fixes();
+        found.sort_by_key(|(fix, _)| fix.phase());
+        let mut phase = None;
+        for (fix, lines) in found {
+            if self.report.is_cancelled() || phase.is_some_and(|phase| phase < fix.phase()) {
+                break;
+            }
+            let fixes_in = fix.phase();
+            if self.shared.jobs.repairs.mend(fix, discard_lost).await {
+                self.report.repaired(lines);
+                phase = Some(fixes_in);
+            }
+        }
+        phase.is_some()
     }
 }

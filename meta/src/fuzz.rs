@@ -233,6 +233,7 @@ impl Client {
             | Request::BlockGet(_)
             | Request::Status
             | Request::FsckStart(_)
+            | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::LockCancel(_)
             | Request::Load

@@ -9,11 +9,11 @@ mod info;
 mod link;
 pub(crate) mod lock;
 mod lookup;
-mod mkdir;
+pub(crate) mod mkdir;
 mod observe;
 mod open;
 mod readdir;
-mod rename;
+pub(crate) mod rename;
 mod rmdir;
 mod seek;
 mod session;
@@ -153,6 +153,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::BlockPut(_)
         | Request::BlockGet(_)
         | Request::FsckStart(_)
+        | Request::Repair(_)
         | Request::DumpStart
         | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }

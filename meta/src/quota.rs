@@ -108,6 +108,12 @@ impl Quotas {
         table.get(&id).map(|quota| Seen { record: quota.record, total: quota.total })
     }
 
+    /// What a core has charged to a root.
+    pub(crate) fn charged(&self, id: QuotaId, core: u16) -> Option<Usage> {
+        let table = self.table.lock();
+        table.get(&id)?.cores.get(usize::from(core)).copied()
+    }
+
     /// Those that something is to be done for, in no order.
     pub(crate) fn unfinished(&self) -> Vec<(QuotaId, QuotaRecord)> {
         let table = self.table.lock();

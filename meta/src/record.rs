@@ -24,7 +24,7 @@ pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{Config, Reclaim, ReclaimKind, SessionRecord, Settings};
 
 /// The version of every value that this build writes.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// A value that is stored.
 pub(crate) trait Record: Encode + Decode {

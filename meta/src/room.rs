@@ -202,6 +202,7 @@ fn needs(request: &Request) -> Level {
         | Request::Xattrs(_)
         | Request::Status
         | Request::FsckStart(_)
+        | Request::Repair(_)
         | Request::FsckPoll(_)
         | Request::Info(_)
         | Request::Lock(_)

@@ -518,6 +518,32 @@ impl InoCounters {
         range.next += 1;
         Ok(Ino::new(shard, range.next - 1))
     }
+
+    /// The first number of `shard` that is not reserved.
+    pub(crate) fn end(&self, shard: ShardId) -> u64 {
+        self.shards[usize::from(shard.0)].lock().end
+    }
+
+    /// Whether a number may have been given out.
+    pub(crate) fn was_given_out(&self, ino: Ino) -> bool {
+        let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        let range = self.shards.get(usize::from(ino.shard().0)).map(|range| range.lock());
+        counter > 0 && range.is_some_and(|range| counter < range.end)
+    }
+
+    /// Gives out only numbers after `ino` on its shard; the first one that is not reserved, which the caller
+    /// stores. `None` when there is no such shard, or hardly a number after it.
+    pub(crate) fn raise(&self, ino: Ino) -> Option<u64> {
+        let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        let mut range = self.shards.get(usize::from(ino.shard().0))?.lock();
+        if counter == 0 || counter > 1 << (Ino::COUNTER_BITS - 1) {
+            return None;
+        }
+        if counter >= range.end {
+            (range.next, range.end) = (counter + 1, counter + 1);
+        }
+        Some(range.end)
+    }
 }
 
 macro_rules! counters {

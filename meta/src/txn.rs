@@ -142,6 +142,11 @@ impl<'a> Txn<'a> {
         self.group.put(key, |out| record.encode_record(out));
     }
 
+    /// Stores a record's bytes as they were stored elsewhere.
+    pub(crate) fn put_stored(&mut self, key: Key, value: &[u8]) {
+        self.group.put(key, |out| out.extend_from_slice(value));
+    }
+
     /// Stores an answer that is bytes already.
     pub(crate) fn put_answer(&mut self, key: Key, seq: Seq, answer: &[u8]) {
         self.group.put_answer(&key, |out| StoredAnswer::encode_record(seq, answer, out));

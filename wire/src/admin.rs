@@ -75,6 +75,18 @@ codec! {
 }
 
 codec! {
+    /// Start a check that repairs what it finds, and checks again until nothing is left that it can repair. Answer
+    /// as of [`FsckStart`]; findings then begin with `repaired: ` or are still so.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Repair {
+        /// As in [`FsckStart`].
+        pub gc: bool,
+        /// Give up contents that cannot be read any more: zeros are read in their place.
+        pub discard_lost: bool,
+    }
+}
+
+codec! {
     /// How far is the check? Answer: [`FsckProgress`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckPoll {
@@ -95,11 +107,11 @@ codec! {
         pub records: u64,
         /// About how many there are.
         pub records_estimated: u64,
-        /// Named counts: `files`, `directories`, `blocks`, `blocks_removed`.
+        /// Named counts: `files`, `directories`, `blocks`, `blocks_removed`, `repaired`.
         pub counts: Vec<(String, u64)>,
         /// What is wrong, a line each, at most a thousand of them.
         pub findings: Vec<String>,
-        /// How many things are wrong.
+        /// How many things are wrong, and were not repaired.
         pub findings_total: u64,
     }
 }

@@ -20,7 +20,7 @@ pub mod token;
 
 pub use admin::{
     DumpNext, DumpPage, DumpStarted, FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus,
-    SessionStatus, Status,
+    Repair, SessionStatus, Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,

@@ -163,6 +163,8 @@ codec! {
         FsckPoll(admin::FsckPoll) = 52,
         /// Where something is.
         Info(admin::Info) = 53,
+        /// Start a check that repairs.
+        Repair(admin::Repair) = 54,
 
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
@@ -227,6 +229,7 @@ impl Request {
             | Request::Xattrs(_)
             | Request::Status
             | Request::FsckStart(_)
+            | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::Info(_)
             | Request::Lock(_)
@@ -261,6 +264,7 @@ impl Request {
             | Request::BlockGet(_)
             | Request::Status
             | Request::FsckStart(_)
+            | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::Lock(_)
             | Request::LockTest(_)
@@ -334,7 +338,7 @@ codec! {
         Xattrs(Vec<(bytes::Bytes, bytes::Bytes)>) = 14,
         /// To `Status`.
         Status(admin::Status) = 15,
-        /// To `FsckStart`.
+        /// To `FsckStart` and `Repair`.
         Job(u64) = 16,
         /// To `FsckPoll`.
         Fsck(admin::FsckProgress) = 17,

@@ -104,6 +104,7 @@ variants!(Request {
     Removexattr,
     Status,
     FsckStart,
+    Repair,
     FsckPoll,
     Info,
     Lock,

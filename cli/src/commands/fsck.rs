@@ -1,4 +1,4 @@
-//! `pando fsck`: check a file system that is being served.
+//! `pando fsck`: check a file system that is being served, and repair it.
 
 use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
@@ -16,10 +16,15 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Check a whole file system while it is served. Needs the administrator's token.
+/// Check a whole file system while it is served, and repair it. Needs the administrator's token.
 ///
 /// It looks at a snapshot: records that contradict each other, entries nobody can reach, blocks that are missing
-/// or that nothing refers to. Ctrl-C ends the check. The exit code is 1 when something is wrong.
+/// or that nothing refers to. With --repair it puts right what it finds, in small changes beside everything else that
+/// goes on, and checks again until nothing is left that it can repair. What has lost its place goes to /lost+found,
+/// under its inode number. Ctrl-C ends the check; what was repaired stays so.
+///
+/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done,
+/// or was cancelled.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -27,6 +32,12 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
+    /// Repair what is found.
+    #[arg(long)]
+    repair: bool,
+    /// With --repair: give up contents that cannot be read any more. Zeros are read in place of what gave EIO.
+    #[arg(long, requires = "repair")]
+    discard_lost: bool,
     /// Remove blocks that nothing refers to, as a crash leaves them.
     #[arg(long)]
     gc: bool,
@@ -35,12 +46,26 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What was wrong is repaired.
+const REPAIRED: u8 = 1;
+/// Something is wrong.
+const WRONG: u8 = 2;
+/// It could not be done.
+const NOT_DONE: u8 = 8;
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = connect::config(args.server.0, args.token.read()?, "pando fsck");
+    checked(&args).or_else(|error| {
+        failure::report(&error);
+        Ok(ExitCode::from(NOT_DONE))
+    })
+}
+
+fn checked(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = connect::config(args.server.0.clone(), args.token.read()?, "pando fsck");
     let (progress, cancelled) = connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let client = connect::connect(config).await?;
-        let checked = check(&client, args.gc, &mut stop).await?;
+        let checked = check(&client, args, &mut stop).await?;
         client.close().await?;
         anyhow::Ok(checked)
     })?;
@@ -50,13 +75,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         output::print(&report.to_text())?;
     }
-    let good = report.findings_total == 0 && !cancelled;
-    Ok(if good { ExitCode::SUCCESS } else { failure::failed() })
+    Ok(ExitCode::from(match (cancelled, report.findings_total, report.repaired_total) {
+        (true, ..) => NOT_DONE,
+        (false, 0, 0) => 0,
+        (false, 0, _) => REPAIRED,
+        (false, ..) => WRONG,
+    }))
 }
 
 /// Runs the check to its end; whether it was cancelled.
-async fn check(client: &Client, gc: bool, stop: &mut Stop) -> anyhow::Result<(FsckProgress, bool)> {
-    let job = match client.fsck_start(gc).await {
+async fn check(
+    client: &Client,
+    args: &Args,
+    stop: &mut Stop,
+) -> anyhow::Result<(FsckProgress, bool)> {
+    let started = if args.repair {
+        client.repair_start(args.gc, args.discard_lost).await
+    } else {
+        client.fsck_start(args.gc).await
+    };
+    let job = match started {
         Err(client::Error::Fs(base::FsError::Busy)) => anyhow::bail!("a check is running already"),
         started => connect::for_administrators(started).context("cannot start the check")?,
     };
@@ -91,17 +129,30 @@ struct Report {
     cancelled: bool,
     records: u64,
     counts: serde_json::Map<String, serde_json::Value>,
+    repaired: Vec<String>,
+    repaired_total: u64,
     findings: Vec<String>,
     findings_total: u64,
 }
 
+/// What the server puts before a finding that it has repaired.
+const REPAIRED_BEFORE: &str = "repaired: ";
+
 impl Report {
     fn new(progress: FsckProgress, cancelled: bool) -> Report {
+        let repaired_total = progress.counts.iter().find(|(name, _)| name == "repaired");
+        let repaired_total = repaired_total.map_or(0, |(_, count)| *count);
+        let (repaired, findings): (Vec<_>, Vec<_>) =
+            progress.findings.into_iter().partition(|line| line.starts_with(REPAIRED_BEFORE));
+        let bare =
+            |line: String| line.strip_prefix(REPAIRED_BEFORE).map_or(line.clone(), Into::into);
         Report {
+            repaired: repaired.into_iter().map(bare).collect(),
+            repaired_total,
             cancelled,
             records: progress.records,
             counts: progress.counts.into_iter().map(|(name, n)| (name, n.into())).collect(),
-            findings: progress.findings,
+            findings,
             findings_total: progress.findings_total,
         }
     }
@@ -110,17 +161,24 @@ impl Report {
         let mut rows = vec![("records", self.records.to_string())];
         rows.extend(self.counts.iter().map(|(name, value)| (name.as_str(), value.to_string())));
         let mut text = output::rows(&rows);
-        for finding in &self.findings {
-            text += &format!("wrong: {finding}\n");
+        let lists = [
+            ("repaired", &self.repaired, self.repaired_total),
+            ("wrong", &self.findings, self.findings_total),
+        ];
+        for (word, lines, total) in lists {
+            for line in lines {
+                text += &format!("{word}: {line}\n");
+            }
+            let shown = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+            if total > shown {
+                text += &format!("{word}: and {} more\n", total - shown);
+            }
         }
-        let shown = u64::try_from(self.findings.len()).unwrap_or(u64::MAX);
-        if self.findings_total > shown {
-            text += &format!("and {} more\n", self.findings_total - shown);
-        }
-        text + match (self.cancelled, self.findings_total) {
-            (true, _) => "cancelled before the end\n",
-            (false, 0) => "nothing is wrong\n",
-            (false, _) => "",
+        text + match (self.cancelled, self.findings_total, self.repaired_total) {
+            (true, ..) => "cancelled before the end\n",
+            (false, 0, 0) => "nothing is wrong\n",
+            (false, 0, _) => "all of it is repaired\n",
+            (false, ..) => "",
         }
     }
 }

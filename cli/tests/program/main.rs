@@ -13,6 +13,7 @@ mod harness;
 mod installed;
 mod mounted;
 mod observe;
+mod repair;
 mod s3;
 mod serve;
 mod settings;

@@ -14,7 +14,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["status"], &["HOST:PORT", "--json", "--token"]),
     (&["info"], &["PATH", "--json"]),
     (&["du"], &["PATH", "--json"]),
-    (&["fsck"], &["HOST:PORT", "--gc", "--json"]),
+    (&["fsck"], &["HOST:PORT", "--repair", "--discard-lost", "--gc", "--json"]),
     (
         &["bench", "md"],
         &["--ranks", "--files", "--shared", "--depth", "--phases", "--in-flight", "--json"],

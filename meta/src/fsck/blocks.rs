@@ -10,7 +10,7 @@ use base::{BlockId, HashMap, HashSet, Ino, SessionId, ShardId};
 use futures::StreamExt as _;
 use store::{Blocks, BlocksError, Snapshot};
 
-use super::report::Report;
+use super::{Fix, report::Report};
 use crate::{
     error::describe,
     reclaim::chunk_of,
@@ -61,19 +61,26 @@ impl Listing {
         self.garbage.insert(block);
     }
 
-    /// A chunk names a block; what is wrong with that.
-    pub(super) fn name(&mut self, block: BlockId, bytes: u32, by: (Ino, u32)) -> Option<String> {
+    /// A chunk names a block; what is wrong with that, and what can be done about it.
+    pub(super) fn name(
+        &mut self,
+        block: BlockId,
+        bytes: u32,
+        by: (Ino, u32),
+    ) -> Option<(String, Option<Fix>)> {
+        let (ino, chunk) = by;
         if self.garbage.contains(&block) {
-            return Some("is noted to be deleted".into());
+            return Some(("is noted to be deleted".into(), Some(Fix::Named(ino, chunk, block))));
         }
-        if let Some(listed) = self.listed.get_mut(&block) {
-            if listed.bytes != bytes {
-                return Some(format!("has {} bytes, not {bytes}", listed.bytes));
-            }
-            return std::mem::replace(&mut listed.named, true).then(|| "is named twice".into());
+        let Some(listed) = self.listed.get_mut(&block) else {
+            let twice = self.unlisted.insert(block, Unlisted { bytes, by }).is_some();
+            return twice.then(|| ("is named twice".into(), None));
+        };
+        if listed.bytes != bytes {
+            let wrong = format!("has {} bytes, not {bytes}", listed.bytes);
+            return Some((wrong, Some(Fix::Lost(ino, chunk, block))));
         }
-        let twice = self.unlisted.insert(block, Unlisted { bytes, by }).is_some();
-        twice.then(|| "is named twice".into())
+        std::mem::replace(&mut listed.named, true).then(|| ("is named twice".into(), None))
     }
 
     /// Asks the store for what was not listed.
@@ -89,7 +96,8 @@ impl Listing {
             };
             // It may have been replaced, and deleted, since the snapshot.
             if is_named(shared, *ino, *chunk, *block) {
-                report.find(format!("chunk {chunk} of inode {ino}: block {block} {wrong}"));
+                let line = format!("chunk {chunk} of inode {ino}: block {block} {wrong}");
+                report.find_to_fix(line, Fix::Lost(*ino, *chunk, *block));
             }
         }
     }

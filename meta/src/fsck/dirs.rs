@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use base::{DirId, Ino, Locality, ShardId, placement::shard_of};
 
 use super::{
+    Fix,
     names::Namer,
     report::Report,
     sweep::{Sweep, Where},
@@ -15,6 +16,7 @@ impl<'a> Sweep<'a> {
     /// The root is there.
     pub(super) fn root(&mut self) {
         let key = self.content_key(DirId::ROOT, DirId::ROOT);
+        self.look_at(Some(Fix::Look(key.clone())));
         match self.get::<Content>(&key, || "the root's content record".into()) {
             Some(content) if content.ino == Ino::ROOT => {
                 self.rooted.insert(DirId::ROOT);
@@ -61,16 +63,16 @@ impl<'a> Sweep<'a> {
         if shard_of(content.home, 0, self.config.shards) != shard {
             self.find(format!("{} is on the wrong shard: shard={}", what(self), shard.0));
         }
-        if let Some(wrong) = self.use_ino(content.ino) {
-            self.find(format!("{}: {wrong}", what(self)));
-        }
+        self.use_ino(content.ino, &what);
         if spilled && !self.is_there(&key::content(shard, dir, 0, Part::Xattrs)) {
             self.find(format!("{}: its extended attributes are missing", what(self)));
         }
         self.charged_dir(&content, &what);
-        if content.entries > 0 && !self.has_entries(shard, dir) {
-            let entries = content.entries;
-            self.find(format!("{} counts {entries} entries, but has none", what(self)));
+        let (entries, subdirs) = (content.entries, content.subdirs);
+        if (entries, subdirs) != (0, 0) && !self.has_entries(shard, dir) {
+            let line = format!("{} counts {entries} entries, but has none", what(self));
+            let (entries, subdirs) = (0i64.saturating_sub_unsigned(entries), -i64::from(subdirs));
+            self.find_to_fix(line, Fix::Counts { shard, dir, entries, subdirs });
         }
         if dir == DirId::ROOT {
             if content.name.is_some() || content.home != DirId::ROOT {
@@ -100,9 +102,8 @@ impl<'a> Sweep<'a> {
     /// The id is that of the birth triple, and the birth place knows whether the directory left it.
     fn born(&self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
         let Content { birth_parent, birth_version, .. } = content;
-        let Some(birth_name) = &content.birth_name else {
-            return self.find(format!("{} was born without a name: id={dir}", what(self)));
-        };
+        // A repair that could not find out leaves it open.
+        let Some(birth_name) = &content.birth_name else { return };
         if self.config.hash_key.dir_id(*birth_parent, birth_name, *birth_version) != dir {
             self.find(format!("{} has an id that is not that of its birth: id={dir}", what(self)));
         }
@@ -151,30 +152,31 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Walking up leads to the root. What was walked once is not walked again.
+    /// Its parent is there, and walking up leads to the root. What was walked once is not walked again.
     fn reaches_root(&mut self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
+        let Some(parent) = self.above(content) else {
+            return self
+                .find(format!("{} is in a directory that is not there: id={dir}", what(self)));
+        };
         let mut walked = vec![dir];
-        let mut at = content.clone();
-        while !self.rooted.contains(&at.parent) {
-            if walked.contains(&at.parent) {
+        let (mut above, mut at) = (content.parent, parent);
+        while !self.rooted.contains(&above) {
+            if walked.contains(&above) {
                 return self.find(format!("{} is in a loop: id={dir}", what(self)));
             }
-            let key = self.content_key(at.parent_home, at.parent);
-            let parent: Option<Content> =
-                self.get(&key, || format!("the content record of directory {}", at.parent));
-            match parent.filter(|parent| parent.ino == at.parent_ino) {
-                Some(parent) => {
-                    walked.push(at.parent);
-                    at = parent;
-                }
-                None => {
-                    return self.find(format!(
-                        "{} is in a directory that is not there: id={dir}",
-                        what(self)
-                    ));
-                }
-            }
+            walked.push(above);
+            // Where it is not there, that is told of the one that is in it.
+            let Some(next) = self.above(&at) else { return };
+            above = at.parent;
+            at = next;
         }
         self.rooted.extend(walked);
+    }
+
+    /// The directory that another says it is in.
+    fn above(&self, content: &Content) -> Option<Content> {
+        let key = self.content_key(content.parent_home, content.parent);
+        let named = || format!("the content record of directory {}", content.parent);
+        self.get(&key, named).filter(|parent: &Content| parent.ino == content.parent_ino)
     }
 }

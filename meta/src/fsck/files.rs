@@ -10,6 +10,7 @@ use base::{
 use bytes::Bytes;
 
 use super::{
+    Fix,
     names::Namer,
     report::Report,
     sweep::{Sweep, Where},
@@ -70,11 +71,12 @@ impl<'a> Sweep<'a> {
                 if inode.ino != ino {
                     self.find(format!("the slot of inode {ino} holds inode {}", inode.ino));
                 }
-                if inode.nlink > 0 {
-                    self.linked.entry(ino).or_default().nlink = inode.nlink;
-                } else if self.is_there(&key::reclaim(ino)) {
+                let linked = self.linked.entry(ino).or_default();
+                (linked.nlink, linked.in_slot) = (inode.nlink, true);
+                let reclaimed = inode.nlink == 0 && self.is_there(&key::reclaim(ino));
+                if reclaimed {
                     Report::count(&self.report.orphans);
-                } else {
+                } else if inode.nlink == 0 {
                     self.find(format!("inode {ino} has no name, and nothing will reclaim it"));
                 }
                 self.inode(&inode, &|_: &Self| format!("inode {ino}"));
@@ -85,7 +87,8 @@ impl<'a> Sweep<'a> {
     /// All parts of a slot were read.
     pub(super) fn close_slot(&mut self) {
         if let Some(SlotSeen { ino, spilled: true }) = self.slot.take() {
-            self.find(format!("inode {ino}: its extended attributes are missing"));
+            let line = format!("inode {ino}: its extended attributes are missing");
+            self.find_to_fix(line, Fix::Look(key::inode(ino, Part::Main)));
         }
     }
 
@@ -94,9 +97,7 @@ impl<'a> Sweep<'a> {
         Report::count(&self.report.files);
         self.charged_inode(inode);
         let ino = inode.ino;
-        if let Some(wrong) = self.use_ino(ino) {
-            self.find(format!("{}: {wrong}", what(self)));
-        }
+        self.use_ino(ino, what);
         let uncounted = matches!(inode.contents, Contents::Blocks) || inode.allocated == 0;
         if !uncounted || inode.mode & !MODE_BITS != 0 {
             self.find(format!("{}: its mode or its count of bytes is impossible", what(self)));
@@ -166,8 +167,12 @@ impl<'a> Sweep<'a> {
         }
         for (block, bytes) in here {
             Report::count(&self.report.blocks);
-            if let Some(wrong) = self.blocks.name(block, bytes, (ino, chunk)) {
-                self.find(format!("{}: block {block} {wrong}", what(self)));
+            if let Some((wrong, fix)) = self.blocks.name(block, bytes, (ino, chunk)) {
+                let line = format!("{}: block {block} {wrong}", what(self));
+                match fix {
+                    Some(fix) => self.find_to_fix(line, fix),
+                    None => self.report.find(line),
+                }
             }
         }
     }
@@ -184,7 +189,8 @@ impl<'a> Sweep<'a> {
             .get::<Reclaim>(&key::reclaim(ino), || format!("the note to reclaim inode {ino}"))
             .is_none()
         {
-            self.find(format!("chunk {chunk} of inode {ino} belongs to no file"));
+            let line = format!("chunk {chunk} of inode {ino} belongs to no file");
+            self.find_to_fix(line, Fix::Stray(ino, self.inos.contains(ino)));
         }
         if let Ok(record) = ChunkRecord::from_record(&Bytes::copy_from_slice(value)) {
             self.name_blocks(ino, chunk, &record, &|_: &Self| format!("inode {ino}"));
@@ -193,18 +199,17 @@ impl<'a> Sweep<'a> {
 
     /// Every inode in a slot has as many names as it counts.
     pub(super) fn count_names(&mut self) {
+        // Without a slot each name of it was a finding already.
         let mut wrong: Vec<(Ino, u32, u32)> = self
             .linked
             .iter()
-            .filter(|(_, linked)| linked.found != linked.nlink)
+            .filter(|(_, linked)| linked.in_slot && linked.found != linked.nlink)
             .map(|(ino, linked)| (*ino, linked.nlink, linked.found))
             .collect();
         wrong.sort_unstable();
         for (ino, nlink, found) in wrong {
-            // Without a slot each name of it was a finding already.
-            if nlink > 0 {
-                self.find(format!("inode {ino} counts {nlink} names, but has {found}"));
-            }
+            let line = format!("inode {ino} counts {nlink} names, but has {found}");
+            self.find_to_fix(line, Fix::Links { ino, found, nlink });
         }
     }
 

@@ -2,7 +2,10 @@
 
 use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
 
-use super::sweep::{Sweep, Where};
+use super::{
+    Fix,
+    sweep::{Sweep, Where},
+};
 use crate::record::{
     Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, key, key::Part,
 };
@@ -77,18 +80,25 @@ impl Sweep<'_> {
         let Some(content) = &group.content else {
             if group.entries > 0 {
                 let (dir, shard, entries) = (group.dir, group.shard.0, group.entries);
-                self.find(format!(
+                let line = format!(
                     "directory {dir} has entries but is not there: shard={shard} entries={entries}"
-                ));
+                );
+                self.find_to_fix(line, Fix::Group(group.shard, dir));
             }
             return;
         };
         let (entries, subdirs) = (content.entries, content.subdirs);
         if (entries, subdirs) != (group.entries, group.subdirs) {
             let (found, dirs, dir) = (group.entries, group.subdirs, self.path(group.place(), None));
-            self.find(format!(
+            let line = format!(
                 "{dir} counts {entries} entries and {subdirs} directories, but has {found} and {dirs}"
-            ));
+            );
+            let (shard, dir) = (group.shard, group.dir);
+            // Of counts beyond all bounds a part is taken away at a time.
+            let entries =
+                i64::try_from(i128::from(found) - i128::from(entries)).unwrap_or(i64::MIN);
+            let subdirs = i64::from(dirs) - i64::from(subdirs);
+            self.find_to_fix(line, Fix::Counts { shard, dir, entries, subdirs });
         }
     }
 
@@ -97,10 +107,12 @@ impl Sweep<'_> {
         let Some(group) = &mut self.group else { return };
         if let Some((name, true)) = group.last.take() {
             let dir = group.place();
-            self.find(format!(
-                "{}: its extended attributes are missing",
-                self.path(dir, Some(&name))
-            ));
+            let key = self.name_key(dir.home, dir.id, &name, Part::Main);
+            let path = self.path(dir, Some(&name));
+            self.find_to_fix(
+                format!("{path}: its extended attributes are missing"),
+                Fix::Look(key),
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::ShardId;
 
-use super::sweep::Sweep;
+use super::{Fix, sweep::Sweep};
 use crate::record::{
     Content, Inode, QuotaId, QuotaRecord, Usage,
     key::{self, UsagePart},
@@ -23,6 +23,8 @@ struct Account {
     record: Option<QuotaRecord>,
     /// What cores say that they have charged.
     charged: Usage,
+    /// Some of that could not be read.
+    damaged: bool,
     /// What records are charged to it.
     found: Usage,
 }
@@ -42,10 +44,10 @@ impl Sweep<'_> {
                 self.accounts.all.entry(id).or_default().record = record;
             }
             UsagePart::Core(_) => {
-                if let Some(usage) = self.decode::<Usage>(value, what) {
-                    let account = self.accounts.all.entry(id).or_default();
-                    account.charged = account.charged.plus(usage);
-                }
+                let usage = self.decode::<Usage>(value, what);
+                let account = self.accounts.all.entry(id).or_default();
+                account.damaged |= usage.is_none();
+                account.charged = account.charged.plus(usage.unwrap_or_default());
             }
         }
     }
@@ -53,6 +55,7 @@ impl Sweep<'_> {
     /// Counts a directory; it is charged as the one it is in, or accounts for itself.
     pub(super) fn charged_dir(&mut self, content: &Content, what: &dyn Fn(&Self) -> String) {
         self.found_charged(content.quota, Usage::of(1, 0));
+        self.charged_to_nothing(content.quota, content.ino);
         if self.accounts.all.is_empty() || self.accounts.moving {
             return;
         }
@@ -69,6 +72,16 @@ impl Sweep<'_> {
     /// Counts an inode.
     pub(super) fn charged_inode(&mut self, inode: &Inode) {
         self.found_charged(inode.quota, Usage::of(1, inode.attr().allocated));
+        self.charged_to_nothing(inode.quota, inode.ino);
+    }
+
+    /// All quotas were read before.
+    fn charged_to_nothing(&self, id: QuotaId, ino: base::Ino) {
+        let known = self.accounts.all.get(&id).is_some_and(|account| account.record.is_some());
+        if id != QuotaId::NONE && !known {
+            let quota = format!("the quota of directory inode {} is not there", id.0);
+            self.find(format!("{quota}, but inode {ino} is charged to it"));
+        }
     }
 
     /// A file of one name is charged as its directory.
@@ -94,19 +107,21 @@ impl Sweep<'_> {
     /// Every quota has charged what is charged to it.
     pub(super) fn count_quotas(&mut self) {
         for (id, account) in &self.accounts.all {
-            let Account { record, charged, found } = account;
-            let what = match record {
-                Some(_) => format!("the quota of directory inode {}", id.0),
-                None => {
-                    self.find(format!("the quota of directory inode {} is not there", id.0));
-                    continue;
+            let Account { record, charged, found, damaged } = account;
+            if record.is_none() {
+                let line = format!("the quota of directory inode {} is not there", id.0);
+                self.find_to_fix(line, Fix::Forget(*id));
+            } else if charged != found {
+                let line = format!(
+                    "the quota of directory inode {} counts {} entries and {} bytes, but has {} and {}",
+                    id.0, charged.entries, charged.bytes, found.entries, found.bytes
+                );
+                if *damaged {
+                    // It is counted again when it can be read.
+                    self.report.find(line);
+                } else {
+                    self.find_to_fix(line, Fix::Usage(*id, found.plus(charged.minus())));
                 }
-            };
-            if charged != found {
-                self.find(format!(
-                    "{what} counts {} entries and {} bytes, but has {} and {}",
-                    charged.entries, charged.bytes, found.entries, found.bytes
-                ));
             }
         }
     }

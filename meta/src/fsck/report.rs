@@ -2,11 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use base::HashMap;
 use parking_lot::Mutex;
 use wire::FsckProgress;
 
+use super::Fix;
+
 /// So many findings are kept in words; the rest is counted.
 const FINDINGS_MAX: usize = 1000;
+/// So many repairs are done before the next look.
+const FIXES_MAX: usize = 100_000;
 /// A finding in words has at most so many characters.
 const FINDING_CHARS_MAX: usize = 1000;
 
@@ -24,12 +29,17 @@ pub(super) struct Report {
     pub(super) blocks: AtomicU64,
     pub(super) blocks_unreferenced: AtomicU64,
     pub(super) blocks_removed: AtomicU64,
+    repaired: AtomicU64,
 }
 
 #[derive(Default)]
 struct Findings {
     lines: Vec<String>,
     total: u64,
+    /// What may be done about them, in the order in which they were found.
+    fixes: Vec<(Fix, Vec<String>)>,
+    places: HashMap<Fix, usize>,
+    repaired: Vec<String>,
 }
 
 impl Report {
@@ -42,12 +52,53 @@ impl Report {
         let mut findings = self.findings.lock();
         findings.total += 1;
         if findings.lines.len() < FINDINGS_MAX {
-            if let Some((end, _)) = line.char_indices().nth(FINDING_CHARS_MAX) {
-                line.truncate(end);
-                line.push('…');
-            }
+            shorten(&mut line);
             tracing::warn!(finding = line, "fsck");
             findings.lines.push(line);
+        }
+    }
+
+    /// Something is wrong, and may be repaired.
+    pub(super) fn find_to_fix(&self, mut line: String, fix: Fix) {
+        self.find(line.clone());
+        shorten(&mut line);
+        let mut findings = self.findings.lock();
+        let Findings { fixes, places, .. } = &mut *findings;
+        if let Some(place) = places.get(&fix) {
+            fixes[*place].1.push(line);
+        } else if fixes.len() < FIXES_MAX {
+            places.insert(fix.clone(), fixes.len());
+            fixes.push((fix, vec![line]));
+        }
+    }
+
+    /// What may be repaired, and what is wrong there.
+    pub(super) fn take_fixes(&self) -> Vec<(Fix, Vec<String>)> {
+        let mut findings = self.findings.lock();
+        findings.places.clear();
+        std::mem::take(&mut findings.fixes)
+    }
+
+    /// These were wrong, and are right now.
+    pub(super) fn repaired(&self, lines: Vec<String>) {
+        let mut findings = self.findings.lock();
+        for line in lines {
+            Report::count(&self.repaired);
+            tracing::warn!(repaired = line, "fsck");
+            if findings.repaired.len() < FINDINGS_MAX {
+                findings.repaired.push(line);
+            }
+        }
+    }
+
+    /// Something was repaired: everything is counted anew.
+    pub(super) fn begin_again(&self) {
+        let mut findings = self.findings.lock();
+        let repaired = std::mem::take(&mut findings.repaired);
+        *findings = Findings { repaired, ..Findings::default() };
+        let counts = [&self.files, &self.directories, &self.orphans, &self.blocks];
+        for count in counts.into_iter().chain([&self.blocks_unreferenced, &self.records]) {
+            count.store(0, Ordering::Relaxed);
         }
     }
 
@@ -88,16 +139,25 @@ impl Report {
             ("blocks", &self.blocks),
             ("blocks_unreferenced", &self.blocks_unreferenced),
             ("blocks_removed", &self.blocks_removed),
+            ("repaired", &self.repaired),
         ];
         let named =
             |(name, count): (&str, &AtomicU64)| (name.to_owned(), count.load(Ordering::Relaxed));
+        let repaired = findings.repaired.iter().map(|line| format!("repaired: {line}"));
         FsckProgress {
             done,
             records: self.records.load(Ordering::Relaxed),
             records_estimated: self.records_estimated,
             counts: counts.into_iter().map(named).collect(),
-            findings: findings.lines.clone(),
+            findings: repaired.chain(findings.lines.iter().cloned()).collect(),
             findings_total: findings.total,
         }
+    }
+}
+
+fn shorten(line: &mut String) {
+    if let Some((end, _)) = line.char_indices().nth(FINDING_CHARS_MAX) {
+        line.truncate(end);
+        line.push('…');
     }
 }

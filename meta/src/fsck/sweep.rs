@@ -1,6 +1,6 @@
 //! The walk over all records: what each must be by itself, and where it must stand.
 
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow};
 
 use base::{
     Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, limits::REQUESTS_IN_FLIGHT_MAX,
@@ -8,9 +8,16 @@ use base::{
 use bytes::Bytes;
 use store::Snapshot;
 
-use super::{blocks::Listing, files::SlotSeen, names::Group, quotas::Accounts, report::Report};
+use super::{
+    Fix,
+    blocks::Listing,
+    files::SlotSeen,
+    names::{Group, Namer},
+    quotas::Accounts,
+    report::Report,
+};
 use crate::record::{
-    Config, Content, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, key,
+    Config, Content, Key, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, key,
     key::Part,
     system::{Reserved, StoredAnswer},
 };
@@ -38,6 +45,10 @@ pub(super) struct Sweep<'a> {
     pub(super) content: Option<(DirId, bool)>,
     /// Quotas, and what is charged to each.
     pub(super) accounts: Accounts,
+    /// Inodes whose contents are noted to be reclaimed.
+    pub(super) reclaiming: HashSet<Ino>,
+    /// Where to look again for what is found now.
+    at: RefCell<Option<Fix>>,
     /// The first number of each shard that is not reserved.
     reserved: BTreeMap<ShardId, u64>,
     /// Why it cannot go on.
@@ -49,6 +60,7 @@ pub(super) struct Sweep<'a> {
 pub(super) struct Linked {
     pub(super) found: u32,
     pub(super) nlink: u32,
+    pub(super) in_slot: bool,
 }
 
 impl<'a> Sweep<'a> {
@@ -71,6 +83,8 @@ impl<'a> Sweep<'a> {
             slot: None,
             content: None,
             accounts: Accounts::default(),
+            reclaiming: HashSet::default(),
+            at: RefCell::default(),
             reserved: BTreeMap::new(),
             failed: None,
         }
@@ -79,6 +93,7 @@ impl<'a> Sweep<'a> {
     /// Looks at everything.
     pub(super) fn run(&mut self) -> store::Result<()> {
         for shard in (0..self.config.shards).map(ShardId) {
+            self.look_at(Some(Fix::Look(key::counter(shard))));
             if let Some(Reserved { end }) = self.get(&key::counter(shard), || "a counter".into()) {
                 self.reserved.insert(shard, end);
             } else {
@@ -91,6 +106,7 @@ impl<'a> Sweep<'a> {
         for shard in (0..self.config.shards).map(ShardId) {
             self.scan_kind(shard, b'G', Self::garbage)?;
             self.scan_kind(shard, b'A', |sweep, key, value| sweep.quota(shard, key, value))?;
+            self.scan_kind(shard, b'R', Self::reclaiming)?;
         }
         self.root();
         self.scan(&[], &[u8::MAX; 8], Self::record)?;
@@ -99,8 +115,8 @@ impl<'a> Sweep<'a> {
         // What depends on all inodes having been seen.
         for shard in (0..self.config.shards).map(ShardId) {
             self.scan_kind(shard, b'B', Self::stray_chunk)?;
-            self.scan_kind(shard, b'R', Self::stray_reclaim)?;
         }
+        self.look_at(None);
         self.count_names();
         self.count_quotas();
         Ok(())
@@ -127,6 +143,7 @@ impl<'a> Sweep<'a> {
             if !self.report.goes_on() {
                 return ControlFlow::Break(());
             }
+            self.look_at(Some(Fix::Look(Key::from_slice(key))));
             visit(self, key, value);
             if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -212,23 +229,38 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn stray_reclaim(&mut self, key: &[u8], value: &[u8]) {
-        let Some(ino) = key::parse_ino(key) else { return };
-        let reclaim = Reclaim::from_record(&Bytes::copy_from_slice(value));
-        let contents = reclaim.is_ok_and(|reclaim| reclaim.kind == ReclaimKind::Contents);
-        if contents && self.inos.contains(ino) {
-            self.find(format!("inode {ino} is in use, but its contents are noted to be reclaimed"));
+    fn reclaiming(&mut self, key: &[u8], value: &[u8]) {
+        let note = Reclaim::from_record(&Bytes::copy_from_slice(value));
+        if note.is_ok_and(|note| note.kind == ReclaimKind::Contents) {
+            self.reclaiming.extend(key::parse_ino(key));
         }
     }
 
-    /// Notes an inode number in use, which must have been given out, and only once; what is wrong with it.
-    pub(super) fn use_ino(&mut self, ino: Ino) -> Option<String> {
+    /// Notes an inode number in use, which must have been given out, only once, and not be going.
+    pub(super) fn use_ino(&mut self, ino: Ino, what: Namer<'_, 'a>) {
         let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
         let end = self.reserved.get(&ino.shard()).copied();
+        let at = self.at.borrow().clone();
+        let here = if let Some(Fix::Look(key)) = at { Some(key) } else { None };
         if counter == 0 || end.is_none_or(|end| counter >= end) {
-            return Some(format!("inode number {ino} was never given out"));
+            let line = format!("{}: inode number {ino} was never given out", what(self));
+            match here {
+                Some(key) => self.find_to_fix(line, Fix::Reserve(ino, key)),
+                None => self.report.find(line),
+            }
+        } else if !self.inos.insert(ino) {
+            let line = format!("{}: inode number {ino} is used twice", what(self));
+            match here {
+                Some(key) if key::is_name(&key) => self.find_to_fix(line, Fix::Renumber(key)),
+                Some(_) | None => self.report.find(line),
+            }
+        } else if self.reclaiming.contains(&ino) {
+            let line = format!("inode {ino} is in use, but its contents are noted to be reclaimed");
+            match here {
+                Some(key) => self.find_to_fix(line, Fix::InUse(ino, key)),
+                None => self.report.find(line),
+            }
         }
-        (!self.inos.insert(ino)).then(|| format!("inode number {ino} is used twice"))
     }
 
     /// The record under `key`, if it is there and sound.
@@ -253,8 +285,22 @@ impl<'a> Sweep<'a> {
         }
     }
 
+    /// Something is wrong with what is being looked at.
     pub(super) fn find(&self, line: String) {
-        self.report.find(line);
+        match &*self.at.borrow() {
+            Some(fix) => self.report.find_to_fix(line, fix.clone()),
+            None => self.report.find(line),
+        }
+    }
+
+    /// Something is wrong somewhere else.
+    pub(super) fn find_to_fix(&self, line: String, fix: Fix) {
+        self.report.find_to_fix(line, fix);
+    }
+
+    /// What is found from now on is here.
+    pub(super) fn look_at(&self, fix: Option<Fix>) {
+        *self.at.borrow_mut() = fix;
     }
 
     /// The path of a name in a directory, or of a directory, as back pointers have it: for people to read.
@@ -287,7 +333,7 @@ pub(super) struct Where {
 const DEPTH_MAX: usize = 100;
 
 /// Bytes for people to read.
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

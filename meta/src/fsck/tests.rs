@@ -2,6 +2,7 @@
 
 mod jobs;
 mod random;
+mod repaired;
 
 use base::{DirId, Ino, NameVersion, SessionId, ShardId, placement::shard_of};
 use bytes::Bytes;
@@ -132,19 +133,56 @@ impl Damage<'_> {
     }
 }
 
-/// Damages a tree of its own and expects findings that contain these words, each in one of its own.
+/// Damages a tree of its own and expects findings that contain these words, each in one of its own; then repairs
+/// it, and expects that nothing is left to find.
 fn finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     in_damaged_world(async |world| {
-        let mut tree = plant(world).await;
-        assert_eq!(tree.client.fsck(false).await.findings, Vec::<String>::new());
-        damage(&Damage(world), &tree);
-        let findings = tree.client.fsck(false).await.findings;
-        for words in words {
-            let found = findings.iter().any(|finding| finding.contains(words));
-            assert!(found, "{words:?} is not among {findings:#?}");
-        }
-        assert!(findings.len() <= words.len() + 6, "{findings:#?}");
+        let mut tree = found(world, words, damage).await;
+        mends(&mut tree.client).await;
     });
+}
+
+/// As [`finds`]; the server is started again on the damage, as it may have in memory what is damaged.
+fn finds_at_start(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
+    in_damaged_world(async |world| {
+        let mut tree = found(world, words, damage).await;
+        world.restart().await;
+        tree.client.resume(world).await;
+        tree.client.claim_nothing().await;
+        mends(&mut tree.client).await;
+        world.restart().await;
+        assert_eq!(world.findings().await, Vec::<String>::new());
+    });
+}
+
+/// As [`finds`], of what is not repaired.
+fn only_finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
+    in_damaged_world(async |world| {
+        found(world, words, damage).await;
+    });
+}
+
+async fn found(world: &mut World, words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) -> Tree {
+    let mut tree = plant(world).await;
+    assert_eq!(tree.client.fsck(false).await.findings, Vec::<String>::new());
+    damage(&Damage(world), &tree);
+    world.server.shared.hot.clear();
+    let findings = tree.client.fsck(false).await.findings;
+    for words in words {
+        let found = findings.iter().any(|finding| finding.contains(words));
+        assert!(found, "{words:?} is not among {findings:#?}");
+    }
+    assert!(findings.len() <= words.len() + 6, "{findings:#?}");
+    tree
+}
+
+/// Repairs, to the end: a second check finds nothing, and a second repair does nothing.
+async fn mends(client: &mut Client) {
+    let repaired = client.repair(true).await;
+    assert!(repaired.findings.iter().all(|line| line.starts_with("repaired: ")), "{repaired:#?}");
+    assert_eq!(repaired.findings_total, 0);
+    assert_eq!(client.fsck(false).await.findings, Vec::<String>::new(), "after {repaired:#?}");
+    assert_eq!(client.repair(true).await.findings, Vec::<String>::new());
 }
 
 #[test]
@@ -434,17 +472,20 @@ fn charge(damage: &Damage<'_>, tree: &Tree) -> QuotaId {
 
 #[test]
 fn quotas_that_do_not_fit_what_is_below_them_are_found() {
-    finds(&["counts 3 entries and 5 bytes, but has 1 and 0"], |damage, tree| {
+    finds_at_start(&["counts 3 entries and 5 bytes, but has 1 and 0"], |damage, tree| {
         let id = charge(damage, tree);
         damage.put(&key::usage(id, UsagePart::Core(0)), &Usage { entries: 2, bytes: 5 });
     });
-    finds(&["/a/file is charged to another", "counts 1 entries and 0 bytes, but has 2 and 6"], {
-        |damage, tree| {
-            let id = charge(damage, tree);
-            damage.inode(&tree.a, "file", |inode| inode.quota = id);
-        }
-    });
-    finds(&["/a is charged to another quota", "but has 2 and 0"], |damage, tree| {
+    finds_at_start(
+        &["/a/file is charged to another", "counts 1 entries and 0 bytes, but has 2 and 6"],
+        {
+            |damage, tree| {
+                let id = charge(damage, tree);
+                damage.inode(&tree.a, "file", |inode| inode.quota = id);
+            }
+        },
+    );
+    finds_at_start(&["/a is charged to another quota", "but has 2 and 0"], |damage, tree| {
         let id = charge(damage, tree);
         damage.content(&tree.a, |content| content.quota = id);
     });

@@ -41,6 +41,7 @@ pub(crate) fn subject(request: &Request) -> Option<Subject> {
         | Request::BlockGet(_)
         | Request::Status
         | Request::FsckStart(_)
+        | Request::Repair(_)
         | Request::FsckPoll(_)
         | Request::Lock(_)
         | Request::LockTest(_)

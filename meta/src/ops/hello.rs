@@ -9,6 +9,7 @@ use super::lookup;
 use crate::{
     driver,
     error::{Fault, Result},
+    format::root_content,
     record::{Record as _, SessionRecord, key, system::StoredAnswer},
     room::Level,
     serve::Connection,
@@ -177,7 +178,12 @@ fn root_of(
 ) -> Result<(DirId, Ino, DirId, base::Attr)> {
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let mut at = txn.dir_ref(DirId::ROOT, Ino::ROOT, DirId::ROOT);
-    let mut attr = txn.dir(&at)?.attr();
+    let mut attr = match txn.dir(&at) {
+        Ok(root) => root.attr(),
+        // It is damaged, and they are the ones to repair it.
+        Err(_) if token.administers() => root_content(now).attr(),
+        Err(fault) => return Err(fault),
+    };
     for part in token.path.split('/').filter(|part| !part.is_empty()) {
         let missing = || Fault::Refused(format!("the token's path {} is no directory", token.path));
         let name = EntryName::new(part.as_bytes()).map_err(|_| missing())?;

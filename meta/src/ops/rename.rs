@@ -20,7 +20,8 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Access, EntryRecord, Location, QuotaId, QuotaRecord, RenameList, Usage, XattrSet, key::Part,
+        Access, Content, EntryRecord, Location, QuotaId, QuotaRecord, RenameList, Usage, XattrSet,
+        key::Part,
     },
     txn::{Dir, Located, Place, Txn},
 };
@@ -303,39 +304,47 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
 /// Notes where a directory is now, there and at its birth place.
 ///
 /// Paper: InfiniFS §3.3, rename list and back pointer.
-fn note_move(txn: &mut Txn<'_>, child: &mut Dir, new: &Dir, name: &EntryName) -> Result<()> {
-    let born_at_new = is_birthplace(child, new.id, name);
+pub(crate) fn note_move(
+    txn: &mut Txn<'_>,
+    child: &mut Dir,
+    new: &Dir,
+    name: &EntryName,
+) -> Result<()> {
     child.content.parent = new.id;
     child.content.parent_ino = new.content.ino;
     child.content.parent_home = new.content.home;
     child.content.name = Some(name.clone());
-    if born_at_new {
-        forget_move(txn, child)
-    } else {
-        change_rename_list(txn, child, |versions, version| {
-            if !versions.contains(&version) {
-                versions.push(version);
-            }
-        })
-    }
+    note_birthplace(txn, child).map(drop)
+}
+
+/// Notes at a directory's birth place whether it lives elsewhere; whether that was news.
+pub(crate) fn note_birthplace(txn: &mut Txn<'_>, child: &Dir) -> Result<bool> {
+    let Content { birth_parent, birth_name, parent, name, .. } = &child.content;
+    let is_here = parent == birth_parent && name == birth_name;
+    change_rename_list(txn, child, |versions, version| {
+        if is_here {
+            versions.retain(|other| *other != version);
+        } else if !versions.contains(&version) {
+            versions.push(version);
+        }
+    })
 }
 
 /// Forgets, at the birth place, that the directory lives elsewhere: it is back, or gone.
 pub(crate) fn forget_move(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
     change_rename_list(txn, child, |versions, version| versions.retain(|other| *other != version))
-}
-
-fn is_birthplace(child: &Dir, dir: DirId, name: &EntryName) -> bool {
-    child.content.birth_parent == dir && child.content.birth_name.as_ref() == Some(name)
+        .map(drop)
 }
 
 fn change_rename_list(
     txn: &mut Txn<'_>,
     child: &Dir,
     change: impl FnOnce(&mut Vec<NameVersion>, NameVersion),
-) -> Result<()> {
+) -> Result<bool> {
     let Some(name) = &child.content.birth_name else {
-        return Err(Fault::Answer(FsError::Busy));
+        // The root; or a repair could not find out, and nobody expects it anywhere.
+        let root = child.id == DirId::ROOT;
+        return if root { Err(Fault::Answer(FsError::Busy)) } else { Ok(false) };
     };
     // Where the birth parent's group is follows from its id: no directory's home ever changes.
     let home = txn.shared.config.locality.home(child.content.birth_parent, child.content.home);
@@ -345,12 +354,12 @@ fn change_rename_list(
     let mut list = old.clone();
     change(&mut list.versions, child.content.birth_version);
     if list == old {
-        return Ok(());
+        return Ok(false);
     }
     if list.versions.is_empty() {
         txn.delete(key);
     } else {
         txn.put(key, &list);
     }
-    Ok(())
+    Ok(true)
 }

@@ -27,7 +27,8 @@ codec! {
         /// wait for it; within one store nothing below can be older than the entry.
         pub confirmed: bool,
         pub ino: Ino,
-        /// The birth triple: parent, name, version.
+        /// The birth triple: parent, name, version. The root has no name, nor has a directory of which a repair could
+        /// not find out where it was born.
         pub birth_parent: DirId,
         pub birth_name: Option<EntryName>,
         pub birth_version: NameVersion,

@@ -86,7 +86,7 @@ impl Record for QuotaRecord {}
 codec! {
     /// What is charged to one accounting root itself, not to those below it. A record holds what one core
     /// has charged since the beginning; their sum is what is used.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub(crate) struct Usage {
         pub bytes: i64,
         pub entries: i64,

@@ -7,8 +7,8 @@ use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
     FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
-    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Request, Resume, Rmdir, Seek,
-    SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
+    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, Resume,
+    Rmdir, Seek, SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -168,6 +168,7 @@ fn others() -> Vec<Request> {
         Request::Removexattr(Removexattr { node: node(), name: xattr }),
         Request::Status,
         Request::FsckStart(FsckStart { gc: true }),
+        Request::Repair(Repair { gc: true, discard_lost: false }),
         Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
         Request::Info(Info { node: node() }),
         Request::DumpStart,

@@ -4,7 +4,7 @@ use base::Decode as _;
 use store::Engine as _;
 use wire::{FileRef, FsckPoll, FsckStart, Reply, Request};
 
-use super::{Damage, finds, plant};
+use super::{Damage, finds, only_finds, plant};
 use crate::{
     ops::tests::{
         client::user,
@@ -13,7 +13,7 @@ use crate::{
     record::{ChunkRecord, key},
 };
 
-fn block_of(damage: &Damage<'_>, file: &FileRef) -> base::BlockId {
+pub(super) fn block_of(damage: &Damage<'_>, file: &FileRef) -> base::BlockId {
     let stored = damage.0.engine.get(&key::chunk(file.ino, 0)).unwrap().unwrap();
     let chunk = ChunkRecord::from_bytes(&stored.slice(1..)).unwrap();
     crate::record::inode::blocks_of(&chunk.slices).next().unwrap()
@@ -27,7 +27,7 @@ fn blocks_that_do_not_fit_their_records_are_found() {
             part.block_bytes = 9999;
         });
     });
-    finds(&["is named twice", "goes beyond the end"], |damage, tree| {
+    only_finds(&["is named twice", "goes beyond the end"], |damage, tree| {
         let chunk = damage.0.engine.get(&key::chunk(tree.big.ino, 0)).unwrap().unwrap();
         damage.put_bytes(&key::chunk(tree.big.ino, 1), &chunk);
     });
@@ -118,14 +118,14 @@ fn a_check_that_is_cancelled_ends_and_says_so() {
     in_world(async |world| {
         let mut tree = plant(world).await;
         let shared = &world.server.shared;
-        let check = crate::fsck::start(shared, FsckStart { gc: true }).unwrap();
+        let check = crate::fsck::start(shared, crate::fsck::Aim::Find { gc: true }).unwrap();
         let number = check.number;
         crate::fsck::poll(shared, FsckPoll { job: number, cancel: true }).unwrap();
         check.run().await;
         let progress = crate::fsck::poll(shared, FsckPoll { job: number, cancel: false }).unwrap();
         assert!(progress.done && progress.findings[0].contains("cancelled"), "{progress:?}");
         // One that was dropped with its core has ended as well.
-        drop(crate::fsck::start(shared, FsckStart { gc: false }).unwrap());
+        drop(crate::fsck::start(shared, crate::fsck::Aim::Find { gc: false }).unwrap());
         assert_eq!(tree.client.fsck(false).await.findings_total, 0);
     });
 }

@@ -185,8 +185,90 @@ fn survives(setup: Setup, acts: &[Act]) {
     });
 }
 
+/// What happens to a record.
+#[derive(Debug, Clone, Copy)]
+enum Blow {
+    Lost,
+    Junk,
+    /// One of its bytes is another.
+    Changed(usize, u8),
+}
+
+fn blow() -> impl Strategy<Value = (usize, Blow)> {
+    let changed = (0..100_usize, 1..=u8::MAX).prop_map(|(at, by)| Blow::Changed(at, by));
+    (any::<usize>(), prop_oneof![2 => Just(Blow::Lost), 1 => Just(Blow::Junk), 3 => changed])
+}
+
+/// Files, directories and their contents; not the records that a server needs to start, nor those of a check's own
+/// session.
+fn damage(world: &World, blows: &[(usize, Blow)]) {
+    let mut records = Vec::new();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        if matches!(key[2], b'N' | b'D' | b'I' | b'B' | b'R' | b'G') {
+            records.push((key.to_vec(), value.to_vec()));
+        }
+        std::ops::ControlFlow::Continue(())
+    };
+    store::Engine::scan(world.engine.as_ref(), &[], &[u8::MAX; 8], visit).unwrap();
+    let mut batch = store::Batch::new();
+    for (which, blow) in blows {
+        let count = records.len();
+        let (key, value) = &mut records[which % count];
+        match blow {
+            Blow::Lost => batch.delete(key),
+            Blow::Junk => batch.put(key, b"\x01junk"),
+            Blow::Changed(at, by) => {
+                if let Some(byte) =
+                    value.len().checked_sub(1).map(|last| &mut value[*at % (last + 1)])
+                {
+                    *byte ^= by;
+                }
+                batch.put(key, value);
+            }
+        }
+    }
+    store::Engine::write(world.engine.as_ref(), batch).unwrap();
+    world.server.shared.hot.clear();
+}
+
+/// What two things claim is given to neither, and what depends on it waits.
+fn is_of_two(finding: &str) -> bool {
+    finding.contains("is named twice") || finding.contains("is used twice")
+}
+
+fn is_mended(setup: Setup, acts: &[Act], blows: &[(usize, Blow)]) {
+    crate::ops::tests::world::in_damaged_world_of(setup, async |world| {
+        let mut client = world.client().await;
+        let mut dirs = vec![client.root];
+        for act in acts {
+            perform(world, &mut client, &mut dirs, act).await;
+        }
+        client.bye().await;
+        world.settle().await;
+        damage(world, blows);
+        let mut client = world.client().await;
+        let repaired = client.repair(true).await;
+        world.settle().await;
+        let left = client.fsck(false).await.findings;
+        let is_mended = left.is_empty() || left.iter().any(|left| is_of_two(left));
+        assert!(is_mended, "{left:#?} after {repaired:#?}");
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn whatever_is_damaged_is_repaired(acts in vec(act(), 10..60), blows in vec(blow(), 1..5)) {
+        is_mended(Setup { inline_bytes_max: 64, ..Setup::default() }, &acts, &blows);
+    }
+
+    #[test]
+    fn so_it_is_when_homes_are_subtrees(acts in vec(act(), 10..60), blows in vec(blow(), 1..5)) {
+        let locality = base::Locality::Subtree;
+        let setup = Setup { inline_bytes_max: 64, locality, shards: 3, ..Setup::default() };
+        is_mended(setup, &acts, &blows);
+    }
 
     #[test]
     fn whatever_is_done_leaves_nothing_to_find(acts in vec(act(), 1..80)) {

@@ -95,7 +95,9 @@ fn a_session_of_a_subtree_cannot_leave_it() {
             let pretended = FileRef { dir: inside, name: name("f"), ino: secret.ino };
             assert_eq!(client.stat(&pretended).await, Err(FsError::Stale));
             assert_eq!(client.link(&pretended, &inside, "x").await, Err(FsError::Stale));
-            for request in [Request::Status, Request::FsckStart(wire::FsckStart { gc: false })] {
+            let repair = wire::Repair { gc: false, discard_lost: false };
+            let check = Request::FsckStart(wire::FsckStart { gc: false });
+            for request in [Request::Status, check, Request::Repair(repair)] {
                 assert_eq!(client.get(request).await, Err(FsError::NotPermitted));
             }
         }

@@ -609,9 +609,16 @@ impl Client {
 
     /// Checks the whole file system.
     pub(crate) async fn fsck(&mut self, gc: bool) -> FsckProgress {
-        let Reply::Job(job) = self.get(Request::FsckStart(FsckStart { gc })).await.unwrap() else {
-            panic!("not a job");
-        };
+        self.follow(Request::FsckStart(FsckStart { gc })).await
+    }
+
+    /// Checks it, and repairs what is found.
+    pub(crate) async fn repair(&mut self, discard_lost: bool) -> FsckProgress {
+        self.follow(Request::Repair(wire::Repair { gc: false, discard_lost })).await
+    }
+
+    async fn follow(&mut self, start: Request) -> FsckProgress {
+        let Reply::Job(job) = self.get(start).await.unwrap() else { panic!("not a job") };
         loop {
             let poll = FsckPoll { job, cancel: false };
             let Reply::Fsck(progress) = self.get(Request::FsckPoll(poll)).await.unwrap() else {

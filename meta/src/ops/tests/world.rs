@@ -79,7 +79,12 @@ pub(crate) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
 
 /// As [`in_world`], but the test leaves damage behind.
 pub(crate) fn in_damaged_world(test: impl AsyncFnOnce(&mut World)) {
-    alone(async { test(&mut World::new(Setup::default())).await });
+    in_damaged_world_of(Setup::default(), test);
+}
+
+/// As [`in_damaged_world`], of a certain kind.
+pub(crate) fn in_damaged_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
+    alone(async { test(&mut World::new(setup)).await });
 }
 
 fn alone(test: impl Future<Output = ()>) {

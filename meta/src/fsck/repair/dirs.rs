@@ -1,0 +1,376 @@
+//! Content records: what they say of themselves, and the tree that their back pointers make.
+
+use base::{DirId, EntryName, Layout, Locality, NameVersion, ShardId, placement::shard_of};
+
+use super::{drop_record, files, lost, names, sound, unsound};
+use crate::{
+    error::Result,
+    format::root_content,
+    lock,
+    ops::rename::note_birthplace,
+    record::{
+        Access, Content, ContentState, EntryRecord, Key, QuotaId, Record as _, Times, Usage,
+        Xattrs, key, key::Part,
+    },
+    txn::{Dir, Txn},
+};
+
+/// Under how many versions of its name a directory may have been born, for us to find out.
+const VERSIONS_TRIED: u32 = 64;
+/// How many records of a group one repair moves.
+const MOVED_AT_ONCE: usize = 4096;
+
+/// A content record, or the extended attributes beside one.
+pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
+    let (Some(id), [.., 0, 0, part @ (0 | 2)]) = (key::parse_dir(key), &key[..]) else {
+        return drop_record(txn, key);
+    };
+    let part = *part;
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.lock(lock::dir_lock(id))?;
+    let main = key::content(shard, id, 0, Part::Main);
+    let content: Option<Content> = sound(txn, &main)?;
+    let Some(content) = content else {
+        if id == DirId::ROOT && shard == ShardId(0) {
+            txn.put_dir(&Dir { id, content: root_content(txn.now) });
+            return Ok(true);
+        }
+        return drop_record(txn, key);
+    };
+    let mut dir = Dir { id, content };
+    if part != 0 && !dir.content.xattrs.is_spilled() {
+        return drop_record(txn, key);
+    }
+    let was = dir.content.clone();
+    if id == DirId::ROOT {
+        be_root(&mut dir.content);
+    } else if txn.shared.config.locality == Locality::Directory {
+        dir.content.home = id;
+    }
+    let right = txn.content_key(dir.content.home, id);
+    if right != main {
+        drop_record(txn, &main)?;
+        if txn.get_bytes(&right)?.is_none() {
+            txn.put(right, &dir.content);
+        }
+        return Ok(true);
+    }
+    if let Some(twin) = twin(txn, &dir)? {
+        // One of two records of it is enough: the one that its names are with.
+        let mut other = key::names(shard, id);
+        other[..2].copy_from_slice(&twin[..2]);
+        let is_here = !txn.scan_prefix(&key::names(shard, id), 1)?.is_empty();
+        if !is_here || !txn.scan_prefix(&other, 1)?.is_empty() {
+            return drop_record(txn, &main);
+        }
+        drop_record(txn, &twin)?;
+    }
+    let mended = if id == DirId::ROOT { false } else { in_tree(txn, &mut dir)? };
+    let key = txn.dir_xattrs_key(&dir);
+    let xattrs = files::right_xattrs(txn, &dir.content.xattrs, &key)?;
+    if !mended && xattrs.is_none() && dir.content == was {
+        return Ok(false);
+    }
+    txn.put_dir(&dir);
+    if let Some(xattrs) = xattrs {
+        txn.put_dir_xattrs(&mut dir, xattrs);
+    }
+    Ok(true)
+}
+
+/// The root has neither name nor parent.
+fn be_root(content: &mut Content) {
+    let right = root_content(content.times.mtime);
+    *content = Content {
+        mode: content.mode,
+        uid: content.uid,
+        gid: content.gid,
+        times: content.times,
+        entries: content.entries,
+        subdirs: content.subdirs,
+        xattrs: content.xattrs.clone(),
+        quota: content.quota,
+        ..right
+    };
+}
+
+/// Puts a directory in its place in the tree, or in `/lost+found`; whether anything but its record was written.
+fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
+    dir.content.state = ContentState::Live;
+    doubt_birth(txn, dir);
+    let parent: Option<Content> =
+        sound(txn, &txn.content_key(dir.content.parent_home, dir.content.parent))?;
+    let (Some(parent), Some(name)) = (parent, dir.content.name.clone()) else {
+        lost::directory(txn, dir)?;
+        return Ok(true);
+    };
+    if is_in_loop(txn, dir)? {
+        txn.lock(lock::dir_lock(dir.content.parent))?;
+        leave(txn, dir, &name)?;
+        lost::directory(txn, dir)?;
+        return Ok(true);
+    }
+    dir.content.parent_ino = parent.ino;
+    txn.lock(lock::dir_lock(dir.content.parent))?;
+    let mut above = Dir { id: dir.content.parent, content: parent };
+    let key = txn.name_key(above.content.home, above.id, &name, Part::Main);
+    let mut mended = false;
+    match txn.get_bytes(&key)? {
+        None => {
+            txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
+            above.content.entries += 1;
+            above.content.subdirs = above.content.subdirs.saturating_add(1);
+            txn.put_dir(&above);
+            txn.events.push(dir.id);
+            mended = true;
+        }
+        Some(bytes) => match unsound(&bytes) {
+            Some(EntryRecord::Dir(access)) if access.id == dir.id => {
+                if access != Txn::access_of(dir) {
+                    txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
+                    txn.events.push(dir.id);
+                    mended = true;
+                }
+            }
+            Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_)) | None => {
+                lost::directory(txn, dir)?;
+                return Ok(true);
+            }
+        },
+    }
+    recharge(txn, dir, above.content.quota);
+    Ok(note_birthplace(txn, dir)? | mended)
+}
+
+/// A directory whose id is not that of its birth was born nobody knows where; and nobody needs to but those who
+/// guess its id.
+pub(super) fn doubt_birth(txn: &Txn<'_>, dir: &mut Dir) {
+    let Content { birth_parent, birth_version, .. } = dir.content;
+    let hash_key = &txn.shared.config.hash_key;
+    let born_so = |name: &EntryName| hash_key.dir_id(birth_parent, name, birth_version) == dir.id;
+    if dir.content.birth_name.as_ref().is_some_and(|name| !born_so(name)) {
+        dir.content.birth_name = None;
+    }
+}
+
+/// Where a directory's entry leads, if that is another record of it.
+fn twin(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Key>> {
+    let Content { parent, parent_home, name, .. } = &dir.content;
+    let Some(name) = name else { return Ok(None) };
+    let entry = sound(txn, &txn.name_key(*parent_home, *parent, name, Part::Main))?;
+    let Some(EntryRecord::Dir(access)) = entry else { return Ok(None) };
+    let there = txn.content_key(access.home, access.id);
+    let another = access.id == dir.id && there != txn.content_key(dir.content.home, dir.id);
+    Ok(if another && sound::<Content>(txn, &there)?.is_some() { Some(there) } else { None })
+}
+
+/// A directory is charged as the one it is in, unless it accounts for itself.
+fn recharge(txn: &mut Txn<'_>, dir: &mut Dir, to: QuotaId) {
+    let quotas = &txn.shared.quotas;
+    let from = dir.content.quota;
+    let accounts = from == QuotaId(dir.content.ino) && quotas.get(from).is_some();
+    if from != to && !accounts && !quotas.is_moving(from, to) {
+        txn.charge_freely(from, Usage::of(1, 0).minus());
+        txn.charge_freely(to, Usage::of(1, 0));
+        dir.content.quota = to;
+    }
+}
+
+/// Whether walking up from a directory leads back to it.
+fn is_in_loop(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
+    let mut at = (dir.content.parent_home, dir.content.parent);
+    let mut walked = vec![dir.id];
+    while at.1 != DirId::ROOT {
+        if walked.contains(&at.1) {
+            return Ok(at.1 == dir.id);
+        }
+        walked.push(at.1);
+        match sound::<Content>(txn, &txn.content_key(at.0, at.1))? {
+            Some(content) => at = (content.parent_home, content.parent),
+            None => return Ok(false),
+        }
+    }
+    Ok(false)
+}
+
+/// Takes the entry of a directory from where it is, if it is there.
+fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) -> Result<()> {
+    let Content { parent, parent_home, .. } = dir.content;
+    let key = txn.name_key(parent_home, parent, name, Part::Main);
+    let entry: Option<EntryRecord> = sound(txn, &key)?;
+    if matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id) {
+        drop_record(txn, &key)?;
+        if let Some(content) = sound(txn, &txn.content_key(parent_home, parent))? {
+            names::uncount(txn, Dir { id: parent, content }, true);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the entry that a directory's back pointer names leads to it.
+pub(super) fn is_entered(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
+    let Some(name) = &dir.content.name else { return Ok(false) };
+    let key = txn.name_key(dir.content.parent_home, dir.content.parent, name, Part::Main);
+    let entry: Option<EntryRecord> = sound(txn, &key)?;
+    Ok(matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id))
+}
+
+/// The content record of a directory that has lost it, from its entry. What it counts is found out by the next sweep.
+pub(super) fn rebuilt(
+    txn: &mut Txn<'_>,
+    access: &Access,
+    parent: &Dir,
+    name: &EntryName,
+) -> Result<Dir> {
+    let mut access = *access;
+    if txn.shared.config.locality == Locality::Directory {
+        access.home = access.id;
+    }
+    if !txn.shared.inos.was_given_out(access.ino) {
+        access.ino = txn.new_ino(txn.shard(access.home))?;
+    }
+    let config = &txn.shared.config;
+    let born = (0..VERSIONS_TRIED)
+        .map(NameVersion)
+        .find(|version| config.hash_key.dir_id(parent.id, name, *version) == access.id);
+    let own = QuotaId(access.ino);
+    let quota = if txn.shared.quotas.get(own).is_some() { own } else { parent.content.quota };
+    txn.charge_freely(quota, Usage::of(1, 0));
+    let content = Content {
+        state: ContentState::Live,
+        confirmed: true,
+        ino: access.ino,
+        birth_parent: parent.id,
+        birth_name: born.map(|_| name.clone()),
+        birth_version: born.unwrap_or_default(),
+        home: access.home,
+        layout: Layout::WHOLE,
+        parent: parent.id,
+        parent_ino: parent.content.ino,
+        parent_home: parent.content.home,
+        name: Some(name.clone()),
+        mode: access.mode,
+        uid: access.uid,
+        gid: access.gid,
+        times: Times::born(txn.now),
+        entries: 0,
+        subdirs: 0,
+        xattrs: Xattrs::NONE,
+        quota,
+    };
+    Ok(Dir { id: access.id, content })
+}
+
+/// The directory that an entry means, where its record is not at the home that the entry says.
+pub(super) fn elsewhere(txn: &Txn<'_>, access: &Access) -> Result<Option<Dir>> {
+    for shard in (0..txn.shared.config.shards).map(ShardId) {
+        let key = key::content(shard, access.id, 0, Part::Main);
+        let content: Option<Content> = sound(txn, &key)?;
+        if let Some(content) = content.filter(|content| txn.shard(content.home) == shard) {
+            return Ok(Some(Dir { id: access.id, content }));
+        }
+    }
+    Ok(None)
+}
+
+/// Gives a directory, whose number nobody can have, another.
+pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
+    let Some(id) = key::parse_dir(key) else { return Ok(false) };
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.lock(lock::dir_lock(id))?;
+    let Some(mut content) = sound::<Content>(txn, key)? else { return Ok(false) };
+    if txn.shared.inos.was_given_out(content.ino) {
+        return Ok(false);
+    }
+    // Its entry, and directories below it, follow when they are looked at.
+    content.ino = txn.new_ino(txn.shard(content.home))?;
+    txn.put_dir(&Dir { id, content });
+    txn.events.push(id);
+    Ok(true)
+}
+
+/// Names on a shard where their directory has no content record: they are moved to where it has one, or get one.
+pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool> {
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.lock(lock::dir_lock(id))?;
+    let here = key::content(shard, id, 0, Part::Main);
+    if sound::<Content>(txn, &here)?.is_some() {
+        return Ok(false);
+    }
+    let prefix = key::names(shard, id);
+    let names = txn.scan_prefix(&prefix, MOVED_AT_ONCE)?;
+    let Some(home) = home_of(txn, shard, id, &names) else { return Ok(false) };
+    let right = txn.shard(home);
+    let content: Option<Content> = sound(txn, &key::content(right, id, 0, Part::Main))?;
+    let Some(content) = content else {
+        let ino = txn.new_ino(right)?;
+        let access = Access { id, ino, home, mode: 0o700, uid: 0, gid: 0 };
+        let above = lost::and_found(txn)?;
+        let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;
+        lost::directory(txn, &mut dir)?;
+        txn.put_dir(&dir);
+        return Ok(true);
+    };
+    let mut dir = Dir { id, content };
+    for (key, value) in names {
+        txn.delete(key.clone());
+        let mut moved = key.clone();
+        moved[..2].copy_from_slice(&right.0.to_be_bytes());
+        let is_entry = key.last() == Some(&(Part::Main as u8));
+        let record: Option<EntryRecord> = if is_entry { unsound(&value) } else { None };
+        if txn.get_bytes(&moved)?.is_none() {
+            txn.put_stored(moved, &value);
+            dir.content.entries += u64::from(is_entry);
+            let subdir = matches!(record, Some(EntryRecord::Dir(_)));
+            dir.content.subdirs = dir.content.subdirs.saturating_add(u32::from(subdir));
+        } else if let Some(EntryRecord::Node(inode)) = record {
+            lost::file(txn, inode)?;
+        }
+    }
+    txn.put_dir(&dir);
+    Ok(true)
+}
+
+/// How a directory is placed whose names are on `shard`.
+fn home_of(
+    txn: &Txn<'_>,
+    shard: ShardId,
+    id: DirId,
+    names: &[(Key, bytes::Bytes)],
+) -> Option<DirId> {
+    let config = &txn.shared.config;
+    match config.locality {
+        Locality::Directory => Some(id),
+        Locality::Subtree => {
+            let of_child = |(_, value): &(Key, bytes::Bytes)| match EntryRecord::from_record(value)
+            {
+                Ok(EntryRecord::Dir(access)) => Some(access.home),
+                Ok(EntryRecord::Node(_) | EntryRecord::Link(_)) | Err(_) => None,
+            };
+            // Any home that leads to the shard will do.
+            let any = (2..u128::from(u16::MAX)).map(DirId);
+            let on_shard = |home: &DirId| shard_of(*home, 0, config.shards) == shard;
+            names.iter().find_map(of_child).into_iter().chain(any).find(on_shard)
+        }
+    }
+}
+
+/// Changes a directory's counts by what they were off.
+pub(super) fn count(
+    txn: &mut Txn<'_>,
+    shard: ShardId,
+    id: DirId,
+    entries: i64,
+    subdirs: i64,
+) -> Result<bool> {
+    txn.lock(lock::dir_lock(id))?;
+    let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+    // One that belongs on another shard is looked at first.
+    let content = content.filter(|content| txn.shard(content.home) == shard);
+    let Some(mut content) = content else { return Ok(false) };
+    content.entries = content.entries.saturating_add_signed(entries);
+    let more = i32::try_from(subdirs).unwrap_or(if subdirs < 0 { i32::MIN } else { i32::MAX });
+    content.subdirs = content.subdirs.saturating_add_signed(more);
+    txn.put_dir(&Dir { id, content });
+    Ok(true)
+}

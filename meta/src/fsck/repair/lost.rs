@@ -1,0 +1,168 @@
+//! `/lost+found`: where things go that are there and cannot be reached any more. It is root's alone, and each is
+//! named by its inode number, in decimal as `ls -i` shows it.
+
+use base::{EntryName, FileKind, FsError, Ino};
+
+use super::{files, sound};
+use crate::{
+    error::Result,
+    lock,
+    record::{
+        Content, Contents, EntryRecord, Inode, QuotaId, Reclaim, Times, Usage, Xattrs, key,
+        key::Part,
+    },
+    txn::{Dir, Located, Place, Txn},
+};
+use base::{DirId, attr::MODE_BITS};
+
+const NAME: &[u8] = b"lost+found";
+/// So many things of one number find a name.
+const SAME_NUMBER_MAX: u32 = 1000;
+
+/// The directory; it is made when it is needed.
+pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
+    txn.lock(lock::dir_lock(DirId::ROOT))?;
+    let root: Content =
+        sound(txn, &txn.content_key(DirId::ROOT, DirId::ROOT))?.ok_or(FsError::Io)?;
+    if root.home != DirId::ROOT {
+        return Err(FsError::Io.into());
+    }
+    let root = Dir { id: DirId::ROOT, content: root };
+    let name = EntryName::new(NAME).expect("it is a name");
+    match txn.entry(&root, &name)? {
+        Some(EntryRecord::Dir(access)) => txn.child_locked(&access),
+        // Somebody has made something else of that name.
+        Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => Err(FsError::Exists.into()),
+        None => {
+            let dir = txn.dir_ref(root.id, root.content.ino, root.content.home);
+            let made = crate::ops::mkdir::run(txn, &wire::Mkdir { dir, name, mode: 0o700 })?;
+            txn.dir_locked(&made.dir.ok_or(FsError::Io)?)
+        }
+    }
+}
+
+/// What something is called there.
+pub(super) fn name_of(ino: Ino) -> EntryName {
+    EntryName::new(ino.0.to_string().as_bytes()).expect("a number is a name")
+}
+
+/// A name that is free.
+fn free_name(txn: &Txn<'_>, dir: &Dir, ino: Ino) -> Result<EntryName> {
+    let mut name = name_of(ino);
+    for again in 1..SAME_NUMBER_MAX {
+        let key = txn.name_key(dir.content.home, dir.id, &name, Part::Main);
+        if txn.get_bytes(&key)?.is_none() {
+            return Ok(name);
+        }
+        name = EntryName::new(format!("{}.{again}", ino.0).as_bytes()).expect("it is a name");
+    }
+    Err(FsError::Exists.into())
+}
+
+/// Puts a directory there. Its record is the caller's to store.
+pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
+    let mut above = and_found(txn)?;
+    if above.id == dir.id {
+        return Err(FsError::Io.into());
+    }
+    let name = free_name(txn, &above, dir.content.ino)?;
+    dir.content.parent = above.id;
+    dir.content.parent_ino = above.content.ino;
+    dir.content.parent_home = above.content.home;
+    dir.content.name = Some(name.clone());
+    crate::ops::rename::note_birthplace(txn, dir)?;
+    txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
+    txn.events.push(dir.id);
+    above.content.entries += 1;
+    above.content.subdirs = above.content.subdirs.saturating_add(1);
+    txn.touch(&mut above);
+    txn.put_dir(&above);
+    Ok(())
+}
+
+/// Puts an inode there that was in an entry.
+pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
+    let mut above = and_found(txn)?;
+    let name = free_name(txn, &above, inode.ino)?;
+    txn.lock(lock::ino_lock(inode.ino))?;
+    let mut located = Located { place: Place::Slot, inode };
+    let inode = &mut located.inode;
+    inode.nlink = 1;
+    inode.mode &= MODE_BITS;
+    if inode.xattrs.is_spilled() {
+        inode.xattrs =
+            Xattrs::Embedded(crate::record::XattrSet { list: inode.xattrs.here().to_vec() });
+    }
+    let used = Usage::of(1, inode.attr().allocated);
+    txn.charge_freely(inode.quota, used.minus());
+    txn.charge_freely(above.content.quota, used);
+    inode.quota = above.content.quota;
+    let place = Place::Entry(crate::record::Location::of(&above, &name));
+    txn.settle_inode(&mut located, place, None);
+    above.content.entries += 1;
+    txn.touch(&mut above);
+    txn.put_dir(&above);
+    Ok(())
+}
+
+/// Gives an inode in its slot, which has no name any more, one there.
+pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
+    let mut above = and_found(txn)?;
+    let name = free_name(txn, &above, inode.ino)?;
+    txn.put_entry(&above, &name, &EntryRecord::Link(inode.ino));
+    inode.nlink = 1;
+    txn.put_inode(&Located { place: Place::Slot, inode });
+    above.content.entries += 1;
+    txn.touch(&mut above);
+    txn.put_dir(&above);
+    Ok(true)
+}
+
+/// Makes a file of chunks without an inode. If it is `taken`, their number is that of something else, and they get
+/// another.
+pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
+    txn.lock(lock::ino_lock(ino))?;
+    // Race: they may just be on their way out.
+    if !taken && sound::<Reclaim>(txn, &key::reclaim(ino))?.is_some() {
+        return Ok(false);
+    }
+    let measured = files::measure(txn, ino)?;
+    if measured.end == 0 {
+        return empty(txn, ino);
+    }
+    let chunks = if taken { txn.scan_prefix(&key::chunks(ino), usize::MAX)? } else { Vec::new() };
+    let number = if taken { txn.new_ino(ino.shard())? } else { ino };
+    for (key, value) in chunks {
+        if let Some((_, chunk)) = key::parse_chunk(&key) {
+            txn.put_stored(key::chunk(number, chunk), &value);
+        }
+        txn.delete(key);
+    }
+    let inode = Inode {
+        ino: number,
+        kind: FileKind::File,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        size: measured.end,
+        allocated: measured.allocated,
+        times: Times::born(txn.now),
+        moved: true,
+        xattrs: Xattrs::NONE,
+        contents: Contents::Blocks,
+        quota: QuotaId::NONE,
+    };
+    file(txn, inode)?;
+    Ok(true)
+}
+
+/// Chunks with nothing in them are not worth a file.
+fn empty(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
+    let chunks = txn.scan_prefix(&key::chunks(ino), usize::MAX)?;
+    let any = !chunks.is_empty();
+    for (key, _) in chunks {
+        txn.delete(key);
+    }
+    Ok(any)
+}

@@ -1,0 +1,313 @@
+//! What stands under names: entries, rename lists, and extended attributes beside an entry.
+
+use base::{DirId, EntryName, Locality, ShardId, placement::shard_of};
+use bytes::Bytes;
+
+use super::{drop_record, files, lost, sound, unsound};
+use crate::{
+    error::Result,
+    lock,
+    record::{
+        Access, Content, Contents, EntryRecord, Inode, Key, Location, RenameList, Slot, XattrSet,
+        key, key::Part,
+    },
+    txn::{Dir, Located, Place, Txn},
+};
+
+/// One part of a name.
+pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> Result<bool> {
+    let Some((id, (pos, name, part))) = key::parse_dir(key).zip(key::parse_name(key)) else {
+        return drop_record(txn, key);
+    };
+    txn.lock(lock::dir_lock(id))?;
+    let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
+    let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+    if part == Part::RenameList as u8
+        && let Ok(name) = EntryName::new(name)
+        && pos == txn.shared.config.hash_key.pos(&name)
+    {
+        // Its directory may be gone; those that were born there are not.
+        return rename_list(txn, (shard, id), &name, key, &value);
+    }
+    // Without one, or with one that belongs elsewhere, that is looked at first.
+    let content = content.filter(|content| txn.shard(content.home) == shard);
+    let Some(content) = content else {
+        let mut beside = key.clone();
+        beside.pop();
+        beside.push(Part::Main as u8);
+        let alone = part == Part::Xattrs as u8 && txn.get_bytes(&beside)?.is_none();
+        return if alone { drop_record(txn, key) } else { Ok(false) };
+    };
+    let dir = Dir { id, content };
+    let Ok(name) = EntryName::new(name) else { return homeless(txn, key, &value) };
+    let right = key::name(shard, id, txn.shared.config.hash_key.pos(&name), &name, Part::Main);
+    match part {
+        0..=2 if key::parse_name(&right).is_none_or(|(right, ..)| right != pos) => {
+            misplaced(txn, dir, &name, part, (key, &value))
+        }
+        0 => entry(txn, dir, &name, key, &value, lose),
+        2 => beside(txn, &dir, &name, key),
+        _ => drop_record(txn, key),
+    }
+}
+
+/// The directory has one entry less.
+pub(super) fn uncount(txn: &mut Txn<'_>, mut dir: Dir, subdir: bool) {
+    dir.content.entries = dir.content.entries.saturating_sub(1);
+    dir.content.subdirs = dir.content.subdirs.saturating_sub(u32::from(subdir));
+    txn.touch(&mut dir);
+    txn.put_dir(&dir);
+}
+
+/// A record under what is no name. Nobody counted it.
+fn homeless(txn: &mut Txn<'_>, key: &Key, value: &Bytes) -> Result<bool> {
+    drop_record(txn, key)?;
+    if let Some(EntryRecord::Node(inode)) = unsound(value) {
+        lost::file(txn, inode)?;
+    }
+    Ok(true)
+}
+
+/// A record that is not where its name is looked for.
+fn misplaced(
+    txn: &mut Txn<'_>,
+    dir: Dir,
+    name: &EntryName,
+    part: u8,
+    (key, value): (&Key, &Bytes),
+) -> Result<bool> {
+    let shard = txn.shard(dir.content.home);
+    let pos = txn.shared.config.hash_key.pos(name);
+    let mut right = key::name(shard, dir.id, pos, name, Part::Main);
+    if let Some(last) = right.last_mut() {
+        *last = part;
+    }
+    if txn.get_bytes(&right)?.is_none() {
+        txn.delete(key.clone());
+        txn.put_stored(right, value);
+    } else if part == Part::Main as u8 {
+        let record = unsound(value);
+        uncount(txn, dir, matches!(record, Some(EntryRecord::Dir(_))));
+        drop_record(txn, key)?;
+        if let Some(EntryRecord::Node(inode)) = record {
+            lost::file(txn, inode)?;
+        }
+    } else {
+        drop_record(txn, key)?;
+    }
+    Ok(true)
+}
+
+fn entry(
+    txn: &mut Txn<'_>,
+    dir: Dir,
+    name: &EntryName,
+    key: &Key,
+    value: &Bytes,
+    lose: bool,
+) -> Result<bool> {
+    match unsound::<EntryRecord>(value) {
+        None => {
+            drop_record(txn, key)?;
+            uncount(txn, dir, false);
+            Ok(true)
+        }
+        Some(EntryRecord::Node(inode)) => node(txn, dir, name, key, &inode, lose),
+        Some(EntryRecord::Dir(access)) => child(txn, dir, name, key, &access),
+        Some(EntryRecord::Link(ino)) => {
+            txn.lock(lock::ino_lock(ino))?;
+            let slot = txn.get_bytes(&key::inode(ino, Part::Main))?;
+            let there = slot.and_then(|slot| unsound(&slot));
+            if matches!(there, Some(Slot::Inode(_))) {
+                return Ok(false);
+            }
+            drop_record(txn, key)?;
+            uncount(txn, dir, false);
+            Ok(true)
+        }
+    }
+}
+
+/// An inode in its entry.
+fn node(
+    txn: &mut Txn<'_>,
+    dir: Dir,
+    name: &EntryName,
+    key: &Key,
+    seen: &Inode,
+    lose: bool,
+) -> Result<bool> {
+    txn.lock(lock::ino_lock(seen.ino))?;
+    // Race: who writes to the file has locked only the inode, and may just have changed it.
+    let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
+    let Some(EntryRecord::Node(inode)) = unsound(&value) else { return Ok(false) };
+    let here = Location::of(&dir, name);
+    let mut located = Located { place: Place::Entry(here.clone()), inode };
+    let was = located.inode.clone();
+    let mut mended = !was.is_sound();
+    if !files::mend(txn, &mut located, Some(dir.content.quota), lose, &mut mended)? {
+        // Nothing in it can be made out.
+        drop_record(txn, key)?;
+        uncount(txn, dir, false);
+        return Ok(true);
+    }
+    located.inode.nlink = 1;
+    let (slot_key, here_key) = (key::inode(was.ino, Part::Main), key.clone());
+    let slot: Option<Slot> = sound(txn, &slot_key)?;
+    let said = matches!(&slot, Some(Slot::Moved(at)) if *at == here);
+    located.inode.moved |= said || was.ino.shard() != txn.shard(dir.content.home);
+    let elsewhere = match &slot {
+        None => false,
+        Some(Slot::Inode(_)) => true,
+        Some(Slot::Moved(at)) => {
+            let key = txn.name_key(at.home, at.dir, &at.name, Part::Main);
+            let there: Option<EntryRecord> = if key == here_key { None } else { sound(txn, &key)? };
+            matches!(there, Some(EntryRecord::Node(other)) if other.ino == was.ino)
+        }
+    };
+    if located.inode.moved && !said && !elsewhere {
+        txn.put(slot_key, &Slot::Moved(here));
+        mended = true;
+    }
+    if located.inode != was || mended {
+        txn.put_inode(&located);
+        mended = true;
+    }
+    Ok(mended)
+}
+
+/// The entry of a directory.
+fn child(
+    txn: &mut Txn<'_>,
+    dir: Dir,
+    name: &EntryName,
+    key: &Key,
+    access: &Access,
+) -> Result<bool> {
+    txn.lock(lock::DIRECTORY_RENAME)?;
+    txn.lock(lock::dir_lock(access.id))?;
+    let content: Option<Content> = sound(txn, &txn.content_key(access.home, access.id))?;
+    let Some(content) = content else {
+        if let Some(child) = super::dirs::elsewhere(txn, access)? {
+            txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
+            txn.events.push(child.id);
+            return Ok(true);
+        }
+        let child = super::dirs::rebuilt(txn, access, &dir, name)?;
+        txn.put_dir(&child);
+        txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
+        return Ok(true);
+    };
+    let mut child = Dir { id: access.id, content };
+    if child.content.parent != dir.id || child.content.name.as_ref() != Some(name) {
+        if child.id == DirId::ROOT || super::dirs::is_entered(txn, &child)? {
+            // It is somewhere else, and one name is enough.
+            drop_record(txn, key)?;
+            uncount(txn, dir, true);
+        } else {
+            super::dirs::doubt_birth(txn, &mut child);
+            crate::ops::rename::note_move(txn, &mut child, &dir, name)?;
+            txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
+            txn.put_dir(&child);
+            txn.events.push(child.id);
+        }
+        return Ok(true);
+    }
+    let right = Txn::access_of(&child);
+    if *access == right {
+        return Ok(false);
+    }
+    txn.put_entry(&dir, name, &EntryRecord::Dir(right));
+    txn.events.push(child.id);
+    Ok(true)
+}
+
+/// A list of directories that were born here and live elsewhere.
+fn rename_list(
+    txn: &mut Txn<'_>,
+    at: (ShardId, DirId),
+    name: &EntryName,
+    key: &Key,
+    value: &Bytes,
+) -> Result<bool> {
+    // Race: who moves one of them has locked this directory, so what is said of them here stays.
+    let Some(list) = unsound::<RenameList>(value) else { return drop_record(txn, key) };
+    let mut right = RenameList::default();
+    for version in &list.versions {
+        if !right.versions.contains(version) && lives_elsewhere(txn, at, name, *version)? {
+            right.versions.push(*version);
+        }
+    }
+    if right.versions.is_empty() {
+        txn.delete(key.clone());
+    } else if right != list {
+        txn.put(key.clone(), &right);
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+fn lives_elsewhere(
+    txn: &Txn<'_>,
+    (shard, dir): (ShardId, DirId),
+    name: &EntryName,
+    version: base::NameVersion,
+) -> Result<bool> {
+    let config = &txn.shared.config;
+    let id = config.hash_key.dir_id(dir, name, version);
+    let shard = match config.locality {
+        Locality::Directory => shard_of(id, 0, config.shards),
+        Locality::Subtree => shard,
+    };
+    let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+    Ok(content.is_some_and(|content| {
+        let born_here = content.birth_parent == dir && content.birth_name.as_ref() == Some(name);
+        let is_here = content.parent == dir && content.name.as_ref() == Some(name);
+        born_here && content.birth_version == version && !is_here
+    }))
+}
+
+/// Extended attributes beside an entry.
+fn beside(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, key: &Key) -> Result<bool> {
+    let entry: Option<EntryRecord> =
+        sound(txn, &txn.name_key(dir.content.home, dir.id, name, Part::Main))?;
+    let Some(EntryRecord::Node(inode)) = entry else { return drop_record(txn, key) };
+    txn.lock(lock::ino_lock(inode.ino))?;
+    let mut located = Located { place: Place::Entry(Location::of(dir, name)), inode };
+    if !located.inode.xattrs.is_spilled() {
+        return drop_record(txn, key);
+    }
+    let right: Option<XattrSet> = files::right_xattrs(txn, &located.inode.xattrs, key)?;
+    let Some(right) = right else { return Ok(false) };
+    txn.put_file_xattrs(&mut located, right);
+    Ok(true)
+}
+
+/// Gives an inode, whose number another one has or nobody can have, a number of its own. One whose contents are in
+/// blocks would lose them; it stays, and stays a finding, unless there are none under its number.
+pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
+    let Some((id, (_, _, 0))) = key::parse_dir(key).zip(key::parse_name(key)) else {
+        return Ok(false);
+    };
+    txn.lock(lock::dir_lock(id))?;
+    let Some(EntryRecord::Node(mut inode)) = sound(txn, key)? else { return Ok(false) };
+    txn.lock(lock::ino_lock(inode.ino))?;
+    let shard = key.first_chunk::<2>().map_or(ShardId(0), |at| ShardId(u16::from_be_bytes(*at)));
+    if inode.contents == Contents::Blocks {
+        if files::measure(txn, inode.ino)?.end > 0 {
+            return Ok(false);
+        }
+        // What it had is under another number, and is saved with that.
+        let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+        drop_record(txn, key)?;
+        if let Some(content) = content {
+            uncount(txn, Dir { id, content }, false);
+        }
+        return Ok(true);
+    }
+    inode.ino = txn.new_ino(shard)?;
+    inode.moved = false;
+    txn.put(key.clone(), &EntryRecord::Node(inode));
+    Ok(true)
+}

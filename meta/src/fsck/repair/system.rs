@@ -1,0 +1,127 @@
+//! Records of the server itself, and of quotas. Most of them it has in memory as well.
+
+use base::{Ino, ShardId};
+
+use super::{drop_record, sound};
+use crate::{
+    error::Result,
+    reclaim::Garbage,
+    record::{
+        Config, Key, QuotaId, QuotaRecord, SessionRecord, Settings, Usage,
+        key::{self, UsagePart},
+        system::Reserved,
+    },
+    txn::Txn,
+};
+
+/// A record that is neither a name's nor an inode's.
+pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
+    match (key[2], key.len()) {
+        (b'A', 13) => quota(txn, shard, key),
+        (b'C', 3) => {
+            let end = txn.shared.inos.end(shard);
+            let stored: Option<Reserved> = sound(txn, key)?;
+            let right = stored.is_some_and(|stored| stored.end >= end);
+            if !right {
+                txn.put(key.clone(), &Reserved { end });
+            }
+            Ok(!right)
+        }
+        (b'F', 3) if shard.0 == 0 => {
+            if sound::<Config>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            txn.put(key.clone(), &txn.shared.config.clone());
+            Ok(true)
+        }
+        (b'O', 3) if shard.0 == 0 => {
+            if sound::<Settings>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            txn.put(key.clone(), &txn.shared.settings());
+            Ok(true)
+        }
+        (b'S', 11) if shard.0 == 0 => session(txn, key),
+        (b'G', 19) => {
+            if sound::<Garbage>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            txn.put(key.clone(), &Garbage {});
+            Ok(true)
+        }
+        // Stored answers, which nobody asks for or can read; notes; and what is nothing at all.
+        _ => drop_record(txn, key),
+    }
+}
+
+fn session(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
+    if sound::<SessionRecord>(txn, key)?.is_some() {
+        return Ok(false);
+    }
+    let Some(session) = key::parse_session(key).and_then(|id| txn.shared.session(id)) else {
+        return drop_record(txn, key);
+    };
+    let (secret, client) = (session.secret, session.client.clone());
+    let opened = txn.now;
+    txn.put(key.clone(), &SessionRecord { secret, client, opened });
+    Ok(true)
+}
+
+/// An accounting root, or what a core has charged to it.
+fn quota(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
+    let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
+    let Some((id, part)) = parsed else { return drop_record(txn, key) };
+    match part {
+        UsagePart::Root => {
+            if sound::<QuotaRecord>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            let Some(seen) = txn.shared.quotas.get(id) else { return drop_record(txn, key) };
+            txn.put_quota(id, &seen.record);
+        }
+        UsagePart::Core(core) => {
+            if sound::<Usage>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            match txn.shared.quotas.charged(id, core) {
+                Some(usage) => txn.put(key.clone(), &usage),
+                None => return drop_record(txn, key),
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Charges what a quota has not counted, or gives back what it has counted too much.
+pub(super) fn usage(txn: &mut Txn<'_>, id: QuotaId, usage: Usage) -> bool {
+    let known = txn.shared.quotas.get(id).is_some();
+    txn.charge_freely(id, usage);
+    known
+}
+
+/// Removes what cores have charged to a quota that nobody knows.
+pub(super) fn forget(txn: &mut Txn<'_>, id: QuotaId) -> Result<bool> {
+    if txn.shared.quotas.get(id).is_some() {
+        return Ok(false);
+    }
+    let prefix = key::usage(id, UsagePart::Root);
+    let found = txn.scan_prefix(&prefix[..prefix.len() - 2], usize::MAX)?;
+    let any = !found.is_empty();
+    for (key, _) in found {
+        drop_record(txn, &key)?;
+    }
+    Ok(any)
+}
+
+/// Reserves a number that is in use, and all before it. What has a number that cannot be gets another.
+pub(super) fn reserve(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
+    if let Some(end) = txn.shared.inos.raise(ino) {
+        txn.put(key::counter(ino.shard()), &Reserved { end });
+        return Ok(true);
+    }
+    match at.get(2) {
+        Some(b'N') => super::names::renumber(txn, at),
+        Some(b'D') => super::dirs::renumber(txn, at),
+        Some(_) | None => Ok(false),
+    }
+}
