@@ -24,7 +24,10 @@ use client::SystemClock;
 use meta::FormatOptions;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use store::{Blocks, BlocksConfig, LogTail, RocksConfig, RocksEngine};
+use store::{
+    Blocks, BlocksConfig, LogTail, RocksConfig, RocksEngine,
+    stable::{sync_above, sync_folder},
+};
 use wire::Token;
 
 use crate::system::{SystemRandom, secret};
@@ -280,7 +283,7 @@ fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
         fs::rename(&new, &file)?;
-        sync_directory(path)
+        sync_folder(path)
     };
     write().with_context(|| format!("cannot upgrade {}", path.display()))?;
     tracing::warn!(from = was, to = VERSION, "upgraded the on-disk version of {}", path.display());
@@ -339,9 +342,9 @@ fn finish(path: &Path, about: &str) -> io::Result<()> {
     file.write_all(about.as_bytes())?;
     file.sync_all()?;
     // The names of everything else are stable before the one that vouches for them.
-    sync_directory(path)?;
+    sync_folder(path)?;
     fs::rename(&mark, path.join(ABOUT))?;
-    sync_directory(path)
+    sync_folder(path)
 }
 
 /// Writes a file that only its owner may read, and waits until it is stable.
@@ -351,18 +354,9 @@ fn write_private(path: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        sync_directory(path)
+        sync_folder(path)
     };
     write().with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// Makes the names of a new directory and of all above it stable.
-fn sync_above(path: &Path) -> io::Result<()> {
-    std::path::absolute(path)?.ancestors().skip(1).try_for_each(sync_directory)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 fn lock(path: &Path) -> anyhow::Result<File> {

@@ -36,7 +36,7 @@ mod interrupt;
 mod mount;
 mod notify;
 mod null;
-
+pub mod pages;
 mod reply;
 mod request;
 mod session;

@@ -55,23 +55,11 @@ pub enum Lie {
     Directories,
 }
 
-/// How often a disk was asked for what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PowerStats {
-    /// Files whose contents were made stable.
-    pub file_syncs: u64,
-    /// Directories whose names were made stable.
-    pub dir_syncs: u64,
-    /// Syncs that were answered, but not done.
-    pub lies: u64,
-}
-
 /// What the mount and its owner share.
 #[derive(Debug)]
 pub(crate) struct State {
     tree: Tree,
     lie: Lie,
-    stats: PowerStats,
 }
 
 /// A mounted disk. It is unmounted when dropped, and everything on it is gone.
@@ -91,11 +79,7 @@ impl PowerDisk {
         path: &Path,
         now: impl Fn() -> Timespec + Send + 'static,
     ) -> anyhow::Result<PowerDisk> {
-        let state = Arc::new(Mutex::new(State {
-            tree: Tree::new(),
-            lie: Lie::None,
-            stats: PowerStats::default(),
-        }));
+        let state = Arc::new(Mutex::new(State { tree: Tree::new(), lie: Lie::None }));
         let options = MountOptions {
             fsname: "power".into(),
             subtype: "power".into(),
@@ -133,12 +117,6 @@ impl PowerDisk {
     #[must_use]
     pub fn is_stable(&self, part: &str) -> bool {
         self.state.lock().tree.is_stable(part.as_bytes())
-    }
-
-    /// How often it was asked for what.
-    #[must_use]
-    pub fn stats(&self) -> PowerStats {
-        self.state.lock().stats
     }
 
     /// The power fails, and is there again. Whoever had files open must have ended.

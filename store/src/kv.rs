@@ -9,7 +9,7 @@
 //! readers, after a crash of the process and after a power cut; a power cut loses a suffix of the
 //! batches written since the last sync, never one from the middle.
 
-use std::{fs, io, ops::ControlFlow, path::Path};
+use std::{ops::ControlFlow, path::Path};
 
 use bytes::Bytes;
 
@@ -94,12 +94,4 @@ pub struct EngineStats {
     pub table_reader_bytes: u64,
     /// Old data that compaction still has to rewrite, estimated.
     pub compaction_pending_bytes: u64,
-}
-
-/// Makes the name of `path` stable.
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
-        Some(_) | None => fs::File::open(".")?.sync_all(),
-    }
 }

@@ -14,6 +14,7 @@ pub mod blocks;
 #[cfg(test)]
 mod conformance;
 pub mod kv;
+pub mod stable;
 
 pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError};
 pub use kv::batch::{Batch, Op};

@@ -4,28 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::pages::{PAGE_BYTES as PAGE_LEN, pieces};
+
 const PAGE: u64 = 4096;
-const PAGE_LEN: usize = 4096;
 
 /// The pages that were written.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pages: BTreeMap<u64, Box<[u8; PAGE_LEN]>>,
     size: u64,
-}
-
-/// Splits a range into (page, offset in it, length in it).
-fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
-    let mut at = offset;
-    let mut left = len;
-    std::iter::from_fn(move || {
-        let within = usize::try_from(at % PAGE).expect("below a page");
-        let piece = left.min(PAGE_LEN - within);
-        let found = (at / PAGE, within, piece);
-        at += u64::try_from(piece).expect("at most a page");
-        left -= piece;
-        (piece > 0).then_some(found)
-    })
 }
 
 impl Content {

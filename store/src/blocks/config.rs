@@ -9,10 +9,8 @@ use std::{
 
 use object_store::local::LocalFileSystem;
 
-use super::{
-    Blocks, BlocksError,
-    directory::{Directory, sync_folder},
-};
+use super::{Blocks, BlocksError, directory::Directory};
+use crate::stable::sync_parent;
 
 /// The address of a block store.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -66,7 +64,7 @@ pub(super) fn open_directory(path: &Path) -> Result<Blocks, BlocksError> {
     let path = path::absolute(path)?;
     if !path.try_exists()? {
         fs::create_dir(&path)?;
-        sync_folder(path.parent().unwrap_or(&path))?;
+        sync_parent(&path)?;
     }
     let objects = LocalFileSystem::new_with_prefix(&path).map_err(BlocksError::Store)?;
     Ok(Blocks {

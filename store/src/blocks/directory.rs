@@ -29,6 +29,8 @@ use rustix::{
     io::{Errno, pread},
 };
 
+use crate::stable::sync_folder;
+
 /// `FUSE_SUPER_MAGIC` of statfs(2).
 const FUSE: i64 = 0x6573_5546;
 
@@ -111,11 +113,6 @@ impl Directory {
         let root = self.directory.join("blocks");
         off_the_core(move || sweep(&root, before)).await
     }
-}
-
-/// Makes the entries of a folder stable.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    fs::File::open(path)?.sync_all()
 }
 
 /// Runs what waits for a disk where it holds up no core; right here when there is no runtime.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use parking_lot::RwLock;
 
-use super::{Engine, EngineStats, Snapshot, Visit, sync_parent};
-use crate::{Batch, Error, Op, Result};
+use super::{Engine, EngineStats, Snapshot, Visit};
+use crate::{Batch, Error, Op, Result, stable::sync_parent};
 
 const VERSION: &str = "pando memory engine 1\n";
 

@@ -29,8 +29,8 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
-use super::{Engine, EngineStats, Snapshot, Visit, sync_parent};
-use crate::{Batch, Error, Result};
+use super::{Engine, EngineStats, Snapshot, Visit};
+use crate::{Batch, Error, Result, stable::sync_parent};
 
 mod failure;
 mod log;
