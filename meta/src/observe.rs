@@ -13,7 +13,6 @@ mod count;
 mod sketch;
 mod slow;
 mod snapshot;
-mod subject;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +25,6 @@ pub(crate) use self::{
     count::{Count, Histogram},
     slow::Slow,
     snapshot::{busy, load, name_of, named},
-    subject::subject,
 };
 
 /// Kinds of requests are told apart by their tag in the protocol; all are below this.

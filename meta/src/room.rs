@@ -21,7 +21,7 @@ use std::{
 use base::FsError;
 use store::Engine;
 use tokio::sync::Notify;
-use wire::Request;
+use wire::{Needs, Request};
 
 use crate::{
     error::{Result, describe},
@@ -48,6 +48,16 @@ pub(crate) enum Level {
     Low = 1,
     /// There is enough.
     Enough = 2,
+}
+
+impl From<Needs> for Level {
+    fn from(needs: Needs) -> Level {
+        match needs {
+            Needs::Nothing => Level::Nothing,
+            Needs::Little => Level::Low,
+            Needs::Room => Level::Enough,
+        }
+    }
 }
 
 /// What is known of the disks.
@@ -79,7 +89,7 @@ impl Room {
 
     /// Whether there is room for what `request` writes.
     pub(crate) fn admits(&self, request: &Request) -> Result<()> {
-        self.has(needs(request))
+        self.has(request.kind().needs.into())
     }
 
     /// Whether there is as much as this.
@@ -162,60 +172,6 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
         shared.room.look(shared.engine.as_ref());
-    }
-}
-
-/// How much room there must be for a request.
-fn needs(request: &Request) -> Level {
-    match request {
-        Request::Create(_)
-        | Request::Tmpfile(_)
-        | Request::Mkdir(_)
-        | Request::Symlink(_)
-        | Request::Link(_)
-        | Request::Write(_)
-        | Request::BlockPut(_)
-        | Request::Setxattr(_) => Level::Enough,
-        Request::Setattr(_)
-        | Request::Allocate(_)
-        | Request::Unlink(_)
-        | Request::Rmdir(_)
-        | Request::Rename(_)
-        | Request::Removexattr(_)
-        | Request::Bye => Level::Low,
-        // A new session needs some, one that is resumed none: `ops::hello` knows.
-        Request::Hello(_)
-        | Request::Ping
-        | Request::Claim(_)
-        | Request::Statfs
-        | Request::Sync
-        | Request::Lookup(_)
-        | Request::Walk(_)
-        | Request::Getattr(_)
-        | Request::Readdir(_)
-        | Request::Readlink(_)
-        | Request::Open(_)
-        | Request::Release(_)
-        | Request::BlockMap(_)
-        | Request::Seek(_)
-        | Request::BlockGet(_)
-        | Request::Xattrs(_)
-        | Request::Status
-        | Request::FsckStart(_)
-        | Request::Repair(_)
-        | Request::FsckPoll(_)
-        | Request::Info(_)
-        | Request::Lock(_)
-        | Request::LockTest(_)
-        | Request::LockCancel(_)
-        | Request::LockClaim(_)
-        | Request::Load
-        | Request::Slow(_)
-        | Request::Sessions
-        | Request::Opens(_)
-        | Request::Evict(_)
-        | Request::DumpStart
-        | Request::DumpNext(_) => Level::Nothing,
     }
 }
 

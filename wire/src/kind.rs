@@ -1,0 +1,110 @@
+//! What is known of each kind of request beside its operation: the one table to extend for a new kind.
+//!
+//! The client asks it for numbers, the server for permission, room and counting. It never looks at what is stored.
+
+use crate::{DirRef, NodeRef, Request};
+
+/// What a kind of request is, with what one of it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind<'a> {
+    /// It changes what is stored, and so needs a number.
+    pub mutates: bool,
+    /// How much room there must be on the disk for it.
+    pub needs: Needs,
+    /// The directory that it names, or that holds what it names; `None` where it does nothing in the tree.
+    pub about: Option<&'a DirRef>,
+}
+
+/// How much room there must be for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// Next to none: it may as well make some.
+    Little,
+    /// As much as it brings.
+    Room,
+}
+
+impl Request {
+    /// Its row in the table.
+    #[must_use]
+    pub fn kind(&self) -> Kind<'_> {
+        use Needs::{Little, Nothing, Room};
+        let (mutates, needs, about) = match self {
+            // The session and what belongs to it; a new one needs some room, which `meta::ops::hello` knows.
+            Request::Hello(_)
+            | Request::Ping
+            | Request::Claim(_)
+            | Request::Statfs
+            | Request::Sync
+            | Request::Release(_)
+            | Request::BlockGet(_)
+            | Request::Lock(_)
+            | Request::LockTest(_)
+            | Request::LockCancel(_)
+            | Request::LockClaim(_) => (false, Nothing, None),
+            Request::Bye => (false, Little, None),
+            Request::BlockPut(_) => (false, Room, None),
+            // What administrators ask.
+            Request::Status
+            | Request::FsckStart(_)
+            | Request::FsckPoll(_)
+            | Request::Repair(_)
+            | Request::Load
+            | Request::Slow(_)
+            | Request::Sessions
+            | Request::Opens(_)
+            | Request::Evict(_)
+            | Request::DumpStart
+            | Request::DumpNext(_) => (false, Nothing, None),
+            // Looking.
+            Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
+            Request::Walk(req) => (false, Nothing, Some(&req.from)),
+            Request::Getattr(req) | Request::Readlink(req) | Request::Xattrs(req) => {
+                (false, Nothing, Some(holder(&req.node)))
+            }
+            Request::Info(req) => (false, Nothing, Some(holder(&req.node))),
+            Request::Readdir(req) => (false, Nothing, Some(&req.dir)),
+            Request::Open(req) => (false, Nothing, Some(&req.file.dir)),
+            Request::BlockMap(req) => (false, Nothing, Some(&req.file.dir)),
+            Request::Seek(req) => (false, Nothing, Some(&req.file.dir)),
+            // Making.
+            Request::Create(req) => (true, Room, Some(&req.dir)),
+            Request::Tmpfile(req) => (true, Room, Some(&req.dir)),
+            Request::Mkdir(req) => (true, Room, Some(&req.dir)),
+            Request::Symlink(req) => (true, Room, Some(&req.dir)),
+            Request::Link(req) => (true, Room, Some(&req.dir)),
+            Request::Write(req) => (true, Room, Some(&req.file.dir)),
+            Request::Setxattr(req) => (true, Room, Some(holder(&req.node))),
+            // Changing and removing.
+            Request::Setattr(req) => (true, Little, Some(holder(&req.node))),
+            Request::Allocate(req) => (true, Little, Some(&req.file.dir)),
+            Request::Unlink(req) => (true, Little, Some(&req.dir)),
+            Request::Rmdir(req) => (true, Little, Some(&req.dir)),
+            Request::Rename(req) => (true, Little, Some(&req.from_dir)),
+            Request::Removexattr(req) => (true, Little, Some(holder(&req.node))),
+        };
+        Kind { mutates, needs, about }
+    }
+
+    /// Whether it changes what is stored, and so needs a number.
+    #[must_use]
+    pub fn mutates(&self) -> bool {
+        self.kind().mutates
+    }
+
+    /// Whether it does something in the tree as somebody. All others are about the session or the server:
+    /// whose they are and by which map they were sent does not matter.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        self.kind().about.is_some()
+    }
+}
+
+fn holder(node: &NodeRef) -> &DirRef {
+    match node {
+        NodeRef::Dir(dir) => dir,
+        NodeRef::File(file) => &file.dir,
+    }
+}
