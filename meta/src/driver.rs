@@ -286,12 +286,8 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     if !found.begin_end() {
         return Err(Fault::InUse(found));
     }
-    let mut answers = Vec::new();
     for shard in (0..shared.config.shards).map(ShardId) {
-        answers.extend(txn.scan_prefix(&key::answers(shard, session), usize::MAX)?);
-    }
-    for (key, _) in answers {
-        txn.delete(key);
+        txn.delete_prefix(&key::answers(shard, session))?;
     }
     txn.delete(key::session(session));
     shared.sessions.lock().remove(&session);

@@ -1,6 +1,7 @@
 //! What all cores of a server share.
 
 use std::{
+    collections::BTreeMap,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -9,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, ClusterMap, HashMap, Ino, Random, Seq, SessionId, ShardId};
+use base::{
+    Clock, ClusterMap, HashMap, Ino, Random, Seq, SessionId, ShardId,
+    limits::REQUESTS_IN_FLIGHT_MAX,
+};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use store::{Batch, Blocks, Engine};
@@ -364,23 +368,27 @@ impl Shared {
         }
     }
 
-    /// The answers that a session was given before this server started.
+    /// The answers that a session was given before this server started: the newest, as many as it may wait for. Each
+    /// shard has as many.
     pub(crate) fn stored_answers(
         &self,
         session: SessionId,
     ) -> Result<Vec<(Seq, Bytes)>, store::Error> {
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for shard in (0..self.config.shards).map(ShardId) {
             let prefix = key::answers(shard, session);
             self.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, value| {
                 // A damaged answer is as good as none: the client asked long ago, or asks again.
                 if let Ok(stored) = StoredAnswer::from_record(&Bytes::copy_from_slice(value)) {
-                    found.push((stored.seq, stored.answer));
+                    found.insert(stored.seq, stored.answer);
+                    if found.len() as u64 > REQUESTS_IN_FLIGHT_MAX {
+                        found.pop_first();
+                    }
                 }
                 ControlFlow::Continue(())
             })?;
         }
-        Ok(found)
+        Ok(found.into_iter().collect())
     }
 
     pub(crate) fn status(&self) -> wire::Status {

@@ -157,6 +157,21 @@ impl<'a> Txn<'a> {
         self.group.delete(key);
     }
 
+    /// Removes everything under a prefix, however much it is, with one change; reads nothing but whether there is
+    /// anything.
+    pub(crate) fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
+        let to = key::end_of(prefix);
+        let mut any = false;
+        self.scan_unwritten(prefix, &to, &mut |_, _| {
+            any = true;
+            ControlFlow::Break(())
+        })?;
+        if any {
+            self.group.delete_range(Key::from_slice(prefix), Key::from_slice(&to));
+        }
+        Ok(())
+    }
+
     /// Visits stored keys in a range. What the group has not written yet would be missed, so it must have
     /// nothing there.
     pub(crate) fn scan(
@@ -166,6 +181,16 @@ impl<'a> Txn<'a> {
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         assert!(!self.group.is_pending(), "an operation scans before it writes");
+        self.scan_unwritten(from, to, visit)
+    }
+
+    /// As [`Txn::scan`], of a range in which the operation has written nothing.
+    fn scan_unwritten(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut store::kv::Visit<'_>,
+    ) -> Result<()> {
         if self.group.changes_in(from, to) {
             return Err(Fault::WriteFirst);
         }

@@ -52,6 +52,8 @@ enum Change {
     Put(Range<usize>),
     Dir(Box<Content>),
     Delete,
+    /// It and all keys up to this one are removed. The group has nothing else there, and nobody asks it.
+    DeleteTo(Key),
 }
 
 /// What a group says of a key.
@@ -239,6 +241,11 @@ impl Group {
         self.pending.push((key, Change::Delete));
     }
 
+    /// The operation removes all keys from `from` to before `to`, where the group has changed nothing.
+    pub(crate) fn delete_range(&mut self, from: Key, to: Key) {
+        self.pending.push((from, Change::DeleteTo(to)));
+    }
+
     /// What the operation has written joins the group.
     pub(crate) fn commit(&mut self) {
         self.after.tells_of_change |= self.is_pending();
@@ -252,6 +259,10 @@ impl Group {
                 Change::Delete => {
                     self.batch.delete(&key);
                     Change::Delete
+                }
+                Change::DeleteTo(to) => {
+                    self.batch.delete_range(&key, &to);
+                    continue;
                 }
                 Change::Dir(content) => {
                     if let Some(Change::Dir(before)) = self.overlay.get_mut(&key) {
@@ -272,7 +283,7 @@ impl Change {
         match self {
             Change::Put(range) => Found::Bytes(&bytes[range.clone()]),
             Change::Dir(content) => Found::Dir(content),
-            Change::Delete => Found::Deleted,
+            Change::Delete | Change::DeleteTo(_) => Found::Deleted,
         }
     }
 }
