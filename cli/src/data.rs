@@ -25,7 +25,7 @@ use meta::FormatOptions;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use store::{
-    Blocks, BlocksConfig, LogTail, RocksConfig, RocksEngine,
+    Blocks, BlocksConfig, Compression, LogTail, RocksConfig, RocksEngine,
     stable::{sync_above, sync_folder},
 };
 use wire::Token;
@@ -35,8 +35,9 @@ use crate::system::{SystemRandom, secret};
 /// Version of the layout above and of the records in `meta/`.
 ///
 /// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
-/// and `A`: every data directory of version 1 is one of version 2, but not the other way round.
-const VERSION: u32 = 2;
+/// and `A`; in 3 blocks may be compressed. Every data directory is one of the next version, but not the other way
+/// round.
+const VERSION: u32 = 3;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -57,6 +58,8 @@ pub(crate) struct New {
     pub(crate) inline_bytes_max: u32,
     /// Where blocks are; `None`: in the data directory.
     pub(crate) blocks: Option<String>,
+    /// How blocks are compressed.
+    pub(crate) compression: Compression,
 }
 
 /// Contents of `pando.json`. Persisted.
@@ -67,6 +70,9 @@ struct About {
     /// URL of the block store; absent: `DIR/blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<String>,
+    /// How new blocks are compressed, `lz4` or `zstd`; absent: not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<String>,
 }
 
 impl About {
@@ -99,7 +105,8 @@ pub(crate) struct Target<'a> {
 
 /// Makes a file system in a directory, which is made when it is missing and must be empty otherwise.
 pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
-    build(path, &new.name, new.blocks.as_deref(), |target| {
+    let place = (new.blocks.as_deref(), new.compression);
+    build(path, &new.name, place, |target| {
         let options = FormatOptions {
             name: new.name.clone(),
             shards: new.shards,
@@ -116,7 +123,7 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
 pub(crate) fn build(
     path: &Path,
     name: &str,
-    url: Option<&str>,
+    (url, compression): (Option<&str>, Compression),
     fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let dir = prepare(path)?;
@@ -130,8 +137,9 @@ pub(crate) fn build(
     let blocks = match url {
         None => Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?,
         // Nothing is sent, but a wrong address is told now.
-        Some(_) => open_blocks(path, url)?,
+        Some(_) => open_blocks(path, url, compression)?,
     };
+    let blocks = blocks.compressing(compression);
     let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
     let remembered = url.unwrap_or(BLOCKS);
     fill(Target { engine: &engine, blocks: &blocks, url: remembered, signing_key: &key })?;
@@ -139,8 +147,9 @@ pub(crate) fn build(
 
     let token = Token::administrator().sign(&key);
     write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
-    let about =
-        About { version: VERSION, name: name.to_owned(), blocks: url.map(ToOwned::to_owned) };
+    let compression = (compression != Compression::None).then(|| compression.to_string());
+    let (name, blocks) = (name.to_owned(), url.map(ToOwned::to_owned));
+    let about = About { version: VERSION, name, blocks, compression };
     finish(path, &about.to_text()?)
         .with_context(|| format!("cannot write to {}", path.display()))?;
     drop(dir);
@@ -186,7 +195,16 @@ impl DataDir {
 
     /// Opens the block store.
     pub(crate) fn blocks(&self) -> anyhow::Result<Blocks> {
-        open_blocks(&self.path, self.about.blocks.as_deref())
+        open_blocks(&self.path, self.about.blocks.as_deref(), self.compression()?)
+    }
+
+    /// How new blocks are compressed.
+    pub(crate) fn compression(&self) -> anyhow::Result<Compression> {
+        let Some(text) = &self.about.compression else { return Ok(Compression::None) };
+        let known = text.parse().ok();
+        known.with_context(|| {
+            format!("{ABOUT} names a compression that this program does not know: {text}")
+        })
     }
 
     /// Address of a block store that clients can reach by themselves.
@@ -255,7 +273,7 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
     serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display()))
 }
 
-fn open_blocks(path: &Path, url: Option<&str>) -> anyhow::Result<Blocks> {
+fn open_blocks(path: &Path, url: Option<&str>, compression: Compression) -> anyhow::Result<Blocks> {
     let blocks = match url {
         None => Blocks::directory(&path.join(BLOCKS)),
         Some(url) => Blocks::open(&BlocksConfig {
@@ -267,7 +285,7 @@ fn open_blocks(path: &Path, url: Option<&str>) -> anyhow::Result<Blocks> {
             ..BlocksConfig::new(url)
         }),
     };
-    blocks.context("cannot open the block store")
+    Ok(blocks.context("cannot open the block store")?.compressing(compression))
 }
 
 /// Brings a data directory up to date: from then on older programs refuse it. What its records need is done

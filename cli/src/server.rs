@@ -20,12 +20,13 @@ use anyhow::{Context as _, anyhow};
 use client::SystemClock;
 use meta::{Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
-use store::Blocks;
+use store::{Blocks, Compression};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
     task::LocalSet,
 };
+use wire::session::COMPRESSION_OPTION;
 
 use crate::{
     accept::{Accepted, Acceptor, Slots},
@@ -239,7 +240,12 @@ fn open(
     address: SocketAddr,
 ) -> anyhow::Result<Server> {
     let blocks_url = data.shared_blocks().unwrap_or_default().to_owned();
-    let blocks_options = if blocks_url.is_empty() { Vec::new() } else { shared_store_options() };
+    let mut blocks_options =
+        if blocks_url.is_empty() { Vec::new() } else { shared_store_options() };
+    let compression = data.compression()?;
+    if !blocks_url.is_empty() && compression != Compression::None {
+        blocks_options.push((COMPRESSION_OPTION.to_owned(), compression.to_string()));
+    }
     let folder = data.blocks_folder();
     let options = ServerOptions {
         address: address.to_string(),

@@ -417,7 +417,10 @@ impl Shared {
             },
             commit_interval_ms: u64::try_from(self.options.commit_interval.as_millis())
                 .unwrap_or(u64::MAX),
-            blocks: self.config.blocks.clone(),
+            blocks: match self.blocks.compression() {
+                store::Compression::None => self.config.blocks.clone(),
+                how => format!("{} compressed={how}", self.config.blocks),
+            },
             sessions,
             files: self.files_estimated(),
             counters: self.counters_and_locks(),

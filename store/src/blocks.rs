@@ -13,19 +13,21 @@ use std::{io, ops::Range, path::Path as FsPath, sync::Arc, time::SystemTime};
 use base::BlockId;
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};
 
 mod config;
 mod directory;
 mod format;
 mod name;
+mod packed;
 #[cfg(feature = "s3")]
 mod s3;
 #[cfg(test)]
 mod tests;
 
 pub use config::BlocksConfig;
-use directory::Directory;
+use directory::{Directory, off_the_core};
+pub use packed::Compression;
 
 /// The most data one block holds, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = base::limits::CHUNK_BYTES;
@@ -40,6 +42,8 @@ pub struct Blocks {
     prefix: Arc<str>,
     /// The local directory, if it is one.
     directory: Option<Arc<Directory>>,
+    /// How new blocks are stored, and which of its two names a block is looked for under first.
+    compression: Compression,
 }
 
 /// One stored block, as [`Blocks::list`] finds it.
@@ -47,8 +51,8 @@ pub struct Blocks {
 pub struct BlockMeta {
     /// The block.
     pub id: BlockId,
-    /// Its data, in bytes.
-    pub bytes: u32,
+    /// Its data, in bytes, where the object's length tells: not of a compressed one.
+    pub bytes: Option<u32>,
     /// When it was put, by the clock of the store.
     pub modified: SystemTime,
 }
@@ -106,7 +110,24 @@ impl Blocks {
     /// Blocks in memory, for tests and simulations; needs no runtime.
     #[must_use]
     pub fn memory() -> Self {
-        Self { objects: Arc::new(InMemory::new()), prefix: "".into(), directory: None }
+        Self {
+            objects: Arc::new(InMemory::new()),
+            prefix: "".into(),
+            directory: None,
+            compression: Compression::None,
+        }
+    }
+
+    /// The same store, with new blocks compressed so. Every block can be read and deleted whatever is chosen here.
+    #[must_use]
+    pub fn compressing(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// How new blocks are compressed.
+    #[must_use]
+    pub fn compression(&self) -> Compression {
+        self.compression
     }
 
     /// Opens the store that a configuration names. A local directory is made when it is missing.
@@ -126,8 +147,13 @@ impl Blocks {
         let Some(len) = len else {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
-        let object: PutPayload = format::encode(id, &data, len).into_iter().collect();
-        let path = name::path(&self.prefix, id);
+        let (path, object) = match self.pack(id, &data, len).await? {
+            Some(packed) => (name::packed(&self.prefix, id), packed.into()),
+            None => {
+                let plain: PutPayload = format::encode(id, &data, len).into_iter().collect();
+                (name::path(&self.prefix, id), plain)
+            }
+        };
         let stored = self.objects.put(&path, object).await;
         if let Some(directory) = &self.directory {
             directory.changed(path.as_ref());
@@ -145,6 +171,7 @@ impl Blocks {
     pub fn suspect(&self, id: BlockId) {
         if let Some(directory) = &self.directory {
             directory.changed(name::path(&self.prefix, id).as_ref());
+            directory.changed(name::packed(&self.prefix, id).as_ref());
         }
     }
 
@@ -153,9 +180,19 @@ impl Blocks {
         self.directory.as_ref().map_or(Ok(()), |directory| Ok(directory.sync()?))
     }
 
+    /// The block compressed; `None` where it is to be stored as it is.
+    async fn pack(&self, id: BlockId, data: &Bytes, len: u32) -> Result<Option<Bytes>> {
+        let (data, how) = (data.clone(), self.compression);
+        if how == Compression::None {
+            return Ok(None);
+        }
+        Ok(off_the_core(move || Ok(packed::encode(id, &data, len, how))).await?)
+    }
+
     /// Reads a range of a block, checked. `len` is the block's length as its writer recorded it.
     ///
-    /// Cost: one request, for the 64 KiB pieces that cover the range.
+    /// Cost: one request, for the 64 KiB pieces that cover the range. One more for a part of a compressed block,
+    /// and one where the block is not stored as blocks now are.
     pub async fn get(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
         if !format::is_block_len(len) || range.start > range.end || range.end > len {
             return Err(BlocksError::Bounds { id, len: len as usize, range });
@@ -163,6 +200,55 @@ impl Blocks {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
+        let (first, second) = match self.compression {
+            Compression::None => (self.get_plain(id, len, range.clone()).await, false),
+            Compression::Lz4 | Compression::Zstd => {
+                (self.get_packed(id, len, range.clone()).await, true)
+            }
+        };
+        match (first, second) {
+            (Err(BlocksError::Missing { .. }), false) => self.get_packed(id, len, range).await,
+            (Err(BlocksError::Missing { .. }), true) => self.get_plain(id, len, range).await,
+            (found, _) => found,
+        }
+    }
+
+    /// Reads a range of a block that is stored compressed: all of it at once, or its table first.
+    async fn get_packed(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
+        let path = name::packed(&self.prefix, id);
+        let corrupt = || BlocksError::Corrupt { id };
+        if range.end - range.start > len / 2 {
+            let object = self.objects.get(&path).await.map_err(|error| from_store(id, error))?;
+            let object = object.bytes().await.map_err(|error| from_store(id, error))?;
+            let unpack = move || {
+                let table = packed::Table::read(id, len, &object)?;
+                let part = table.covering(&range);
+                let at = |offset: u64| usize::try_from(offset).ok();
+                table.decode(range, object.get(at(part.start)?..at(part.end)?)?)
+            };
+            return off_the_core(move || Ok(unpack())).await?.ok_or_else(corrupt);
+        }
+        let table = self.get_part(id, &path, 0..packed::table_len(len) as u64).await?;
+        let table = packed::Table::read(id, len, &table).ok_or_else(corrupt)?;
+        let stored = self.get_part(id, &path, table.covering(&range)).await?;
+        off_the_core(move || Ok(table.decode(range, &stored))).await?.ok_or_else(corrupt)
+    }
+
+    /// A part of an object, which must be there.
+    async fn get_part(&self, id: BlockId, path: &Path, part: Range<u64>) -> Result<Bytes> {
+        let end = part.end;
+        match self.objects.get_range(path, part).await {
+            Ok(bytes) => Ok(bytes),
+            // Stores do not say that an object is too short in a way that can be told apart.
+            Err(error) => match self.objects.head(path).await {
+                Ok(meta) if meta.size < end => Err(BlocksError::Corrupt { id }),
+                Ok(_) | Err(_) => Err(from_store(id, error)),
+            },
+        }
+    }
+
+    /// Reads a range of a block that is stored as it is.
+    async fn get_plain(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
         let path = name::path(&self.prefix, id);
         let covering = format::covering(len, &range);
         if let Some(directory) = &self.directory {
@@ -188,10 +274,13 @@ impl Blocks {
 
     /// Removes a block. Fine when it is not there.
     pub async fn delete(&self, id: BlockId) -> Result<()> {
-        match self.objects.delete(&name::path(&self.prefix, id)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(from_store(id, error)),
+        for path in [name::packed(&self.prefix, id), name::path(&self.prefix, id)] {
+            match self.objects.delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(from_store(id, error)),
+            }
         }
+        Ok(())
     }
 
     /// All blocks, in no order. Blocks put or deleted meanwhile may be there or not; objects that
@@ -206,8 +295,8 @@ impl Blocks {
                     Ok(object) => object,
                     Err(error) => return Some(Err(from_listing(error))),
                 };
-                let id = name::parse(&object.location)?;
-                let bytes = format::data_len(object.size)?;
+                let (id, packed) = name::parse(&object.location)?;
+                let bytes = if packed { None } else { Some(format::data_len(object.size)?) };
                 Some(Ok(BlockMeta { id, bytes, modified: object.last_modified.into() }))
             })
             .boxed()

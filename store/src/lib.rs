@@ -16,7 +16,7 @@ mod conformance;
 pub mod kv;
 pub mod stable;
 
-pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError};
+pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError, Compression};
 pub use kv::batch::{Batch, Op};
 pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;

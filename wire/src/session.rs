@@ -4,6 +4,10 @@ use base::{Attr, ClusterMap, HashKey, Locality, Seq, SessionId, codec};
 
 use crate::node::{DirRef, FileRef};
 
+/// The option of a shared block store ([`FsInfo::blocks_options`]) that says how new blocks are compressed. It is
+/// ours, and not the store's.
+pub const COMPRESSION_OPTION: &str = "pando-compress";
+
 codec! {
     /// The first request of every connection. Answer: [`Welcome`].
     #[derive(Debug, Clone, PartialEq, Eq)]

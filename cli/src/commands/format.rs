@@ -7,6 +7,7 @@ use std::{
 
 use base::limits::{INLINE_BYTES_MAX, SHARDS_MAX};
 use clap::{ValueEnum, value_parser};
+use store::Compression;
 
 use crate::{
     data::{self, New},
@@ -48,6 +49,10 @@ struct Choices {
     #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES",
           value_parser = value_parser!(u32).range(0..=i64::from(INLINE_BYTES_MAX)))]
     inline_max: u32,
+    /// How contents are compressed that are not kept with their metadata. What would not become smaller is stored
+    /// as it is.
+    #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
+    compression: Compression,
     /// Where a new directory goes.
     #[arg(long, value_enum, default_value_t = Locality::Directory)]
     locality: Locality,
@@ -73,6 +78,7 @@ pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
         name: None,
         blocks: None,
         inline_max: INLINE_BYTES_MAX,
+        compression: Compression::None,
         locality: Locality::Directory,
     };
     make(data, &choices)
@@ -100,9 +106,15 @@ impl Choices {
                 Locality::Subtree => base::Locality::Subtree,
             },
             inline_bytes_max: self.inline_max,
+            compression: self.compression,
             blocks: self.blocks.as_deref().map(blocks_url).transpose()?,
         })
     }
+}
+
+/// How to compress, as it is written.
+pub(super) fn compression(text: &str) -> Result<Compression, String> {
+    text.parse().map_err(|()| "it is none of none, lz4 and zstd".to_owned())
 }
 
 /// The address of a block store; a plain path is a directory.

@@ -11,8 +11,9 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use meta::dump::{DUMP_FRAME_BYTES_MAX, DUMP_OPENING, Frame, Frames, Header, Loader};
+use store::Compression;
 
-use super::format::blocks_url;
+use super::format::{blocks_url, compression};
 use crate::{
     connect,
     data::{self, Target},
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// Where contents of files are, or go: as for `pando format` [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
+    /// How contents are compressed from now on: as for `pando format`. Blocks that are there stay as they are.
+    #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
+    compression: Compression,
     /// The dump; `-` is stdin.
     file: PathBuf,
 }
@@ -48,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut dump = Dump::open(BufReader::with_capacity(BUFFER_BYTES, input))?;
     let blocks = args.blocks.as_deref().map(blocks_url).transpose()?;
     let (name, mut chunks_named) = (dump.header.name.clone(), 0);
-    data::build(&args.data, &name, blocks.as_deref(), |target| {
+    data::build(&args.data, &name, (blocks.as_deref(), args.compression), |target| {
         chunks_named = fill(&mut dump, &target)?;
         Ok(())
     })?;

@@ -20,8 +20,15 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// What `get` prints; what else is told of a directory is for `info`.
-const SHOWN: [&str; 6] =
-    ["inline_max", "quota.bytes", "quota.entries", "quota.state", "used.bytes", "used.entries"];
+const SHOWN: [&str; 7] = [
+    "compression",
+    "inline_max",
+    "quota.bytes",
+    "quota.entries",
+    "quota.state",
+    "used.bytes",
+    "used.entries",
+];
 
 /// Change settings of a file system, or of a directory.
 ///

@@ -4,7 +4,18 @@ use crate::harness::{fail, folder, run, stderr, succeed, text};
 
 /// All subcommands, with the options that are a contract.
 const COMMANDS: &[(&[&str], &[&str])] = &[
-    (&["format"], &["--data", "--shards", "--name", "--blocks", "--inline-max", "--locality"]),
+    (
+        &["format"],
+        &[
+            "--data",
+            "--shards",
+            "--name",
+            "--blocks",
+            "--inline-max",
+            "--compression",
+            "--locality",
+        ],
+    ),
     (&["serve"], &["--data", "--listen", "--http", "--commit-interval", "--durability"]),
     (&["mount"], &["MOUNTPOINT", "--token", "-o", "--foreground", "--log"]),
     (&["umount"], &["MOUNTPOINT"]),

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, BlocksConfig, BlocksError};
 use tokio::sync::watch;
-use wire::{BlockGet, BlockPut, FsInfo, Reply, Request, data::BlockPart};
+use wire::{
+    BlockGet, BlockPut, FsInfo, Reply, Request, data::BlockPart, session::COMPRESSION_OPTION,
+};
 
 use crate::{Client, Error, Result, call::Failure, client::unexpected};
 
@@ -37,6 +39,11 @@ impl BlockIo {
         }
         let mut config = BlocksConfig::new(fs.blocks.clone());
         config.options = fs.blocks_options.iter().cloned().collect();
+        if let Some(compression) = config.options.remove(COMPRESSION_OPTION) {
+            config.compression = compression.parse().map_err(|()| {
+                Error::Refused(format!("the store of blocks: unknown compression {compression}"))
+            })?;
+        }
         match Blocks::open(&config) {
             Ok(blocks) => Ok(BlockIo::Store(blocks)),
             Err(error) => Err(Error::Refused(format!("the store of blocks: {error}"))),

@@ -32,7 +32,8 @@ pub(super) struct Listing {
 }
 
 struct Listed {
-    bytes: u32,
+    /// Where the store can tell.
+    bytes: Option<u32>,
     named: bool,
 }
 
@@ -76,8 +77,8 @@ impl Listing {
             let twice = self.unlisted.insert(block, Unlisted { bytes, by }).is_some();
             return twice.then(|| ("is named twice".into(), None));
         };
-        if listed.bytes != bytes {
-            let wrong = format!("has {} bytes, not {bytes}", listed.bytes);
+        if let Some(found) = listed.bytes.filter(|found| *found != bytes) {
+            let wrong = format!("has {found} bytes, not {bytes}");
             return Some((wrong, Some(Fix::Lost(ino, chunk, block))));
         }
         std::mem::replace(&mut listed.named, true).then(|| ("is named twice".into(), None))

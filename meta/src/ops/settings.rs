@@ -176,6 +176,7 @@ fn begin(
 pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, String)) {
     if dir.id == DirId::ROOT {
         line("inline_max", txn.shared.settings().inline_bytes_max.to_string());
+        line("compression", txn.shared.blocks.compression().to_string());
     }
     let own = QuotaId(dir.content.ino);
     let Some(seen) = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own) else {

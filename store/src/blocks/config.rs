@@ -9,7 +9,7 @@ use std::{
 
 use object_store::local::LocalFileSystem;
 
-use super::{Blocks, BlocksError, directory::Directory};
+use super::{Blocks, BlocksError, Compression, directory::Directory};
 use crate::stable::sync_parent;
 
 /// The address of a block store.
@@ -25,6 +25,8 @@ pub struct BlocksConfig {
     /// Variables of the process. Those that S3 knows (`AWS_ACCESS_KEY_ID`, ...) count where there
     /// is no option; all others are passed over.
     pub environment: Vec<(String, String)>,
+    /// How new blocks are compressed.
+    pub compression: Compression,
 }
 
 impl BlocksConfig {
@@ -35,6 +37,10 @@ impl BlocksConfig {
     }
 
     pub(super) fn open(&self) -> Result<Blocks, BlocksError> {
+        Ok(self.open_plain()?.compressing(self.compression))
+    }
+
+    fn open_plain(&self) -> Result<Blocks, BlocksError> {
         match self.url.split_once("://") {
             Some(("file", path)) => open_directory(Path::new(path)),
             #[cfg(feature = "s3")]
@@ -72,5 +78,6 @@ pub(super) fn open_directory(path: &Path) -> Result<Blocks, BlocksError> {
         objects: Arc::new(objects),
         prefix: "".into(),
         directory: Some(Arc::new(Directory::new(&path)?)),
+        compression: Compression::None,
     })
 }

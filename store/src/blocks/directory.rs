@@ -116,7 +116,7 @@ impl Directory {
 }
 
 /// Runs what waits for a disk where it holds up no core; right here when there is no runtime.
-async fn off_the_core<T: Send + 'static>(
+pub(super) async fn off_the_core<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     match tokio::runtime::Handle::try_current() {
@@ -164,10 +164,12 @@ fn sweep(folder: &Path, before: SystemTime) -> io::Result<u64> {
     Ok(removed)
 }
 
-/// Whether `object_store` was still writing this file: the name of a block, `#` and a number.
+/// Whether `object_store` was still writing this file: the name of an object, `#` and a number.
 fn is_unfinished(name: &std::ffi::OsStr) -> bool {
     let parts = name.to_str().and_then(|name| name.split_once('#'));
     parts.is_some_and(|(block, number)| {
-        block.len() == 32 && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+        block.strip_suffix(super::name::PACKED).unwrap_or(block).len() == 32
+            && !number.is_empty()
+            && number.bytes().all(|b| b.is_ascii_digit())
     })
 }

@@ -75,15 +75,17 @@ pub(super) fn data_len(object: u64) -> Option<u32> {
     (is_block_len(len) && object_len(len) == object).then_some(len)
 }
 
-fn object_len(len: u32) -> u32 {
+/// How long the object of a block is.
+pub(super) fn object_len(len: u32) -> u32 {
     len + pieces(len) * SUM_BYTES
 }
 
-fn pieces(len: u32) -> u32 {
+pub(super) fn pieces(len: u32) -> u32 {
     len.div_ceil(PIECE_BYTES)
 }
 
-fn sum(id: BlockId, number: u32, piece: &[u8]) -> [u8; 4] {
+/// The checksum of a piece in its place.
+pub(super) fn sum(id: BlockId, number: u32, piece: &[u8]) -> [u8; 4] {
     let mut place = [0; 20];
     place[..16].copy_from_slice(&id.0.to_be_bytes());
     place[16..].copy_from_slice(&number.to_be_bytes());

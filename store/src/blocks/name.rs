@@ -1,4 +1,5 @@
-//! The name of a block's object: `blocks/ab/cd/<id as 32 hexadecimal digits>`.
+//! The name of a block's object: `blocks/ab/cd/<id as 32 hexadecimal digits>`, with `.z` behind it where the block
+//! is stored compressed.
 //!
 //! Persisted: `abcd` is the upper half of the CRC-32C of the id (16 bytes BE) with its low 10 bits
 //! cleared. So up to 1,024 blocks that a session wrote one after the other share a folder, which
@@ -32,8 +33,23 @@ pub(super) fn path(prefix: &str, id: BlockId) -> Path {
     Path::from(format!("{prefix}blocks/{outer}/{inner}/{:032x}", id.0))
 }
 
-/// The block with this name; `None` when it is no block's.
-pub(super) fn parse(path: &Path) -> Option<BlockId> {
+/// What stands behind the name of a block that is stored compressed.
+pub(super) const PACKED: &str = ".z";
+
+/// Where a block is if it is stored compressed.
+pub(super) fn packed(prefix: &str, id: BlockId) -> Path {
+    Path::from(format!("{}{PACKED}", path(prefix, id)))
+}
+
+/// The block with this name, and whether it is the name of a compressed one; `None` when it is no block's.
+pub(super) fn parse(path: &Path) -> Option<(BlockId, bool)> {
+    let path = path.as_ref();
+    let plain = path.strip_suffix(PACKED);
+    let id = parse_plain(&Path::from(plain.unwrap_or(path)))?;
+    Some((id, plain.is_some()))
+}
+
+fn parse_plain(path: &Path) -> Option<BlockId> {
     let name = path.filename()?;
     let ours = name.len() == 32 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let id = BlockId(u128::from_str_radix(name, 16).ok().filter(|_| ours)?);
@@ -50,13 +66,15 @@ mod tests {
         let id = BlockId(0x0102_0304_0506_0708_090A_0B0C_0D0E_0F10);
         let golden = "p/blocks/84/67/0102030405060708090a0b0c0d0e0f10";
         assert_eq!(path("p/", id).as_ref(), golden);
-        assert_eq!(parse(&Path::from(golden)), Some(id));
+        assert_eq!(parse(&Path::from(golden)), Some((id, false)));
+        assert_eq!(packed("p/", id).as_ref(), format!("{golden}.z"));
+        assert_eq!(parse(&packed("p/", id)), Some((id, true)));
     }
 
     #[test]
     fn what_is_not_a_blocks_name_is_passed_over() {
         let good = path("", BlockId(7));
-        assert_eq!(parse(&good), Some(BlockId(7)));
+        assert_eq!(parse(&good), Some((BlockId(7), false)));
         let good = good.as_ref();
         for bad in
             [&good[..good.len() - 1], "blocks/zz/00/x", "readme", &good.replace("blocks", "b")]

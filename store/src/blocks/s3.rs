@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 
-use super::{Blocks, BlocksConfig, BlocksError};
+use super::{Blocks, BlocksConfig, BlocksError, Compression};
 
 /// Opens `bucket/prefix?option=value&...`. Nothing is sent yet.
 pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksError> {
@@ -31,7 +31,12 @@ pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksE
     }
     let objects = builder.with_bucket_name(bucket).build();
     let objects = objects.map_err(|error| config.refused(error.to_string()))?;
-    Ok(Blocks { objects: Arc::new(objects), prefix: prefix_of(prefix).into(), directory: None })
+    Ok(Blocks {
+        objects: Arc::new(objects),
+        prefix: prefix_of(prefix).into(),
+        directory: None,
+        compression: Compression::None,
+    })
 }
 
 fn key(config: &BlocksConfig, name: &str) -> Result<AmazonS3ConfigKey, BlocksError> {
@@ -90,7 +95,12 @@ mod tests {
         let url = format!("s3://bucket/some/where?endpoint={endpoint}&allow_http=true&region=here");
         let options = [("access_key_id", "id"), ("secret_access_key", secret)];
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        BlocksConfig { url, options: options.into(), environment: Vec::new() }
+        BlocksConfig {
+            url,
+            options: options.into(),
+            environment: Vec::new(),
+            compression: Compression::None,
+        }
     }
 
     #[tokio::test]
@@ -98,6 +108,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let endpoint = server(root.path()).await;
         behaves(&Blocks::open(&config(&endpoint, "secret")).unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn an_s3_store_that_compresses_behaves() {
+        let root = tempfile::tempdir().unwrap();
+        let endpoint = server(root.path()).await;
+        let config = BlocksConfig { compression: Compression::Zstd, ..config(&endpoint, "secret") };
+        let blocks = Blocks::open(&config).unwrap();
+        behaves(&blocks).await;
+        crate::blocks::tests::compresses(&blocks).await;
     }
 
     #[tokio::test]
