@@ -13,6 +13,7 @@ mod mount;
 pub(crate) mod mount_helper;
 mod opens;
 mod profile;
+mod restore;
 mod serve;
 mod sessions;
 mod settings;
@@ -64,6 +65,7 @@ pub(crate) enum Command {
     Fsck(fsck::Args),
     Dump(dump::Args),
     Load(load::Args),
+    Restore(restore::Args),
     Bench(bench::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -91,6 +93,7 @@ impl Command {
             Command::Fsck(args) => fsck::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Load(args) => load::run(&args),
+            Command::Restore(args) => restore::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),
             Command::Completions(args) => completions::run(&args),

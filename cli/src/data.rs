@@ -35,7 +35,8 @@ use crate::system::{SystemRandom, secret};
 /// Version of the layout above and of the records in `meta/`.
 ///
 /// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
-/// and `A`; in 3 blocks may be compressed. Every data directory is one of the next version, but not the other way
+/// and `A`; in 3 blocks may be compressed, and
+/// there may be a trash. Every data directory is one of the next version, but not the other way
 /// round.
 const VERSION: u32 = 3;
 /// The oldest that is brought up to date.

@@ -74,6 +74,8 @@ pub(crate) enum Step {
     Counted(crate::record::QuotaId),
     /// Look once more at what a check found, and repair it.
     Repair(Arc<crate::fsck::Repair>),
+    /// Remove a part of what has been in the trash for long enough.
+    Expire(Arc<crate::trash::Expired>),
 }
 
 /// What one run of the queue has gathered. It is empty between two, and keeps its room.
@@ -145,6 +147,7 @@ impl Core {
             reclaim::run(self.clone()),
             compact::run(self.clone()),
             crate::fsck::run_repairs(self.clone()),
+            crate::trash::run(self.clone()),
             room::run(shared.clone()),
         );
     }
@@ -258,6 +261,7 @@ impl Inner {
                     Ok(())
                 }
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
+                Step::Expire(expired) => crate::trash::step(&mut txn, expired),
             };
             if result.is_ok() {
                 txn.commit();

@@ -14,7 +14,7 @@ mod observe;
 mod open;
 mod readdir;
 pub(crate) mod rename;
-mod rmdir;
+pub(crate) mod rmdir;
 mod seek;
 mod session;
 mod setattr;

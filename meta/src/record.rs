@@ -21,7 +21,9 @@ pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
-pub(crate) use system::{Config, Reclaim, ReclaimKind, SessionRecord, Settings};
+pub(crate) use system::{
+    Config, Reclaim, ReclaimKind, SessionRecord, Settings, Trash, TrashSetting,
+};
 
 /// The version of every value that this build writes.
 pub(crate) const VERSION: u8 = 1;

@@ -228,7 +228,10 @@ impl Server {
         let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
         let settings = match engine.get(&key::settings())? {
             Some(settings) => crate::record::Settings::from_record(&settings)?,
-            None => crate::record::Settings { inline_bytes_max: config.inline_bytes_max },
+            None => crate::record::Settings {
+                inline_bytes_max: config.inline_bytes_max,
+                trash: crate::record::TrashSetting::default(),
+            },
         };
         let quotas = Quotas::load(engine.as_ref(), config.shards)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;

@@ -20,12 +20,13 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// What `get` prints; what else is told of a directory is for `info`.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 8] = [
     "compression",
     "inline_max",
     "quota.bytes",
     "quota.entries",
     "quota.state",
+    "trash_days",
     "used.bytes",
     "used.entries",
 ];
@@ -37,7 +38,8 @@ const SHOWN: [&str; 7] = [
 /// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting.
 ///
 /// Of the whole file system, set on its root: inline_max, the bytes up to which contents of files are kept
-/// with their metadata.
+/// with their metadata; and trash_days, for how long what is removed is kept (see `pando restore`): 0 is not at all,
+/// and empties the trash.
 ///
 /// Needs root, and the administrator's token: here, or when PATH was mounted.
 #[derive(Debug, clap::Args)]

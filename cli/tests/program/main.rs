@@ -19,6 +19,7 @@ mod s3;
 mod serve;
 mod settings;
 mod tokens;
+mod trash;
 mod two_mounts;
 mod upgrade;
 mod usage;

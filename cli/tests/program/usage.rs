@@ -25,6 +25,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["status"], &["HOST:PORT", "--json", "--token"]),
     (&["info"], &["PATH", "--json"]),
     (&["du"], &["PATH", "--json"]),
+    (&["restore"], &["HOST:PORT", "PATH", "--list"]),
     (&["fsck"], &["HOST:PORT", "--repair", "--discard-lost", "--gc", "--json"]),
     (
         &["bench", "md"],

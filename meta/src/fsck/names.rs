@@ -8,6 +8,7 @@ use super::{
 };
 use crate::record::{
     Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, key, key::Part,
+    system::Origin,
 };
 
 /// The directory whose names are being read, and what was found so far.
@@ -62,6 +63,7 @@ impl Sweep<'_> {
             0 => self.entry(shard, dir, &name, value),
             1 => self.rename_list(shard, dir, &name, value),
             2 => self.name_xattrs(dir, &name, value),
+            3 => self.origin(shard, (dir, pos), &name, value),
             _ => self.find(format!("{}: a part of no known kind: part={part}", what(self))),
         }
     }
@@ -240,6 +242,15 @@ impl Sweep<'_> {
             let is_here = content.parent == dir && content.name.as_ref() == Some(name);
             born_here && content.birth_version == version && !is_here
         })
+    }
+
+    /// Where something in the trash was.
+    fn origin(&mut self, shard: ShardId, (dir, pos): (Where, u64), name: &EntryName, value: &[u8]) {
+        let what = || format!("the origin of {}", self.path(dir, Some(name)));
+        self.decode::<Origin>(value, what);
+        if !self.is_there(&key::name(shard, dir.id, pos, name, Part::Main)) {
+            self.find(format!("{} is that of nothing", what()));
+        }
     }
 
     fn name_xattrs(&mut self, dir: Where, name: &EntryName, value: &[u8]) {

@@ -1,7 +1,7 @@
 //! `info`: what `pando info` prints: where something is and how it is kept.
 
-use base::DirId;
-use wire::{Info, SliceSource};
+use base::{DirId, EntryName};
+use wire::{Info, NodeRef, SliceSource};
 
 use crate::{
     error::Result,
@@ -15,9 +15,29 @@ const CHUNKS_SHOWN: usize = 16;
 type Lines = Vec<(String, String)>;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Info) -> Result<Lines> {
-    match txn.node(&req.node)? {
-        Node::Dir(dir) => directory(txn, &dir),
-        Node::File(file) => other(txn, &file),
+    let (mut lines, at) = match txn.node(&req.node)? {
+        Node::Dir(dir) => {
+            let name = dir.content.name.clone();
+            let above = (dir.content.parent, dir.content.parent_home);
+            (directory(txn, &dir)?, name.map(|name| (above, name)))
+        }
+        Node::File(file) => (other(txn, &file)?, named(&req.node)),
+    };
+    if let Some((above, name)) = at
+        && let Some((path, removed)) = crate::trash::origin(txn, above, &name)?
+    {
+        line(&mut lines, "trash.path", String::from_utf8_lossy(&path));
+        let removed = format!("{}.{:09}", removed.sec, removed.nsec);
+        line(&mut lines, "trash.removed", removed);
+    }
+    Ok(lines)
+}
+
+/// The name by which a file was asked about.
+fn named(node: &NodeRef) -> Option<((DirId, DirId), EntryName)> {
+    match node {
+        NodeRef::Dir(_) => None,
+        NodeRef::File(file) => Some(((file.dir.id, file.dir.home), file.name.clone())),
     }
 }
 

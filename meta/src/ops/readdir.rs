@@ -14,6 +14,7 @@ use wire::{Readdir, ReaddirEntry, ReaddirPage, Retry};
 use crate::{
     error::{Fault, Result},
     record::{EntryRecord, Record as _, key, key::Part},
+    trash,
     txn::{Dir, Txn},
 };
 
@@ -123,6 +124,12 @@ fn list(
     record: &EntryRecord,
     plus: bool,
 ) -> Result<Option<ReaddirEntry>> {
+    if let EntryRecord::Dir(access) = record
+        && trash::is_trash(txn, access.id)
+    {
+        // It is there for who asks for it, and not for who copies everything.
+        return Ok(None);
+    }
     let show = |record: &EntryRecord| match (record, plus) {
         (EntryRecord::Node(inode), false) => Ok((inode.ino, inode.kind, None)),
         (EntryRecord::Dir(access), false) => Ok((access.ino, FileKind::Directory, None)),

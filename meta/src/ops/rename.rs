@@ -23,6 +23,7 @@ use crate::{
         Access, Content, EntryRecord, Location, QuotaId, QuotaRecord, RenameList, Usage, XattrSet,
         key::Part,
     },
+    trash,
     txn::{Dir, Located, Place, Txn},
 };
 
@@ -36,6 +37,17 @@ struct Sides {
 impl Sides {
     fn to(&self) -> &Dir {
         self.to.as_ref().unwrap_or(&self.from)
+    }
+
+    /// What was replaced may have gone to the trash, and the source may be in just that directory.
+    fn reread(&mut self, txn: &Txn<'_>) -> Result<()> {
+        if self.to.is_some() && txn.shared.settings().trash.0.is_some() {
+            let key = txn.content_key(self.from.content.home, self.from.id);
+            if let Some(content) = txn.get_content(&key)? {
+                self.from.content = content;
+            }
+        }
+        Ok(())
     }
 
     fn to_mut(&mut self) -> &mut Dir {
@@ -61,6 +73,12 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => {}
     }
+    let moved = [Some(&source), target.as_ref()].into_iter().flatten();
+    for entry in moved {
+        if matches!(entry, EntryRecord::Dir(access) if trash::is_trash(txn, access.id)) {
+            return Err(FsError::Busy.into());
+        }
+    }
     keeps_a_tree(txn, &sides, req.mode, &source, target.as_ref())?;
     if target.as_ref().is_some_and(|target| target.ino() == source.ino()) {
         // Two names of one file: POSIX says that nothing happens.
@@ -78,6 +96,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, target) => {
             if let Some(target) = target {
                 replace(txn, &mut sides, req, target)?;
+                sides.reread(txn)?;
             }
             let moving = lift(txn, &sides.from, &req.from_name, &source)?;
             txn.delete_entry(&sides.from, &req.from_name);
@@ -200,14 +219,13 @@ pub(crate) fn owner(
 fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRecord) -> Result<()> {
     match target {
         EntryRecord::Dir(access) => {
-            let child = txn.child_locked(access)?;
+            let mut child = txn.child_locked(access)?;
             if child.content.entries > 0 {
                 return Err(FsError::NotEmpty.into());
             }
-            rmdir::remove(txn, &child)?;
+            rmdir::discard(txn, sides.to(), &req.to_name, &mut child)?;
             let to = &mut sides.to_mut().content;
             to.subdirs = to.subdirs.saturating_sub(1);
-            txn.delete_entry(sides.to(), &req.to_name);
         }
         EntryRecord::Node(_) | EntryRecord::Link(_) => {
             unlink::remove(txn, sides.to(), &req.to_name, target)?;
@@ -220,6 +238,7 @@ fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRec
 
 /// Takes an entry, with what belongs to it, from its old place.
 fn lift(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<Moving> {
+    trash::leave(txn, dir, name);
     if let EntryRecord::Dir(access) = entry {
         return Ok(Moving::Dir(*access));
     }

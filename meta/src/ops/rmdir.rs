@@ -3,12 +3,13 @@
 //! Cost: four locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
 
-use base::{Access, FsError, Ino};
+use base::{Access, EntryName, FsError, Ino};
 use wire::Rmdir;
 
 use crate::{
     error::Result,
     record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage},
+    trash,
     txn::{Dir, Txn},
 };
 
@@ -22,19 +23,37 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
         EntryRecord::Dir(access) => access,
         EntryRecord::Node(_) | EntryRecord::Link(_) => return Err(FsError::NotDirectory.into()),
     };
-    let child = txn.child_locked(&access)?;
+    if trash::is_trash(txn, access.id) {
+        return Err(FsError::Busy.into());
+    }
+    let mut child = txn.child_locked(&access)?;
     if child.content.entries > 0 {
         return Err(FsError::NotEmpty.into());
     }
 
     // Race: the child is locked until we commit, so nothing can be made in it after we saw it empty.
-    remove(txn, &child)?;
-    txn.delete_entry(&parent, &req.name);
+    discard(txn, &parent, &req.name, &mut child)?;
     parent.content.entries = parent.content.entries.saturating_sub(1);
     parent.content.subdirs = parent.content.subdirs.saturating_sub(1);
     txn.touch(&mut parent);
     txn.put_dir(&parent);
     Ok(access.ino)
+}
+
+/// Removes an empty directory with its entry, or moves it to the trash. The counts of its parent are the caller's.
+pub(crate) fn discard(
+    txn: &mut Txn<'_>,
+    parent: &Dir,
+    name: &EntryName,
+    child: &mut Dir,
+) -> Result<()> {
+    if trash::directory(txn, parent, name, child)? {
+        return Ok(());
+    }
+    remove(txn, child)?;
+    trash::leave(txn, parent, name);
+    txn.delete_entry(parent, name);
+    Ok(())
 }
 
 /// Removes an empty directory's content record, and what its birth place knows of it. The entry is the

@@ -18,6 +18,9 @@ use crate::{
     txn::{Dir, Node, Txn},
 };
 
+/// A hundred years.
+const TRASH_DAYS_MAX: u32 = 36_500;
+
 /// What comes before the name of a setting.
 const PREFIX: &[u8] = b"pando.";
 
@@ -26,6 +29,7 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("inline_max", Setting::InlineMax),
     ("quota.bytes", Setting::QuotaBytes),
     ("quota.entries", Setting::QuotaEntries),
+    ("trash_days", Setting::TrashDays),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ enum Setting {
     QuotaBytes,
     /// Inodes that may be there.
     QuotaEntries,
+    /// For how long what is removed is kept. Of the whole file system.
+    TrashDays,
 }
 
 /// The name of a setting, if an extended attribute's name is one.
@@ -67,6 +73,7 @@ pub(crate) fn set(
         Setting::InlineMax => inline_max(txn, &dir, value),
         Setting::QuotaBytes => quota(txn, dir, |record| record.bytes_max = value.limit()),
         Setting::QuotaEntries => quota(txn, dir, |record| record.entries_max = value.limit()),
+        Setting::TrashDays => trash_days(txn, &dir, value),
     }
 }
 
@@ -114,10 +121,22 @@ fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     if dir.id != DirId::ROOT || number > INLINE_BYTES_MAX {
         return Err(FsError::Invalid.into());
     }
-    let settings = Settings { inline_bytes_max: number };
+    let settings = Settings { inline_bytes_max: number, ..txn.shared.settings() };
     txn.put(key::settings(), &settings);
     txn.shared.set_settings(settings);
     Ok(())
+}
+
+fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
+    let days = match value {
+        Value::None => 0,
+        Value::Number(days) => u32::try_from(days).map_err(|_| FsError::Invalid)?,
+        Value::Unlimited => return Err(FsError::Invalid.into()),
+    };
+    if dir.id != DirId::ROOT || days > TRASH_DAYS_MAX {
+        return Err(FsError::Invalid.into());
+    }
+    crate::trash::set(txn, dir, days)
 }
 
 /// Changes a directory's limits; the first makes it an accounting root, and without any it is none.
@@ -176,6 +195,8 @@ fn begin(
 pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, String)) {
     if dir.id == DirId::ROOT {
         line("inline_max", txn.shared.settings().inline_bytes_max.to_string());
+        let days = txn.shared.settings().trash.0.map_or(0, |trash| trash.days);
+        line("trash_days", days.to_string());
         line("compression", txn.shared.blocks.compression().to_string());
     }
     let own = QuotaId(dir.content.ino);

@@ -16,5 +16,6 @@ mod rename;
 mod room;
 mod session_ends;
 mod sessions;
+mod trash;
 mod unheard;
 pub(crate) mod world;

@@ -1,6 +1,7 @@
 //! `unlink`: remove a name that is no directory's.
 //!
-//! A file that is open somewhere lives on, without a name, until it is closed everywhere.
+//! A file that is open somewhere lives on, without a name, until it is closed everywhere. Where there is a trash, the
+//! last name of a file moves there.
 //!
 //! Cost: two locked reads and one batch; one read more for a file with several names, and where cores share the
 //! locks (the entry once more when its inode is locked).
@@ -12,6 +13,7 @@ use wire::Unlink;
 use crate::{
     error::Result,
     record::EntryRecord,
+    trash,
     txn::{Dir, Txn},
 };
 
@@ -37,8 +39,12 @@ pub(crate) fn remove(
         txn.removal_permits(dir, access.uid)?;
         return Err(FsError::IsDirectory.into());
     }
-    let located = txn.entry_inode_locked(dir, name, entry)?;
+    let mut located = txn.entry_inode_locked(dir, name, entry)?;
     txn.removal_permits(dir, located.inode.uid)?;
+    if located.inode.nlink == 1 && trash::file(txn, dir, name, &mut located)? {
+        return Ok(located.inode.attr());
+    }
+    trash::leave(txn, dir, name);
     txn.delete_entry(dir, name);
     Ok(txn.drop_name(located)?.attr())
 }

@@ -33,6 +33,8 @@ pub(crate) enum Part {
     RenameList = 1,
     /// Extended attributes that did not fit.
     Xattrs = 2,
+    /// Where something in the trash was.
+    Origin = 3,
 }
 
 /// How many bytes of an `N` key come before the position.

@@ -1,6 +1,8 @@
 //! Records of the server itself.
 
-use base::{Encode as _, HashKey, Locality, Time, codec};
+use base::{
+    Decode, DecodeError, DirId, Encode, EntryName, HashKey, Ino, Locality, Reader, Time, codec,
+};
 use bytes::Bytes;
 
 use super::Record;
@@ -30,8 +32,68 @@ codec! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Settings {
         pub inline_bytes_max: u32,
+        /// Last: while there is none, nothing is stored.
+        pub trash: TrashSetting,
     }
 }
+
+/// The trash, once there was one. Persisted: nothing when there is none; otherwise a tag and the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TrashSetting(pub(crate) Option<Trash>);
+
+/// What comes before it.
+const TRASH_TAG: u8 = 1;
+
+codec! {
+    /// The trash: for how long it keeps what is removed, and its directory.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Trash {
+        /// 0: it takes nothing, and what it has goes.
+        pub days: u32,
+        pub dir: DirId,
+        pub home: DirId,
+        pub ino: Ino,
+    }
+}
+
+impl Encode for TrashSetting {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(trash) = &self.0 {
+            out.push(TRASH_TAG);
+            trash.encode(out);
+        }
+    }
+}
+
+impl Decode for TrashSetting {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.is_empty() {
+            return Ok(TrashSetting(None));
+        }
+        match u8::decode(input)? {
+            TRASH_TAG => Ok(TrashSetting(Some(Trash::decode(input)?))),
+            tag => Err(DecodeError::Tag { what: "end of a record", tag }),
+        }
+    }
+}
+
+codec! {
+    /// Where something in the trash was.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Origin {
+        /// The directory that it was in,
+        pub dir: DirId,
+        pub home: DirId,
+        pub ino: Ino,
+        /// its name there,
+        pub name: EntryName,
+        /// and the path of both, when it was removed.
+        pub path: Bytes,
+        pub removed: Time,
+    }
+}
+
+impl Record for Origin {}
 
 impl Record for Settings {
     fn is_sound(&self) -> bool {

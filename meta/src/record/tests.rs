@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use self::golden::{Case, Variants, all, variants};
 use super::{
     ChunkRecord, ContentState, Contents, EntryRecord, Key, QuotaState, ReclaimKind, Record,
-    RenameList, SessionRecord, Settings, Slot, Usage, Xattrs,
+    RenameList, SessionRecord, Settings, Slot, TrashSetting, Usage, Xattrs,
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
@@ -24,7 +24,7 @@ use crate::{
     reclaim::Garbage,
 };
 
-variants!(Part { Main, RenameList, Xattrs });
+variants!(Part { Main, RenameList, Xattrs, Origin });
 variants!(ContentState { Pending, Live, Removing });
 variants!(EntryRecord { Node, Dir, Link });
 variants!(Slot { Inode, Moved });
@@ -87,6 +87,7 @@ fn keys() -> Vec<Case> {
         named(Part::Main),
         named(Part::RenameList),
         named(Part::Xattrs),
+        named(Part::Origin),
         content(Part::Main),
         content(Part::Xattrs),
         inode(Part::Main),
@@ -111,7 +112,7 @@ fn parts() -> Vec<Case> {
     };
     let states = [ContentState::Pending, ContentState::Live, ContentState::Removing];
     [
-        all([Part::Main, Part::RenameList, Part::Xattrs], part),
+        all([Part::Main, Part::RenameList, Part::Xattrs, Part::Origin], part),
         all(states, Case::of),
         all([ReclaimKind::Orphan, ReclaimKind::Contents, ReclaimKind::Unnamed], Case::of),
         all(values::quotas().map(|quota| quota.state), Case::of),
@@ -138,7 +139,12 @@ fn records() -> Vec<Case> {
         record("Content", values::content()),
         record("Content.root", values::root()),
         record("Content.charged", values::charged()),
-        record("Settings", Settings { inline_bytes_max: 300 }),
+        record("Settings", Settings { inline_bytes_max: 300, trash: TrashSetting::default() }),
+        record(
+            "Settings.trash",
+            Settings { inline_bytes_max: 300, trash: TrashSetting(Some(values::trash())) },
+        ),
+        record("Origin", values::origin()),
         record("Usage", Usage { bytes: -70_001, entries: 70_002 }),
         record(
             "RenameList",

@@ -9,7 +9,7 @@ use crate::{
     lock,
     record::{
         Access, Content, Contents, EntryRecord, Inode, Key, Location, RenameList, Slot, XattrSet,
-        key, key::Part,
+        key, key::Part, system::Origin,
     },
     txn::{Dir, Located, Place, Txn},
 };
@@ -35,18 +35,19 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
         let mut beside = key.clone();
         beside.pop();
         beside.push(Part::Main as u8);
-        let alone = part == Part::Xattrs as u8 && txn.get_bytes(&beside)?.is_none();
+        let alone = part >= Part::Xattrs as u8 && txn.get_bytes(&beside)?.is_none();
         return if alone { drop_record(txn, key) } else { Ok(false) };
     };
     let dir = Dir { id, content };
     let Ok(name) = EntryName::new(name) else { return homeless(txn, key, &value) };
     let right = key::name(shard, id, txn.shared.config.hash_key.pos(&name), &name, Part::Main);
     match part {
-        0..=2 if key::parse_name(&right).is_none_or(|(right, ..)| right != pos) => {
+        0..=3 if key::parse_name(&right).is_none_or(|(right, ..)| right != pos) => {
             misplaced(txn, dir, &name, part, (key, &value))
         }
         0 => entry(txn, dir, &name, key, &value, lose),
         2 => beside(txn, &dir, &name, key),
+        3 if sound::<Origin>(txn, key)?.is_some() && txn.get_bytes(&right)?.is_some() => Ok(false),
         _ => drop_record(txn, key),
     }
 }

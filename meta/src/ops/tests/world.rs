@@ -209,6 +209,11 @@ impl World {
         *now
     }
 
+    /// Lets seconds pass on the server's clock.
+    pub(crate) fn advance(&self, seconds: i64) {
+        self.clock.0.lock().sec += seconds;
+    }
+
     /// Lets tokio's time pass, and everything happen that happens meanwhile.
     pub(crate) async fn wait(&self, time: Duration) {
         tokio::time::sleep(time).await;

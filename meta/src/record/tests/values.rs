@@ -8,7 +8,7 @@ use wire::{BlockPart, Slice, SliceSource};
 
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, QuotaId,
-    QuotaRecord, QuotaState, Slot, Times, UNLIMITED, XattrSet, Xattrs,
+    QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs, system::Origin,
 };
 
 fn name(text: &str) -> EntryName {
@@ -203,4 +203,14 @@ pub(super) fn config() -> Config {
         signing_key: Bytes::from_static(b"golden key"),
         created: time(6),
     }
+}
+
+pub(super) fn trash() -> Trash {
+    Trash { days: 300, dir: DirId(7 << 64 | 9), home: DirId(11), ino: Ino(70_001) }
+}
+
+pub(super) fn origin() -> Origin {
+    let name = EntryName::new(b"name").unwrap();
+    let (dir, home, ino) = (DirId(7 << 64 | 9), DirId(11), Ino(70_001));
+    Origin { dir, home, ino, name, path: "/a/name".into(), removed: time(9) }
 }

@@ -1,0 +1,354 @@
+//! Trash: what is removed is kept, found and put back; and it goes when its days are over.
+
+use std::time::Duration;
+
+use base::{FileKind, FsError};
+use wire::{DirRef, FileRef, Info, NodeRef, Reply, Request};
+
+use super::{
+    client::{Client, name, user},
+    world::{World, in_world},
+};
+
+const DAY: i64 = 86_400;
+
+async fn keep(client: &mut Client, days: &str) {
+    let root = client.root;
+    client.set_xattr(&root, "pando.trash_days", days.as_bytes()).await.unwrap();
+}
+
+async fn names(client: &mut Client, dir: &DirRef) -> Vec<String> {
+    let page = client.page(dir, 0, 100).await.unwrap();
+    let mut names: Vec<_> = page.entries.iter().map(|entry| entry.name.to_string()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The directory of the only hour.
+async fn hour(client: &mut Client) -> DirRef {
+    let root = client.root;
+    let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+    let [hour] = &names(client, &trash).await[..] else { panic!("not one hour") };
+    client.lookup(&trash, &hour.clone()).await.unwrap().dir.unwrap()
+}
+
+/// What `info` says of something in the trash.
+async fn path(client: &mut Client, dir: &DirRef, called: &str) -> String {
+    let node = client.lookup(dir, called).await.unwrap().node(dir, &name(called));
+    let Ok(Reply::Lines(lines)) = client.get(Request::Info(Info { node })).await else { panic!() };
+    lines.into_iter().find(|(name, _)| name == "trash.path").unwrap().1
+}
+
+/// Lets so many days pass, and the background look once.
+async fn pass(world: &World, days: i64) {
+    world.advance(days * DAY);
+    world.wait(Duration::from_secs(61)).await;
+    world.settle().await;
+}
+
+#[test]
+fn without_trash_nothing_is_kept_and_nothing_is_read_or_written_more() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        client.create(&root, "f").await.unwrap();
+        world.engine.take_cost();
+        client.unlink(&root, "f").await.unwrap();
+        let cost = world.engine.take_cost();
+        assert!(cost.reads <= 2 && cost.batches == 1 && cost.changes == 3, "{cost:?}");
+        assert_eq!(client.lookup(&root, ".trash").await, Err(FsError::NotFound));
+    });
+}
+
+#[test]
+fn a_removed_file_is_in_the_trash_with_its_contents_and_knows_where_it_was() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let a = client.mkdir(&root, "a").await.unwrap();
+        let big = client.create(&a, "big").await.unwrap();
+        client.write_blocks(&big, 0, &[7; 9000]).await.unwrap();
+        client.set_xattr(&big, "user.big", &[1; 2000]).await.unwrap();
+        client.unlink(&a, "big").await.unwrap();
+        assert_eq!(client.lookup(&a, "big").await, Err(FsError::NotFound));
+        assert_eq!(client.stat(&a).await.unwrap().size, 0);
+        // The root does not list it.
+        assert_eq!(names(&mut client, &root).await, ["a"]);
+        let hour = hour(&mut client).await;
+        let called = format!("{}-{}-big", a.ino.0, big.ino.0);
+        assert_eq!(names(&mut client, &hour).await, std::slice::from_ref(&called));
+        assert_eq!(path(&mut client, &hour, &called).await, "/a/big");
+        let kept = FileRef { dir: hour, name: name(&called), ino: big.ino };
+        assert_eq!(client.read(&kept).await.unwrap(), [7; 9000]);
+        // Back it goes, and is what it was.
+        client.rename((&a, "x"), (&a, "y")).await.unwrap_err();
+        client.rename((&hour, &called), (&a, "big")).await.unwrap();
+        assert_eq!(client.read(&big).await.unwrap(), [7; 9000]);
+        assert_eq!(names(&mut client, &hour).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_tree_that_was_removed_name_by_name_finds_together_again() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let a = client.mkdir(&root, "a").await.unwrap();
+        let b = client.mkdir(&a, "b").await.unwrap();
+        let f = client.create(&b, "f").await.unwrap();
+        client.unlink(&b, "f").await.unwrap();
+        client.rmdir(&a, "b").await.unwrap();
+        client.rmdir(&root, "a").await.unwrap();
+        // Another of the same name in the same place is another one.
+        let other = client.mkdir(&root, "a").await.unwrap();
+        assert_ne!(other.id, a.id);
+        client.rename((&root, "a"), (&root, "other")).await.unwrap();
+        let hour = hour(&mut client).await;
+        let called =
+            |above: base::Ino, ino: base::Ino, name| format!("{}-{}-{name}", above.0, ino.0);
+        let (in_trash_a, in_trash_b) = (called(root.ino, a.ino, "a"), called(a.ino, b.ino, "b"));
+        let in_trash_f = called(b.ino, f.ino, "f");
+        assert_eq!(path(&mut client, &hour, &in_trash_f).await, "/a/b/f");
+        client.rename((&hour, &in_trash_a), (&root, "back")).await.unwrap();
+        // What was in it goes where it is now.
+        assert_eq!(path(&mut client, &hour, &in_trash_b).await, "/back/b");
+        client.rename((&hour, &in_trash_b), (&a, "b")).await.unwrap();
+        assert_eq!(path(&mut client, &hour, &in_trash_f).await, "/back/b/f");
+        client.rename((&hour, &in_trash_f), (&b, "f")).await.unwrap();
+        assert_eq!(names(&mut client, &b).await, ["f"]);
+    });
+}
+
+#[test]
+fn what_a_rename_replaces_is_in_the_trash() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let old = client.create(&root, "f").await.unwrap();
+        client.create(&root, "new").await.unwrap();
+        client.rename((&root, "new"), (&root, "f")).await.unwrap();
+        let d = client.mkdir(&root, "d").await.unwrap();
+        client.mkdir(&root, "e").await.unwrap();
+        client.rename((&root, "e"), (&root, "d")).await.unwrap();
+        let hour = hour(&mut client).await;
+        let mut expected = [("f", old.ino), ("d", d.ino)]
+            .map(|(name, ino)| format!("{}-{}-{name}", root.ino.0, ino.0));
+        expected.sort_unstable();
+        assert_eq!(names(&mut client, &hour).await, expected);
+        // What is put back over something sends that to where it comes from.
+        let [f] = [format!("{}-{}-f", root.ino.0, old.ino.0)];
+        client.rename((&hour, &f), (&root, "f")).await.unwrap();
+        assert_eq!(names(&mut client, &hour).await.len(), 2);
+        assert_eq!(client.stat(&hour).await.unwrap().size, 2);
+    });
+}
+
+#[test]
+fn of_a_file_with_several_names_the_last_goes_to_the_trash() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let file = client.create(&root, "one").await.unwrap();
+        client.link(&file, &root, "two").await.unwrap();
+        assert_eq!(client.unlink(&root, "one").await.unwrap().nlink, 1);
+        client.unlink(&root, "two").await.unwrap();
+        let hour = hour(&mut client).await;
+        let called = format!("{}-{}-two", root.ino.0, file.ino.0);
+        assert_eq!(names(&mut client, &hour).await, std::slice::from_ref(&called));
+        client.rename((&hour, &called), (&root, "three")).await.unwrap();
+        assert_eq!(client.lookup(&root, "three").await.unwrap().attr.ino, file.ino);
+    });
+}
+
+#[test]
+fn what_is_removed_in_the_trash_is_gone() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let file = client.create(&root, "f").await.unwrap();
+        client.write_blocks(&file, 0, &[1; 9000]).await.unwrap();
+        client.mkdir(&root, "d").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let hour = hour(&mut client).await;
+        for called in names(&mut client, &hour).await {
+            if called.ends_with('f') {
+                client.unlink(&hour, &called).await.unwrap();
+            } else {
+                client.rmdir(&hour, &called).await.unwrap();
+            }
+        }
+        assert_eq!(names(&mut client, &hour).await, Vec::<String>::new());
+        world.settle().await;
+        assert_eq!(world.counter("blocks_deleted"), 1);
+        // But the trash itself stays.
+        let busy = Err(FsError::Busy);
+        assert_eq!(client.rename((&root, ".trash"), (&root, "x")).await.map(drop), busy);
+        let rmdir = wire::Rmdir { dir: root, name: name(".trash") };
+        assert_eq!(client.get(Request::Rmdir(rmdir)).await.map(drop), busy);
+    });
+}
+
+#[test]
+fn the_trash_is_for_root_alone() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        client.create(&root, "f").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        let trash = client.lookup(&root, ".trash").await.unwrap();
+        let attr = trash.attr;
+        assert_eq!((attr.kind, attr.uid, attr.mode & 0o777), (FileKind::Directory, 0, 0o700));
+        let trash = trash.dir.unwrap();
+        let hour = hour(&mut client).await;
+        client.cred = user(7);
+        for dir in [&trash, &hour] {
+            assert_eq!(client.page(dir, 0, 10).await.map(drop), Err(FsError::Denied));
+        }
+        client.cred = base::Cred::ROOT;
+    });
+}
+
+#[test]
+fn what_a_user_removes_goes_to_the_trash_whose_owner_is_root() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let home = client.mkdir(&root, "home").await.unwrap();
+        let own = base::SetAttr { uid: Some(7), ..base::SetAttr::default() };
+        let node = NodeRef::Dir(home);
+        client.get(Request::Setattr(wire::Setattr { node, set: own })).await.unwrap();
+        client.cred = user(7);
+        client.create(&home, "f").await.unwrap();
+        client.unlink(&home, "f").await.unwrap();
+        client.cred = base::Cred::ROOT;
+        let hour = hour(&mut client).await;
+        assert_eq!(client.stat(&hour).await.unwrap().uid, 0);
+        let [called] = &names(&mut client, &hour).await[..] else { panic!() };
+        assert_eq!(client.lookup(&hour, &called.clone()).await.unwrap().attr.uid, 7);
+    });
+}
+
+#[test]
+fn it_is_emptied_when_its_days_are_over_whatever_was_put_into_it() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "2").await;
+        for round in 0..200 {
+            client.create(&root, &format!("f{round}")).await.unwrap();
+            client.unlink(&root, &format!("f{round}")).await.unwrap();
+        }
+        client.mkdir(&root, "d").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let hour = hour(&mut client).await;
+        let inner = client.mkdir(&hour, "inner").await.unwrap();
+        client.create(&inner, "file").await.unwrap();
+        pass(world, 1).await;
+        assert_eq!(client.stat(&hour).await.unwrap().size, 202);
+        pass(world, 2).await;
+        let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+        assert_eq!(names(&mut client, &trash).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn setting_it_to_0_empties_it() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "300").await;
+        client.create(&root, "f").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        keep(&mut client, "0").await;
+        client.create(&root, "g").await.unwrap();
+        client.unlink(&root, "g").await.unwrap();
+        world.advance(2 * 3600);
+        pass(world, 0).await;
+        let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+        assert_eq!(names(&mut client, &trash).await, Vec::<String>::new());
+        keep(&mut client, "none").await;
+    });
+}
+
+#[test]
+fn a_quota_has_its_room_back_at_once() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let a = client.mkdir(&root, "a").await.unwrap();
+        client.set_xattr(&a, "pando.quota.entries", b"2").await.unwrap();
+        world.settle().await;
+        for round in 0..3 {
+            client.create(&a, &format!("f{round}")).await.unwrap();
+            client.unlink(&a, &format!("f{round}")).await.unwrap();
+            client.mkdir(&a, "d").await.unwrap();
+            client.rmdir(&a, "d").await.unwrap();
+        }
+        // It is charged again where it is put back.
+        let hour = hour(&mut client).await;
+        let called = names(&mut client, &hour).await;
+        let files: Vec<_> = called.iter().filter(|called| !called.ends_with('d')).collect();
+        client.rename((&hour, files[0]), (&a, "x")).await.unwrap();
+        let over = client.rename((&hour, files[1]), (&a, "y")).await;
+        assert_eq!(over.map(drop), Err(FsError::QuotaExceeded));
+        // A directory with a quota loses it with its name.
+        client.unlink(&a, "x").await.unwrap();
+        client.rmdir(&root, "a").await.unwrap();
+        assert_eq!(world.findings().await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_crash_leaves_each_thing_in_its_place_or_in_the_trash() {
+    for keep_batches in 0..12 {
+        in_world(async |world| {
+            let mut client = world.client().await;
+            let root = client.root;
+            keep(&mut client, "1").await;
+            for text in ["a", "b", "c"] {
+                client.create(&root, text).await.unwrap();
+            }
+            client.mkdir(&root, "d").await.unwrap();
+            client.get(Request::Sync).await.unwrap();
+            for text in ["a", "b", "c"] {
+                client.unlink(&root, text).await.unwrap();
+            }
+            client.rmdir(&root, "d").await.unwrap();
+            world.power_cut(keep_batches).await;
+            let mut client = world.client().await;
+            let left = names(&mut client, &root).await.len();
+            let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+            let mut kept = 0;
+            for hour in names(&mut client, &trash).await {
+                let hour = client.lookup(&trash, &hour).await.unwrap().dir.unwrap();
+                kept += names(&mut client, &hour).await.len();
+            }
+            assert_eq!(left + kept, 4, "keep_batches={keep_batches}");
+        });
+    }
+}
+
+#[test]
+fn a_restart_remembers_it() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        keep(&mut client, "3").await;
+        world.restart().await;
+        client.resume(world).await;
+        client.claim_nothing().await;
+        let root = client.root;
+        client.create(&root, "f").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        let hour = hour(&mut client).await;
+        assert_eq!(names(&mut client, &hour).await.len(), 1);
+    });
+}
