@@ -148,6 +148,7 @@ fn two_mounts_with_timeouts_of_zero_see_what_the_other_has_written_and_closed_at
         writer.write_all(b"now").unwrap();
         assert_eq!(fs::read_to_string(&seen).unwrap(), "now");
     }
+    drop(kept);
     two.end();
 }
 
