@@ -48,6 +48,8 @@ const BLOCKS: &str = "blocks";
 const SIGNING_KEY: &str = "signing.key";
 const ADMIN_TOKEN: &str = "admin.token";
 const ADDRESS: &str = "address";
+/// What helps when files are damaged.
+const ADVICE: &str = "load a dump into another directory (`pando load`), or bring back a copy";
 /// The folder that a new ext4 disk has.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -177,11 +179,31 @@ impl DataDir {
         &self.path
     }
 
-    /// Opens the metadata, without what refers to blocks that a power cut has taken.
+    /// Opens the metadata, without what refers to blocks that a power cut has taken. Where it is damaged nothing is
+    /// written to it.
     pub(crate) fn engine(&self, blocks: &Blocks) -> anyhow::Result<RocksEngine> {
         let folder = self.metadata_folder();
+        // The engine would make a new one.
+        ensure!(folder.exists(), "{} is missing; {ADVICE}", folder.display());
+        self.open_engine(&folder, blocks).map_err(|error| {
+            let path = folder.display();
+            let why = match error.downcast_ref::<store::Error>() {
+                Some(store::Error::Io(_) | store::Error::Corrupt(_)) => {
+                    format!("cannot open {path}; if it is damaged, {ADVICE}")
+                }
+                Some(store::Error::Version { .. }) => {
+                    format!("cannot open {path}; it is of another version, or of another program")
+                }
+                Some(store::Error::Full(_) | store::Error::InUse(_) | store::Error::Unordered)
+                | None => format!("cannot open {path}"),
+            };
+            error.context(why)
+        })
+    }
+
+    fn open_engine(&self, folder: &Path, blocks: &Blocks) -> anyhow::Result<RocksEngine> {
         if !blocks.puts_are_stable()
-            && let Some(log) = LogTail::read(&folder)?
+            && let Some(log) = LogTail::read(folder)?
         {
             let (written, kept) = (log.batches().len(), meta::kept(log.batches(), blocks)?);
             if kept < written {
@@ -191,7 +213,7 @@ impl DataDir {
         }
         let named = blocks.clone();
         let stabilize = Box::new(move || named.sync().map_err(io::Error::other));
-        Ok(RocksEngine::open(&folder, &RocksConfig::default())?.before_tables(stabilize))
+        Ok(RocksEngine::open(folder, &RocksConfig::default())?.before_tables(stabilize))
     }
 
     /// Opens the block store.
@@ -262,8 +284,8 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
         }
     };
     // The version first: another one may have other fields.
-    let value: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+    let value: serde_json::Value = serde_json::from_str(&text)
+        .with_context(|| format!("{} is damaged; {ADVICE}", file.display()))?;
     let version = &value["version"];
     let known = u64::from(VERSION_MIN)..=u64::from(VERSION);
     ensure!(
@@ -271,7 +293,8 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
         "{} has on-disk version {version}, this program knows {VERSION_MIN} to {VERSION}",
         path.display()
     );
-    serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display()))
+    serde_json::from_value(value)
+        .with_context(|| format!("{} is damaged; {ADVICE}", file.display()))
 }
 
 fn open_blocks(path: &Path, url: Option<&str>, compression: Compression) -> anyhow::Result<Blocks> {

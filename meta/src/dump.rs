@@ -26,7 +26,7 @@ use crate::{
     error::Result,
     reclaim::chunk_of,
     record::{
-        QuotaId, Reclaim, ReclaimKind, Record as _, Slot,
+        QuotaId, Reclaim, Record as _, Slot,
         inode::blocks_with_bytes,
         key::{self, Part, UsagePart},
     },
@@ -137,10 +137,7 @@ fn left_out(snapshot: &dyn Snapshot, shards: u16) -> store::Result<HashSet<Ino>>
         snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
             let reclaim = Reclaim::from_record(&Bytes::copy_from_slice(value));
             if let (Some(ino), Ok(reclaim)) = (key::parse_ino(key), reclaim) {
-                let gone = match reclaim.kind {
-                    ReclaimKind::Contents => true,
-                    ReclaimKind::Orphan | ReclaimKind::Unnamed => is_orphan(snapshot, ino),
-                };
+                let gone = reclaim.kind.chunks_from().is_some() || is_orphan(snapshot, ino);
                 if gone {
                     found.insert(ino);
                 }
@@ -188,8 +185,8 @@ impl Source {
     fn is_part(&self, key: &[u8]) -> bool {
         match key.get(2) {
             Some(b'N' | b'D' | b'C' | b'O') => true,
-            // `I` and `B` both begin with the inode.
-            Some(b'I' | b'B') => {
+            // All three begin with the inode.
+            Some(b'I' | b'B' | b'T') => {
                 key::parse_ino(key).is_none_or(|ino| !self.left_out.contains(&ino))
             }
             // What is charged is added up anew when it is loaded.

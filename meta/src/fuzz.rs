@@ -19,7 +19,7 @@ use crate::{
     Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format,
     record::{
         ChunkRecord, Config, Content, EntryRecord, Reclaim, Record, RenameList, SessionRecord,
-        Slot, chunk::is_sound, inode::XattrSet, key, system::Reserved, system::StoredAnswer,
+        Slot, Tail, chunk::is_sound, inode::XattrSet, key, system::Reserved, system::StoredAnswer,
     },
 };
 
@@ -37,6 +37,7 @@ pub fn record(bytes: &[u8]) {
     reads_back::<Config>(bytes);
     reads_back::<SessionRecord>(bytes);
     reads_back::<Reclaim>(bytes);
+    reads_back::<Tail>(bytes);
     reads_back::<Reserved>(bytes);
     reads_back::<StoredAnswer>(bytes);
     if let Some(chunk) = reads_back::<ChunkRecord>(bytes) {

@@ -33,6 +33,7 @@ mod serve;
 mod server;
 mod session;
 mod sync;
+mod tails;
 mod trash;
 mod txn;
 mod unheard;

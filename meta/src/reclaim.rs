@@ -22,11 +22,12 @@ use crate::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
     server::Counters,
+    tails,
     txn::{Located, Place, Txn},
 };
 
-/// How many chunks of a removed file one step takes.
-const CHUNKS_A_STEP: usize = 256;
+/// How many chunks of a file that was removed or cut one step takes.
+pub(crate) const CHUNKS_A_STEP: usize = 256;
 
 /// Inodes to look at.
 #[derive(Default)]
@@ -123,10 +124,13 @@ pub(crate) async fn run(core: Core) {
 /// One step for one inode. A part of a large file leaves the rest for the next step.
 pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     txn.lock(lock::ino_lock(ino))?;
+    if tails::step(txn, ino)? {
+        return Ok(());
+    }
     let Some(reclaim) = txn.get::<Reclaim>(&key::reclaim(ino))? else { return Ok(()) };
-    match reclaim.kind {
-        ReclaimKind::Orphan | ReclaimKind::Unnamed => orphan(txn, ino),
-        ReclaimKind::Contents => contents(txn, ino),
+    match reclaim.kind.chunks_from() {
+        None => orphan(txn, ino),
+        Some(first) => contents(txn, ino, first),
     }
 }
 
@@ -149,18 +153,25 @@ fn orphan(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-fn contents(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
-    let chunks = txn.scan_prefix(&key::chunks(ino), CHUNKS_A_STEP)?;
+/// The note says how far it is, so that no step looks through what the steps before have removed.
+fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
+    let chunks = txn.scan_chunks(ino, first, CHUNKS_A_STEP)?;
     for (chunk, value) in &chunks {
         let record = ChunkRecord::from_record(value)?;
         for block in blocks_of(&record.slices) {
             txn.put(key::garbage(ino.shard(), block), &Garbage {});
         }
-        txn.delete(chunk.clone());
+        txn.delete(key::chunk(ino, *chunk));
     }
-    if chunks.len() < CHUNKS_A_STEP {
-        Counters::add(&txn.shared.counters.inodes_reclaimed);
-        txn.delete(key::reclaim(ino));
+    match chunks.last() {
+        Some((last, _)) if chunks.len() == CHUNKS_A_STEP => {
+            let kind = ReclaimKind::Rest(last.saturating_add(1));
+            txn.put(key::reclaim(ino), &Reclaim { kind });
+        }
+        Some(_) | None => {
+            Counters::add(&txn.shared.counters.inodes_reclaimed);
+            txn.delete(key::reclaim(ino));
+        }
     }
     // Once more: for what is left, and then for the blocks.
     txn.reclaim.push(ino);

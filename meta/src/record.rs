@@ -22,7 +22,7 @@ pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs}
 pub(crate) use key::Key;
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{
-    Config, Reclaim, ReclaimKind, SessionRecord, Settings, Trash, TrashSetting,
+    Config, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,
 };
 
 /// The version of every value that this build writes.

@@ -37,6 +37,7 @@ use crate::{
     room::{FreeBytes, Level, Room},
     session::Session,
     sync::SyncQueue,
+    tails::Tails,
     unsynced,
 };
 
@@ -165,6 +166,7 @@ pub(crate) struct Shared {
     pub(crate) unsynced: unsynced::Notes,
     pub(crate) room: Room,
     pub(crate) backlog: Backlog,
+    pub(crate) tails: Tails,
     pub(crate) compact: CompactQueue,
     pub(crate) jobs: Jobs,
     pub(crate) dumps: Dumps,
@@ -177,8 +179,8 @@ impl Server {
     /// Opens the file system in `engine`. Where blocks are stable only after a sync, the end of its log was looked at
     /// before ([`kept`](crate::kept)).
     ///
-    /// Cost: a read for each session and each inode left to reclaim, and one synced write. It does not grow with
-    /// the number of files.
+    /// Cost: a read for each session, each inode left to reclaim and each file left to be cut, and one synced write.
+    /// It does not grow with the number of files.
     ///
     /// # Errors
     /// When it is not formatted, or cannot be read.
@@ -235,6 +237,8 @@ impl Server {
         };
         let quotas = Quotas::load(engine.as_ref(), config.shards)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
+        let tails = Tails::load(engine.as_ref(), config.shards)?;
+        backlog.add(tails.inos());
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
@@ -258,6 +262,7 @@ impl Server {
             unsynced: unsynced::Notes::default(),
             room,
             backlog,
+            tails,
             compact: CompactQueue::default(),
             jobs: Jobs::default(),
             dumps: Dumps::default(),

@@ -207,6 +207,23 @@ impl<'a> Txn<'a> {
         Ok(found)
     }
 
+    /// The chunks of a file from `first` on, as they are stored, at most `max` of them.
+    pub(crate) fn scan_chunks(
+        &self,
+        ino: Ino,
+        first: u32,
+        max: usize,
+    ) -> Result<Vec<(u32, Bytes)>> {
+        let mut found = Vec::new();
+        let end = key::end_of(&key::chunks(ino));
+        self.scan(&key::chunk(ino, first), &end, &mut |key, value| {
+            let chunk = key::parse_chunk(key);
+            found.extend(chunk.map(|(_, chunk)| (chunk, Bytes::copy_from_slice(value))));
+            if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(found)
+    }
+
     /// A new inode number, born on `shard`.
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         self.shared.inos.next(shard, self.shared.engine.as_ref())

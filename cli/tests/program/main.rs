@@ -7,6 +7,7 @@
 mod bench;
 mod compression;
 mod connections;
+mod damaged;
 mod dump;
 mod format;
 mod full;

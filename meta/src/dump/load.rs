@@ -11,7 +11,7 @@ use super::file::Header;
 use crate::{
     reclaim::chunk_of,
     record::{
-        Config, Content, EntryRecord, QuotaId, Record as _, Slot, Usage,
+        Config, Content, EntryRecord, QuotaId, Record as _, Slot, Tail, Usage,
         inode::blocks_of,
         key::{self, Part, UsagePart},
     },
@@ -163,6 +163,7 @@ impl<'a> Loader<'a> {
                 let chunk = chunk_of(value).map_err(damaged)?;
                 self.chunks_in_blocks += u64::from(blocks_of(&chunk.slices).next().is_some());
             }
+            Some(b'T') => drop(Tail::from_record(value).map_err(damaged)?),
             Some(b'N' | b'I' | b'D' | b'C' | b'O' | b'A') => {}
             _ => return Err(LoadError::Invalid("a record of no known kind")),
         }

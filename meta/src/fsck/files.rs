@@ -16,7 +16,8 @@ use super::{
     sweep::{Sweep, Where},
 };
 use crate::record::{
-    ChunkRecord, Contents, EntryRecord, Inode, Reclaim, Record as _, Slot, XattrSet, key, key::Part,
+    ChunkRecord, Contents, EntryRecord, Inode, Reclaim, Record as _, Slot, Tail, XattrSet, key,
+    key::Part,
 };
 
 /// The slot that was read last.
@@ -124,6 +125,9 @@ impl<'a> Sweep<'a> {
     fn chunks(&mut self, inode: &Inode, what: Namer<'_, 'a>) {
         let (snapshot, prefix) = (self.snapshot, key::chunks(inode.ino));
         let mut allocated = 0;
+        let tail =
+            self.get::<Tail>(&key::tail(inode.ino), || format!("the tail of {}", what(self)));
+        let tail = tail.map_or(u32::MAX, |tail| tail.first);
         let scanned = snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
             let Some((ino, chunk)) = key::parse_chunk(key) else {
                 return ControlFlow::Continue(());
@@ -140,7 +144,7 @@ impl<'a> Sweep<'a> {
                 .map(|slice| start + u64::from(slice.start) + u64::from(slice.len));
             if record.slices.is_empty() {
                 self.find(format!("{} is empty", named(self)));
-            } else if end.max().is_some_and(|end| end > inode.size) {
+            } else if chunk < tail && end.max().is_some_and(|end| end > inode.size) {
                 self.find(format!("{} goes beyond the end of the file", named(self)));
             } else {
                 allocated += record.allocated();

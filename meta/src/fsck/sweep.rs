@@ -17,7 +17,7 @@ use super::{
     report::Report,
 };
 use crate::record::{
-    Config, Content, Key, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, key,
+    Config, Content, Key, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, Tail, key,
     key::Part,
     system::{Reserved, StoredAnswer},
 };
@@ -165,6 +165,7 @@ impl<'a> Sweep<'a> {
             // With the inode it belongs to, and once more when all inodes were seen.
             (b'B', 15) => {}
             (b'R', 11) => self.reclaim(shard, key, value),
+            (b'T', 11) => self.alone::<Tail>(key, value, "cut file"),
             // Read before everything else.
             (b'G', 19) | (b'A', 13) => {}
             (b'U', 19) => self.alone::<Unsynced>(key, value, "unsynced block"),
@@ -222,7 +223,7 @@ impl<'a> Sweep<'a> {
         };
         let nameless = match reclaim.kind {
             ReclaimKind::Orphan | ReclaimKind::Unnamed => true,
-            ReclaimKind::Contents => false,
+            ReclaimKind::Contents | ReclaimKind::Rest(_) => false,
         };
         if nameless && !slot().is_some_and(orphan) {
             self.find(format!("{} says that it has no name, but it is no orphan", what()));
@@ -231,7 +232,7 @@ impl<'a> Sweep<'a> {
 
     fn reclaiming(&mut self, key: &[u8], value: &[u8]) {
         let note = Reclaim::from_record(&Bytes::copy_from_slice(value));
-        if note.is_ok_and(|note| note.kind == ReclaimKind::Contents) {
+        if note.is_ok_and(|note| note.kind.chunks_from().is_some()) {
             self.reclaiming.extend(key::parse_ino(key));
         }
     }

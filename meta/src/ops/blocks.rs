@@ -1,10 +1,10 @@
 //! `block_map`: where a file's contents are.
 //!
-//! Cost: one read for the inode and one for each chunk.
+//! Cost: one read for the inode, and one for a chunk or a scan for several.
 
 use std::ops::ControlFlow;
 
-use base::{BlockId, FsError, Ino};
+use base::{BlockId, FsError, Ino, limits::CHUNK_BYTES};
 use bytes::Bytes;
 use wire::{BlockMap, BlockMapped, ChunkSlices, SliceSource};
 
@@ -30,7 +30,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     match &file.inode.contents {
         Contents::Inline(data) => answer.inline = Some(data.clone()),
         Contents::Blocks => {
-            (answer.chunks, answer.end) = chunks(txn, file.inode.ino, req.first, end)?;
+            // What the file was cut by may be there yet, behind its end.
+            let last = file.inode.size.div_ceil(u64::from(CHUNK_BYTES));
+            let last = u32::try_from(last).unwrap_or(u32::MAX).min(end);
+            if req.first < last {
+                let (found, covered) = chunks(txn, file.inode.ino, req.first, last)?;
+                answer.chunks = found;
+                answer.end = if covered == last { end } else { covered };
+            }
         }
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     }

@@ -69,7 +69,9 @@ fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
             txn.delete(note);
             Ok(())
         }
-        Some(ReclaimKind::Orphan | ReclaimKind::Contents) | None => Err(FsError::NotFound.into()),
+        Some(ReclaimKind::Orphan | ReclaimKind::Contents | ReclaimKind::Rest(_)) | None => {
+            Err(FsError::NotFound.into())
+        }
     }
 }
 

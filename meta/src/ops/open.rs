@@ -4,7 +4,7 @@
 //! POSIX: open(2). EACCES, ESTALE.
 
 use base::{Access, FileKind, FsError, Ino};
-use wire::{Open, OpenState, Opened};
+use wire::{ChunkSlices, Open, OpenState, Opened};
 
 use super::blocks::mapped;
 use crate::{
@@ -44,6 +44,8 @@ pub(crate) fn opened(
     let contents = match &inode.contents {
         _ if txn.checks() && !reads => OpenState::Withheld,
         Contents::Inline(data) => OpenState::Inline(data.clone()),
+        // What it was cut by may be there yet, behind its end.
+        Contents::Blocks if inode.size == 0 => OpenState::Blocks(ChunkSlices::default()),
         Contents::Blocks => OpenState::Blocks(mapped(txn, inode.ino, 0)?.unwrap_or_default()),
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };

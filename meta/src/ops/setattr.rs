@@ -6,7 +6,7 @@
 //! An access ACL follows the mode.
 //!
 //! Cost: one locked read and one batch; one read more for a directory whose permissions change; a scan of the
-//! chunks that are cut off, and a read of the one that is cut.
+//! chunks that are cut off, 256 at most, and a read of the one that is cut. What is beyond goes in the background.
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{

@@ -8,6 +8,7 @@ mod cost;
 mod damage;
 mod dump;
 mod ends;
+mod huge;
 mod link;
 mod locks;
 mod names;

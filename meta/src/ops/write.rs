@@ -6,8 +6,6 @@
 //! Cost: one locked read and one for each chunk, and one batch.
 //! POSIX: pwrite(2). EFBIG, EDQUOT.
 
-use std::ops::ControlFlow;
-
 use base::{
     BlockId, FileKind, FsError, HashSet, Ino, Time,
     limits::{
@@ -21,11 +19,12 @@ use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 use crate::{
     compact,
     error::{Fault, Result},
-    reclaim::Garbage,
+    reclaim::{CHUNKS_A_STEP, Garbage},
     record::{
         ChunkRecord, Contents, Inode, Record as _, Times, chunk::embedded_bytes, chunk::is_sound,
         inode::blocks_of, key,
     },
+    tails,
     txn::{Located, Txn},
     unsynced,
 };
@@ -45,6 +44,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;
     let end = file.inode.size.max(req.end);
+    keep_off_tail(txn, &file.inode, req.end)?;
     if !write_inline(txn, &mut file.inode, req, end) {
         leave_inline(txn, &mut file.inode);
         for chunk in &req.chunks {
@@ -199,7 +199,7 @@ pub(super) fn change_chunk(
 }
 
 /// Blocks of `were` that are not among `are` become garbage.
-pub(super) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
+pub(crate) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
     let kept: HashSet<BlockId> = blocks_of(are).collect();
     for block in blocks_of(were).filter(|block| !kept.contains(block)) {
         txn.put(key::garbage(ino.shard(), block), &Garbage {});
@@ -224,34 +224,46 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
         }
     } else if size < inode.size {
         cut(txn, file, size)?;
+    } else {
+        keep_off_tail(txn, inode, size)?;
     }
     file.inode.size = size;
     txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)
 }
 
-/// Drops what is behind `size`. Nothing of it shows again when the file grows later.
+/// Refuses for a while what would make a file reach what it was cut by before.
+fn keep_off_tail(txn: &Txn<'_>, inode: &Inode, end: u64) -> Result<()> {
+    if !txn.shared.tails.is_in_the_way(inode.ino, end) {
+        return Ok(());
+    }
+    txn.shared.backlog.add(vec![inode.ino]);
+    Err(Fault::Retry(Retry::Busy))
+}
+
+/// Drops what is behind `size`; most of a huge file is left to the background. Nothing of it shows again when the file grows later.
 fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let ino = file.inode.ino;
     let boundary = u32::try_from(size / u64::from(CHUNK_BYTES)).map_err(|_| FsError::FileTooBig)?;
     let within = u32::try_from(size % u64::from(CHUNK_BYTES)).expect("a remainder");
     let first_gone = if within == 0 { boundary } else { boundary + 1 };
-    let mut gone: Vec<(u32, Bytes)> = Vec::new();
-    let end = key::end_of(&key::chunks(ino));
-    txn.scan(&key::chunk(ino, first_gone), &end, &mut |key, value| {
-        gone.extend(key::parse_chunk(key).map(|(_, chunk)| (chunk, Bytes::copy_from_slice(value))));
-        ControlFlow::Continue(())
-    })?;
-    for (chunk, value) in gone {
-        let record = ChunkRecord::from_record(&value)?;
-        drop_blocks(txn, ino, &record.slices, &[]);
-        file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
-        txn.delete(key::chunk(ino, chunk));
+    let gone = txn.scan_chunks(ino, first_gone, CHUNKS_A_STEP)?;
+    let huge = gone.len() == CHUNKS_A_STEP || txn.shared.tails.has(ino);
+    if huge {
+        tails::leave(txn, file, first_gone);
+        txn.reclaim.push(ino);
+    } else {
+        for (chunk, value) in gone {
+            let record = ChunkRecord::from_record(&value)?;
+            drop_blocks(txn, ino, &record.slices, &[]);
+            file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
+            txn.delete(key::chunk(ino, chunk));
+        }
     }
     if within > 0 {
         let old = txn.get(&key::chunk(ino, boundary))?.unwrap_or_default();
         change_chunk(txn, file, boundary, old, |record| record.truncate(within));
     }
-    if size == 0 {
+    if size == 0 && !huge {
         file.inode.contents = Contents::Inline(Bytes::new());
         file.inode.allocated = 0;
     }

@@ -115,7 +115,7 @@ pub(crate) fn parse_chunk(key: &[u8]) -> Option<(Ino, u32)> {
     Some((Ino(u64::from_be_bytes(*ino)), u32::from_be_bytes(rest.try_into().ok()?)))
 }
 
-/// The inode in an `I` or `R` key.
+/// The inode in an `I`, `R` or `T` key.
 pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
     Some(Ino(u64::from_be_bytes(*key.get(3..)?.first_chunk::<8>()?)))
 }
@@ -123,6 +123,11 @@ pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
 /// An inode to reclaim.
 pub(crate) fn reclaim(ino: Ino) -> Key {
     with(start(ino.shard(), b'R'), &ino.0.to_be_bytes())
+}
+
+/// What a file was cut by and is not removed yet.
+pub(crate) fn tail(ino: Ino) -> Key {
+    with(start(ino.shard(), b'T'), &ino.0.to_be_bytes())
 }
 
 /// A block to delete, kept on the shard of the inode it belonged to.

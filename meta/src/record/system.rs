@@ -123,6 +123,8 @@ codec! {
         Contents = 2,
         /// As an orphan, but it never had a name, and may get one.
         Unnamed = 3,
+        /// As `Contents`, and the chunks before this one are gone.
+        Rest(u32) = 4,
     }
 }
 
@@ -135,6 +137,30 @@ codec! {
 }
 
 impl Record for Reclaim {}
+
+impl ReclaimKind {
+    /// The first chunk to remove; `None` while the inode is there.
+    pub(crate) fn chunks_from(self) -> Option<u32> {
+        match self {
+            ReclaimKind::Orphan | ReclaimKind::Unnamed => None,
+            ReclaimKind::Contents => Some(0),
+            ReclaimKind::Rest(first) => Some(first),
+        }
+    }
+}
+
+codec! {
+    /// What a file was cut by, and is not removed yet.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Tail {
+        /// The first chunk of it.
+        pub first: u32,
+        /// Where the inode rested; `None`: in its slot. If it has moved since, its shard of birth knows.
+        pub place: Option<super::Location>,
+    }
+}
+
+impl Record for Tail {}
 
 codec! {
     /// The first inode number of a shard that is not reserved.

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use self::golden::{Case, Variants, all, variants};
 use super::{
     ChunkRecord, ContentState, Contents, EntryRecord, Key, QuotaState, ReclaimKind, Record,
-    RenameList, SessionRecord, Settings, Slot, TrashSetting, Usage, Xattrs,
+    RenameList, SessionRecord, Settings, Slot, Tail, TrashSetting, Usage, Xattrs,
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
@@ -30,7 +30,7 @@ variants!(EntryRecord { Node, Dir, Link });
 variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
-variants!(ReclaimKind { Orphan, Contents, Unnamed });
+variants!(ReclaimKind { Orphan, Contents, Unnamed, Rest });
 variants!(Frame { Header, Records, Block, Trailer });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
@@ -94,6 +94,7 @@ fn keys() -> Vec<Case> {
         inode(Part::Xattrs),
         key("B", key::chunk(ino, 0x0506_0708), (ino, 0x0506_0708), key::parse_chunk),
         key("R", key::reclaim(ino), ino, key::parse_ino),
+        key("T", key::tail(ino), ino, key::parse_ino),
         key("G", key::garbage(SHARD, block), block, key::parse_garbage),
         key("U", key::unsynced(SHARD, block), block, key::parse_garbage),
         bare("Q", key::answer(SHARD, session, 0x0fff)),
@@ -114,7 +115,15 @@ fn parts() -> Vec<Case> {
     [
         all([Part::Main, Part::RenameList, Part::Xattrs, Part::Origin], part),
         all(states, Case::of),
-        all([ReclaimKind::Orphan, ReclaimKind::Contents, ReclaimKind::Unnamed], Case::of),
+        all(
+            [
+                ReclaimKind::Orphan,
+                ReclaimKind::Contents,
+                ReclaimKind::Unnamed,
+                ReclaimKind::Rest(70_001),
+            ],
+            Case::of,
+        ),
         all(values::quotas().map(|quota| quota.state), Case::of),
         all(values::contents(), Case::of),
         all(
@@ -157,6 +166,9 @@ fn records() -> Vec<Case> {
         reclaim("orphan", ReclaimKind::Orphan),
         reclaim("contents", ReclaimKind::Contents),
         reclaim("unnamed", ReclaimKind::Unnamed),
+        reclaim("rest", ReclaimKind::Rest(70_001)),
+        record("Tail.slot", Tail { first: 70_002, place: None }),
+        record("Tail.entry", Tail { first: 70_003, place: Some(values::place()) }),
         quota(0, "counting"),
         quota(1, "active"),
         quota(2, "removing"),

@@ -74,6 +74,7 @@ impl RocksEngine {
     /// already, here or in another process.
     pub fn open(path: &Path, config: &RocksConfig) -> Result<Self> {
         claim(path)?;
+        refuse_headless(path)?;
         let options = options::database(config);
         // Named, so that there is a handle for reads of many keys.
         let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
@@ -323,6 +324,21 @@ fn write_tables(
 }
 
 /// Makes a directory ours, or sees that it is.
+/// RocksDB takes a directory without `CURRENT` for an empty one, and clears away what it finds there.
+fn refuse_headless(path: &Path) -> Result<()> {
+    if path.join("CURRENT").try_exists()? {
+        return Ok(());
+    }
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if Path::new(&name).extension().is_some_and(|end| end == "sst" || end == "log") {
+            let reason = format!("CURRENT is missing beside {}", name.display());
+            return Err(Error::Corrupt(reason));
+        }
+    }
+    Ok(())
+}
+
 fn claim(path: &Path) -> Result<()> {
     match fs::read(path.join(VERSION_FILE)) {
         Ok(found) if found == VERSION.as_bytes() => Ok(()),

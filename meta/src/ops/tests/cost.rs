@@ -131,7 +131,7 @@ fn of_contents() {
         assert_eq!(cost(world, client.write(&file, 5000, b"x")).await, is(1, 0, 4));
         assert_eq!(cost(world, client.write_blocks(&file, 6000, b"x")).await, is(2, 0, 3));
         assert_eq!(cost(world, client.open_file(&file)).await, is(2, 0, 0));
-        assert_eq!(cost(world, client.read(&file)).await, is(1, 1, 0));
+        assert_eq!(cost(world, client.read(&file)).await, is(2, 0, 0));
         assert_eq!(cost(world, client.truncate(&file, 5000)).await, is(2, 1, 4));
         assert_eq!(cost(world, client.truncate(&file, 0)).await, is(1, 1, 3));
         let number = client.opened();

@@ -103,13 +103,16 @@ pub(super) fn entries() -> Vec<EntryRecord> {
     ]
 }
 
-pub(super) fn slots() -> [Slot; 2] {
-    let moved = Location {
+pub(super) fn place() -> Location {
+    Location {
         dir: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
         home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
         name: name("elsewhere"),
-    };
-    [Slot::Inode(inode(FileKind::File, Contents::Blocks)), Slot::Moved(moved)]
+    }
+}
+
+pub(super) fn slots() -> [Slot; 2] {
+    [Slot::Inode(inode(FileKind::File, Contents::Blocks)), Slot::Moved(place())]
 }
 
 pub(super) fn content() -> Content {

@@ -1,0 +1,153 @@
+//! Tails: what a truncate has left behind the end of a file, because it was too much to be removed at once.
+//!
+//! `ops::write` leaves them, `reclaim` runs the steps. The file is as short as it was cut at once; a record (`T`)
+//! says from which chunk on it still has something, and each step moves it on, in the batch that removes what is
+//! before it. So a crash at any step leaves a shorter tail.
+//!
+//! Nothing of a tail ever shows again: reads end with the file, and whoever would make the file reach its tail
+//! waits until that is gone ([`Tails::is_in_the_way`]). That is looked up in memory, so that writes to other files
+//! cost nothing more.
+//!
+//! Always true: a file with a `T` record is noted in memory, with the same chunk or an earlier one. Not the other
+//! way round: a truncate that failed leaves a note, which the next step takes away.
+
+use std::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use base::{HashMap, Ino, ShardId, limits::CHUNK_BYTES};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::Engine;
+
+use crate::{
+    OpenError,
+    error::Result,
+    ops::drop_blocks,
+    reclaim::CHUNKS_A_STEP,
+    record::{ChunkRecord, Contents, Record as _, Tail, key},
+    txn::{Located, Place, Txn},
+};
+
+/// The files that have tails.
+#[derive(Default)]
+pub(crate) struct Tails {
+    /// How many there are: as a rule none, and everyone who makes a file longer asks.
+    count: AtomicUsize,
+    /// The first chunk that may still be there.
+    first: Mutex<HashMap<Ino, u32>>,
+}
+
+impl Tails {
+    /// What was left before this start.
+    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> std::result::Result<Tails, OpenError> {
+        let tails = Tails::default();
+        for shard in (0..shards).map(ShardId) {
+            let prefix = key::kind(shard, b'T');
+            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+                if let Some(ino) = key::parse_ino(key) {
+                    // Nobody knows where a tail begins whose record is damaged.
+                    let tail = Tail::from_record(&Bytes::copy_from_slice(value));
+                    tails.note(ino, tail.map_or(0, |tail| tail.first));
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(tails)
+    }
+
+    /// The files that have one.
+    pub(crate) fn inos(&self) -> Vec<Ino> {
+        let mut inos: Vec<Ino> = self.first.lock().keys().copied().collect();
+        inos.sort_unstable();
+        inos
+    }
+
+    /// Whether a file that ends at `end` would reach its tail.
+    pub(crate) fn is_in_the_way(&self, ino: Ino, end: u64) -> bool {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let first = self.first.lock().get(&ino).copied();
+        first.is_some_and(|first| end > u64::from(first) * u64::from(CHUNK_BYTES))
+    }
+
+    /// Whether a file has one.
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.first.lock().contains_key(&ino)
+    }
+
+    fn note(&self, ino: Ino, first: u32) {
+        let mut tails = self.first.lock();
+        tails.insert(ino, first);
+        self.count.store(tails.len(), Ordering::Release);
+    }
+
+    fn forget(&self, ino: Ino) {
+        let mut tails = self.first.lock();
+        tails.remove(&ino);
+        self.count.store(tails.len(), Ordering::Release);
+    }
+}
+
+/// Leaves what `file` has from chunk `first` on to the background. The caller has locked the inode.
+pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
+    let ino = file.inode.ino;
+    let place = match &file.place {
+        Place::Entry(at) => Some(at.clone()),
+        Place::Slot => None,
+    };
+    txn.put(key::tail(ino), &Tail { first, place });
+    txn.shared.tails.note(ino, first);
+}
+
+/// Removes a part of a tail; the rest is for the next step. `false`: there is none. The caller has locked the inode.
+pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
+    if !txn.shared.tails.has(ino) {
+        return Ok(false);
+    }
+    let Some(Tail { first, place }) = txn.get::<Tail>(&key::tail(ino))? else {
+        txn.shared.tails.forget(ino);
+        return Ok(false);
+    };
+    // Once more: for what is left, for what became of the file since, and then for the blocks.
+    txn.reclaim.push(ino);
+    let Some(mut file) = txn.find(ino, &place.map_or(Place::Slot, Place::Entry))? else {
+        // It was removed since, and all its contents with it.
+        txn.delete(key::tail(ino));
+        txn.shared.tails.forget(ino);
+        return Ok(true);
+    };
+    let was = file.inode.attr().allocated;
+    let chunks = txn.scan_chunks(ino, first, CHUNKS_A_STEP)?;
+    let next = chunks.last().map_or(first, |(chunk, _)| chunk.saturating_add(1));
+    let last = chunks.len() < CHUNKS_A_STEP;
+    for (chunk, value) in chunks {
+        match ChunkRecord::from_record(&value) {
+            Ok(record) => {
+                drop_blocks(txn, ino, &record.slices, &[]);
+                let allocated = record.allocated();
+                file.inode.allocated = file.inode.allocated.saturating_sub(allocated);
+            }
+            Err(error) => {
+                let tells = "what a file was cut by is damaged; run `pando fsck --gc`";
+                tracing::error!(%ino, chunk, %error, tells);
+            }
+        }
+        txn.delete(key::chunk(ino, chunk));
+    }
+    if last {
+        if file.inode.size == 0 {
+            file.inode.contents = Contents::Inline(Bytes::new());
+            file.inode.allocated = 0;
+        }
+        txn.delete(key::tail(ino));
+        txn.shared.tails.forget(ino);
+    } else {
+        leave(txn, &file, next);
+    }
+    txn.charge_change_freely(file.inode.quota, was, file.inode.attr().allocated);
+    txn.put_inode(&file);
+    Ok(true)
+}
