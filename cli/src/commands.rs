@@ -8,6 +8,7 @@ mod format;
 mod fsck;
 mod info;
 mod load;
+mod locks;
 mod man;
 mod mount;
 pub(crate) mod mount_helper;
@@ -28,7 +29,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::logging::LogFormat;
+use crate::{logging::LogFormat, trace::TraceArgs};
+
+pub(crate) use serve::size;
 
 /// Pando: a metadata service for distributed file systems.
 #[derive(Debug, Parser)]
@@ -58,6 +61,7 @@ pub(crate) enum Command {
     Profile(profile::Args),
     Sessions(sessions::Args),
     Opens(opens::Args),
+    Locks(locks::Args),
     Info(info::Args),
     Du(du::Args),
     Set(settings::Set),
@@ -73,6 +77,19 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether to write a trace.
+    pub(crate) fn trace(&self) -> Option<&TraceArgs> {
+        if let Command::Serve(args) = self {
+            Some(args.trace())
+        } else if let Command::Up(args) = self {
+            Some(args.trace())
+        } else if let Command::Mount(args) = self {
+            args.trace()
+        } else {
+            None
+        }
+    }
+
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Command::Format(args) => format::run(&args),
@@ -86,6 +103,7 @@ impl Command {
             Command::Profile(args) => profile::run(args),
             Command::Sessions(args) => sessions::run(args),
             Command::Opens(args) => opens::run(args),
+            Command::Locks(args) => locks::run(args),
             Command::Info(args) => info::run(&args),
             Command::Du(args) => du::run(&args),
             Command::Set(args) => settings::set(&args),

@@ -25,6 +25,7 @@ mod serving;
 mod signals;
 mod system;
 mod terminal;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -39,7 +40,14 @@ fn main() -> ExitCode {
         return mount_helper::run(helper).unwrap_or_else(|error| failure::report(&error));
     }
     let cli = Cli::parse();
-    match logging::start(&cli.log_level, cli.log_format).and_then(|()| cli.command.run()) {
+    let started = logging::start(&cli.log_level, cli.log_format, cli.command.trace());
+    // The trace ends when all is done.
+    let ended = started.and_then(|trace| {
+        let ended = cli.command.run();
+        drop(trace);
+        ended
+    });
+    match ended {
         Ok(code) => code,
         Err(error) => failure::report(&error),
     }

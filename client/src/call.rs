@@ -6,7 +6,8 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Cred, DirId, FsError};
+use base::{Cred, DirId, FsError, Tagged as _};
+use tracing::Instrument as _;
 use wire::{Answer, Release, Reply, Request, Retry};
 
 use crate::{
@@ -64,6 +65,12 @@ impl Failure {
     }
 }
 
+/// What kind of request it is.
+fn kind(request: &Request) -> &'static str {
+    let tag = request.tag();
+    Request::VARIANTS.iter().find(|(other, _)| *other == tag).map_or("unknown", |(_, name)| name)
+}
+
 impl Core {
     /// Sends a request that goes by `home`, and sees it through. `stand` is the version of the access cache
     /// that it stands on, 0 by handle.
@@ -74,8 +81,10 @@ impl Core {
         request: Request,
         stand: u64,
     ) -> Result<Done, Failure> {
+        // For whoever listens: it costs a comparison otherwise.
+        let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
         let mut ticket = self.channel.begin(cred, home, request, stand);
-        self.drive(&mut ticket).await
+        self.drive(&mut ticket).instrument(span).await
     }
 
     /// A request by handle.

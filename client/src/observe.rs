@@ -1,7 +1,10 @@
 //! What administrators ask of a server: where time goes, what is open, who is there.
 
 use base::{Ino, SessionId};
-use wire::{Evict, Load, OpenPage, OpensQuery, Reply, Request, SessionDetail, SlowLog, SlowQuery};
+use wire::{
+    Evict, Load, LockPage, LocksQuery, OpenPage, OpensQuery, Reply, Request, SessionDetail,
+    SlowLog, SlowQuery,
+};
 
 use crate::{Client, Result, client::unexpected};
 
@@ -52,6 +55,17 @@ impl Client {
     ) -> Result<OpenPage> {
         match self.ask_root(Request::Opens(OpensQuery { after, session, max })).await?.reply {
             Reply::Opens(page) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Locks that are held or waited for.
+    ///
+    /// # Errors
+    /// As [`Client::server_load`].
+    pub async fn locks(&self, query: LocksQuery) -> Result<LockPage> {
+        match self.ask_root(Request::Locks(query)).await?.reply {
+            Reply::Locks(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }

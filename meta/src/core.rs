@@ -236,6 +236,7 @@ impl Inner {
             kind: incoming.request.tag(),
             verdict,
             session: incoming.connection.session_id(),
+            call: incoming.header.call,
             subject: incoming.request.kind().about.map(|dir| (dir.id, dir.home)),
             arrived: incoming.arrived,
             begun: run.lap,

@@ -204,6 +204,7 @@ fn admit(
             | Request::Sessions
             | Request::Opens(_)
             | Request::Evict(_)
+            | Request::Locks(_)
             | Request::DumpStart
             | Request::DumpNext(_)
     );

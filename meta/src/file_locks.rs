@@ -7,14 +7,18 @@
 //! A request that waits is asked again when its connection breaks, under the same number: it keeps its place,
 //! and everyone who asks under that number is told. A number below what its session has settled is an echo.
 
+use std::time::Duration;
+
 use base::{
     ByteRange, FsError, HashMap, Ino, LockKind, LockOwner, SessionId,
     limits::LOCKS_A_SESSION_MAX,
     locks::{LockDenied, LockHeld, LockTable, LockWait, Waiting},
 };
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use wire::{ClaimedLock, Lock, LockFound, LockTest};
+use tokio::{sync::oneshot, time::Instant};
+use wire::{ClaimedLock, Distribution, Lock, LockFound, LockTest};
+
+use crate::observe::Histogram;
 
 /// The locks of all cores.
 pub(crate) struct FileLocks {
@@ -23,9 +27,34 @@ pub(crate) struct FileLocks {
 
 struct State {
     table: LockTable,
-    waiting: HashMap<LockWait, Vec<oneshot::Sender<Told>>>,
+    waiting: HashMap<LockWait, Waiter>,
     /// For each session: lower numbers are settled.
     settled: HashMap<SessionId, u64>,
+    counts: Counts,
+}
+
+/// A request that waits.
+struct Waiter {
+    since: Instant,
+    /// Everyone who asks under its number.
+    told: Vec<oneshot::Sender<Told>>,
+}
+
+/// What is counted of locks.
+#[derive(Default)]
+struct Counts {
+    granted: u64,
+    refused: u64,
+    /// For how long those waited who got a lock in the end.
+    waits: Histogram,
+}
+
+/// A lock that is held or waited for.
+pub(crate) struct Shown {
+    pub(crate) file: (Ino, LockKind),
+    pub(crate) lock: LockHeld,
+    /// For how long it is waited for.
+    pub(crate) waiting: Option<Duration>,
 }
 
 /// How waiting ended.
@@ -73,6 +102,7 @@ impl Default for FileLocks {
             table: LockTable::new(LOCKS_A_SESSION_MAX),
             waiting: HashMap::default(),
             settled: HashMap::default(),
+            counts: Counts::default(),
         };
         FileLocks { state: Mutex::new(state) }
     }
@@ -87,6 +117,10 @@ impl FileLocks {
             Err(refusal) => Err(refusal),
             Ok(()) => state.set(session, req, &mut granted).map_err(refusal),
         };
+        if req.mode.is_some() {
+            state.counts.granted += u64::from(result.is_ok());
+            state.counts.refused += u64::from(matches!(result, Err(Refusal::Denied(_))));
+        }
         (result, state.let_in(granted))
     }
 
@@ -105,15 +139,22 @@ impl FileLocks {
             Ok((turn, others)) => {
                 granted.extend(others);
                 Ok(match turn {
-                    Waiting::Granted => Turn::Now,
+                    Waiting::Granted => {
+                        state.counts.granted += 1;
+                        Turn::Now
+                    }
                     Waiting::Queued => {
                         let (sender, receiver) = oneshot::channel();
-                        state.waiting.entry(wait).or_default().push(sender);
+                        let waiter = || Waiter { since: Instant::now(), told: Vec::new() };
+                        state.waiting.entry(wait).or_insert_with(waiter).told.push(sender);
                         Turn::Later(receiver)
                     }
                 })
             }
-            Err(denied) => Err(refusal(denied)),
+            Err(denied) => {
+                state.counts.refused += 1;
+                Err(refusal(denied))
+            }
         };
         (result, state.let_in(granted))
     }
@@ -134,8 +175,8 @@ impl FileLocks {
         state.settle(session, settled);
         let wait = LockWait { session, number };
         let Some(granted) = state.table.cancel(wait) else { return LetIn::default() };
-        for waiting in state.waiting.remove(&wait).into_iter().flatten() {
-            let _ = waiting.send(Err(FsError::Interrupted));
+        for told in state.waiting.remove(&wait).into_iter().flat_map(|waiter| waiter.told) {
+            let _ = told.send(Err(FsError::Interrupted));
         }
         state.let_in(granted)
     }
@@ -176,6 +217,62 @@ impl FileLocks {
     pub(crate) fn totals(&self) -> (usize, usize, usize) {
         self.state.lock().table.totals()
     }
+
+    /// How many locks were given and refused since the start.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.counts.granted, state.counts.refused)
+    }
+
+    /// For how long those waited who got a lock, in nanoseconds.
+    pub(crate) fn waits(&self) -> Distribution {
+        let mut waits = Distribution::default();
+        self.state.lock().counts.waits.add_to(&mut waits);
+        waits
+    }
+
+    /// How many locks each session holds and waits for.
+    pub(crate) fn by_session(&self) -> HashMap<SessionId, (u64, u64)> {
+        let state = self.state.lock();
+        let mut found: HashMap<SessionId, (u64, u64)> = HashMap::default();
+        for (ino, kind) in state.table.files() {
+            for (lock, wait) in state.table.of_file(ino, kind) {
+                let (held, waiting) = found.entry(lock.owner.session).or_default();
+                *(if wait.is_some() { waiting } else { held }) += 1;
+            }
+        }
+        found
+    }
+
+    /// The locks of inodes after `after`, whole inodes, about `max` of them; whether these are the last.
+    pub(crate) fn list(
+        &self,
+        after: Ino,
+        session: Option<SessionId>,
+        ino: Option<Ino>,
+        max: usize,
+    ) -> (Vec<Shown>, bool) {
+        let state = self.state.lock();
+        let now = Instant::now();
+        let of_it = |file: &(Ino, LockKind)| file.0 > after && ino.is_none_or(|ino| ino == file.0);
+        let mut files: Vec<_> = state.table.files().filter(of_it).collect();
+        files.sort_unstable();
+        let mut found: Vec<Shown> = Vec::new();
+        for file in files {
+            let full = found.len() >= max;
+            if full && found.last().is_some_and(|last| last.file.0 != file.0) {
+                return (found, false);
+            }
+            for (lock, wait) in state.table.of_file(file.0, file.1) {
+                if session.is_none_or(|session| session == lock.owner.session) {
+                    let since = |wait| state.waiting.get(&wait).map_or(now, |waiter| waiter.since);
+                    let waiting = wait.map(|wait| now.saturating_duration_since(since(wait)));
+                    found.push(Shown { file, lock, waiting });
+                }
+            }
+        }
+        (found, true)
+    }
 }
 
 impl State {
@@ -212,8 +309,14 @@ impl State {
     }
 
     fn let_in(&mut self, granted: Vec<LockWait>) -> LetIn {
-        let waiting = granted.into_iter().filter_map(|wait| self.waiting.remove(&wait));
-        LetIn(waiting.flatten().collect())
+        let mut told = Vec::new();
+        for waiter in granted.into_iter().filter_map(|wait| self.waiting.remove(&wait)) {
+            self.counts.granted += 1;
+            let waited = waiter.since.elapsed().as_nanos();
+            self.counts.waits.record(u64::try_from(waited).unwrap_or(u64::MAX));
+            told.extend(waiter.told);
+        }
+        LetIn(told)
     }
 }
 

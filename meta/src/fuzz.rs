@@ -242,6 +242,7 @@ impl Client {
             | Request::Sessions
             | Request::Opens(_)
             | Request::Evict(_)
+            | Request::Locks(_)
             | Request::DumpStart
             | Request::DumpNext(_) => {}
         }

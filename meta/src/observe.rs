@@ -13,6 +13,7 @@ mod count;
 mod sketch;
 mod slow;
 mod snapshot;
+mod trace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -127,6 +128,8 @@ pub(crate) struct Note {
     pub(crate) kind: u8,
     pub(crate) verdict: Verdict,
     pub(crate) session: SessionId,
+    /// The client's number for it, on its connection.
+    pub(crate) call: u64,
     pub(crate) subject: Option<Subject>,
     pub(crate) arrived: Nanos,
     pub(crate) begun: Nanos,
@@ -148,7 +151,7 @@ impl Observed {
     pub(crate) fn new(started: Instant, cores: usize) -> Observed {
         Observed {
             started,
-            cores: (0..cores.max(1)).map(|_| CoreCounts::default()).collect(),
+            cores: (0..cores.max(1)).map(CoreCounts::new).collect(),
             syncs: Histogram::default(),
             slow: Slow::default(),
             slow_nanos: AtomicU64::new(SLOW_US * 1000),

@@ -11,6 +11,8 @@ use base::{Access, HashMap, HashSet, Ino, SessionId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::record::Location;
+
 /// The table.
 #[derive(Default)]
 pub(crate) struct Opens {
@@ -20,10 +22,18 @@ pub(crate) struct Opens {
 #[derive(Default)]
 struct State {
     /// For each open file the sessions that have it.
-    files: HashMap<Ino, SmallVec<[Holder; 1]>>,
+    files: HashMap<Ino, Open>,
     sessions: HashMap<SessionId, HashSet<Ino>>,
     /// Sessions of before the restart that have not claimed yet.
     unclaimed: HashSet<SessionId>,
+}
+
+/// An open file.
+#[derive(Default)]
+struct Open {
+    holders: SmallVec<[Holder; 1]>,
+    /// A name that it had when it was opened; `None` after a restart.
+    name: Option<Location>,
 }
 
 /// A session that has a file open.
@@ -78,13 +88,27 @@ impl Opens {
     pub(crate) fn open(
         &self,
         ino: Ino,
+        opener: (SessionId, u32),
+        number: u64,
+        access: Access,
+    ) -> Access {
+        self.open_at(ino, None, opener, number, access)
+    }
+
+    /// As [`Opens::open`], under this name.
+    pub(crate) fn open_at(
+        &self,
+        ino: Ino,
+        name: Option<Location>,
         (session, user): (SessionId, u32),
         number: u64,
         access: Access,
     ) -> Access {
         let mut state = self.state.lock();
         state.sessions.entry(session).or_default().insert(ino);
-        let holders = state.files.entry(ino).or_default();
+        let open = state.files.entry(ino).or_default();
+        open.name = name.or(open.name.take());
+        let holders = &mut open.holders;
         if let Some(holder) = holders.iter_mut().find(|holder| holder.session == session) {
             holder.latest = holder.latest.max(number);
             return holder.grant(user, access);
@@ -98,7 +122,7 @@ impl Opens {
     /// it open any more.
     pub(crate) fn release(&self, ino: Ino, session: SessionId, number: u64) -> bool {
         let mut state = self.state.lock();
-        let Some(holders) = state.files.get_mut(&ino) else { return false };
+        let Some(Open { holders, .. }) = state.files.get_mut(&ino) else { return false };
         let before = holders.len();
         holders.retain(|holder| holder.session != session || holder.latest > number);
         if holders.len() == before {
@@ -120,7 +144,7 @@ impl Opens {
         let mut inos: Vec<Ino> = state.sessions.remove(&session).into_iter().flatten().collect();
         inos.sort_unstable();
         inos.retain(|ino| {
-            let Some(holders) = state.files.get_mut(ino) else { return false };
+            let Some(Open { holders, .. }) = state.files.get_mut(ino) else { return false };
             holders.retain(|holder| holder.session != session);
             let closed = holders.is_empty();
             if closed {
@@ -134,14 +158,16 @@ impl Opens {
     /// What the users of `session` together have `ino` open for, if any has.
     pub(crate) fn access(&self, ino: Ino, session: SessionId) -> Option<Access> {
         let state = self.state.lock();
-        let holder = state.files.get(&ino)?.iter().find(|holder| holder.session == session)?;
+        let open = state.files.get(&ino)?;
+        let holder = open.holders.iter().find(|holder| holder.session == session)?;
         Some(holder.access())
     }
 
     /// What one user of `session` has `ino` open for, if he has.
     pub(crate) fn access_of(&self, ino: Ino, session: SessionId, user: u32) -> Option<Access> {
         let state = self.state.lock();
-        let holder = state.files.get(&ino)?.iter().find(|holder| holder.session == session)?;
+        let open = state.files.get(&ino)?;
+        let holder = open.holders.iter().find(|holder| holder.session == session)?;
         holder.users.iter().find(|(of, _)| *of == user).map(|(_, access)| *access)
     }
 
@@ -173,12 +199,17 @@ impl Opens {
         inos.truncate(max);
         let mut found = Vec::new();
         for ino in inos {
-            let holders = state.files.get(&ino).into_iter().flatten();
+            let holders = state.files.get(&ino).into_iter().flat_map(|open| &open.holders);
             let of_it =
                 holders.filter(|holder| session.is_none_or(|wanted| holder.session == wanted));
             found.extend(of_it.map(|holder| (ino, holder.session, holder.access())));
         }
         (found, end)
+    }
+
+    /// A name that an open file had when it was opened.
+    pub(crate) fn name(&self, ino: Ino) -> Option<Location> {
+        self.state.lock().files.get(&ino)?.name.clone()
     }
 
     /// How many inodes are open.

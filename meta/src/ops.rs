@@ -149,6 +149,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Slow(req) => Ok(Reply::Slow(observe::slow(txn, *req))),
         Request::Sessions => Ok(Reply::Sessions(observe::sessions(txn))),
         Request::Opens(req) => Ok(Reply::Opens(observe::opens(txn, *req))),
+        Request::Locks(req) => Ok(Reply::Locks(observe::locks(txn, *req))),
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
         Request::Hello(_)
         | Request::Sync

@@ -18,6 +18,7 @@ use client::FileSystem;
 use fuse::{Ended, Errno, Handler, Header, NodeId, OwnedRequest, Reply, Request, Session, Unique};
 use futures::future::{Either, select};
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 
 use crate::{adapter::Adapter, answer::Outcome, killed::killed};
 
@@ -30,7 +31,11 @@ pub(crate) async fn serve<S: FileSystem + 'static>(
     adapter: Rc<Adapter<S>>,
 ) -> Result<Ended, fuse::SessionError> {
     let calls = Rc::clone(&adapter);
-    let make = move |request| Rc::clone(&calls).call(request);
+    let make = move |request: OwnedRequest| {
+        // For whoever listens: it costs a comparison otherwise.
+        let span = tracing::trace_span!(target: "pando::trace", "call", op = request.get().name());
+        Rc::clone(&calls).call(request).instrument(span)
+    };
     let server = Server(Rc::new(Shared {
         adapter: Rc::clone(&adapter),
         make,

@@ -56,6 +56,7 @@ impl Request {
             | Request::Sessions
             | Request::Opens(_)
             | Request::Evict(_)
+            | Request::Locks(_)
             | Request::DumpStart
             | Request::DumpNext(_) => (false, Nothing, None),
             // Looking.

@@ -37,8 +37,8 @@ pub use namespace::{
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
 pub use observe::{
-    BusyDirectory, BusySession, Distribution, Evict, Load, OpenFile, OpenPage, OpensQuery,
-    Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
+    BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
+    OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
 };
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};

@@ -1,7 +1,7 @@
 //! What administrators look at: where time goes, who asks for what, what is open. They need a token for the whole
 //! tree that is not read-only or bound to a user.
 
-use base::{DirId, Ino, SessionId, codec};
+use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId, codec};
 
 codec! {
     /// Everything a server counts, since its start.
@@ -140,6 +140,10 @@ codec! {
         pub idle_ms: u64,
         /// How many files it has open.
         pub open_files: u64,
+        /// How many locks it holds.
+        pub locks_held: u64,
+        /// How many locks it waits for.
+        pub locks_waiting: u64,
         /// The subtree that its token is for; `None` when the client has not come back since a restart.
         pub path: Option<String>,
         /// The user that its token is bound to.
@@ -185,6 +189,60 @@ codec! {
         pub read: bool,
         /// For writing.
         pub write: bool,
+        /// Where it is; empty when it is not known, or gone.
+        pub path: String,
+    }
+}
+
+codec! {
+    /// Locks that are held or waited for. Answer: [`LockPage`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LocksQuery {
+        /// Only inodes with a larger number.
+        pub after: Ino,
+        /// Only those of this session.
+        pub session: Option<SessionId>,
+        /// Only those of this file.
+        pub ino: Option<Ino>,
+        /// No more than about so many.
+        pub max: u32,
+    }
+}
+
+codec! {
+    /// Locks in the order of their inodes; of one file first those that are held, then those that are waited for in
+    /// the order of asking.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct LockPage {
+        /// The locks; all of the last inode are there.
+        pub locks: Vec<LockEntry>,
+        /// There are no more.
+        pub end: bool,
+    }
+}
+
+codec! {
+    /// A lock that is held or waited for.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct LockEntry {
+        /// The file.
+        pub ino: Ino,
+        /// Where it is; empty when it is not known, or gone.
+        pub path: String,
+        /// The family.
+        pub kind: LockKind,
+        /// What it covers.
+        pub range: ByteRange,
+        /// Its mode.
+        pub mode: LockMode,
+        /// The session of its owner.
+        pub session: SessionId,
+        /// The client's number for the owner.
+        pub owner: u64,
+        /// The process that asked for it, on the client's machine; 0 when it is not known.
+        pub pid: u32,
+        /// For how many microseconds it is waited for; `None` when it is held.
+        pub waiting_us: Option<u64>,
     }
 }
 

@@ -184,6 +184,8 @@ codec! {
         Opens(observe::OpensQuery) = 73,
         /// End a session.
         Evict(observe::Evict) = 74,
+        /// Locks that are held or waited for.
+        Locks(observe::LocksQuery) = 75,
         /// Start a copy of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` when one is made.
         DumpStart = 80,
         /// Go on with it.
@@ -249,5 +251,7 @@ codec! {
         Sessions(Vec<observe::SessionDetail>) = 42,
         /// To `Opens`.
         Opens(observe::OpenPage) = 43,
+        /// To `Locks`.
+        Locks(observe::LockPage) = 44,
     }
 }

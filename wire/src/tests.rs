@@ -116,6 +116,7 @@ variants!(Request {
     Sessions,
     Opens,
     Evict,
+    Locks,
     DumpStart,
     DumpNext,
 });
@@ -145,6 +146,7 @@ variants!(Reply {
     Slow,
     Sessions,
     Opens,
+    Locks,
     DumpStarted,
     DumpPage,
 });

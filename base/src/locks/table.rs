@@ -212,6 +212,23 @@ impl LockTable {
         })
     }
 
+    /// The files that have locks, in no order.
+    pub fn files(&self) -> impl Iterator<Item = (Ino, LockKind)> {
+        self.files.keys().copied()
+    }
+
+    /// The locks of a file, and those that wait for one, in the order of asking.
+    pub fn of_file(
+        &self,
+        ino: Ino,
+        kind: LockKind,
+    ) -> impl Iterator<Item = (LockHeld, Option<LockWait>)> {
+        self.files.get(&(ino, kind)).into_iter().flat_map(|locks| {
+            let held = locks.held.iter().map(|held| (*held, None));
+            held.chain(locks.queue.iter().map(|(wait, asked)| (*asked, Some(*wait))))
+        })
+    }
+
     fn conflicts(&self, file: File, asked: LockHeld) -> impl Iterator<Item = &LockHeld> {
         self.files.get(&file).into_iter().flat_map(move |locks| locks.held.conflicts(asked))
     }

@@ -15,6 +15,7 @@ use crate::{
     connect::{self, Servers, TokenArgs},
     failure, mounting, output,
     signals::Stop,
+    trace::TraceArgs,
 };
 
 /// The beginning of the line that says that the mount works.
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     /// Append the log to this file once the mount works [default: stderr with --foreground, else none].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// This is the process that is left behind.
     #[arg(long, hide = true)]
     daemon: bool,
@@ -63,6 +66,13 @@ pub(crate) struct MountArgs {
 
 fn options(text: &str) -> Result<String, String> {
     mount::Options::default().set(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+impl Args {
+    /// Whether this process writes a trace: the one that serves the mount does.
+    pub(crate) fn trace(&self) -> Option<&TraceArgs> {
+        (self.foreground || self.daemon).then_some(&self.trace)
+    }
 }
 
 impl MountArgs {

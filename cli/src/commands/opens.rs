@@ -37,6 +37,8 @@ struct OpenFile {
     read: bool,
     write: bool,
     client: String,
+    /// `None` when it is not known, or the file is removed.
+    path: Option<String>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -64,6 +66,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             read: file.read,
             write: file.write,
             client: client_of(file.session),
+            path: (!file.path.is_empty()).then_some(file.path),
         };
         anyhow::Ok(files.into_iter().map(file).collect::<Vec<_>>())
     })?;
@@ -82,7 +85,16 @@ fn to_text(files: &[OpenFile]) -> String {
             (false, true) => "w",
             (true | false, false) => "r",
         };
-        vec![file.ino.to_string(), mode.to_owned(), file.session.clone(), file.client.clone()]
+        vec![
+            file.ino.to_string(),
+            mode.to_owned(),
+            file.session.clone(),
+            file.client.clone(),
+            file.path.clone().unwrap_or_default(),
+        ]
     };
-    output::table(&["INO", "FOR", "SESSION", "CLIENT"], &files.iter().map(row).collect::<Vec<_>>())
+    output::table(
+        &["INO", "FOR", "SESSION", "CLIENT", "FILE"],
+        &files.iter().map(row).collect::<Vec<_>>(),
+    )
 }

@@ -10,6 +10,7 @@ use crate::{
     server::{Listen, Options, Running},
     serving::Serving,
     signals::Stop,
+    trace::TraceArgs,
 };
 
 const LISTEN: &str = "127.0.0.1:7420";
@@ -67,6 +68,8 @@ pub(crate) struct ServeArgs {
     /// Listen on addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    trace: TraceArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -86,7 +89,7 @@ fn lease(text: &str) -> Result<Duration, String> {
 }
 
 /// Bytes: a number, and K, M, G or T (times 1024 each) with or without `iB`.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| "it must be a number of bytes, as in 256MiB")?;
@@ -110,7 +113,19 @@ fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String>
     Err(format!("it must be between {min} and {max}"))
 }
 
+impl Args {
+    /// Whether to write a trace.
+    pub(crate) fn trace(&self) -> &TraceArgs {
+        self.serve.trace()
+    }
+}
+
 impl ServeArgs {
+    /// Whether to write a trace.
+    pub(crate) fn trace(&self) -> &TraceArgs {
+        &self.trace
+    }
+
     /// How to serve. Within `up`, where an address is not given and the default one is taken, a free port
     /// will do, and the mount has a core beside it.
     pub(crate) fn options(&self, up: bool) -> Options {

@@ -65,6 +65,8 @@ struct Session {
     client: String,
     idle_ms: u64,
     open_files: u64,
+    locks_held: u64,
+    locks_waiting: u64,
     /// `None` when its client has not come back since a restart.
     path: Option<String>,
     uid: Option<u32>,
@@ -78,6 +80,8 @@ impl From<wire::SessionDetail> for Session {
             client: detail.client,
             idle_ms: detail.idle_ms,
             open_files: detail.open_files,
+            locks_held: detail.locks_held,
+            locks_waiting: detail.locks_waiting,
             path: detail.path,
             uid: detail.uid,
             read_only: detail.read_only,
@@ -98,11 +102,15 @@ fn to_text(sessions: &[Session]) -> String {
         vec![
             session.session.clone(),
             session.open_files.to_string(),
+            match session.locks_waiting {
+                0 => session.locks_held.to_string(),
+                waiting => format!("{}, waits for {waiting}", session.locks_held),
+            },
             humantime::format_duration(idle).to_string(),
             may,
             session.client.clone(),
         ]
     };
-    let heads = ["SESSION", "OPEN", "SILENT", "TREE", "CLIENT"];
+    let heads = ["SESSION", "OPEN", "LOCKS", "SILENT", "TREE", "CLIENT"];
     output::table(&heads, &sessions.iter().map(row).collect::<Vec<_>>())
 }

@@ -21,6 +21,7 @@ use crate::{
     mounting, output,
     server::{self, Running},
     signals::Stop,
+    trace::TraceArgs,
 };
 
 /// Serve the file system in a data directory and mount it, until SIGINT, SIGTERM or `pando umount`.
@@ -40,6 +41,13 @@ pub(crate) struct Args {
     options: mount::MountArgs,
     #[command(flatten)]
     serve: ServeArgs,
+}
+
+impl Args {
+    /// Whether to write a trace.
+    pub(crate) fn trace(&self) -> &TraceArgs {
+        self.serve.trace()
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

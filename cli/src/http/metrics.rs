@@ -47,6 +47,9 @@ const GAUGES: &[Metric] = &[
     metric("compact_queue", "compact_queue", "Chunks that wait to be rewritten."),
     metric("invalidation_events", "invalidation_events", "Events in the invalidation list."),
     metric("open_inodes", "open_inodes", "Inodes that anybody has open."),
+    metric("files_locked", "files_locked", "Files that have locks, or whose locks are waited for."),
+    metric("locks_held", "locks_held", "Locks that are held."),
+    metric("locks_waiting", "locks_waiting", "Locks that are waited for."),
     metric(
         "sessions_unclaimed",
         "sessions_unclaimed",
@@ -72,6 +75,12 @@ const GAUGES: &[Metric] = &[
 const COUNTERS: &[Metric] = &[
     metric("received_bytes", "received_bytes_total", "Bytes read from connections."),
     metric("sent_bytes", "sent_bytes_total", "Bytes written to connections."),
+    metric("locks_granted", "locks_granted_total", "Locks that were given."),
+    metric(
+        "locks_refused",
+        "locks_refused_total",
+        "Locks that were refused: held, deadlock, too many.",
+    ),
 ];
 
 const HISTOGRAMS: &[Metric] = &[
@@ -79,6 +88,11 @@ const HISTOGRAMS: &[Metric] = &[
     metric("group_bytes", "group_bytes", "Bytes of a group's write."),
     seconds("write_nanos", "store_write_seconds", "Durations of the groups' writes."),
     seconds("sync_nanos", "store_sync_seconds", "Durations of syncs."),
+    seconds(
+        "lock_wait_nanos",
+        "lock_wait_seconds",
+        "How long was waited for locks that were given.",
+    ),
 ];
 
 /// All metrics of a server.
@@ -112,7 +126,9 @@ pub(super) fn render(status: &Status, load: &Load, healthy: bool) -> String {
         page.family(name, "counter", "Operations that were slow for `pando profile`.");
         page.sample(name, "", slow);
     }
-    for (name, value) in &status.counters {
+    // Among the counters, because `pando status` shows them there.
+    let now = ["files_locked", "locks_held", "locks_waiting"];
+    for (name, value) in status.counters.iter().filter(|(name, _)| !now.contains(&name.as_str())) {
         let name = format!("{name}_total");
         let help = name.replace('_', " ");
         page.family(&name, "counter", &format!("How often since the start: {help}."));

@@ -13,6 +13,7 @@ mod format;
 mod full;
 mod harness;
 mod installed;
+mod locks;
 mod mounted;
 mod observe;
 mod repair;

@@ -351,6 +351,90 @@ fn top_ends_at_q_and_leaves_the_terminal_as_it_was() {
     assert_eq!(server.stop(), Some(0));
 }
 
+fn trace(file: &Path) -> Vec<Value> {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// The tracks of a trace: of each its events in order.
+fn tracks<'a>(events: &'a [Value], process: u64) -> Vec<Vec<&'a Value>> {
+    let mut tracks: std::collections::BTreeMap<&str, Vec<&'a Value>> = Default::default();
+    for event in events.iter().filter(|event| event["pid"] == process) {
+        if let Some(id) = event["id"].as_str() {
+            tracks.entry(id).or_default().push(event);
+        }
+    }
+    tracks.into_values().collect()
+}
+
+#[test]
+fn a_trace_has_nested_spans_of_a_create() {
+    let data = Data::formatted();
+    let file = data.folder.path().join("trace.json");
+    let server = data.serve(&["--trace", text(&file), "--durability", "strict", "--cores", "1"]);
+    work(&data, &server);
+    assert_eq!(server.stop(), Some(0));
+    let events = trace(&file);
+    let tracks = tracks(&events, 1);
+    let is_create = |track: &&Vec<&Value>| {
+        track[0]["name"] == "create" && track[0]["args"]["outcome"] == "done"
+    };
+    let creates: Vec<_> = tracks.iter().filter(is_create).collect();
+    assert!(creates.len() >= 50, "{}", creates.len());
+    for track in creates {
+        let (first, last) = (track[0], track[track.len() - 1]);
+        assert_eq!(
+            (&first["ph"], &last["ph"], &last["name"]),
+            (&"b".into(), &"e".into(), &"create".into())
+        );
+        let field = |name: &str| first["args"][name].clone();
+        assert!(field("session").is_string() && field("request").as_u64() > Some(0));
+        assert_eq!((field("core"), field("op")), (0.into(), "create".into()));
+        let at = |event: &Value| event["ts"].as_f64().unwrap();
+        let inner = &track[1..track.len() - 1];
+        for part in ["execute", "write", "sync"] {
+            assert!(inner.iter().any(|event| event["name"] == part), "{part}: {track:#?}");
+        }
+        // The parts fill the request, one after the other.
+        let mut now = at(first);
+        for part in inner.chunks(2) {
+            let (begins, ends) = (at(part[0]), at(part[1]));
+            assert_eq!((&part[0]["ph"], &part[1]["ph"]), (&"b".into(), &"e".into()));
+            assert!((begins - now).abs() < 0.01 && begins <= ends, "{track:#?}");
+            now = ends;
+        }
+        assert!((at(last) - now).abs() < 0.01, "{track:#?}");
+    }
+    let groups: Vec<_> = events.iter().filter(|event| event["name"] == "group").collect();
+    assert!(!groups.is_empty() && groups.iter().all(|group| group["ph"] == "X"));
+}
+
+#[test]
+fn a_trace_of_a_mount_has_the_calls_and_their_requests() {
+    let folder = folder();
+    let (data, mount, file) =
+        (folder.path().join("data"), folder.path().join("mnt"), folder.path().join("trace.json"));
+    let args = ["up", "--data", text(&data), "--mount", text(&mount), "--trace", text(&file)];
+    let ports = ["--listen", "127.0.0.1:0", "--http", "off"];
+    let running = Running::start(pando(&[&args[..], &ports].concat()), "mounted at ");
+    for number in 0..20 {
+        std::fs::write(mount.join(format!("file{number}")), "contents").unwrap();
+    }
+    assert_eq!(running.stop(), Some(0));
+    let events = trace(&file);
+    let tracks = tracks(&events, 2);
+    let nested = tracks.iter().filter(|track| {
+        let at = |name: &str, phase: &str| {
+            let found = track.iter().find(|event| event["name"] == name && event["ph"] == phase);
+            found.and_then(|event| event["ts"].as_f64())
+        };
+        let [call, request] = ["call CREATE", "request Create"]
+            .map(|name| Some((at(name, "b")?, at(name, "e")?)));
+        matches!((call, request), (Some(call), Some(request)) if call.0 <= request.0 && request.1 <= call.1)
+    });
+    assert!(nested.count() > 0, "{tracks:#?}");
+    assert!(events.iter().any(|event| event["pid"] == 1 && event["name"] == "create"));
+}
+
 #[test]
 fn the_log_can_be_json() {
     let data = Data::formatted();

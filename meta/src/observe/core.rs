@@ -7,6 +7,7 @@ use wire::{Answer, Request};
 use super::{
     Count, Histogram, KINDS, Nanos, Note, Observed, Stages, Verdict,
     sketch::{Busy, Sampler},
+    trace,
 };
 use crate::{driver::Incoming, session::Session};
 
@@ -20,6 +21,8 @@ pub(crate) struct KindCounts {
 
 /// What one core counts.
 pub(crate) struct CoreCounts {
+    /// The core's number.
+    index: usize,
     pub(crate) kinds: Box<[KindCounts]>,
     /// Requests of each group.
     pub(crate) group_requests: Histogram<1>,
@@ -38,9 +41,10 @@ pub(crate) struct CoreCounts {
     pub(crate) busy: Mutex<Busy>,
 }
 
-impl Default for CoreCounts {
-    fn default() -> CoreCounts {
+impl CoreCounts {
+    pub(super) fn new(index: usize) -> CoreCounts {
         CoreCounts {
+            index,
             kinds: (0..KINDS).map(|_| KindCounts::default()).collect(),
             group_requests: Histogram::default(),
             group_bytes: Histogram::default(),
@@ -72,7 +76,14 @@ impl CoreCounts {
     pub(crate) fn answered(&self, observed: &Observed, notes: &[Note], at: Written) {
         let slow = observed.slow_nanos();
         let group = notes.len();
+        let traced = trace::is_on().then(|| observed.now());
+        if let Some(now) = traced {
+            trace::group(self.index, notes, at, now);
+        }
         for note in notes {
+            if let Some(now) = traced {
+                trace::request(self.index, note, at, "sync", now);
+            }
             let stages = Stages {
                 queue: note.begun.since(note.arrived) + at.executed.since(note.ended),
                 execute: note.ended.since(note.begun),
@@ -114,6 +125,11 @@ impl CoreCounts {
             ..Stages::default()
         };
         self.record(&note, &stages, now);
+        if trace::is_on() {
+            let begun = note.ended;
+            let at = Written { executed: begun, written: begun, answered: now };
+            trace::request(self.index, &note, at, if is_sync { "sync" } else { "wait" }, now);
+        }
         if stages.total() >= observed.slow_nanos() {
             observed.slow.keep(&note, stages, now, 1);
         }
@@ -134,6 +150,7 @@ impl Waiting {
             kind: incoming.request.tag(),
             verdict: Verdict::Done,
             session: session.id,
+            call: incoming.header.call,
             subject: None,
             arrived: incoming.arrived,
             begun: now,

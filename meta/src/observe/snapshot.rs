@@ -43,7 +43,9 @@ pub(crate) fn load(shared: &Shared) -> Load {
     let sum = |of: fn(&CoreCounts) -> u64| cores.iter().map(of).sum::<u64>();
     let received = sum(|core| core.received_bytes.get());
     let sent = sum(|core| core.sent_bytes.get());
-    let counters = vec![("received_bytes".to_owned(), received), ("sent_bytes".to_owned(), sent)];
+    let (granted, refused) = shared.file_locks.counted();
+    let names = ["received_bytes", "sent_bytes", "locks_granted", "locks_refused"];
+    let counters = named(names, [received, sent, granted, refused]);
     Load {
         at_us: shared.observed.now().0 / 1000,
         operations: Request::VARIANTS
@@ -59,6 +61,7 @@ pub(crate) fn load(shared: &Shared) -> Load {
                 shared.observed.syncs.add_to(&mut syncs);
                 syncs
             }),
+            ("lock_wait_nanos".to_owned(), shared.file_locks.waits()),
         ],
         gauges: gauges(shared),
         counters,
@@ -101,6 +104,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let engine = shared.engine.stats();
     let (bytes, bytes_free) = (shared.options.space)();
     let (reclaim, orphans) = shared.backlog.lengths();
+    let (files_locked, held, waiting) = shared.file_locks.totals();
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let gauges = [
         ("cores", count(observed.cores.len())),
@@ -113,6 +117,9 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("compact_queue", count(shared.compact.len())),
         ("invalidation_events", count(shared.invalidations.len())),
         ("open_inodes", count(shared.opens.inodes())),
+        ("files_locked", count(files_locked)),
+        ("locks_held", count(held)),
+        ("locks_waiting", count(waiting)),
         ("sessions_unclaimed", count(shared.opens.unclaimed())),
         ("sessions_max", count(shared.options.limits.sessions_max)),
         ("writable", u64::from(shared.room.level() == Level::Enough)),

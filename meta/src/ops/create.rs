@@ -17,7 +17,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, EntryRecord, Inode, Times, Usage, Xattrs},
+    record::{Contents, EntryRecord, Inode, Location, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -57,7 +57,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     txn.put_dir(&dir);
     let opened = match req.open {
         // Who makes a file may use it as it was opened, whatever mode it got.
-        Some(number) => Some(open::opened(txn, &inode, number, Access::READ.and(Access::WRITE))?),
+        Some(number) => {
+            let (name, access) = (Location::of(&dir, &req.name), Access::READ.and(Access::WRITE));
+            Some(open::opened(txn, &inode, Some(name), number, access)?)
+        }
         None => None,
     };
     Ok(Created { entry: show_inode(&inode), existed: false, opened })

@@ -1,19 +1,22 @@
-//! What administrators look at: `load`, `slow`, `sessions`, `opens`; and `evict`, which ends a session.
+//! What administrators look at: `load`, `slow`, `sessions`, `opens`, `locks`; and `evict`, which ends a session.
 //!
-//! Cost: none of them reads the engine, but for the paths of the directories that are shown.
+//! Cost: none of them reads the engine, but for the paths of what is shown.
 
-use base::{Access, DirId, FsError, SessionId};
+use std::time::Duration;
+
+use base::{Access, DirId, FsError, Ino, SessionId, locks::LockHeld};
 use wire::{
-    BusyDirectory, BusySession, Evict, Load, OpenPage, OpensQuery, SessionDetail, SlowLog,
-    SlowOperation, SlowQuery,
+    BusyDirectory, BusySession, Evict, Load, LockEntry, LockPage, LocksQuery, OpenPage, OpensQuery,
+    SessionDetail, SlowLog, SlowOperation, SlowQuery,
 };
 
 use super::info;
 use crate::{
     driver,
     error::Result,
+    file_locks::Shown,
     observe::{self, Stages, Subject, Verdict},
-    record::Content,
+    record::{Content, EntryRecord, Location, Slot, key, key::Part},
     server::Counters,
     txn::{Dir, Txn},
 };
@@ -71,6 +74,7 @@ pub(crate) fn slow(txn: &Txn<'_>, req: SlowQuery) -> SlowLog {
 
 pub(crate) fn sessions(txn: &Txn<'_>) -> Vec<SessionDetail> {
     let shared = txn.shared;
+    let locks = shared.file_locks.by_session();
     let sessions = shared.sessions.lock();
     let mut sessions: Vec<_> = sessions
         .values()
@@ -81,6 +85,8 @@ pub(crate) fn sessions(txn: &Txn<'_>) -> Vec<SessionDetail> {
                 client: session.client.clone(),
                 idle_ms: u64::try_from(session.idle().as_millis()).unwrap_or(u64::MAX),
                 open_files: shared.opens.count(session.id),
+                locks_held: locks.get(&session.id).map_or(0, |(held, _)| *held),
+                locks_waiting: locks.get(&session.id).map_or(0, |(_, waiting)| *waiting),
                 uid: token.as_ref().and_then(|token| token.uid),
                 read_only: token.as_ref().is_some_and(|token| token.read_only),
                 path: token.map(|token| token.path),
@@ -94,13 +100,32 @@ pub(crate) fn sessions(txn: &Txn<'_>) -> Vec<SessionDetail> {
 pub(crate) fn opens(txn: &Txn<'_>, req: OpensQuery) -> OpenPage {
     let max = usize::try_from(req.max).unwrap_or(OPENS_MAX).clamp(1, OPENS_MAX);
     let (found, end) = txn.shared.opens.list(req.after, req.session, max);
-    let file = |(ino, session, access): (base::Ino, SessionId, Access)| wire::OpenFile {
+    let file = |(ino, session, access): (Ino, SessionId, Access)| wire::OpenFile {
         ino,
         session,
         read: access.includes(Access::READ),
         write: access.includes(Access::WRITE),
+        path: file_path(txn, ino),
     };
     OpenPage { files: found.into_iter().map(file).collect(), end }
+}
+
+pub(crate) fn locks(txn: &Txn<'_>, req: LocksQuery) -> LockPage {
+    let max = usize::try_from(req.max).unwrap_or(OPENS_MAX).clamp(1, OPENS_MAX);
+    let (found, end) = txn.shared.file_locks.list(req.after, req.session, req.ino, max);
+    let mut latest = (Ino(0), String::new());
+    let lock = |shown: Shown| {
+        let (ino, kind) = shown.file;
+        if latest.0 != ino {
+            latest = (ino, file_path(txn, ino));
+        }
+        let LockHeld { owner, pid, range, mode } = shown.lock;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (path, waiting_us) = (latest.1.clone(), shown.waiting.map(micros));
+        let (session, owner) = (owner.session, owner.owner);
+        LockEntry { ino, path, kind, range, mode, session, owner, pid, waiting_us }
+    };
+    LockPage { locks: found.into_iter().map(lock).collect(), end }
 }
 
 /// Ends a session as its lease would.
@@ -116,6 +141,25 @@ pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
 /// What a session said of itself; empty when it has ended.
 fn client(txn: &Txn<'_>, session: SessionId) -> String {
     txn.shared.session(session).map_or_else(String::new, |session| session.client.clone())
+}
+
+/// Where an open file is; empty when it has no name, or that is not known.
+fn file_path(txn: &Txn<'_>, ino: Ino) -> String {
+    txn.shared.opens.name(ino).and_then(|name| find_file(txn, ino, name)).unwrap_or_default()
+}
+
+fn find_file(txn: &Txn<'_>, ino: Ino, was: Location) -> Option<String> {
+    let at = match txn.get::<Slot>(&key::inode(ino, Part::Main)).ok()? {
+        Some(Slot::Moved(at)) => at,
+        Some(Slot::Inode(_)) | None => was,
+    };
+    let entry = txn.get::<EntryRecord>(&txn.name_key(at.home, at.dir, &at.name, Part::Main));
+    if entry.ok()??.ino() != ino {
+        return None;
+    }
+    let dir = path_of(txn, (at.dir, at.home));
+    let above = dir.strip_suffix('/').unwrap_or(&dir);
+    (!dir.is_empty()).then(|| format!("{above}/{}", at.name))
 }
 
 /// Where a directory is; empty when it is gone.

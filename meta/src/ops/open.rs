@@ -9,7 +9,7 @@ use wire::{ChunkSlices, Open, OpenState, Opened};
 use super::blocks::mapped;
 use crate::{
     error::Result,
-    record::{Contents, Inode},
+    record::{Contents, Inode, Location},
     session::Session,
     txn::Txn,
 };
@@ -26,7 +26,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Open) -> Result<Opened> {
     }
     let access = Access::from_bits(u32::from(req.access));
     txn.inode_permits(&file.inode, access)?;
-    opened(txn, &file.inode, req.number, access)
+    let name =
+        Location { dir: req.file.dir.id, home: req.file.dir.home, name: req.file.name.clone() };
+    opened(txn, &file.inode, Some(name), req.number, access)
 }
 
 /// Notes the open and tells what the client needs of the contents.
@@ -35,6 +37,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Open) -> Result<Opened> {
 pub(crate) fn opened(
     txn: &mut Txn<'_>,
     inode: &Inode,
+    name: Option<Location>,
     number: u64,
     access: Access,
 ) -> Result<Opened> {
@@ -50,8 +53,9 @@ pub(crate) fn opened(
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };
     // Last, because nobody releases what was refused.
-    let access =
-        txn.shared.opens.open(inode.ino, (session.id, txn.caller.opener()), number, access);
+    let opens = &txn.shared.opens;
+    let opener = (session.id, txn.caller.opener());
+    let access = opens.open_at(inode.ino, name, opener, number, access);
     let proof = open_proof(session, inode.ino, txn.caller.cred.uid, access);
     Ok(Opened { attr: inode.attr(), contents, proof })
 }

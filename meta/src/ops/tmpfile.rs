@@ -34,6 +34,6 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Tmpfile) -> Result<Created> {
     txn.put(key::reclaim(ino), &Reclaim { kind });
     txn.reclaim.push(ino);
     // Who makes a file may use it as it was opened, whatever mode it got.
-    let opened = open::opened(txn, &inode, req.number, Access::READ.and(Access::WRITE))?;
+    let opened = open::opened(txn, &inode, None, req.number, Access::READ.and(Access::WRITE))?;
     Ok(Created { entry: show_inode(&inode), existed: false, opened: Some(opened) })
 }

@@ -1,10 +1,11 @@
 //! A value of every request and reply of [`crate::observe`].
 
-use base::{DirId, Ino, SessionId};
+use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId};
 
 use crate::{
-    BusyDirectory, BusySession, Distribution, Evict, Load, OpenFile, OpenPage, OpensQuery,
-    Operation, Reply, Request, SessionDetail, SlowLog, SlowOperation, SlowQuery,
+    BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
+    OpenFile, OpenPage, OpensQuery, Operation, Reply, Request, SessionDetail, SlowLog,
+    SlowOperation, SlowQuery,
 };
 
 pub(super) fn requests() -> Vec<Request> {
@@ -15,11 +16,18 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Sessions,
         Request::Opens(OpensQuery { after: Ino(1), session: Some(SessionId(9)), max: 1000 }),
         Request::Evict(Evict { session: SessionId(9) }),
+        Request::Locks(LocksQuery {
+            after: Ino(1),
+            session: Some(SessionId(9)),
+            ino: Some(Ino(300)),
+            max: 1000,
+        }),
+        Request::Locks(LocksQuery { after: Ino(0), session: None, ino: None, max: 7 }),
     ]
 }
 
 pub(super) fn replies() -> Vec<Reply> {
-    vec![Reply::Load(load()), Reply::Slow(slow()), sessions(), opens()]
+    vec![Reply::Load(load()), Reply::Slow(slow()), sessions(), opens(), locks()]
 }
 
 fn load() -> Load {
@@ -74,6 +82,8 @@ fn sessions() -> Reply {
         client: "host:mnt".into(),
         idle_ms: 1200,
         open_files: 300,
+        locks_held: 301,
+        locks_waiting: 2,
         path: Some("/a".into()),
         uid: Some(1000),
         read_only: true,
@@ -81,6 +91,23 @@ fn sessions() -> Reply {
 }
 
 fn opens() -> Reply {
-    let file = OpenFile { ino: Ino(300), session: SessionId(9), read: true, write: false };
+    let (ino, path) = (Ino(300), "/a/b".into());
+    let file = OpenFile { ino, session: SessionId(9), read: true, write: false, path };
     Reply::Opens(OpenPage { files: vec![file], end: true })
+}
+
+fn locks() -> Reply {
+    let lock = LockEntry {
+        ino: Ino(300),
+        path: "/a/b".into(),
+        kind: LockKind::Range,
+        range: ByteRange { first: 5, last: 70_000 },
+        mode: LockMode::Exclusive,
+        session: SessionId(9),
+        owner: 1 << 40,
+        pid: 4321,
+        waiting_us: Some(1_500_000),
+    };
+    let held = LockEntry { mode: LockMode::Shared, waiting_us: None, ..lock.clone() };
+    Reply::Locks(LockPage { locks: vec![held, lock], end: false })
 }

@@ -15,7 +15,7 @@ use crate::{
     lock,
     record::{
         ChunkRecord, Contents, EntryRecord, Inode, Key, QuotaId, Reclaim, ReclaimKind, Record as _,
-        Slot, Usage, XattrSet, Xattrs, inode::blocks_of, key, key::Part,
+        Slot, Tail, Usage, XattrSet, Xattrs, inode::blocks_of, key, key::Part,
     },
     txn::{Located, Place, Txn},
 };
@@ -33,10 +33,13 @@ pub(super) struct Measured {
 /// Goes through the chunks of an inode. Before anything is written.
 pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
     let mut found = Measured::default();
+    // What the file was cut by is behind its end until it is removed.
+    let tail = sound::<Tail>(txn, &key::tail(ino))?.map_or(u32::MAX, |tail| tail.first);
     let prefix = key::chunks(ino);
     txn.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
         let Some((_, chunk)) = key::parse_chunk(key) else { return ControlFlow::Continue(()) };
         let start = u64::from(chunk) * u64::from(CHUNK_BYTES);
+        let end = found.end;
         match crate::reclaim::chunk_of(value) {
             Err(_) => {
                 found.damaged.push(Key::from_slice(key));
@@ -48,6 +51,9 @@ pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
                 let ends = record.slices.iter().map(|slice| u64::from(slice.start + slice.len));
                 found.end = found.end.max(start + ends.max().unwrap_or_default());
             }
+        }
+        if chunk >= tail {
+            found.end = end;
         }
         ControlFlow::Continue(())
     })?;
@@ -222,7 +228,7 @@ pub(super) fn reclaim(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bo
     txn.lock(lock::ino_lock(ino))?;
     let note: Option<Reclaim> = sound(txn, key)?;
     let Some(note) = note.filter(|_| ino.shard() == shard) else { return drop_record(txn, key) };
-    if note.kind == ReclaimKind::Contents {
+    if note.kind.chunks_from().is_some() {
         return Ok(false);
     }
     let slot: Option<Slot> = sound(txn, &key::inode(ino, Part::Main))?;
@@ -248,7 +254,9 @@ pub(super) fn in_use(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
     let key = key::reclaim(ino);
     let note: Option<Reclaim> = sound(txn, &key)?;
     match note {
-        Some(Reclaim { kind: ReclaimKind::Contents }) => drop_record(txn, &key),
+        Some(Reclaim { kind: ReclaimKind::Contents | ReclaimKind::Rest(_) }) => {
+            drop_record(txn, &key)
+        }
         Some(Reclaim { kind: ReclaimKind::Orphan | ReclaimKind::Unnamed }) | None => Ok(false),
     }
 }

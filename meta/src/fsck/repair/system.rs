@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     reclaim::Garbage,
     record::{
-        Config, Key, QuotaId, QuotaRecord, SessionRecord, Settings, Usage,
+        Config, Key, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
         key::{self, UsagePart},
         system::Reserved,
     },
@@ -49,6 +49,7 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             txn.put(key.clone(), &Garbage {});
             Ok(true)
         }
+        (b'T', 11) if sound::<Tail>(txn, key)?.is_some() => Ok(false),
         // Stored answers, which nobody asks for or can read; notes; and what is nothing at all.
         _ => drop_record(txn, key),
     }
