@@ -157,7 +157,7 @@ impl Keeper {
 /// process, as what is done after the mount's end, such as stopping a server, is waited for too.
 pub(crate) struct Kept {
     file: PathBuf,
-    _lock: ManuallyDrop<File>,
+    lock: ManuallyDrop<File>,
 }
 
 /// Says that this process serves the mount at `path`.
@@ -174,20 +174,28 @@ pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
     }
     let found = fs::symlink_metadata(&folder).with_context(context)?;
     ensure!(found.is_dir() && found.uid() == user, "{} is somebody else's", folder.display());
-    let file = folder.join(&mount.device);
-    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&file);
-    let lock = lock.with_context(context)?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(context)?;
-    lock.set_len(0)
-        .and_then(|()| writeln!(&lock, "{}", std::process::id()))
-        .with_context(context)?;
-    Ok(Kept { file, _lock: ManuallyDrop::new(lock) })
+    claim(&folder, &mount.device).with_context(context)
+}
+
+/// Takes the place of whoever has kept the mount of this number: the kernel uses a number again when its mount has gone,
+/// but the process that served it may still be waiting for its server.
+fn claim(folder: &Path, device: &str) -> io::Result<Kept> {
+    let (id, file) = (std::process::id(), folder.join(device));
+    let new = folder.join(format!("{device}.{id}"));
+    let lock = OpenOptions::new().write(true).create(true).truncate(true).open(&new)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    writeln!(&lock, "{id}")?;
+    fs::rename(&new, &file)?;
+    Ok(Kept { file, lock: ManuallyDrop::new(lock) })
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // The lock says it all; a file that is left is used again.
-        let _ = fs::remove_file(&self.file);
+        let (found, ours) = (fs::metadata(&self.file), self.lock.metadata());
+        if found.is_ok_and(|found| ours.is_ok_and(|ours| ours.ino() == found.ino())) {
+            // The lock says it all; a file that is left is replaced.
+            let _ = fs::remove_file(&self.file);
+        }
     }
 }
 
@@ -225,6 +233,25 @@ mod tests {
         assert_eq!(first.servers(), Some(vec!["h:1".to_owned(), "i:2".to_owned()]));
         assert_eq!(found[1].servers(), None);
         assert_eq!(found[1].path.as_os_str().as_bytes(), b"/tmp/\xff");
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_kept_by_the_new_process_alone() {
+        let folder = std::env::temp_dir().join(format!("pando-mounts.{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("0:42");
+        let old = claim(&folder, "0:42").unwrap();
+        let seen_before = File::open(&file).unwrap();
+        let new = claim(&folder, "0:42").unwrap();
+        let seen = File::open(&file).unwrap();
+        assert_ne!(seen.metadata().unwrap().ino(), seen_before.metadata().unwrap().ino());
+        let locked = flock(&seen, FlockOperation::NonBlockingLockShared);
+        assert_eq!(locked, Err(Errno::WOULDBLOCK));
+        drop(old);
+        assert!(file.exists(), "the old one leaves what is not its own");
+        drop(new);
+        assert!(!file.exists());
+        fs::remove_dir(&folder).unwrap();
     }
 
     #[test]

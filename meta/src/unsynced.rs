@@ -126,7 +126,12 @@ pub fn kept(batches: &[Batch], blocks: &Blocks) -> Result<usize, OpenError> {
     // So many batches may not be the end: a block is named after them that is lost.
     let mut bad = vec![0_i64; batches.len() + 2];
     for (block, noted) in noted(batches)? {
-        if !is_whole(blocks, block, noted.bytes)? {
+        let whole = is_whole(blocks, block, noted.bytes).unwrap_or_else(|error| {
+            // A disk that cannot read one block is no power cut: only its file is damaged.
+            tracing::error!(%block, error = describe(&error), "a block cannot be read");
+            true
+        });
+        if !whole {
             tracing::warn!(%block, bytes = noted.bytes, "a power cut took what was not synced");
             bad[noted.named] += 1;
             bad[noted.dropped.max(noted.named)] -= 1;
@@ -186,7 +191,7 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
 
 /// Waits for the store, also on a runtime's own thread. Without a budget: the runtime gives a new one only between
 /// tasks, and this is within one.
-fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
+pub(crate) fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
     match block_on(unconstrained(blocks.get(block, bytes, 0..bytes))) {
         Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => Ok(false),
         read => {

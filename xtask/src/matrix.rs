@@ -31,19 +31,21 @@ pub(crate) const USUAL: Configuration =
 
 const STRICT: &[&str] = &["--durability", "strict"];
 const INLINE_OFF: &[&str] = &["--inline-max", "0"];
+const COMPRESSED: &[&str] = &["--compression", "zstd"];
 
 /// The rows: each difference alone, and all of them together.
-const CONFIGURATIONS: [Configuration; 6] = [
+const CONFIGURATIONS: [Configuration; 7] = [
     USUAL,
     Configuration { name: "strict", serve: STRICT, ..USUAL },
     Configuration { name: "serve and mount", apart: true, ..USUAL },
     Configuration { name: "blocks in S3", s3: true, ..USUAL },
     Configuration { name: "inline off", format: INLINE_OFF, ..USUAL },
+    Configuration { name: "compressed blocks", format: COMPRESSED, ..USUAL },
     Configuration {
         name: "all of these",
         apart: true,
         s3: true,
-        format: INLINE_OFF,
+        format: &["--inline-max", "0", "--compression", "lz4"],
         serve: STRICT,
     },
 ];

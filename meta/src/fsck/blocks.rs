@@ -90,15 +90,21 @@ impl Listing {
             if report.is_cancelled() {
                 return;
             }
-            let wrong = match shared.blocks.get(*block, *bytes, 0..1.min(*bytes)).await {
+            // What cannot be read now may be there all the same, and nothing is given up for it.
+            let (wrong, lost) = match shared.blocks.get(*block, *bytes, 0..1.min(*bytes)).await {
                 Ok(_) => continue,
-                Err(BlocksError::Missing { .. }) => "is missing".to_owned(),
-                Err(error) => describe(&error),
+                Err(BlocksError::Missing { .. }) => ("is missing".to_owned(), true),
+                Err(error @ BlocksError::Corrupt { .. }) => (describe(&error), true),
+                Err(error) => (describe(&error), false),
             };
             // It may have been replaced, and deleted, since the snapshot.
             if is_named(shared, *ino, *chunk, *block) {
                 let line = format!("chunk {chunk} of inode {ino}: block {block} {wrong}");
-                report.find_to_fix(line, Fix::Lost(*ino, *chunk, *block));
+                if lost {
+                    report.find_to_fix(line, Fix::Lost(*ino, *chunk, *block));
+                } else {
+                    report.find(line);
+                }
             }
         }
     }

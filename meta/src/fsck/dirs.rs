@@ -72,7 +72,8 @@ impl<'a> Sweep<'a> {
         if (entries, subdirs) != (0, 0) && !self.has_entries(shard, dir) {
             let line = format!("{} counts {entries} entries, but has none", what(self));
             let (entries, subdirs) = (0i64.saturating_sub_unsigned(entries), -i64::from(subdirs));
-            self.find_to_fix(line, Fix::Counts { shard, dir, entries, subdirs });
+            let ino = content.ino;
+            self.find_to_fix(line, Fix::Counts { shard, dir, ino, entries, subdirs });
         }
         if dir == DirId::ROOT {
             if content.name.is_some() || content.home != DirId::ROOT {

@@ -95,12 +95,12 @@ impl Sweep<'_> {
             let line = format!(
                 "{dir} counts {entries} entries and {subdirs} directories, but has {found} and {dirs}"
             );
-            let (shard, dir) = (group.shard, group.dir);
+            let (shard, dir, ino) = (group.shard, group.dir, content.ino);
             // Of counts beyond all bounds a part is taken away at a time.
             let entries =
                 i64::try_from(i128::from(found) - i128::from(entries)).unwrap_or(i64::MIN);
             let subdirs = i64::from(dirs) - i64::from(subdirs);
-            self.find_to_fix(line, Fix::Counts { shard, dir, entries, subdirs });
+            self.find_to_fix(line, Fix::Counts { shard, dir, ino, entries, subdirs });
         }
     }
 

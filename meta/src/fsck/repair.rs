@@ -38,8 +38,8 @@ pub(crate) enum Fix {
     Look(Key),
     /// At names of a directory whose content record is not on their shard.
     Group(ShardId, DirId),
-    /// A directory's counts differ by so much from its names.
-    Counts { shard: ShardId, dir: DirId, entries: i64, subdirs: i64 },
+    /// A directory's counts differ by so much from its names. One that was removed and made anew has its id.
+    Counts { shard: ShardId, dir: DirId, ino: Ino, entries: i64, subdirs: i64 },
     /// An inode in its slot has so many names, and counted so many.
     Links { ino: Ino, found: u32, nlink: u32 },
     /// What is charged to a quota differs by so much from what it counts.
@@ -133,8 +133,8 @@ pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
     let mended = match &repair.fix {
         Fix::Look(key) => look(txn, key, lose)?,
         Fix::Group(shard, dir) => dirs::group(txn, *shard, *dir)?,
-        Fix::Counts { shard, dir, entries, subdirs } => {
-            dirs::count(txn, *shard, *dir, *entries, *subdirs)?
+        Fix::Counts { shard, dir, ino, entries, subdirs } => {
+            dirs::count(txn, (*shard, *dir, *ino), *entries, *subdirs)?
         }
         Fix::Links { ino, found, nlink } => files::links(txn, *ino, *found, *nlink)?,
         Fix::Usage(id, usage) => system::usage(txn, *id, *usage),

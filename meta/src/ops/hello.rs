@@ -90,6 +90,8 @@ pub(crate) fn run(
         if is_new { &shared.counters.sessions_opened } else { &shared.counters.sessions_resumed };
     Counters::add(counter);
     if is_new {
+        // Who ends it waits until its record is written.
+        group.enter(&session);
         shared.sessions.lock().insert(session.id, session.clone());
     }
     connection.join(session);

@@ -39,6 +39,8 @@ pub(super) struct Directory {
     directory: PathBuf,
     handle: fs::File,
     changes: Changes,
+    /// Held while a sync is under way: who comes meanwhile may have put what it covers, and must wait for its end.
+    syncing: Mutex<()>,
 }
 
 /// What no sync has covered.
@@ -58,7 +60,7 @@ impl Directory {
         } else {
             Changes::Some(AtomicBool::new(true))
         };
-        Ok(Self { directory: directory.to_owned(), handle, changes })
+        Ok(Self { directory: directory.to_owned(), handle, changes, syncing: Mutex::default() })
     }
 
     /// A put of this file has returned, or an earlier one may not have been synced.
@@ -73,6 +75,7 @@ impl Directory {
 
     /// Makes everything stable that was put before.
     pub(super) fn sync(&self) -> io::Result<()> {
+        let _syncing = self.syncing.lock();
         match &self.changes {
             Changes::Some(changed) => {
                 if changed.swap(false, Ordering::AcqRel) {
@@ -172,4 +175,30 @@ fn is_unfinished(name: &std::ffi::OsStr) -> bool {
             && !number.is_empty()
             && number.bytes().all(|b| b.is_ascii_digit())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_sync_waits_for_one_that_may_cover_what_it_is_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::new(folder.path()).unwrap();
+        // A sync is under way and has taken note of all changes.
+        let under_way = directory.syncing.lock();
+        if let Changes::Some(changed) = &directory.changes {
+            changed.store(false, Ordering::Release);
+        }
+        let (say, ended) = mpsc::channel();
+        thread::scope(|threads| {
+            threads.spawn(|| say.send(directory.sync()).unwrap());
+            let waits = ended.recv_timeout(Duration::from_millis(100));
+            assert_eq!(waits.err(), Some(mpsc::RecvTimeoutError::Timeout));
+            drop(under_way);
+            ended.recv().unwrap().unwrap();
+        });
+    }
 }

@@ -1,6 +1,6 @@
 //! Content records: what they say of themselves, and the tree that their back pointers make.
 
-use base::{DirId, EntryName, Layout, Locality, NameVersion, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
 
 use super::{drop_record, files, lost, names, sound, unsound};
 use crate::{
@@ -358,15 +358,14 @@ fn home_of(
 /// Changes a directory's counts by what they were off.
 pub(super) fn count(
     txn: &mut Txn<'_>,
-    shard: ShardId,
-    id: DirId,
+    (shard, id, ino): (ShardId, DirId, Ino),
     entries: i64,
     subdirs: i64,
 ) -> Result<bool> {
     txn.lock(lock::dir_lock(id))?;
     let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
     // One that belongs on another shard is looked at first.
-    let content = content.filter(|content| txn.shard(content.home) == shard);
+    let content = content.filter(|content| txn.shard(content.home) == shard && content.ino == ino);
     let Some(mut content) = content else { return Ok(false) };
     content.entries = content.entries.saturating_add_signed(entries);
     let more = i32::try_from(subdirs).unwrap_or(if subdirs < 0 { i32::MIN } else { i32::MAX });

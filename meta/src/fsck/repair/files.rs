@@ -18,6 +18,7 @@ use crate::{
         Slot, Tail, Usage, XattrSet, Xattrs, inode::blocks_of, key, key::Part,
     },
     txn::{Located, Place, Txn},
+    unsynced::is_whole,
 };
 
 /// What the chunks of an inode are.
@@ -290,14 +291,19 @@ pub(super) fn named(txn: &mut Txn<'_>, ino: Ino, chunk: u32, block: BlockId) -> 
     Ok(mended)
 }
 
-/// Gives up what a block had that is not there: zeros are read in its place.
+/// Gives up what a block had that is not there: zeros are read in its place. It is read once more before: what was
+/// wrong may have been the store that was away.
 pub(super) fn punch(txn: &mut Txn<'_>, ino: Ino, chunk: u32, block: BlockId) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
     let key = key::chunk(ino, chunk);
     let Some(mut record) = sound::<ChunkRecord>(txn, &key)? else { return Ok(false) };
     let mut punched = false;
     for slice in &mut record.slices {
-        if matches!(&slice.source, SliceSource::Block(part) if part.block == block) {
+        let SliceSource::Block(part) = &slice.source else { continue };
+        if part.block == block {
+            if is_whole(&txn.shared.blocks, block, part.block_bytes).unwrap_or(true) {
+                return Ok(false);
+            }
             slice.source = SliceSource::Zeros;
             punched = true;
         }

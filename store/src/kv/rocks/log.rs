@@ -62,13 +62,17 @@ impl LogTail {
         &self.batches
     }
 
-    /// Keeps the first `kept` batches, and no torn end; on stable storage when it returns.
+    /// Keeps the first `kept` batches, and no torn end; on stable storage when it returns. What is cut off is beside
+    /// the log then, in `NUMBER.log.cut`, for whoever wants to know what it was.
     ///
     /// # Errors
     /// When the disk refuses.
     pub fn cut(self, kept: usize) -> Result<()> {
         let end = kept.checked_sub(1).map_or(0, |last| self.ends[last]);
         if end < self.bytes {
+            let log = fs::read(&self.file)?;
+            // Nothing depends on it, so a disk that is full loses it.
+            let _ = fs::write(self.file.with_extension("log.cut"), &log[end.min(log.len())..]);
             let file = fs::File::options().write(true).open(&self.file)?;
             file.set_len(end as u64)?;
             file.sync_all()?;
