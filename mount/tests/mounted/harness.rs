@@ -202,7 +202,9 @@ pub(crate) fn as_user<T: Send>(uid: u32, gids: &[u32], act: impl FnOnce() -> T +
 pub(crate) struct Role(Child);
 
 pub(crate) fn start_role(role: &str, path: &Path) -> Role {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    // Whoever runs the tests in the background may ignore interrupts, and a child inherits that.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
     command.args(["child_role", "--exact", "--nocapture"]);
     command.env("MOUNT_TEST_ROLE", role).env("MOUNT_TEST_PATH", path);
     command.stdout(Stdio::null()).stderr(Stdio::null());
