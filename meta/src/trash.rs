@@ -388,19 +388,21 @@ fn inner(txn: &mut Txn<'_>, found: &Page) -> Result<Option<Dir>> {
 }
 
 fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecord) -> Result<()> {
-    leave(txn, dir, name);
-    txn.delete_entry(dir, name);
     match entry {
         EntryRecord::Dir(access) => {
             let child = txn.child_locked(access)?;
             rmdir::remove(txn, &child)?;
             dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
+            txn.delete_entry(dir, name);
         }
         EntryRecord::Node(_) | EntryRecord::Link(_) => {
+            // Where cores share the locks the entry is read again, so it goes after that.
             let located = txn.entry_inode_locked(dir, name, entry)?;
+            txn.delete_entry(dir, name);
             txn.drop_name(located)?;
         }
     }
+    leave(txn, dir, name);
     dir.content.entries = dir.content.entries.saturating_sub(1);
     Ok(())
 }

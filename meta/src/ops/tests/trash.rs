@@ -7,7 +7,7 @@ use wire::{DirRef, FileRef, Info, NodeRef, Reply, Request};
 
 use super::{
     client::{Client, name, user},
-    world::{World, in_world},
+    world::{Setup, World, in_world, in_world_of},
 };
 
 const DAY: i64 = 86_400;
@@ -256,6 +256,31 @@ fn it_is_emptied_when_its_days_are_over_whatever_was_put_into_it() {
         pass(world, 2).await;
         let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
         assert_eq!(names(&mut client, &trash).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn it_is_emptied_where_cores_share_the_locks() {
+    in_world_of(Setup { cores: 2, ..Setup::default() }, async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        client.create(&root, "small").await.unwrap();
+        let big = client.create(&root, "big").await.unwrap();
+        client.write_blocks(&big, 0, &[7; 9000]).await.unwrap();
+        let linked = client.create(&root, "one").await.unwrap();
+        client.link(&linked, &root, "two").await.unwrap();
+        for text in ["small", "big", "one", "two"] {
+            client.unlink(&root, text).await.unwrap();
+        }
+        client.mkdir(&root, "d").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let hour = hour(&mut client).await;
+        assert_eq!(client.stat(&hour).await.unwrap().size, 4);
+        pass(world, 2).await;
+        let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+        assert_eq!(names(&mut client, &trash).await, Vec::<String>::new());
+        assert_eq!(world.counter("blocks_deleted"), 1);
     });
 }
 
