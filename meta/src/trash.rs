@@ -44,7 +44,7 @@ struct Thrown {
 }
 
 /// Moves a file, of which `entry` is the last name, to the trash; the entry in `dir` is then removed, and the rest is
-/// the caller's. `None` when there is no trash, or it is where it is removed from.
+/// the caller's. `false` when there is no trash, or it is where it is removed from.
 pub(crate) fn file(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -158,7 +158,7 @@ fn throw(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, ino: Ino) -> Result<Opt
     path.push(b'/');
     path.extend_from_slice(name.as_bytes());
     let hour = hour(txn, &trash)?;
-    let called = called(dir.content.ino, ino, name);
+    let called = free_name(txn, &hour, (dir.content.ino, ino, name))?;
     let origin = Origin {
         dir: dir.id,
         home: dir.content.home,
@@ -206,10 +206,26 @@ fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     }
 }
 
-fn called(parent: Ino, ino: Ino, name: &EntryName) -> EntryName {
+/// What it is called in the hour. What was put back and is removed again may find its name taken by what was put
+/// there since: it gets a number more.
+fn free_name(txn: &Txn<'_>, hour: &Dir, of: (Ino, Ino, &EntryName)) -> Result<EntryName> {
+    let mut count = 1;
+    loop {
+        let name = called(of, count);
+        if txn.entry(hour, &name)?.is_none() {
+            return Ok(name);
+        }
+        count += 1;
+    }
+}
+
+/// `PARENT-INO-NAME`, or `PARENT-INO-NAME~COUNT` for all but the first; of a long name only the beginning.
+fn called((parent, ino, name): (Ino, Ino, &EntryName), count: u64) -> EntryName {
     let mut called = format!("{}-{}-", parent.0, ino.0).into_bytes();
     called.extend_from_slice(name.as_bytes());
-    called.truncate(NAME_BYTES_MAX);
+    let suffix = if count > 1 { format!("~{count}") } else { String::new() };
+    called.truncate(NAME_BYTES_MAX - suffix.len());
+    called.extend_from_slice(suffix.as_bytes());
     EntryName::new(&called).expect("numbers before a part of a name are a name")
 }
 

@@ -285,6 +285,42 @@ fn it_is_emptied_where_cores_share_the_locks() {
 }
 
 #[test]
+fn what_is_in_the_trash_stays_when_something_else_would_be_called_the_same() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let first = client.create(&root, "f").await.unwrap();
+        let dir = client.mkdir(&root, "d").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let hour = hour(&mut client).await;
+        let called_f = format!("{}-{}-f", root.ino.0, first.ino.0);
+        let called_d = format!("{}-{}-d", root.ino.0, dir.ino.0);
+        let other = client.create(&root, "f").await.unwrap();
+        // It is put back, and something is put where it was.
+        for (called, text) in [(&called_f, "f"), (&called_d, "d")] {
+            if text == "d" {
+                client.mkdir(&root, "d").await.unwrap();
+            }
+            client.exchange((&root, text), (&hour, called)).await.unwrap();
+        }
+        client.unlink(&root, "f").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let [second_f, second_d] = [&called_f, &called_d].map(|called| format!("{called}~2"));
+        assert_eq!(client.lookup(&hour, &called_f).await.unwrap().attr.ino, other.ino);
+        assert_eq!(client.lookup(&hour, &second_f).await.unwrap().attr.ino, first.ino);
+        assert_eq!(client.lookup(&hour, &second_d).await.unwrap().attr.ino, dir.ino);
+        assert_eq!(path(&mut client, &hour, &second_f).await, "/f");
+        assert_eq!(path(&mut client, &hour, &second_d).await, "/d");
+        assert_eq!(client.stat(&hour).await.unwrap().size, 4);
+        pass(world, 2).await;
+        let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+        assert_eq!(names(&mut client, &trash).await, Vec::<String>::new());
+    });
+}
+
+#[test]
 fn setting_it_to_0_empties_it() {
     in_world(async |world| {
         let mut client = world.client().await;
