@@ -33,6 +33,9 @@ pub(crate) const NAME: &[u8] = b".trash";
 const INTERVAL: Duration = Duration::from_secs(60);
 /// How many names one step removes.
 const NAMES_A_STEP: usize = 64;
+/// Of how many directories that were born under one name and are not there any more an empty one is still kept:
+/// `mkdir` passes by all of them.
+const ELSEWHERE_MAX: usize = 16;
 
 const HOUR_SECONDS: i64 = 3600;
 const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
@@ -75,13 +78,17 @@ pub(crate) fn file(
     Ok(true)
 }
 
-/// Moves an empty directory to the trash; as [`file`].
+/// Moves an empty directory to the trash; as [`file`]. `false` too where [`ELSEWHERE_MAX`] of its name are elsewhere.
 pub(crate) fn directory(
     txn: &mut Txn<'_>,
     dir: &Dir,
     name: &EntryName,
     child: &mut Dir,
 ) -> Result<bool> {
+    let keeps = txn.shared.settings().trash.0.is_some_and(|trash| trash.days > 0);
+    if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
+        return Ok(false);
+    }
     let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, child.content.ino)? else {
         return Ok(false);
     };

@@ -355,6 +355,15 @@ pub(crate) fn forget_move(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
         .map(drop)
 }
 
+/// How many other directories that were born under the same name live elsewhere.
+pub(crate) fn others_elsewhere(txn: &mut Txn<'_>, child: &Dir) -> Result<usize> {
+    let mut others = 0;
+    change_rename_list(txn, child, |versions, version| {
+        others = versions.iter().filter(|other| **other != version).count();
+    })?;
+    Ok(others)
+}
+
 fn change_rename_list(
     txn: &mut Txn<'_>,
     child: &Dir,

@@ -321,6 +321,32 @@ fn what_is_in_the_trash_stays_when_something_else_would_be_called_the_same() {
 }
 
 #[test]
+fn of_the_directories_of_one_name_only_so_many_are_kept() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        for round in 0..1000 {
+            client.mkdir(&root, "d").await.unwrap();
+            if round % 2 == 0 {
+                client.rmdir(&root, "d").await.unwrap();
+            } else {
+                client.rename((&root, "d"), (&root, "e")).await.unwrap();
+                client.rmdir(&root, "e").await.unwrap();
+            }
+        }
+        let hour = hour(&mut client).await;
+        assert_eq!(client.stat(&hour).await.unwrap().size, 16);
+        // When their days are over others are kept.
+        pass(world, 2).await;
+        client.mkdir(&root, "d").await.unwrap();
+        client.rmdir(&root, "d").await.unwrap();
+        let hour = self::hour(&mut client).await;
+        assert_eq!(client.stat(&hour).await.unwrap().size, 1);
+    });
+}
+
+#[test]
 fn setting_it_to_0_empties_it() {
     in_world(async |world| {
         let mut client = world.client().await;
