@@ -18,9 +18,9 @@ pub struct RocksConfig {
 }
 
 impl RocksConfig {
-    /// A table is begun after so many bytes of log, which are about half as many again in a memtable.
+    /// A table is begun after so many bytes of log, which are about twice as many in a memtable.
     pub(super) fn log_bytes_max(&self) -> u64 {
-        self.memtable_bytes as u64 / 3 * 2
+        self.memtable_bytes as u64 / 2
     }
 }
 
