@@ -372,12 +372,13 @@ pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
         txn.put_dir(&above);
         return Ok(());
     }
-    for (name, entry) in found {
-        remove(txn, &mut at, &name, &entry)?;
-        *expired.more.lock() = true;
+    for (name, entry) in &found {
+        remove(txn, &mut at, name, entry)?;
     }
     txn.touch(&mut at);
     txn.put_dir(&at);
+    // Only now: after a failure it is tried again in a while, not at once.
+    *expired.more.lock() = !found.is_empty();
     Ok(())
 }
 
