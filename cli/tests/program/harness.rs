@@ -35,6 +35,20 @@ pub(crate) fn succeed(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
+/// Unmounts what no program uses any more. Other tests start programs meanwhile, and between its fork and its exec a
+/// child has what we had open: for so long the mount is in use.
+pub(crate) fn unmount(path: &Path) {
+    for _ in 0..1000 {
+        let output = run(&["umount", text(path)]);
+        if output.status.success() {
+            return;
+        }
+        assert!(stderr(&output).contains("the mount is in use"), "{}", stderr(&output));
+        pause(Duration::from_millis(10));
+    }
+    panic!("it stays in use: {}", path.display());
+}
+
 /// Runs the program, which must fail with this exit code and one line; that line.
 pub(crate) fn fail(code: i32, args: &[&str]) -> String {
     let output = run(args);

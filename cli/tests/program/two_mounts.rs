@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{OFlags, XattrFlags};
 
 use crate::{
-    harness::{Data, Running, succeed, text},
+    harness::{Data, Running, succeed, text, unmount},
     mounted::Mountpoint,
 };
 
@@ -44,7 +44,7 @@ impl Two {
 
     fn end(self) {
         for mount in &self.there {
-            succeed(&["umount", text(&mount.0)]);
+            unmount(&mount.0);
         }
         assert_eq!(self.server.stop(), Some(0));
     }
