@@ -188,27 +188,13 @@ fn admit(
     request: &Request,
     now: Time,
 ) -> Result<Standing> {
-    let mutates = request.mutates();
-    let standing = session.admit(request.acts().then_some(&header.cred), mutates, now)?;
-    if mutates && header.seq == Seq(0) {
+    let kind = request.kind();
+    let acts_as = kind.about.map(|_| &header.cred);
+    let standing = session.admit(acts_as, kind.mutates, now)?;
+    if kind.mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));
     }
-    let administrative = matches!(
-        request,
-        Request::Status
-            | Request::FsckStart(_)
-            | Request::Repair(_)
-            | Request::FsckPoll(_)
-            | Request::Load
-            | Request::Slow(_)
-            | Request::Sessions
-            | Request::Opens(_)
-            | Request::Evict(_)
-            | Request::Locks(_)
-            | Request::DumpStart
-            | Request::DumpNext(_)
-    );
-    if administrative && !session.administers() {
+    if kind.administrative && !session.administers() {
         return Err(FsError::NotPermitted.into());
     }
     Ok(standing)

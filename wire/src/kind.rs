@@ -13,6 +13,8 @@ pub struct Kind<'a> {
     pub needs: Needs,
     /// The directory that it names, or that holds what it names; `None` where it does nothing in the tree.
     pub about: Option<&'a DirRef>,
+    /// Only administrators may ask it.
+    pub administrative: bool,
 }
 
 /// How much room there must be for a request.
@@ -58,7 +60,9 @@ impl Request {
             | Request::Evict(_)
             | Request::Locks(_)
             | Request::DumpStart
-            | Request::DumpNext(_) => (false, Nothing, None),
+            | Request::DumpNext(_) => {
+                return Kind { mutates: false, needs: Nothing, about: None, administrative: true };
+            }
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
             Request::Walk(req) => (false, Nothing, Some(&req.from)),
@@ -86,7 +90,7 @@ impl Request {
             Request::Rename(req) => (true, Little, Some(&req.from_dir)),
             Request::Removexattr(req) => (true, Little, Some(holder(&req.node))),
         };
-        Kind { mutates, needs, about }
+        Kind { mutates, needs, about, administrative: false }
     }
 
     /// Whether it changes what is stored, and so needs a number.
