@@ -200,16 +200,24 @@ impl Blocks {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let (first, second) = match self.compression {
-            Compression::None => (self.get_plain(id, len, range.clone()).await, false),
-            Compression::Lz4 | Compression::Zstd => {
-                (self.get_packed(id, len, range.clone()).await, true)
-            }
-        };
-        match (first, second) {
-            (Err(BlocksError::Missing { .. }), false) => self.get_packed(id, len, range).await,
-            (Err(BlocksError::Missing { .. }), true) => self.get_plain(id, len, range).await,
-            (found, _) => found,
+        let packed = self.compression != Compression::None;
+        match self.get_stored(packed, id, len, range.clone()).await {
+            Err(BlocksError::Missing { .. }) => self.get_stored(!packed, id, len, range).await,
+            found => found,
+        }
+    }
+
+    async fn get_stored(
+        &self,
+        packed: bool,
+        id: BlockId,
+        len: u32,
+        range: Range<u32>,
+    ) -> Result<Bytes> {
+        if packed {
+            self.get_packed(id, len, range).await
+        } else {
+            self.get_plain(id, len, range).await
         }
     }
 
@@ -234,8 +242,16 @@ impl Blocks {
         off_the_core(move || Ok(table.decode(range, &stored))).await?.ok_or_else(corrupt)
     }
 
-    /// A part of an object, which must be there.
+    /// A part of an object, which must be there; of a local file that ends before, what there is.
     async fn get_part(&self, id: BlockId, path: &Path, part: Range<u64>) -> Result<Bytes> {
+        if let Some(directory) = &self.directory {
+            return match directory.read(path.as_ref(), part).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Err(BlocksError::Missing { id })
+                }
+                found => Ok(found?),
+            };
+        }
         let end = part.end;
         match self.objects.get_range(path, part).await {
             Ok(bytes) => Ok(bytes),
@@ -249,27 +265,9 @@ impl Blocks {
 
     /// Reads a range of a block that is stored as it is.
     async fn get_plain(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
-        let path = name::path(&self.prefix, id);
         let covering = format::covering(len, &range);
-        if let Some(directory) = &self.directory {
-            let stored = match directory.read(path.as_ref(), covering).await {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(BlocksError::Missing { id });
-                }
-                stored => stored?,
-            };
-            return format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id });
-        }
-        match self.objects.get_range(&path, covering).await {
-            Ok(stored) => format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id }),
-            // Stores do not say that an object is too short in a way that can be told apart.
-            Err(error) => match self.objects.head(&path).await {
-                Ok(meta) if format::data_len(meta.size) != Some(len) => {
-                    Err(BlocksError::Corrupt { id })
-                }
-                Ok(_) | Err(_) => Err(from_store(id, error)),
-            },
-        }
+        let stored = self.get_part(id, &name::path(&self.prefix, id), covering).await?;
+        format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id })
     }
 
     /// Removes a block. Fine when it is not there.

@@ -323,7 +323,6 @@ fn write_tables(
     Ok(files)
 }
 
-/// Makes a directory ours, or sees that it is.
 /// RocksDB takes a directory without `CURRENT` for an empty one, and clears away what it finds there.
 fn refuse_headless(path: &Path) -> Result<()> {
     if path.join("CURRENT").try_exists()? {
@@ -339,6 +338,7 @@ fn refuse_headless(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes a directory ours, or sees that it is.
 fn claim(path: &Path) -> Result<()> {
     match fs::read(path.join(VERSION_FILE)) {
         Ok(found) if found == VERSION.as_bytes() => Ok(()),
