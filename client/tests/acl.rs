@@ -10,9 +10,9 @@ use base::{
     acl::{ACCESS, DEFAULT, with_umask},
     attr::{MODE_ACL, MODE_BITS, MODE_SETGID},
 };
-use client::{Client, Error, OpenOptions, Result};
+use client::{Client, OpenOptions, Result};
 use wire::XattrMode;
-use world::World;
+use world::{World, fs};
 
 const OWNER: u16 = 1;
 const USER: u16 = 2;
@@ -20,13 +20,6 @@ const GROUP: u16 = 4;
 const NAMED_GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
-
-fn fs<T: std::fmt::Debug>(result: Result<T>) -> FsError {
-    match result {
-        Err(Error::Fs(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
 
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();

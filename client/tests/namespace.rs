@@ -6,16 +6,9 @@
 mod world;
 
 use base::{Cred, FileKind, FsError, SetTime, Time};
-use client::{Client, Config, Error, OpenOptions, Result};
+use client::{Client, Config, Error, OpenOptions};
 use wire::{RenameMode, Token, XattrMode};
-use world::World;
-
-fn fs<T: std::fmt::Debug>(result: Result<T>) -> FsError {
-    match result {
-        Err(Error::Fs(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
+use world::{World, fs};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_made_is_found_by_its_path() {

@@ -8,16 +8,9 @@ mod world;
 use std::time::Duration;
 
 use base::{Cred, FsError};
-use client::{Error, Result};
+use client::Error;
 use tokio::time::sleep;
-use world::World;
-
-fn fs<T: std::fmt::Debug>(result: Result<T>) -> FsError {
-    match result {
-        Err(Error::Fs(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
+use world::{World, fs};
 
 #[tokio::test(start_paused = true)]
 async fn a_file_without_a_name_is_gone_when_it_is_closed() {

@@ -6,15 +6,8 @@
 mod world;
 
 use base::{Cred, FsError};
-use client::{Client, Error, OpenOptions, Result};
-use world::World;
-
-fn fs<T: std::fmt::Debug>(result: Result<T>) -> FsError {
-    match result {
-        Err(Error::Fs(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
+use client::{Client, OpenOptions};
+use world::{World, fs};
 
 /// A client, and two users of its session.
 async fn two_users(world: &World) -> (Client, Client, Client) {

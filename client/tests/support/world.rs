@@ -16,8 +16,8 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, Locality, Random, Time};
-use client::{Client, Config, Dial, Stream};
+use base::{Clock, FsError, Locality, Random, Time};
+use client::{Client, Config, Dial, Error, Result, Stream};
 use futures::future::BoxFuture;
 use meta::{Durability, FormatOptions, Offload, Server, ServerOptions};
 use store::{Blocks, MemoryEngine};
@@ -114,6 +114,14 @@ impl Dial for Pipes {
             let pipe = Pipe { stream, kills: Arc::clone(&self.kills), kills_before };
             Ok(Box::new(pipe) as Box<dyn Stream>)
         })
+    }
+}
+
+/// The error of the file system that something failed with.
+pub(crate) fn fs<T: std::fmt::Debug>(result: Result<T>) -> FsError {
+    match result {
+        Err(Error::Fs(error)) => error,
+        other => panic!("{other:?}"),
     }
 }
 
