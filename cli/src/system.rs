@@ -60,23 +60,27 @@ pub(crate) fn process_status() -> wire::ProcessStatus {
     wire::ProcessStatus {
         id,
         cpu_micros: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
-        resident_bytes: resident_bytes(id).unwrap_or(0),
+        resident_bytes: memory(id).map_or(0, |memory| memory.resident),
     }
 }
 
-/// Bytes of memory that a process of this machine occupies, when it may be asked.
-pub(crate) fn resident_bytes(process: u32) -> Option<u64> {
-    let pages = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
-    let pages: u64 = pages.split(' ').nth(1)?.parse().ok()?;
-    pages.checked_mul(u64::try_from(rustix::param::page_size()).ok()?)
+/// What a process occupies of memory, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) resident: u64,
+    /// The most so far. The kernel keeps it less exactly than it tells what is resident now, so it can be less than an
+    /// earlier reading had, but not than its own.
+    pub(crate) peak: u64,
 }
 
-/// The most memory that a process of this machine has occupied, in bytes, when it may be asked.
-pub(crate) fn resident_peak(process: u32) -> Option<u64> {
+/// What a process of this machine occupies, when it may be asked.
+pub(crate) fn memory(process: u32) -> Option<Memory> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    let bytes = |field: &str| {
+        let kib = status.lines().find_map(|line| line.strip_prefix(field))?;
+        kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(Memory { resident: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
 }
 
 /// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth of a second.
@@ -102,8 +106,9 @@ mod tests {
         assert!(
             outside <= Duration::from_micros(process_status().cpu_micros) + Duration::from_secs(1)
         );
-        assert!(inside.resident_bytes > 0 && resident_bytes(inside.id).unwrap() > 0);
-        assert!(resident_peak(inside.id) >= Some(inside.resident_bytes));
+        let memory = memory(inside.id).unwrap();
+        assert!(inside.resident_bytes > 0 && memory.resident > 0);
+        assert!(memory.peak >= memory.resident);
         assert_eq!(process_cpu(u32::MAX), None);
     }
 }

@@ -54,7 +54,8 @@ struct Listed {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mount = mounts::holding(&args.directory)?;
     let process = mount.as_ref().and_then(MountProcess::of);
-    let resident = || process.as_ref().and_then(|process| system::resident_bytes(process.0));
+    let memory = || process.as_ref().and_then(|process| system::memory(process.0));
+    let resident = || memory().map(|memory| memory.resident);
     let interrupt = Interrupt::watch()?;
     let folder = Folder::make(Some(&args.directory))?;
     let start = bench::monotonic();
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         remove_seconds,
         resident_bytes_before: before,
         resident_bytes_listed: after,
-        resident_bytes_peak: process.as_ref().and_then(|process| system::resident_peak(process.0)),
+        resident_bytes_peak: memory().map(|memory| memory.peak),
     };
     if args.json {
         output::print(&serde_json::to_string(&listed)?)?;
