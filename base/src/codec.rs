@@ -324,6 +324,7 @@ macro_rules! elements {
 elements!(u16, u32, u64, i64, u128, String, Bytes);
 
 impl<A: Element, B> Element for (A, B) {}
+impl<T: Element> Element for Option<T> {}
 
 impl<T: Encode + Element> Encode for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -123,6 +123,9 @@ impl Core {
                     return Err(Failure::StaleCache);
                 }
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),
+                Answer::Retry(Retry::Coordinate | Retry::AtBirth(_)) => {
+                    return Err(Error::Refused("the server is one of several".into()).into());
+                }
             }
         }
     }

@@ -21,12 +21,9 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
-use wire::{Answer, FrameError, ReplyHeader, Request, frame::take_frame};
+use wire::{Answer, FrameError, ReplyHeader, Request, Stream, frame::take_frame};
 
-use crate::{
-    channel::{BYE, Channel, NOBODY, Order},
-    dial::Stream,
-};
+use crate::channel::{BYE, Channel, NOBODY, Order};
 
 const READ_BYTES: usize = 64 << 10;
 /// The server is gone when it was silent for so many ticks, each a third of a lease.

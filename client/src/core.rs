@@ -6,15 +6,15 @@ use base::{Clock, Cred, Random, Seq};
 use parking_lot::Mutex;
 use store::Blocks;
 use tokio::runtime::Handle;
-use wire::Welcome;
+use wire::{Dial, Welcome};
 
 use crate::{
     cache::{AccessCache, CachedDir},
     channel::Channel,
     contents::Files,
-    dial::{Dial, Tcp},
     locks::Locks,
     system::{SystemClock, SystemRandom},
+    tcp::Tcp,
 };
 
 /// How to reach a file system, and as whom.
@@ -127,15 +127,15 @@ impl Core {
         Arc::clone(&self.welcome.lock())
     }
 
-    /// Takes in what the server says of the session on a new connection: whether it is another session, and whether
+    /// Takes in what the server says of the session on a new connection, `again` where there was one before: whether it is another session, and whether
     /// changes are gone that were answered. Of another session at a server that has restarted nobody can tell, so they
     /// are, if there were any.
     ///
     /// Versions of the invalidation list mean nothing to another run of the server, nor proofs to another
     /// session; so the cache starts anew with either.
-    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64) -> (bool, bool) {
+    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64, again: bool) -> (bool, bool) {
         let previous = std::mem::replace(&mut *self.welcome.lock(), Arc::new(welcome.clone()));
-        let lost = previous.session != welcome.session;
+        let lost = again && welcome.opened;
         let restarted = previous.incarnation != welcome.incarnation;
         let forgot = welcome.forgot || lost && restarted && self.channel.answered() != Seq(0);
         if lost || restarted {

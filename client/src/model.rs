@@ -304,7 +304,7 @@ impl State {
             Body::Symlink(target) => (None, Some(target.clone())),
             Body::File(_) | Body::Special => (None, None),
         };
-        Entry { attr: self.attr(ino), dir, target }
+        Entry { attr: self.attr(ino), dir, target, whole: true }
     }
 
     /// Drops an inode that has neither a name nor a handle.

@@ -178,7 +178,7 @@ impl Core {
         let done = self.call(cred, dir.home, getattr, stand).await;
         let done = done.inspect_err(|failure| self.forget_if_stale(failure, &dir))?;
         let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
-        Ok(Found { entry: Entry { attr, dir: Some(dir), target: None }, node })
+        Ok(Found { entry: Entry { attr, dir: Some(dir), target: None, whole: true }, node })
     }
 
     /// Drops a directory that is no longer what it was.

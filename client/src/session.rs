@@ -15,7 +15,7 @@ use tokio::{
 };
 use wire::{
     Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Hello, LockClaim, Reply, Request,
-    RequestHeader, Resume, Retry, Welcome,
+    RequestHeader, Resume, Retry, Stream, Welcome,
     frame::{opening, put_frame, take_frame},
 };
 
@@ -24,7 +24,6 @@ use crate::{
     channel::Attach,
     connection::{Connection, Ended, decode},
     core::Core,
-    dial::Stream,
 };
 
 const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -147,15 +146,15 @@ async fn attempt(
             secret: past.welcome.secret,
             answered: past.answered,
             blocks: past.blocks,
+            proof: past.welcome.proof,
         }),
         kernel_checks: config.kernel_checks,
     });
     let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
         return Err(Failed::NotReady);
     };
-    let restarted = past.is_some_and(|past| {
-        past.welcome.session == welcome.session && past.welcome.incarnation != welcome.incarnation
-    });
+    let restarted =
+        past.is_some_and(|past| !welcome.opened && past.welcome.incarnation != welcome.incarnation);
     if restarted {
         talk.claim(claims(&welcome)).await?;
     }
@@ -205,7 +204,9 @@ impl Talk {
                         | Retry::NoSession
                         | Retry::Moved(_)
                         | Retry::StaleCache(_)
-                        | Retry::StaleDir,
+                        | Retry::StaleDir
+                        | Retry::Coordinate
+                        | Retry::AtBirth(_),
                     )
                     | Answer::Halted => return Err(Failed::NotReady),
                 }
@@ -249,8 +250,10 @@ fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
 
 /// Keeps the session that was opened, until the client is closed or refused.
 pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
+    let mut again = false;
     let error = loop {
-        let ended = serve(&core, opened).await;
+        let ended = serve(&core, opened, again).await;
+        again = true;
         if matches!(ended, Ended::Closed) {
             break Error::Closed;
         }
@@ -281,11 +284,11 @@ pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
     core.channel.end(&error);
 }
 
-async fn serve(core: &Arc<Core>, opened: Opened) -> Ended {
+async fn serve(core: &Arc<Core>, opened: Opened, again: bool) -> Ended {
     let Opened { welcome, version, stream, inbox } = opened;
     debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
     let lease = Duration::from_millis(welcome.lease_ms);
-    let (lost, forgot) = core.adopt(&welcome, version);
+    let (lost, forgot) = core.adopt(&welcome, version, again);
     core.channel.attach(Attach {
         map: welcome.map,
         incarnation: welcome.incarnation,

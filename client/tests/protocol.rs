@@ -94,7 +94,12 @@ fn dir(id: u64) -> DirRef {
 }
 
 fn entry_of_dir(id: u64) -> Answer {
-    let entry = Entry { attr: attr(id, FileKind::Directory), dir: Some(dir(id)), target: None };
+    let entry = Entry {
+        attr: attr(id, FileKind::Directory),
+        dir: Some(dir(id)),
+        target: None,
+        whole: true,
+    };
     Answer::Done(Reply::Entry(entry))
 }
 
@@ -124,6 +129,8 @@ fn welcome(session: u64, incarnation: u64) -> Welcome {
         read_only: false,
         trusted: true,
         forgot: false,
+        opened: session != 5,
+        proof: 7,
     }
 }
 
@@ -228,7 +235,8 @@ async fn unanswered_changes_are_sent_again_in_order_with_their_numbers() {
 
     let (mut peer, hello) = server.welcome(welcome(5, 1)).await;
     // What was answered last is told, not what has the highest number.
-    let resume = Resume { session: SessionId(5), secret: 99, answered: Seq(1), blocks: 1 };
+    let resume =
+        Resume { session: SessionId(5), secret: 99, answered: Seq(1), blocks: 1, proof: 7 };
     assert_eq!(hello.resume, Some(resume));
     for index in [1, 2, 4] {
         let (header, request) = peer.next().await;
@@ -325,7 +333,7 @@ async fn open_files_are_claimed_before_anything_else_is_sent() {
         contents: OpenState::Inline(Bytes::new()),
         proof: 1234,
     };
-    let entry = Entry { attr: attr(7, FileKind::File), dir: None, target: None };
+    let entry = Entry { attr: attr(7, FileKind::File), dir: None, target: None, whole: true };
     let created = Created { entry, existed: false, opened: Some(opened) };
     peer.answer(&header, Answer::Done(Reply::Created(created))).await;
     let file = opening.await.unwrap().unwrap();

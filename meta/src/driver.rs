@@ -60,6 +60,9 @@ pub(crate) fn execute(
         return Outcome::Answered(Verdict::Halted);
     }
     let result = match request {
+        other if other.kind().between_servers => {
+            Err(Fault::Refused("this server belongs to no cluster".into()))
+        }
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
         other => match connection.session() {
             None => Err(Fault::Retry(Retry::NoSession)),

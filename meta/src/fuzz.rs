@@ -244,6 +244,16 @@ impl Client {
             | Request::Evict(_)
             | Request::Locks(_)
             | Request::DumpStart
+            | Request::PeerHello(_)
+            | Request::PeerRead(_)
+            | Request::Prepare(_)
+            | Request::Decide(_)
+            | Request::AskOutcome(_)
+            | Request::Join(_)
+            | Request::Heartbeat(_)
+            | Request::Announce(_)
+            | Request::Cluster
+            | Request::Speculate(_)
             | Request::DumpNext(_) => {}
         }
     }

@@ -35,7 +35,11 @@ use wire::{Reply, Request};
 
 pub(crate) use write::drop_blocks;
 
-use crate::{error::Result, server::Counters, txn::Txn};
+use crate::{
+    error::{Fault, Result},
+    server::Counters,
+    txn::Txn,
+};
 
 /// Runs the operation that a request asks for.
 pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
@@ -151,6 +155,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Opens(req) => Ok(Reply::Opens(observe::opens(txn, *req))),
         Request::Locks(req) => Ok(Reply::Locks(observe::locks(txn, *req))),
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
+        Request::Join(_) | Request::Cluster | Request::Speculate(_) => {
+            Err(Fault::Refused("this server belongs to no cluster".into()))
+        }
         Request::Hello(_)
         | Request::Sync
         | Request::BlockPut(_)
@@ -158,6 +165,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::FsckStart(_)
         | Request::Repair(_)
         | Request::DumpStart
+        | Request::PeerHello(_)
+        | Request::PeerRead(_)
+        | Request::Prepare(_)
+        | Request::Decide(_)
+        | Request::AskOutcome(_)
+        | Request::Heartbeat(_)
+        | Request::Announce(_)
         | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }
 }

@@ -299,6 +299,11 @@ impl Session {
         self.key.mac(parts)
     }
 
+    /// Proof, for every server with the file system's key, that the session was opened at one of them.
+    pub(crate) fn proof(&self) -> u64 {
+        self.ticket(&[u64::from_le_bytes(*b"session ")])
+    }
+
     /// Notes that request `seq` is about to be executed, unless it was before.
     pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen> {
         let mut state = self.state.lock();

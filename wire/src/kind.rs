@@ -15,6 +15,8 @@ pub struct Kind<'a> {
     pub about: Option<&'a DirRef>,
     /// Only administrators may ask it.
     pub administrative: bool,
+    /// Only other servers of the cluster may ask it.
+    pub between_servers: bool,
 }
 
 /// How much room there must be for a request.
@@ -26,6 +28,17 @@ pub enum Needs {
     Little,
     /// As much as it brings.
     Room,
+}
+
+impl Kind<'_> {
+    /// Of a request that changes nothing and is about nothing in the tree.
+    const BARE: Kind<'static> = Kind {
+        mutates: false,
+        needs: Needs::Nothing,
+        about: None,
+        administrative: false,
+        between_servers: false,
+    };
 }
 
 impl Request {
@@ -45,7 +58,8 @@ impl Request {
             | Request::Lock(_)
             | Request::LockTest(_)
             | Request::LockCancel(_)
-            | Request::LockClaim(_) => (false, Nothing, None),
+            | Request::LockClaim(_)
+            | Request::Speculate(_) => (false, Nothing, None),
             Request::Bye => (false, Little, None),
             Request::BlockPut(_) => (false, Room, None),
             // What administrators ask.
@@ -60,9 +74,19 @@ impl Request {
             | Request::Evict(_)
             | Request::Locks(_)
             | Request::DumpStart
-            | Request::DumpNext(_) => {
-                return Kind { mutates: false, needs: Nothing, about: None, administrative: true };
+            | Request::DumpNext(_)
+            | Request::Cluster
+            | Request::Join(_) => {
+                return Kind { administrative: true, ..Kind::BARE };
             }
+            // What servers ask each other.
+            Request::PeerHello(_)
+            | Request::PeerRead(_)
+            | Request::Prepare(_)
+            | Request::Decide(_)
+            | Request::AskOutcome(_)
+            | Request::Heartbeat(_)
+            | Request::Announce(_) => return Kind { between_servers: true, ..Kind::BARE },
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
             Request::Walk(req) => (false, Nothing, Some(&req.from)),
@@ -90,7 +114,7 @@ impl Request {
             Request::Rename(req) => (true, Little, Some(&req.from_dir)),
             Request::Removexattr(req) => (true, Little, Some(holder(&req.node))),
         };
-        Kind { mutates, needs, about, administrative: false }
+        Kind { mutates, needs, about, ..Kind::BARE }
     }
 
     /// Whether it changes what is stored, and so needs a number.

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod data;
+pub mod dial;
 pub mod file;
 pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -15,6 +16,7 @@ pub mod lock;
 pub mod namespace;
 pub mod node;
 pub mod observe;
+pub mod peer;
 pub mod request;
 pub mod session;
 pub mod token;
@@ -27,6 +29,7 @@ pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,
     Seek, SeekTo, Slice, SliceSource, Write, Written,
 };
+pub use dial::{Dial, Stream};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use kind::{Kind, Needs};
@@ -39,6 +42,11 @@ pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode
 pub use observe::{
     BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
     OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
+};
+pub use peer::{
+    Announce, AskOutcome, ClusterStatus, ContentPatch, Decide, Expected, Guess, Guessed, Heartbeat,
+    Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, ServerStatus, Speculate,
+    Stands, TxnId, Vote,
 };
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};

@@ -95,6 +95,9 @@ codec! {
         pub dir: Option<DirRef>,
         /// Where it points, if it is a symbolic link.
         pub target: Option<Bytes>,
+        /// Whether the attributes are all there. Of a directory whose group is on another server the answer has only
+        /// what its parent knows: number, kind, mode and owner.
+        pub whole: bool,
     }
 }
 

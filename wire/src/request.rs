@@ -2,7 +2,7 @@
 
 use base::{Cred, DirId, Epoch, FsError, Seq, ShardId, codec};
 
-use crate::{admin, data, file, lock, namespace, node, observe, session};
+use crate::{admin, data, file, lock, namespace, node, observe, peer, session};
 
 codec! {
     /// What goes before every request.
@@ -69,6 +69,11 @@ codec! {
         StaleCache(CacheEvents) = 4,
         /// The directory is not, or no longer, what (id, ino) says: resolve its path again.
         StaleDir = 5,
+        /// Only the coordinator does this: send it to the server of shard 0, addressed to that shard.
+        Coordinate = 6,
+        /// The inode is in its slot: send it to the inode's shard of birth, with this ticket in place of that of the
+        /// file's directory.
+        AtBirth(u64) = 7,
     }
 }
 
@@ -190,6 +195,27 @@ codec! {
         DumpStart = 80,
         /// Go on with it.
         DumpNext(admin::DumpNext) = 81,
+
+        /// A server comes to another. Answer: nothing.
+        PeerHello(peer::PeerHello) = 90,
+        /// Read records for a transaction.
+        PeerRead(peer::PeerRead) = 91,
+        /// Prepare a transaction.
+        Prepare(peer::Prepare) = 92,
+        /// The outcome of a transaction.
+        Decide(peer::Decide) = 93,
+        /// Ask for it.
+        AskOutcome(peer::AskOutcome) = 94,
+        /// Become a server of the cluster.
+        Join(peer::Join) = 95,
+        /// Keep being one.
+        Heartbeat(peer::Heartbeat) = 96,
+        /// Take in what is about to change.
+        Announce(peer::Announce) = 97,
+        /// The cluster, as its coordinator sees it.
+        Cluster = 98,
+        /// Look-ups in directories whose ids were predicted.
+        Speculate(peer::Speculate) = 99,
     }
 }
 
@@ -253,5 +279,19 @@ codec! {
         Opens(observe::OpenPage) = 43,
         /// To `Locks`.
         Locks(observe::LockPage) = 44,
+        /// To `PeerRead`.
+        Values(Vec<Option<bytes::Bytes>>) = 90,
+        /// To `Prepare`.
+        Vote(peer::Vote) = 91,
+        /// To `AskOutcome`.
+        Outcome(peer::Outcome) = 92,
+        /// To `Join`.
+        Joined(peer::Joined) = 93,
+        /// To `Heartbeat`.
+        Lease(peer::Lease) = 94,
+        /// To `Cluster`.
+        Cluster(peer::ClusterStatus) = 95,
+        /// To `Speculate`.
+        Guessed(Vec<peer::Guessed>) = 96,
     }
 }

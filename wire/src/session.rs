@@ -36,6 +36,8 @@ codec! {
         pub answered: Seq,
         /// The counter of the next block: those before it were stored, if at all, before the client came back.
         pub blocks: u64,
+        /// [`Welcome::proof`]: a server that never saw the session, or has ended its part of it, opens it anew by this.
+        pub proof: u64,
     }
 }
 
@@ -88,6 +90,10 @@ codec! {
         /// Changes that the client has answers to are gone: the power of the server's machine failed before they
         /// were stable.
         pub forgot: bool,
+        /// The session was opened here with this answer: the server knew none of this number.
+        pub opened: bool,
+        /// Proves the session to every server of the cluster, see [`Resume::proof`].
+        pub proof: u64,
     }
 }
 

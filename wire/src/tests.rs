@@ -4,6 +4,7 @@
 
 mod golden;
 mod observe;
+mod peers;
 mod replies;
 mod requests;
 mod values;
@@ -19,8 +20,8 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, NodeRef, OpenState, RenameMode, Reply, ReplyHeader, Request,
-    RequestHeader, Retry, SeekTo, SliceSource, Token, XattrMode, frame,
+    AllocateMode, Answer, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader,
+    Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -119,6 +120,16 @@ variants!(Request {
     Locks,
     DumpStart,
     DumpNext,
+    PeerHello,
+    PeerRead,
+    Prepare,
+    Decide,
+    AskOutcome,
+    Join,
+    Heartbeat,
+    Announce,
+    Cluster,
+    Speculate,
 });
 variants!(Reply {
     Nothing,
@@ -149,9 +160,20 @@ variants!(Reply {
     Locks,
     DumpStarted,
     DumpPage,
+    Values,
+    Vote,
+    Outcome,
+    Joined,
+    Lease,
+    Cluster,
+    Guessed,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
-variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir });
+variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth });
+variants!(Stands { Whole, Stable });
+variants!(Vote { Prepared, Busy, Changed });
+variants!(Outcome { Committed, Aborted, Pending });
+variants!(PeerWrite { Put, Delete, Patch });
 
 /// The enums that stand inside messages.
 fn parts() -> Vec<Case> {
@@ -185,6 +207,10 @@ fn parts() -> Vec<Case> {
         all([SeekTo::Data, SeekTo::Hole], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),
         all(values::open_states(), Case::of),
+        all(peers::stands(), Case::of),
+        all(peers::votes(), Case::of),
+        all(peers::outcomes(), Case::of),
+        all(peers::writes(), Case::of),
     ]
     .into_iter()
     .flatten()

@@ -61,7 +61,8 @@ pub(crate) async fn tree(fs: &impl FileSystem) -> Tree {
     let root = fs.root().0;
     let node = NodeRef::Dir(root);
     let attr = fs.getattr(&Cred::ROOT, &node).await.expect("the root is there");
-    let mut left = vec![(Vec::new(), node, Entry { attr, dir: Some(root), target: None })];
+    let mut left =
+        vec![(Vec::new(), node, Entry { attr, dir: Some(root), target: None, whole: true })];
     while let Some((path, node, mut entry)) = left.pop() {
         if let Some(dir) = &entry.dir {
             let found = list(fs, dir).await.into_iter().rev();

@@ -77,6 +77,8 @@ pub(crate) fn run(
             read_only: token.read_only,
             trusted: token.trusted(),
             forgot,
+            opened: is_new,
+            proof: session.proof(),
         };
         if is_new {
             let (secret, client) = (session.secret, session.client.clone());
@@ -161,14 +163,22 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
 }
 
 fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {
+    let signing_key = &shared.config.signing_key;
+    let client = shown(&hello.client);
+    if let Some(past) = &hello.resume {
+        // It is known to another server, or was to this one. Race: another core may be opening it just now.
+        let known = Session::new(signing_key, past.session, past.secret, client.clone());
+        if known.proof() == past.proof && shared.session(past.session).is_none() {
+            return Arc::new(known);
+        }
+    }
     let id = loop {
         let id = SessionId(shared.random.next());
         if id.0 != 0 && shared.session(id).is_none() {
             break id;
         }
     };
-    let signing_key = &shared.config.signing_key;
-    Arc::new(Session::new(signing_key, id, shared.random.next(), shown(&hello.client)))
+    Arc::new(Session::new(signing_key, id, shared.random.next(), client))
 }
 
 /// The directory that a token makes the root.

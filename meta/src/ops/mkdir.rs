@@ -43,7 +43,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
     txn.touch(&mut parent);
     txn.put_dir(&parent);
     let dir = txn.dir_ref(child.id, child.content.ino, child.content.home);
-    Ok(Entry { attr: child.attr(), dir: Some(dir), target: None })
+    Ok(Entry { attr: child.attr(), dir: Some(dir), target: None, whole: true })
 }
 
 fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {

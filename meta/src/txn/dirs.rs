@@ -189,7 +189,7 @@ impl Txn<'_> {
                     return Err(Fault::Retry(Retry::Busy));
                 };
                 let dir = self.dir_ref(access.id, access.ino, access.home);
-                Ok(Entry { attr: content.attr(), dir: Some(dir), target: None })
+                Ok(Entry { attr: content.attr(), dir: Some(dir), target: None, whole: true })
             }
         }
     }
@@ -274,7 +274,7 @@ pub(crate) fn show_inode(inode: &Inode) -> Entry {
         Contents::Target(target) => Some(target.clone()),
         Contents::Inline(_) | Contents::Blocks | Contents::Device(_) => None,
     };
-    Entry { attr: inode.attr(), dir: None, target }
+    Entry { attr: inode.attr(), dir: None, target, whole: true }
 }
 
 fn dir_parts(id: DirId, ino: Ino, home: DirId) -> [u64; 5] {

@@ -13,7 +13,8 @@ use crate::{
 pub(super) fn all() -> Vec<Reply> {
     let admin = vec![status(), fsck(), dump_started(), dump_page()];
     let others = vec![Reply::Welcome(welcome())];
-    [names(), contents(), others, admin, super::observe::replies()].concat()
+    [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
+        .concat()
 }
 
 pub(super) fn answers() -> Vec<Answer> {
@@ -35,16 +36,18 @@ pub(super) fn retries() -> Vec<Retry> {
         Retry::StaleCache(events),
         Retry::StaleCache(CacheEvents { version: 3, reset: true, dirs: Vec::new() }),
         Retry::StaleDir,
+        Retry::Coordinate,
+        Retry::AtBirth(0xdead_beef_0000_0001),
     ]
 }
 
-fn map() -> ClusterMap {
+pub(super) fn map() -> ClusterMap {
     let servers = vec!["127.0.0.1:7420".to_owned(), "[::1]:7420".to_owned()];
     ClusterMap { epoch: Epoch(300), servers, shards: vec![0, 1, 0] }
 }
 
 fn names() -> Vec<Reply> {
-    let bare = Entry { attr: attr(), dir: None, target: None };
+    let bare = Entry { attr: attr(), dir: None, target: None, whole: false };
     let opened = || Opened { attr: attr(), contents: crate::OpenState::Withheld, proof: 77 };
     let listed = ReaddirEntry {
         pos: 1 << 62 | 5,
@@ -128,6 +131,8 @@ fn welcome() -> Welcome {
         read_only: true,
         trusted: false,
         forgot: true,
+        opened: true,
+        proof: 0x5555_4444_3333_2222,
     }
 }
 

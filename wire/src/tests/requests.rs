@@ -12,7 +12,15 @@ use crate::{
 };
 
 pub(super) fn all() -> Vec<Request> {
-    [sessions(), names(), contents(), others(), super::observe::requests()].concat()
+    [
+        sessions(),
+        names(),
+        contents(),
+        others(),
+        super::observe::requests(),
+        super::peers::requests(),
+    ]
+    .concat()
 }
 
 fn node() -> NodeRef {
@@ -31,6 +39,7 @@ fn sessions() -> Vec<Request> {
         secret: 0x1234_5678_9abc_def0,
         answered: Seq(300),
         blocks: 77,
+        proof: 0x5555_4444_3333_2222,
     };
     let again = Hello { resume: Some(resume), ..hello.clone() };
     let claimed = ClaimedFile { file: file(), number: 5, proof: 300 };

@@ -55,6 +55,7 @@ pub(super) fn entry() -> Entry {
         attr: Attr { kind: FileKind::Directory, ..attr() },
         dir: Some(dir()),
         target: Some(Bytes::from_static(b"../to")),
+        whole: true,
     }
 }
 

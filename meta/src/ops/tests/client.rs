@@ -86,6 +86,8 @@ impl Client {
             read_only: false,
             trusted: false,
             forgot: false,
+            opened: true,
+            proof: 0,
         };
         let mut client = Client {
             stream,
@@ -116,7 +118,13 @@ impl Client {
     /// What it says when it comes back to a session.
     pub(crate) fn resume_of(&self, session: base::SessionId) -> Resume {
         let blocks = self.blocks + 1;
-        Resume { session, secret: self.welcome.secret, answered: self.answered, blocks }
+        Resume {
+            session,
+            secret: self.welcome.secret,
+            answered: self.answered,
+            blocks,
+            proof: self.welcome.proof,
+        }
     }
 
     async fn hello(&mut self, resume: Option<Resume>) -> std::result::Result<(), String> {

@@ -1,28 +1,10 @@
-//! How a client reaches a server: the seam between it and the network.
-//!
-//! Programs dial TCP; a simulation hands in pipes in memory. Only `session` dials.
+//! The network of programs.
 
 use std::io;
 
 use futures::future::BoxFuture;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-
-/// Bytes in both directions, in order.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// Opens connections.
-pub trait Dial: Send + Sync + 'static {
-    /// Connects to `address` (`HOST:PORT`).
-    ///
-    /// # Errors
-    /// When nobody answers there now; the client tries again, there and elsewhere.
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
-}
+use tokio::net::TcpStream;
+use wire::{Dial, Stream};
 
 /// TCP, without delay for small messages.
 #[derive(Debug, Clone, Copy, Default)]

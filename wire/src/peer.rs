@@ -1,0 +1,308 @@
+//! What servers say to each other: transactions over several of them, and the coordinator's cluster map, leases and
+//! invalidation log.
+//!
+//! A connection on which [`PeerHello`] came first is a server's: it has no session, and no request but these is
+//! taken on it. Everything here may be said again when an answer was lost, and then changes nothing.
+//!
+//! Paper: InfiniFS §4.1, §4.2; DESIGN, *Transactions* and *The coordinator*.
+
+use base::{ClusterMap, DirId, EntryName, Epoch, FsError, Ino, Time, codec};
+use bytes::Bytes;
+
+use crate::{node::Entry, request::CacheEvents};
+
+codec! {
+    /// The first request on a connection between two servers of one cluster. Answer: nothing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct PeerHello {
+        /// The server that asks, as the cluster map counts.
+        pub from: u16,
+        /// The run of that server.
+        pub run: u64,
+        /// HMAC-SHA-256, under the file system's signing key, of what [`PeerHello::proof`] says.
+        pub proof: Bytes,
+    }
+}
+
+codec! {
+    /// A transaction over several servers. No two attempts have the same.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub struct TxnId {
+        /// The server that initiated it.
+        pub server: u16,
+        /// The run of that server.
+        pub run: u64,
+        /// Its number in that run.
+        pub number: u64,
+    }
+}
+
+codec! {
+    /// Read these keys; waits while one of them is prepared to change. Answer: a value or nothing for each, in order.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct PeerRead {
+        /// Encoded keys of the store, all of shards of the server that is asked.
+        pub keys: Vec<Bytes>,
+    }
+}
+
+codec! {
+    /// How much of a record a transaction stands on.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Stands {
+        /// On all of it: it must be what it was.
+        Whole = 1,
+        /// On a content record but for its times and counts, which others may change meanwhile.
+        Stable = 2,
+    }
+}
+
+codec! {
+    /// What a transaction has read of another server.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Expected {
+        /// The key.
+        pub key: Bytes,
+        /// The record as it was read; `None`: there was none.
+        pub was: Option<Bytes>,
+        /// What must not have changed of it.
+        pub stands: Stands,
+    }
+}
+
+codec! {
+    /// A change of a content record that leaves room for the changes of others: times only grow, counts are added.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ContentPatch {
+        /// A content record to take everything but times and counts from; `None`: that stays.
+        pub stable: Option<Bytes>,
+        /// How many entries more, or fewer.
+        pub entries: i64,
+        /// How many of them are directories.
+        pub subdirs: i64,
+        /// Its modification time is at least this.
+        pub mtime: Option<Time>,
+        /// Its change time is at least this.
+        pub ctime: Option<Time>,
+    }
+}
+
+codec! {
+    /// A change that a transaction makes at another server.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum PeerWrite {
+        /// Put a record: key and value.
+        Put((Bytes, Bytes)) = 1,
+        /// Remove a record.
+        Delete(Bytes) = 2,
+        /// Change a content record.
+        Patch((Bytes, ContentPatch)) = 3,
+    }
+}
+
+codec! {
+    /// Keep what a transaction stands on, and its changes, until its outcome is known. Answer: [`Vote`], after what
+    /// was prepared is on stable storage.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Prepare {
+        /// Which.
+        pub txn: TxnId,
+        /// What must be as it was.
+        pub expects: Vec<Expected>,
+        /// What changes, if it commits.
+        pub writes: Vec<PeerWrite>,
+    }
+}
+
+codec! {
+    /// What a participant says to a transaction.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Vote {
+        /// It is prepared, and stays so until its outcome is told.
+        Prepared = 1,
+        /// Another transaction is in the way. Nothing was kept.
+        Busy = 2,
+        /// Something is not what it was. Nothing was kept.
+        Changed = 3,
+    }
+}
+
+codec! {
+    /// How a transaction ended. Answer: nothing, when that is applied and on stable storage.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Decide {
+        /// Which.
+        pub txn: TxnId,
+        /// Whether it happens.
+        pub commit: bool,
+    }
+}
+
+codec! {
+    /// How did a transaction of yours end? Answer: [`Outcome`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct AskOutcome {
+        /// Which.
+        pub txn: TxnId,
+    }
+}
+
+codec! {
+    /// How a transaction ended, as its initiator knows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Outcome {
+        /// It happened.
+        Committed = 1,
+        /// It did not, and never will: nobody here knows it (presumed abort).
+        Aborted = 2,
+        /// It is under way: ask again.
+        Pending = 3,
+    }
+}
+
+codec! {
+    /// A server that wants to belong to a cluster. Asked by an administrator's session, since it has no key yet.
+    /// Answer: [`Joined`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Join {
+        /// Where clients and servers reach it (`HOST:PORT`).
+        pub address: String,
+        /// A number drawn when its data directory was made: who asks again gets the same answer.
+        pub member: u64,
+    }
+}
+
+codec! {
+    /// A server belongs to the cluster.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Joined {
+        /// Its number in the map.
+        pub server: u16,
+        /// The record that says what the file system is, with its keys, as every server stores it.
+        pub config: Bytes,
+    }
+}
+
+codec! {
+    /// A server is there, at this address, and asks for its lease. Answer: [`Lease`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Heartbeat {
+        /// Where it is reached.
+        pub address: String,
+        /// The newest map it has; 0: none.
+        pub epoch: Epoch,
+        /// The version of its invalidation list; 0: none.
+        pub version: u64,
+        /// Requests since it started, for balance.
+        pub requests: u64,
+    }
+}
+
+codec! {
+    /// Leave to serve for a while.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Lease {
+        /// For so long, from when it was asked for; milliseconds. 0: the cluster is not complete yet.
+        pub ms: u64,
+        /// The map, if it is newer than the server's.
+        pub map: Option<ClusterMap>,
+        /// What the server must take in before it serves; with `reset` it begins anew at that version.
+        pub events: CacheEvents,
+    }
+}
+
+codec! {
+    /// Directories are about to move or to change permissions. Answer: nothing, when the list has them.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Announce {
+        /// The version before the first of them.
+        pub after: u64,
+        /// One for each version from there on.
+        pub dirs: Vec<DirId>,
+    }
+}
+
+codec! {
+    /// A look-up in a directory whose id was predicted.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Guess {
+        /// The predicted id,
+        pub dir: DirId,
+        /// and home.
+        pub home: DirId,
+        /// What to look up there; `None` asks for the directory itself.
+        pub name: Option<EntryName>,
+    }
+}
+
+codec! {
+    /// Look-ups of one path, all that one server has. Only trusted sessions may guess. Answer: a [`Guessed`] for each.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Speculate {
+        /// In the order of the path.
+        pub guesses: Vec<Guess>,
+    }
+}
+
+codec! {
+    /// What a guess has met.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Guessed {
+        /// The inode number of the directory that has this id; `None`: there is none here.
+        pub dir: Option<Ino>,
+        /// What was found, with the directory's own entry where no name was asked for.
+        pub entry: Option<Entry>,
+        /// Why nothing was.
+        pub error: Option<FsError>,
+    }
+}
+
+codec! {
+    /// A server, as the coordinator sees it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ServerStatus {
+        /// Its number in the map.
+        pub server: u16,
+        /// Where it is.
+        pub address: String,
+        /// How many shards it has.
+        pub shards: u16,
+        /// What is left of its lease, milliseconds; 0: it has none.
+        pub lease_ms: u64,
+        /// The version its invalidation list has reached.
+        pub version: u64,
+        /// Requests since it started.
+        pub requests: u64,
+    }
+}
+
+codec! {
+    /// The cluster, as its coordinator sees it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ClusterStatus {
+        /// How many servers it is to have.
+        pub servers_expected: u16,
+        /// Those it has.
+        pub servers: Vec<ServerStatus>,
+        /// The version of the map.
+        pub epoch: Epoch,
+        /// The version of the invalidation log.
+        pub version: u64,
+        /// Renames and permission changes of directories that are under way.
+        pub renames: u64,
+        /// What is wrong, for people.
+        pub problems: Vec<String>,
+    }
+}
+
+impl PeerHello {
+    /// What [`PeerHello::proof`] is the HMAC of.
+    #[must_use]
+    pub fn proven(uuid: u128, from: u16, run: u64) -> Vec<u8> {
+        let mut text = b"pando peer".to_vec();
+        text.extend_from_slice(&uuid.to_le_bytes());
+        text.extend_from_slice(&from.to_le_bytes());
+        text.extend_from_slice(&run.to_le_bytes());
+        text
+    }
+}

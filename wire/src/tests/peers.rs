@@ -1,0 +1,116 @@
+//! A value of everything that servers say to each other.
+
+use base::{ClusterMap, DirId, Epoch, FsError, Time};
+use bytes::Bytes;
+
+use super::{
+    replies::map,
+    values::{dir, entry, name},
+};
+use crate::{
+    Announce, AskOutcome, CacheEvents, ClusterStatus, ContentPatch, Decide, Expected, Guess,
+    Guessed, Heartbeat, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare,
+    Reply, Request, ServerStatus, Speculate, Stands, TxnId, Vote,
+};
+
+fn txn() -> TxnId {
+    TxnId { server: 3, run: 0x1111_2222_3333_4444, number: 70_000 }
+}
+
+fn time(sec: i64) -> Option<Time> {
+    Some(Time { sec, nsec: 999_999_999 })
+}
+
+pub(super) fn stands() -> Vec<Stands> {
+    vec![Stands::Whole, Stands::Stable]
+}
+
+pub(super) fn votes() -> Vec<Vote> {
+    vec![Vote::Prepared, Vote::Busy, Vote::Changed]
+}
+
+pub(super) fn outcomes() -> Vec<Outcome> {
+    vec![Outcome::Committed, Outcome::Aborted, Outcome::Pending]
+}
+
+pub(super) fn writes() -> Vec<PeerWrite> {
+    let key = || Bytes::from_static(b"\0\x05Dkey");
+    let counts = ContentPatch {
+        stable: None,
+        entries: -1,
+        subdirs: 0,
+        mtime: time(1_700_000_000),
+        ctime: time(1_700_000_001),
+    };
+    let moved = ContentPatch {
+        stable: Some(Bytes::from_static(b"a content record")),
+        entries: 0,
+        subdirs: 300,
+        mtime: None,
+        ctime: time(-1),
+    };
+    vec![
+        PeerWrite::Put((key(), Bytes::from_static(b"record"))),
+        PeerWrite::Delete(key()),
+        PeerWrite::Patch((key(), counts)),
+        PeerWrite::Patch((key(), moved)),
+    ]
+}
+
+pub(super) fn requests() -> Vec<Request> {
+    let key = || Bytes::from_static(b"\0\x05Nkey");
+    let there =
+        Expected { key: key(), was: Some(Bytes::from_static(b"was")), stands: Stands::Stable };
+    let absent = Expected { key: key(), was: None, stands: Stands::Whole };
+    let guess = Guess { dir: dir().id, home: dir().home, name: Some(name("next")) };
+    let last = Guess { name: None, ..guess.clone() };
+    vec![
+        Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
+        Request::PeerRead(PeerRead { keys: vec![key(), key()] }),
+        Request::Prepare(Prepare { txn: txn(), expects: vec![there, absent], writes: writes() }),
+        Request::Decide(Decide { txn: txn(), commit: true }),
+        Request::AskOutcome(AskOutcome { txn: txn() }),
+        Request::Join(Join { address: "127.0.0.1:7421".into(), member: 0x9999_8888_7777_6666 }),
+        Request::Heartbeat(Heartbeat {
+            address: "127.0.0.1:7421".into(),
+            epoch: Epoch(300),
+            version: 70_001,
+            requests: 5_000_000,
+        }),
+        Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
+        Request::Cluster,
+        Request::Speculate(Speculate { guesses: vec![guess, last] }),
+    ]
+}
+
+pub(super) fn replies() -> Vec<Reply> {
+    let events = CacheEvents { version: 70_002, reset: false, dirs: vec![dir().id] };
+    let map: ClusterMap = map();
+    let server = ServerStatus {
+        server: 1,
+        address: "127.0.0.1:7421".into(),
+        shards: 32,
+        lease_ms: 2500,
+        version: 70_002,
+        requests: 9_000_000,
+    };
+    let found = Guessed { dir: Some(dir().ino), entry: Some(entry()), error: None };
+    let missing = Guessed { dir: None, entry: None, error: Some(FsError::NotFound) };
+    vec![
+        Reply::Values(vec![Some(Bytes::from_static(b"record")), None]),
+        Reply::Vote(Vote::Changed),
+        Reply::Outcome(Outcome::Pending),
+        Reply::Joined(Joined { server: 3, config: Bytes::from_static(b"config") }),
+        Reply::Lease(Lease { ms: 3000, map: Some(map), events: events.clone() }),
+        Reply::Lease(Lease { ms: 0, map: None, events }),
+        Reply::Cluster(ClusterStatus {
+            servers_expected: 4,
+            servers: vec![server],
+            epoch: Epoch(300),
+            version: 70_003,
+            renames: 2,
+            problems: vec!["server 2 has no lease".into()],
+        }),
+        Reply::Guessed(vec![found, missing]),
+    ]
+}
