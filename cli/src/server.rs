@@ -262,6 +262,7 @@ fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
+        cluster: None,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine(&blocks)?);

@@ -209,8 +209,16 @@ fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Res
     if !request.acts() {
         return Ok(());
     }
-    if header.epoch < shared.map.epoch {
-        return Err(Fault::Retry(Retry::Moved(shared.map.clone())));
+    if let Some(cluster) = &shared.cluster {
+        let map = cluster.map();
+        if header.epoch > map.epoch || !cluster.has_lease() {
+            return Err(Fault::Retry(Retry::Busy));
+        }
+        if header.epoch < map.epoch || !cluster.owns(header.shard) {
+            return Err(Fault::Retry(Retry::Moved((*map).clone())));
+        }
+    } else if header.epoch < shared.alone.epoch {
+        return Err(Fault::Retry(Retry::Moved(shared.map())));
     }
     if header.cache_version != 0
         && let Some(events) = shared.invalidations.since(header.cache_version)

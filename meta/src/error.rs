@@ -77,6 +77,9 @@ pub enum OpenError {
     /// There is no file system in the engine.
     #[error("not formatted; run `pando format` first")]
     NotFormatted,
+    /// It is one server of several, and was not told how to reach the others.
+    #[error("it belongs to a cluster: serve it with --coordinator or --join")]
+    OfACluster,
     /// A record that everything depends on cannot be read.
     #[error("a system record is damaged")]
     Damaged(#[from] DecodeError),

@@ -319,6 +319,7 @@ fn serve_nothing() -> Server {
         space: Arc::new(|| (1 << 40, 1 << 39)),
         process: Arc::new(Default::default),
         limits: Limits::default(),
+        cluster: None,
     };
     Server::open(engine, Blocks::memory(), options, clock, random).expect("it was just formatted")
 }

@@ -8,6 +8,8 @@
 //! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
 
 mod bugs;
+#[allow(dead_code, reason = "its callers are being written")]
+mod cluster;
 mod compact;
 mod core;
 mod data;
@@ -41,6 +43,7 @@ mod unsynced;
 
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
+pub use cluster::ClusterOptions;
 pub use core::Core;
 pub use error::{OpenError, Problem};
 pub use format::{FormatError, FormatOptions, format};

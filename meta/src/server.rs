@@ -22,6 +22,7 @@ use wire::FsInfo;
 use crate::{
     Core, OpenError, Problem,
     bugs::{Bug, Planted},
+    cluster::{Cluster, ClusterOptions, Member},
     compact::CompactQueue,
     dump::Dumps,
     file_locks::FileLocks,
@@ -115,6 +116,8 @@ pub struct ServerOptions {
     pub process: Process,
     /// How much the server lets itself be given.
     pub limits: Limits,
+    /// How it reaches the others, where the file system has several servers.
+    pub cluster: Option<ClusterOptions>,
 }
 
 /// How much a server lets itself be given.
@@ -151,7 +154,9 @@ pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
-    pub(crate) map: ClusterMap,
+    /// `None`: it is the only server of the file system.
+    pub(crate) cluster: Option<Cluster>,
+    pub(crate) alone: ClusterMap,
     pub(crate) incarnation: u64,
     pub(crate) started: tokio::time::Instant,
     pub(crate) hot: HotEntries,
@@ -244,10 +249,20 @@ impl Server {
             opens.await_claims(sessions.keys().copied());
         }
         let started = tokio::time::Instant::now();
+        let incarnation = random.next();
+        let cluster = match engine.get(&key::member())? {
+            Some(member) => {
+                let member = Member::from_record(&member)?;
+                let options = options.cluster.clone().ok_or(OpenError::OfACluster)?;
+                Some(Cluster::new(&member, incarnation, options))
+            }
+            None => None,
+        };
         let shared = Shared {
             blocks,
-            map: ClusterMap::single(&options.address, config.shards),
-            incarnation: random.next(),
+            cluster,
+            alone: ClusterMap::single(&options.address, config.shards),
+            incarnation,
             started,
             observed: Observed::new(started, options.cores),
             locks: LockTable::new(options.cores),
@@ -360,6 +375,11 @@ impl Shared {
 
     pub(crate) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         self.sessions.lock().get(&id).cloned()
+    }
+
+    /// The newest cluster map.
+    pub(crate) fn map(&self) -> ClusterMap {
+        self.cluster.as_ref().map_or_else(|| self.alone.clone(), |cluster| (*cluster.map()).clone())
     }
 
     /// What a client must know of the file system.

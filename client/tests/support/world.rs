@@ -215,6 +215,7 @@ impl World {
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
             limits: meta::Limits::default(),
+            cluster: None,
         };
         let server = Server::open(
             self.engine.clone(),

@@ -151,6 +151,7 @@ impl Host {
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
             limits: meta::Limits::default(),
+            cluster: None,
         }
     }
 

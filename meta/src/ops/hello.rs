@@ -71,7 +71,7 @@ pub(crate) fn run(
             incarnation: shared.incarnation,
             lease_ms: u64::try_from(shared.options.lease.as_millis()).unwrap_or(u64::MAX),
             fs: shared.fs_info(),
-            map: shared.map.clone(),
+            map: shared.map(),
             root: txn.dir_ref(id, ino, home),
             root_attr: root.3,
             read_only: token.read_only,

@@ -46,7 +46,7 @@ fn line(lines: &mut Lines, name: &str, value: impl ToString) {
 }
 
 fn server(txn: &Txn<'_>, shard: base::ShardId) -> String {
-    let map = &txn.shared.map;
+    let map = &txn.shared.map();
     map.server_of(shard).map_or_else(String::new, |server| map.servers[usize::from(server)].clone())
 }
 

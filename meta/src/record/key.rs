@@ -14,6 +14,7 @@
 //! | `S` | session | a session (shard 0) |
 //! | `F` | | the file system's configuration (shard 0) |
 //! | `O` | | what was set since (shard 0) |
+//! | `M` | | what the server knows of its cluster (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
@@ -180,6 +181,21 @@ pub(crate) fn parse_session(key: &[u8]) -> Option<SessionId> {
 /// The configuration.
 pub(crate) fn config() -> Key {
     start(ShardId(0), b'F')
+}
+
+/// What the server knows of its cluster.
+pub(crate) fn member() -> Key {
+    start(ShardId(0), b'M')
+}
+
+/// The shard of a key.
+///
+/// # Panics
+/// When it is no key.
+#[allow(dead_code, reason = "its callers are being written")]
+pub(crate) fn shard_of(key: &[u8]) -> ShardId {
+    let shard = key.first_chunk::<2>().expect("every key begins with its shard");
+    ShardId(u16::from_be_bytes(*shard))
 }
 
 /// What was set since the format.

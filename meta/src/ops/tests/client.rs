@@ -80,7 +80,7 @@ impl Client {
             incarnation: 0,
             lease_ms: 0,
             fs: world.server.shared.fs_info(),
-            map: world.server.shared.map.clone(),
+            map: world.server.shared.map(),
             root,
             root_attr: attr,
             read_only: false,

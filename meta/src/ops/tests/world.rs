@@ -264,6 +264,7 @@ fn open(
         process: Arc::new(wire::ProcessStatus::default),
         space: Arc::new(|| (1 << 40, 1 << 39)),
         limits: setup.limits.clone(),
+        cluster: None,
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
 }

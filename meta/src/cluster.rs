@@ -1,0 +1,161 @@
+//! A server as one of several: which shards it owns, who has the others, and whether it may serve now.
+//!
+//! The coordinator decides all of it (`coordinator`); what is known here is a copy. A file system of one server has
+//! none of this, and never looks.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::{ClusterMap, ShardId, codec};
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use parking_lot::RwLock;
+use sha2::Sha256;
+use tokio::time::Instant;
+use wire::{Dial, PeerHello};
+
+use crate::record::{Record, key};
+
+/// How a server reaches the others.
+#[derive(Clone)]
+pub struct ClusterOptions {
+    /// The network.
+    pub dial: Arc<dyn Dial>,
+    /// Where the coordinator is reached while no map says it; empty: this server is it.
+    pub coordinator: String,
+    /// A server serves for so long after it has last asked for its lease.
+    pub lease: Duration,
+}
+
+codec! {
+    /// What a server knows of the cluster that it belongs to, as it was when it stopped.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Member {
+        /// Its number in the map.
+        pub server: u16,
+        /// How many servers the cluster has when it is complete.
+        pub servers: u16,
+        /// The number it drew for itself.
+        pub member: u64,
+        /// The newest map; without servers until the cluster was complete.
+        pub map: ClusterMap,
+    }
+}
+
+impl Record for Member {}
+
+/// One of several servers.
+pub(crate) struct Cluster {
+    /// Its number in the map.
+    pub(crate) me: u16,
+    /// How many servers there are when the cluster is complete.
+    pub(crate) servers: u16,
+    /// Of this run.
+    pub(crate) run: u64,
+    pub(crate) options: ClusterOptions,
+    map: RwLock<Arc<ClusterMap>>,
+    started: Instant,
+    /// When the lease ends, milliseconds after `started`.
+    lease_ends: AtomicU64,
+    transactions: AtomicU64,
+}
+
+impl Cluster {
+    pub(crate) fn new(member: &Member, run: u64, options: ClusterOptions) -> Cluster {
+        Cluster {
+            me: member.server,
+            servers: member.servers,
+            run,
+            options,
+            map: RwLock::new(Arc::new(member.map.clone())),
+            started: Instant::now(),
+            lease_ends: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+        }
+    }
+
+    /// The newest map.
+    pub(crate) fn map(&self) -> Arc<ClusterMap> {
+        Arc::clone(&self.map.read())
+    }
+
+    /// Takes in a map; `false` when it is no newer.
+    pub(crate) fn learn(&self, map: ClusterMap) -> bool {
+        let mut known = self.map.write();
+        let newer = map.epoch > known.epoch;
+        if newer {
+            *known = Arc::new(map);
+        }
+        newer
+    }
+
+    /// Whether this server has `shard`.
+    pub(crate) fn owns(&self, shard: ShardId) -> bool {
+        self.map.read().server_of(shard) == Some(self.me)
+    }
+
+    /// Whether this server has the shard of a key.
+    pub(crate) fn owns_key(&self, key: &[u8]) -> bool {
+        self.owns(key::shard_of(key))
+    }
+
+    /// Whether this server is the coordinator: shard 0 is dealt to the first.
+    pub(crate) fn coordinates(&self) -> bool {
+        self.me == 0
+    }
+
+    /// The lease lasts until `ends` at least.
+    pub(crate) fn extend_lease(&self, ends: Instant) {
+        let ends = ends.saturating_duration_since(self.started).as_millis();
+        self.lease_ends.fetch_max(u64::try_from(ends).unwrap_or(u64::MAX), Ordering::AcqRel);
+    }
+
+    /// Whether the lease has not ended.
+    pub(crate) fn has_lease(&self) -> bool {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        now < self.lease_ends.load(Ordering::Acquire)
+    }
+
+    /// A number for a transaction that this server initiates.
+    pub(crate) fn next_txn(&self) -> wire::TxnId {
+        let number = self.transactions.fetch_add(1, Ordering::Relaxed) + 1;
+        wire::TxnId { server: self.me, run: self.run, number }
+    }
+}
+
+fn mac(signing_key: &[u8], uuid: u128, from: u16, run: u64) -> Hmac<Sha256> {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(signing_key).expect("HMAC takes keys of any length");
+    mac.update(&PeerHello::proven(uuid, from, run));
+    mac
+}
+
+/// What a server says when it comes to another.
+pub(crate) fn hello(signing_key: &[u8], uuid: u128, from: u16, run: u64) -> PeerHello {
+    let proof = mac(signing_key, uuid, from, run).finalize().into_bytes();
+    PeerHello { from, run, proof: Bytes::copy_from_slice(&proof) }
+}
+
+/// Whether it was a server of this file system that said so.
+pub(crate) fn is_proven(hello: &PeerHello, signing_key: &[u8], uuid: u128) -> bool {
+    mac(signing_key, uuid, hello.from, hello.run).verify_slice(&hello.proof).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_the_key_of_the_file_system_comes_as_a_server() {
+        let said = hello(b"key", 7, 2, 99);
+        assert!(is_proven(&said, b"key", 7));
+        assert!(!is_proven(&said, b"other", 7));
+        assert!(!is_proven(&said, b"key", 8));
+        assert!(!is_proven(&PeerHello { from: 1, ..said }, b"key", 7));
+    }
+}
