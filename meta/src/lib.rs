@@ -11,6 +11,7 @@ mod bugs;
 #[allow(dead_code, reason = "its callers are being written")]
 mod cluster;
 mod compact;
+mod coordinator;
 mod core;
 mod data;
 mod driver;

@@ -1,0 +1,168 @@
+//! The graph of directory renames in flight: which of them may go on at the same time.
+//!
+//! Two renames, each of them sound by itself, can make a loop that no root reaches: `a` goes below `b` while `b` goes
+//! below `a`. So a rename has the directories that it moves for itself, and shares all directories above the place
+//! that they go to, that place included; who would be in the way waits (InfiniFS §4.2). Initiators of renames call it,
+//! on the coordinator only; it does no IO and keeps nothing when the coordinator ends: what was prepared then is settled
+//! before anybody reads a chain through it.
+//!
+//! How a rename goes: read [`Graph::generation`], read the chain above the new parent, [`Graph::begin`]. If that is
+//! granted and the generation is what it was, the chain is true until [`Graph::end`]: a move changes only the chains
+//! below what it moves, which have the moved directory in them, and so whoever could change it is kept out. If the
+//! generation is another one, a rename that ended meanwhile may have changed the chain: end, and begin anew.
+//!
+//! Invariant: no directory that one rename moves is moved by another, or above the place where another goes.
+
+use std::collections::BTreeMap;
+
+use base::{DirId, HashMap};
+
+/// A rename that was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Token(u64);
+
+/// Whether a rename may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Begun {
+    /// It may, until [`Graph::end`] of this.
+    Granted(Token),
+    /// Another one is in the way. Nothing was kept: try again later.
+    Wait,
+}
+
+/// The renames in flight.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Graph {
+    granted: u64,
+    ended: u64,
+    flights: BTreeMap<Token, Flight>,
+    /// What is moved, and by whom.
+    moved: HashMap<DirId, Token>,
+    /// How many go below a directory.
+    above: HashMap<DirId, u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Flight {
+    moved: Vec<DirId>,
+    chain: Vec<DirId>,
+}
+
+impl Graph {
+    /// How many renames have ended.
+    pub(crate) fn generation(&self) -> u64 {
+        self.ended
+    }
+
+    /// How many are in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Begins a rename of the directories `moved` to below the first of each `chain`, which are all directories from
+    /// the new parent to the root (of an exchange: from both new parents). That a directory does not go below
+    /// itself is not asked here: the operation sees it in the chain. A change of permissions moves its directory and
+    /// goes nowhere: its chain is empty.
+    pub(crate) fn begin(&mut self, moved: &[DirId], chain: &[DirId]) -> Begun {
+        let busy = |dir: &DirId| self.moved.contains_key(dir);
+        let stood_on = |dir: &DirId| self.above.contains_key(dir);
+        if moved.iter().any(|dir| busy(dir) || stood_on(dir)) || chain.iter().any(busy) {
+            return Begun::Wait;
+        }
+        self.granted += 1;
+        let token = Token(self.granted);
+        self.moved.extend(moved.iter().map(|dir| (*dir, token)));
+        for dir in chain {
+            *self.above.entry(*dir).or_default() += 1;
+        }
+        self.flights.insert(token, Flight { moved: moved.to_vec(), chain: chain.to_vec() });
+        Begun::Granted(token)
+    }
+
+    /// A rename has ended: it was committed and every server has applied it, or it will never happen. Of a token that
+    /// has ended already nothing is left to do.
+    pub(crate) fn end(&mut self, token: Token) {
+        let Some(flight) = self.flights.remove(&token) else { return };
+        self.ended += 1;
+        for dir in &flight.moved {
+            self.moved.remove(dir);
+        }
+        for dir in &flight.chain {
+            if let Some(count) = self.above.get_mut(dir) {
+                *count -= 1;
+                if *count == 0 {
+                    self.above.remove(dir);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: DirId = DirId::ROOT;
+    const A: DirId = DirId(1001);
+    const B: DirId = DirId(1002);
+    const C: DirId = DirId(1003);
+    const D: DirId = DirId(1004);
+
+    fn granted(begun: Begun) -> Token {
+        match begun {
+            Begun::Granted(token) => token,
+            Begun::Wait => panic!("it has to wait"),
+        }
+    }
+
+    #[test]
+    fn renames_that_would_make_a_loop_together_go_one_after_the_other() {
+        let mut graph = Graph::default();
+        let first = granted(graph.begin(&[A], &[B, ROOT]));
+        assert_eq!(graph.begin(&[B], &[A, ROOT]), Begun::Wait);
+        assert_eq!((graph.generation(), graph.len()), (0, 1));
+        graph.end(first);
+        assert_eq!((graph.generation(), graph.len()), (1, 0));
+        granted(graph.begin(&[B], &[A, ROOT]));
+    }
+
+    #[test]
+    fn a_loop_of_three_is_not_granted_either() {
+        let mut graph = Graph::default();
+        granted(graph.begin(&[A], &[B, ROOT]));
+        granted(graph.begin(&[D], &[C, ROOT]));
+        // C is above the place where D goes.
+        assert_eq!(graph.begin(&[C], &[A, ROOT]), Begun::Wait);
+        assert_eq!(graph.begin(&[B], &[C, ROOT]), Begun::Wait);
+    }
+
+    #[test]
+    fn renames_below_one_directory_share_it() {
+        let mut graph = Graph::default();
+        let first = granted(graph.begin(&[A], &[C, ROOT]));
+        let second = granted(graph.begin(&[B], &[C, ROOT]));
+        graph.end(first);
+        assert_eq!(graph.begin(&[C], &[ROOT]), Begun::Wait);
+        graph.end(second);
+        granted(graph.begin(&[C], &[ROOT]));
+    }
+
+    #[test]
+    fn one_directory_is_moved_by_one_rename() {
+        let mut graph = Graph::default();
+        granted(graph.begin(&[A, B], &[C, D, ROOT]));
+        assert_eq!(graph.begin(&[A], &[ROOT]), Begun::Wait);
+        assert_eq!(graph.begin(&[B], &[]), Begun::Wait);
+    }
+
+    #[test]
+    fn what_has_ended_leaves_nothing_and_ends_once() {
+        let mut graph = Graph::default();
+        let token = granted(graph.begin(&[A], &[B, B, ROOT]));
+        graph.end(token);
+        graph.end(token);
+        assert_eq!(graph.generation(), 1);
+        assert!(graph.flights.is_empty() && graph.moved.is_empty() && graph.above.is_empty());
+    }
+}
