@@ -16,7 +16,7 @@ use client::{Client, Error};
 
 use crate::sim::world::World;
 
-/// Checks a world whose workloads are done and whose server runs. The server does not run afterwards.
+/// Checks a world whose workloads are done and whose servers run. They do not run afterwards.
 ///
 /// # Errors
 /// The first thing that is not so.
@@ -31,8 +31,12 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
-    world.host().kill();
-    owned::check(world.host().engine(), world.plan().shards, &tree)?;
+    let mut engines = Vec::new();
+    for host in world.hosts() {
+        host.kill();
+        engines.push(host.engine());
+    }
+    owned::check(&engines, world.plan().shards, &tree)?;
     errors::check(world.trace())
 }
 

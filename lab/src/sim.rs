@@ -1,8 +1,8 @@
-//! A whole file system in one process: a server, its clients, their network, their clock and their disk, all
-//! from one seed.
+//! A whole file system in one process: servers, clients, their network, their clock and their disks, all from one
+//! seed.
 //!
-//! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts a server and workloads
-//! on it, lets things go wrong (`faults`) until the workloads are done, and then checks what DESIGN.md §12
+//! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts servers and workloads
+//! on them, lets things go wrong (`faults`) until the workloads are done, and then checks what DESIGN.md §12
 //! promises (`check`). Nothing in it waits for real time, opens a socket or touches a file.
 //!
 //! * `network`, `pipe`: connections that delay, cut up, break and echo.
@@ -164,7 +164,9 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     trace.say(format_args!("{plan:?}"));
     let world = World::new(plan, options.bug, trace)?;
     let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
-    world.host().settle()?;
+    for host in world.hosts() {
+        host.settle()?;
+    }
     let faults = spawn_local(faults::run(world.clone()));
     if options.calm {
         faults.abort();
@@ -193,12 +195,9 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     if faults.is_finished() && !options.calm {
         faults.await.context("faults")??;
     }
-    world.host().stop(false);
-    world.host().pardon();
-    if !world.host().is_alive() {
-        world.host().kill();
+    for host in world.hosts() {
+        host.recover()?;
     }
-    world.host().start()?;
     in_time.context("a workload hangs")??;
     ended.into_iter().collect::<anyhow::Result<Vec<()>>>()?;
     timeout(TIME_MAX, check::run(&world)).await.context("a check hangs")??;

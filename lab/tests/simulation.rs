@@ -19,6 +19,8 @@ fn every_world_keeps_its_promises() {
         ("power cuts", sum.power_cuts),
         ("cut connections", sum.cuts),
         ("stops", sum.stops),
+        ("walls", sum.walls),
+        ("slow machines", sum.slow),
         ("deaths of clients", sum.deaths),
         ("retries", sum.retries),
         ("suppressed duplicates", sum.duplicates_suppressed),

@@ -1,6 +1,6 @@
 //! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
 //!
-//! Looks at the keys of a stopped server, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
+//! Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
 //! of the tree found. All clients have said goodbye, so no session, stored answer, orphan, or note of work
 //! may be left.
 
@@ -29,12 +29,15 @@ struct Keys {
     chunked: BTreeSet<Ino>,
 }
 
-/// Checks what is stored against the tree.
+/// Checks what is stored on all servers against the tree.
 ///
 /// # Errors
 /// The first thing that is not so.
-pub fn check(engine: &MemoryEngine, shards: u16, tree: &Tree) -> anyhow::Result<()> {
-    let keys = read(engine, shards)?;
+pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Result<()> {
+    let mut keys = Keys::default();
+    for engine in engines {
+        read(engine, shards, &mut keys)?;
+    }
     for (kind, what) in [
         ('Q', "stored answers"),
         ('S', "sessions"),
@@ -65,14 +68,13 @@ pub fn check(engine: &MemoryEngine, shards: u16, tree: &Tree) -> anyhow::Result<
     Ok(())
 }
 
-fn read(engine: &MemoryEngine, shards: u16) -> anyhow::Result<Keys> {
-    let mut keys = Keys::default();
+fn read(engine: &MemoryEngine, shards: u16, keys: &mut Keys) -> anyhow::Result<()> {
     let mut wrong = Ok(());
     engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
         wrong = keys.take(key, shards).with_context(|| format!("key {}", key.escape_ascii()));
         if wrong.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    wrong.map(|()| keys)
+    wrong
 }
 
 impl Keys {

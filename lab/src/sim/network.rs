@@ -4,13 +4,20 @@
 //! connections there is no order: what was sent on one that broke may still reach the server after the
 //! client has come back on another, so the server hears echoes. Nobody learns of a lost machine but by its
 //! silence.
+//!
+//! Every machine has a [`Place`] in it: servers listen at their addresses, clients and servers dial. Between any two
+//! places there can be a wall for a while, one way or both: what is sent meets it and goes on when it falls, as
+//! TCP repeats what was not acknowledged.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use client::{Dial, Stream};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{
     disk::Process,
@@ -29,19 +36,69 @@ pub struct Network {
     pub(super) trace: Trace,
 }
 
+/// Whoever dials behind a wall gives up after this.
+const DIAL_MAX: Duration = Duration::from_secs(2);
+
+/// A machine, as the network knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Of a server.
+    Server(u16),
+    /// Of a client.
+    Client(u64),
+}
+
+impl Place {
+    fn number(self) -> u64 {
+        match self {
+            Place::Server(number) => 1 << 32 | u64::from(number),
+            Place::Client(number) => number,
+        }
+    }
+}
+
 struct Inner {
-    listener: Option<(mpsc::UnboundedSender<End>, Arc<Process>)>,
+    /// By address.
+    listeners: BTreeMap<String, Listener>,
     links: Vec<Link>,
-    /// Machines that are gone for good.
+    walls: Vec<Wall>,
+    /// Machines of clients that are gone for good.
     gone: Vec<u64>,
     connections: u64,
 }
 
-/// A connection.
+#[derive(Clone)]
+struct Listener {
+    place: Place,
+    process: Arc<Process>,
+    sender: mpsc::UnboundedSender<End>,
+}
+
+/// A connection, from who dialled (the client, though it may be a server) to who listened.
 struct Link {
-    client: u64,
+    from: Place,
+    to: Place,
     to_server: Arc<Mutex<Pipe>>,
     to_client: Arc<Mutex<Pipe>>,
+}
+
+/// Nothing gets from one machine to the other.
+struct Wall {
+    from: Place,
+    to: Place,
+    until: Instant,
+}
+
+impl Inner {
+    /// When nothing stands between two machines any more, if something does.
+    fn walled_until(&self, one: Place, other: Place) -> Option<Instant> {
+        let now = Instant::now();
+        let between = |wall: &&Wall| {
+            (wall.from == one && wall.to == other) || (wall.from == other && wall.to == one)
+        };
+        let walls = self.walls.iter().filter(between).map(|wall| wall.until);
+        walls.filter(|until| *until > now).max()
+    }
 }
 
 /// How a connection breaks.
@@ -59,24 +116,76 @@ impl Network {
     /// A network without anybody.
     #[must_use]
     pub fn new(weather: Weather, random: SimRandom, trace: Trace) -> Network {
-        let inner = Inner { listener: None, links: Vec::new(), gone: Vec::new(), connections: 0 };
+        let inner = Inner {
+            listeners: BTreeMap::new(),
+            links: Vec::new(),
+            walls: Vec::new(),
+            gone: Vec::new(),
+            connections: 0,
+        };
         Network { inner: Arc::new(Mutex::new(inner)), weather, random, trace }
     }
 
-    /// A server listens: what it receives are its ends of new connections.
-    pub fn listen(&self, process: &Arc<Process>) -> mpsc::UnboundedReceiver<End> {
+    /// A server listens at an address: what it receives are its ends of new connections.
+    pub fn listen(
+        &self,
+        server: u16,
+        address: String,
+        process: &Arc<Process>,
+    ) -> mpsc::UnboundedReceiver<End> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.inner.lock().listener = Some((sender, Arc::clone(process)));
+        let listener =
+            Listener { place: Place::Server(server), process: Arc::clone(process), sender };
+        self.inner.lock().listeners.insert(address, listener);
         receiver
     }
 
-    /// The server is dead. With `reset` what it sent and had not arrived is lost.
-    pub fn server_died(&self, reset: bool) {
+    /// A server is dead. With `reset` what it sent and had not arrived is lost.
+    pub fn server_died(&self, server: u16, reset: bool) {
         let mut inner = self.inner.lock();
-        inner.listener = None;
+        let place = Place::Server(server);
+        inner.listeners.retain(|_, listener| listener.place != place);
         if reset {
-            inner.links.iter().for_each(|link| link.to_client.lock().lose());
+            for link in &inner.links {
+                if link.to == place {
+                    link.to_client.lock().lose();
+                }
+                if link.from == place {
+                    link.to_server.lock().lose();
+                }
+            }
         }
+    }
+
+    /// For some time nothing gets from a machine to another; what is sent arrives after that.
+    pub fn wall(&self, from: Place, to: Place, time: Duration) {
+        let mut inner = self.inner.lock();
+        let now = Instant::now();
+        let until = now + time;
+        inner.walls.retain(|wall| wall.until > now);
+        inner.walls.push(Wall { from, to, until });
+        for link in &inner.links {
+            if (link.from, link.to) == (from, to) {
+                link.to_server.lock().hold(until);
+            }
+            if (link.from, link.to) == (to, from) {
+                link.to_client.lock().hold(until);
+            }
+        }
+    }
+
+    /// The machines of clients that have connections.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Place> {
+        let mut inner = self.inner.lock();
+        inner.links.retain(|link| !link.to_server.lock().is_over());
+        let mut found = Vec::new();
+        for link in &inner.links {
+            if matches!(link.from, Place::Client(_)) && !found.contains(&link.from) {
+                found.push(link.from);
+            }
+        }
+        found
     }
 
     /// Breaks a connection, if there is one.
@@ -84,7 +193,10 @@ impl Network {
         let mut inner = self.inner.lock();
         inner.links.retain(|link| !link.to_server.lock().is_over());
         let living: Vec<usize> = (0..inner.links.len())
-            .filter(|index| !inner.gone.contains(&inner.links[*index].client))
+            .filter(|index| match inner.links[*index].from {
+                Place::Client(client) => !inner.gone.contains(&client),
+                Place::Server(_) => true,
+            })
             .collect();
         if living.is_empty() {
             return false;
@@ -113,7 +225,8 @@ impl Network {
     pub fn client_died(&self, client: u64, closed: bool) {
         let mut inner = self.inner.lock();
         inner.gone.push(client);
-        for link in inner.links.iter().filter(|link| link.client == client) {
+        let place = Place::Client(client);
+        for link in inner.links.iter().filter(|link| link.from == place) {
             link.to_server.lock().fall_silent(closed);
             link.to_client.lock().fall_silent(false);
         }
@@ -122,41 +235,74 @@ impl Network {
     /// The port of a client, to be dialled from.
     #[must_use]
     pub fn port(&self, client: u64) -> Arc<Port> {
-        Arc::new(Port { network: self.clone(), client })
+        Arc::new(Port { network: self.clone(), place: Place::Client(client), process: None })
     }
 
-    fn connect(&self, client: u64) -> io::Result<End> {
+    /// The port of a server's process, to dial other servers from.
+    #[must_use]
+    pub fn server_port(&self, server: u16, process: &Arc<Process>) -> Arc<Port> {
+        let process = Some(Arc::clone(process));
+        Arc::new(Port { network: self.clone(), place: Place::Server(server), process })
+    }
+
+    fn connect(&self, port: &Port, address: &str) -> io::Result<End> {
         let mut inner = self.inner.lock();
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-        let (sender, process) = inner.listener.clone().ok_or_else(refused)?;
+        let listener = inner.listeners.get(address).cloned().ok_or_else(refused)?;
         inner.connections += 1;
         let number = inner.connections;
-        self.trace.note("connect", &[client, number]);
+        self.trace.note("connect", &[port.place.number(), listener.place.number(), number]);
         let to_server = Pipe::new(2 * number);
         let to_client = Pipe::new(2 * number + 1);
-        let server = End::new(self, to_server.clone(), to_client.clone(), Some(process));
-        let mine = End::new(self, to_client.clone(), to_server.clone(), None);
-        sender.send(server).map_err(|_| refused())?;
-        inner.links.push(Link { client, to_server, to_client });
+        let process = Some(listener.process);
+        let server = End::new(self, to_server.clone(), to_client.clone(), process);
+        let mine = End::new(self, to_client.clone(), to_server.clone(), port.process.clone());
+        listener.sender.send(server).map_err(|_| refused())?;
+        inner.links.push(Link { from: port.place, to: listener.place, to_server, to_client });
         Ok(mine)
+    }
+
+    /// When nothing stands between a machine and who listens at an address, if something does.
+    fn walled_until(&self, from: Place, address: &str) -> Option<Instant> {
+        let inner = self.inner.lock();
+        let to = inner.listeners.get(address)?.place;
+        inner.walled_until(from, to)
     }
 }
 
-/// Where a client's connections start.
+/// Where the connections of a machine start.
 pub struct Port {
     network: Network,
-    client: u64,
+    place: Place,
+    /// The process that dials, if that can die alone.
+    process: Option<Arc<Process>>,
+}
+
+impl Port {
+    fn is_gone(&self) -> bool {
+        match self.place {
+            Place::Client(client) => self.network.inner.lock().gone.contains(&client),
+            Place::Server(_) => self.process.as_ref().is_some_and(|process| !process.is_alive()),
+        }
+    }
 }
 
 impl Dial for Port {
-    fn dial<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
             let network = &self.network;
             sleep(network.weather.delay(&network.random)).await;
-            if network.inner.lock().gone.contains(&self.client) {
+            let patience = Instant::now() + DIAL_MAX;
+            while let Some(until) = network.walled_until(self.place, address) {
+                sleep_until(until.min(patience)).await;
+                if until > patience {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            if self.is_gone() {
                 return std::future::pending().await;
             }
-            Ok(Box::new(network.connect(self.client)?) as Box<dyn Stream>)
+            Ok(Box::new(network.connect(self, address)?) as Box<dyn Stream>)
         })
     }
 }

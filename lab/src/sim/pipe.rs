@@ -88,6 +88,12 @@ impl Pipe {
         self.wake();
     }
 
+    /// What has not arrived, and what is still written, does not arrive before `until`.
+    pub(super) fn hold(&mut self, until: Instant) {
+        self.sent.iter_mut().for_each(|(due, _)| *due = (*due).max(until));
+        self.last = self.last.max(until);
+    }
+
     /// Nothing arrives any more; with `closed` the reader sees the end of the stream.
     pub(super) fn fall_silent(&mut self, closed: bool) {
         self.silent = true;

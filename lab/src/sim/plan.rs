@@ -12,6 +12,8 @@ use super::random::SimRandom;
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// How many servers there are.
+    pub servers: u16,
     /// When operations are answered.
     pub durability: Durability,
     /// The power is cut now and then.
@@ -71,6 +73,7 @@ impl Plan {
         let strict = random.one_in(2);
         Plan {
             seed,
+            servers: 1,
             durability: if strict { Durability::Strict } else { Durability::Relaxed },
             power_cuts: random.one_in(2),
             commit_interval: random.ms(1..200),

@@ -1,4 +1,4 @@
-//! The machine of the server: processes on it that are started, stopped, killed, and what outlives them.
+//! The machine of a server: processes on it that are started, stopped, killed, and what outlives them.
 //!
 //! A process is a set of local tasks. It can be swept away between any two steps of any of them, and what
 //! it had in memory with it; the engine and the blocks stay, or, when the power is cut, what of the engine
@@ -10,17 +10,23 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use base::Clock;
 use meta::{Bug, FormatOptions, Offload, Server, ServerOptions};
 use store::{Blocks, Engine as _, MemoryEngine};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::{
+    sync::mpsc,
+    task::{LocalSet, spawn_local},
+    time::{Instant, Sleep, sleep_until},
+};
 
 use super::{
     disk::{Disk, Process},
-    network::Network,
+    network::{Network, Place},
+    pipe::End,
     plan::Plan,
     random::SimRandom,
     trace::Trace,
@@ -36,6 +42,7 @@ pub struct Host {
 }
 
 struct Inner {
+    server: u16,
     engine: Arc<MemoryEngine>,
     blocks: Blocks,
     plan: Plan,
@@ -59,20 +66,24 @@ struct Running {
 struct Body {
     tasks: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
     stopped: Cell<bool>,
+    /// Between two steps of it so much time passes.
+    pace: Cell<Duration>,
+    rest: RefCell<Option<Pin<Box<Sleep>>>>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Host {
-    /// A machine with an empty file system on it.
+    /// The machine of a server, by its number, with an empty file system on it.
     ///
     /// # Errors
     /// When it cannot be formatted.
     pub fn new(
+        server: u16,
         plan: &Plan,
         bug: Option<Bug>,
         network: &Network,
         clock: &Arc<dyn Clock>,
-        random: &SimRandom,
+        random: SimRandom,
         trace: &Trace,
     ) -> anyhow::Result<Host> {
         let engine = Arc::new(MemoryEngine::new());
@@ -84,10 +95,10 @@ impl Host {
             blocks: "memory:".to_owned(),
             signing_key: SIGNING_KEY.to_vec(),
         };
-        let random = random.stream("server");
         meta::format(engine.as_ref(), &options, clock.as_ref(), &random)?;
         Ok(Host {
             inner: Rc::new(Inner {
+                server,
                 engine,
                 blocks: Blocks::memory(),
                 plan: plan.clone(),
@@ -125,12 +136,11 @@ impl Host {
             Arc::new(inner.random.clone()),
             inner.bug,
         )?;
-        inner.trace.note("start", &[]);
+        inner.trace.note("start", &[u64::from(inner.server)]);
         let body = Rc::new(Body::default());
         body.tasks.replace(Some(Box::pin(serve(
             server.clone(),
-            inner.network.clone(),
-            process.clone(),
+            inner.network.listen(inner.server, address_of(inner.server), &process),
         ))));
         spawn_local(run(Rc::clone(&body)));
         inner.running.replace(Some(Running { process, server, body }));
@@ -140,7 +150,7 @@ impl Host {
     fn options(&self) -> ServerOptions {
         let plan = &self.inner.plan;
         ServerOptions {
-            address: "server:1".to_owned(),
+            address: address_of(self.inner.server),
             cores: 1,
             durability: plan.durability,
             commit_interval: plan.commit_interval,
@@ -160,8 +170,8 @@ impl Host {
         let Some(running) = self.inner.running.take() else { return };
         running.process.die();
         let reset = self.inner.random.one_in(2);
-        self.inner.trace.note("kill", &[u64::from(reset)]);
-        self.inner.network.server_died(reset);
+        self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
+        self.inner.network.server_died(self.inner.server, reset);
         let mut sum = self.inner.counters.borrow_mut();
         for (name, count) in running.server.counters() {
             match sum.iter_mut().find(|(known, _)| *known == name) {
@@ -204,10 +214,39 @@ impl Host {
     /// The server does nothing from now on (SIGSTOP), or goes on (SIGCONT).
     pub fn stop(&self, stopped: bool) {
         if let Some(running) = &*self.inner.running.borrow() {
-            self.inner.trace.note("stop", &[u64::from(stopped)]);
+            self.inner.trace.note("stop", &[u64::from(self.inner.server), u64::from(stopped)]);
             running.body.stopped.set(stopped);
             running.body.wake();
         }
+    }
+
+    /// The server does no two steps within such a time; with zero it is as fast as ever.
+    pub fn slow_down(&self, pace: Duration) {
+        if let Some(running) = &*self.inner.running.borrow() {
+            self.inner.trace.say(format_args!("server {} at {pace:?}", self.inner.server));
+            running.body.pace.set(pace);
+            running.body.wake();
+        }
+    }
+
+    /// Whatever went wrong with it is over: it runs.
+    ///
+    /// # Errors
+    /// As [`Host::start`].
+    pub fn recover(&self) -> anyhow::Result<()> {
+        self.stop(false);
+        self.slow_down(Duration::ZERO);
+        self.pardon();
+        if !self.is_alive() {
+            self.kill();
+        }
+        self.start()
+    }
+
+    /// Its place in the network.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place::Server(self.inner.server)
     }
 
     /// A counter, over all servers that ran here.
@@ -241,11 +280,30 @@ impl Host {
     }
 }
 
+/// Where a server listens.
+#[must_use]
+pub fn address_of(server: u16) -> String {
+    format!("server-{server}:1")
+}
+
 impl Body {
     fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
+    }
+
+    /// Whether a slow machine has to wait before the next step.
+    fn rests(&self, cx: &mut Context<'_>) -> bool {
+        let mut rest = self.rest.borrow_mut();
+        if let Some(rest) = rest.as_mut()
+            && rest.as_mut().poll(cx).is_pending()
+        {
+            return true;
+        }
+        let pace = self.pace.get();
+        *rest = (!pace.is_zero()).then(|| Box::pin(sleep_until(Instant::now() + pace)));
+        false
     }
 }
 
@@ -255,7 +313,7 @@ async fn run(body: Rc<Body>) {
         body.waker.replace(Some(cx.waker().clone()));
         match body.tasks.borrow_mut().as_mut() {
             None => Poll::Ready(()),
-            Some(_) if body.stopped.get() => Poll::Pending,
+            Some(_) if body.stopped.get() || body.rests(cx) => Poll::Pending,
             Some(tasks) => tasks.as_mut().poll(cx),
         }
     })
@@ -263,10 +321,9 @@ async fn run(body: Rc<Body>) {
 }
 
 /// What a server process does.
-async fn serve(server: Server, network: Network, process: Arc<Process>) {
+async fn serve(server: Server, mut connections: mpsc::UnboundedReceiver<End>) {
     let local = LocalSet::new();
     let core = server.core(0);
-    let mut connections = network.listen(&process);
     let accept = async {
         while let Some(end) = connections.recv().await {
             let core = core.clone();

@@ -1,4 +1,4 @@
-//! What workloads are given: clients, and what happens to the server.
+//! What workloads are given: clients, and what happens to the servers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,7 +17,7 @@ use super::{
     network::Network,
     plan::Plan,
     random::SimRandom,
-    server::{Host, SIGNING_KEY},
+    server::{Host, SIGNING_KEY, address_of},
     trace::Trace,
 };
 
@@ -33,7 +33,7 @@ struct Inner {
     random: SimRandom,
     network: Network,
     clock: Arc<dyn Clock>,
-    host: Host,
+    hosts: Vec<Host>,
     clients: Cell<u64>,
     counts: RefCell<Counts>,
 }
@@ -49,8 +49,12 @@ pub struct Counts {
     pub power_cuts: u64,
     /// Connections cut.
     pub cuts: u64,
-    /// Times that the server stood still.
+    /// Times that a server stood still.
     pub stops: u64,
+    /// Times that two machines did not reach each other for a while.
+    pub walls: u64,
+    /// Times that a machine was slow.
+    pub slow: u64,
     /// Clients that died.
     pub deaths: u64,
     /// Requests that were sent again.
@@ -76,24 +80,29 @@ pub struct Machine {
 }
 
 impl World {
-    /// A new world, with a server that runs; must be made within its runtime.
+    /// A new world, with servers that run; must be made within its runtime.
     ///
     /// # Errors
-    /// When the server cannot start.
+    /// When a server cannot start.
     pub fn new(plan: Plan, bug: Option<Bug>, trace: &Trace) -> anyhow::Result<World> {
         trace.start();
         let random = SimRandom::new(plan.seed);
         let network = Network::new(plan.weather, random.stream("network"), trace.clone());
         let clock: Arc<dyn Clock> = Arc::new(SimClock::start(plan.fine_clock));
-        let host = Host::new(&plan, bug, &network, &clock, &random, trace)?;
-        host.start()?;
+        let mut hosts = Vec::new();
+        for server in 0..plan.servers {
+            let random = random.stream(&format!("server {server}"));
+            let host = Host::new(server, &plan, bug, &network, &clock, random, trace)?;
+            host.start()?;
+            hosts.push(host);
+        }
         let inner = Inner {
             plan,
             trace: trace.clone(),
             random,
             network,
             clock,
-            host,
+            hosts,
             clients: Cell::new(0),
             counts: RefCell::default(),
         };
@@ -119,7 +128,7 @@ impl World {
             inner.clients.set(number);
             let plan = &inner.plan;
             let client = Client::connect(Config {
-                addresses: vec!["server:1".to_owned()],
+                addresses: (0..plan.servers).map(address_of).collect(),
                 token: Token::administrator().sign(SIGNING_KEY),
                 client_name: name.to_owned(),
                 cred: Cred::ROOT,
@@ -156,10 +165,10 @@ impl World {
         &self.inner.trace
     }
 
-    /// The machine of the server.
+    /// The machines of the servers.
     #[must_use]
-    pub fn host(&self) -> &Host {
-        &self.inner.host
+    pub fn hosts(&self) -> &[Host] {
+        &self.inner.hosts
     }
 
     /// The network.
@@ -177,11 +186,11 @@ impl World {
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let host = self.host();
+        let sum = |name| self.hosts().iter().map(|host| host.counter(name)).sum();
         Counts {
-            duplicates_suppressed: host.counter("duplicates_suppressed"),
-            sessions_expired: host.counter("sessions_expired"),
-            inodes_reclaimed: host.counter("inodes_reclaimed"),
+            duplicates_suppressed: sum("duplicates_suppressed"),
+            sessions_expired: sum("sessions_expired"),
+            inodes_reclaimed: sum("inodes_reclaimed"),
             ..*self.inner.counts.borrow()
         }
     }
@@ -235,6 +244,8 @@ impl Counts {
         self.power_cuts += other.power_cuts;
         self.cuts += other.cuts;
         self.stops += other.stops;
+        self.walls += other.walls;
+        self.slow += other.slow;
         self.deaths += other.deaths;
         self.retries += other.retries;
         self.reconnects += other.reconnects;
