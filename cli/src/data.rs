@@ -57,6 +57,8 @@ const LOST_AND_FOUND: &str = "lost+found";
 pub(crate) struct New {
     pub(crate) name: String,
     pub(crate) shards: u16,
+    /// How many servers it will have.
+    pub(crate) servers: u16,
     pub(crate) locality: base::Locality,
     pub(crate) inline_bytes_max: u32,
     /// Where blocks are; `None`: in the data directory.
@@ -113,6 +115,7 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
         let options = FormatOptions {
             name: new.name.clone(),
             shards: new.shards,
+            servers: new.servers,
             locality: new.locality,
             inline_bytes_max: new.inline_bytes_max,
             blocks: target.url.to_owned(),

@@ -16,10 +16,16 @@ use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use parking_lot::RwLock;
 use sha2::Sha256;
+use store::{Batch, Engine};
 use tokio::time::Instant;
-use wire::{Dial, PeerHello};
+use wire::{Dial, Lease, PeerHello};
 
-use crate::record::{Record, key};
+use crate::{
+    OpenError,
+    coordinator::Coordinator,
+    record::{Record, key},
+    server::Shared,
+};
 
 /// How a server reaches the others.
 #[derive(Clone)]
@@ -63,10 +69,37 @@ pub(crate) struct Cluster {
     /// When the lease ends, milliseconds after `started`.
     lease_ends: AtomicU64,
     transactions: AtomicU64,
+    member: u64,
+    /// What the first server has beside it.
+    pub(crate) coordinator: Option<Coordinator>,
 }
 
 impl Cluster {
-    pub(crate) fn new(member: &Member, run: u64, options: ClusterOptions) -> Cluster {
+    /// The cluster as this server knew it when it stopped, and the version at which its invalidation list begins.
+    pub(crate) fn open(
+        engine: &dyn Engine,
+        run: u64,
+        options: Option<&ClusterOptions>,
+    ) -> Result<Option<(Cluster, u64)>, OpenError> {
+        let Some(member) = engine.get(&key::member())? else { return Ok(None) };
+        let member = Member::from_record(&member)?;
+        let options = options.ok_or(OpenError::OfACluster)?.clone();
+        let (coordinator, version) = if member.server == 0 {
+            let now = Instant::now();
+            let (coordinator, version) = Coordinator::open(engine, &member, options.lease, now)?;
+            (Some(coordinator), version)
+        } else {
+            (None, 0)
+        };
+        Ok(Some((Cluster::new(&member, run, options, coordinator), version)))
+    }
+
+    fn new(
+        member: &Member,
+        run: u64,
+        options: ClusterOptions,
+        coordinator: Option<Coordinator>,
+    ) -> Cluster {
         Cluster {
             me: member.server,
             servers: member.servers,
@@ -76,6 +109,8 @@ impl Cluster {
             started: Instant::now(),
             lease_ends: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
+            member: member.member,
+            coordinator,
         }
     }
 
@@ -92,6 +127,12 @@ impl Cluster {
             *known = Arc::new(map);
         }
         newer
+    }
+
+    /// What of it outlives a restart, with the newest map.
+    fn to_member(&self) -> Member {
+        let map = (*self.map()).clone();
+        Member { server: self.me, servers: self.servers, member: self.member, map }
     }
 
     /// Whether this server has `shard`.
@@ -126,6 +167,34 @@ impl Cluster {
         let number = self.transactions.fetch_add(1, Ordering::Relaxed) + 1;
         wire::TxnId { server: self.me, run: self.run, number }
     }
+}
+
+/// Takes in a lease that was asked for at `asked`: first what the invalidation list lacks and a newer map, which is
+/// stable before it counts, and then the time.
+pub(crate) fn take_lease(
+    shared: &Shared,
+    cluster: &Cluster,
+    asked: Instant,
+    lease: Lease,
+) -> Result<(), store::Error> {
+    let Lease { ms, map, events } = lease;
+    let after = events.version.saturating_sub(events.dirs.len() as u64);
+    if events.reset {
+        shared.invalidations.begin_anew(events.version);
+    } else if !shared.invalidations.take_in(after, &events.dirs) {
+        // It is no answer to what was asked, and nothing to stand on.
+        return Ok(());
+    }
+    if map.is_some_and(|map| cluster.learn(map)) {
+        let mut batch = Batch::default();
+        batch.put(&key::member(), &cluster.to_member().to_record());
+        shared.engine.write(batch)?;
+        shared.engine.sync()?;
+    }
+    if ms > 0 {
+        cluster.extend_lease(asked + Duration::from_millis(ms));
+    }
+    Ok(())
 }
 
 fn mac(signing_key: &[u8], uuid: u128, from: u16, run: u64) -> Hmac<Sha256> {

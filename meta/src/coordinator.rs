@@ -1,7 +1,261 @@
 //! What one server of a cluster decides for all of them: the coordinator, which is the owner of shard 0.
 //!
-//! It is called by `driver` and by the initiators of renames and permission changes of directories. Its decisions are
-//! pure, with their IO beside them.
+//! It has the cluster map, gives leases, gives the versions of the invalidation log and tells every server what is in
+//! it, and knows which renames of directories may go on together. `driver` hands it what servers and administrators
+//! ask; initiators of renames and permission changes of directories call [`announce`]. The decisions are pure, in the
+//! files below; here are the lock around them and their IO. What must outlive a restart is on stable storage before
+//! anybody sees it: that waits for a sync, and happens when servers join or move, and once in many thousand versions.
+//!
+//! Always true: what was announced is in the list of every server that may serve. Versions are never given twice.
 
-#[cfg_attr(not(test), allow(dead_code, reason = "renames over several servers are what calls it"))]
 pub(crate) mod graph;
+mod leases;
+pub(crate) mod roster;
+
+use std::time::Duration;
+
+use base::{DirId, Epoch};
+use parking_lot::{Mutex, MutexGuard};
+use store::{Batch, Engine};
+use tokio::{sync::watch, time::Instant};
+use wire::{
+    Announce, CacheEvents, ClusterStatus, Heartbeat, Join, Joined, Lease, Retry, ServerStatus,
+};
+
+use self::{
+    graph::Graph,
+    leases::{Beat, Leases},
+    roster::{Place, Roster},
+};
+use crate::{
+    OpenError,
+    cluster::{Cluster, Member},
+    error::{Fault, Result},
+    invalidation::Invalidations,
+    record::{Record as _, key},
+    server::Shared,
+};
+
+/// So many versions of the log are reserved at a time.
+const VERSIONS_RESERVED: u64 = 1 << 16;
+
+/// The coordinator's part of a server.
+pub(crate) struct Coordinator {
+    state: Mutex<State>,
+    /// Renames of directories in flight.
+    graph: Mutex<Graph>,
+    /// Changes with the log, and with what is known of who has how much of it.
+    changed: watch::Sender<()>,
+}
+
+struct State {
+    member: Member,
+    roster: Roster,
+    leases: Leases,
+}
+
+impl Coordinator {
+    /// Takes up where the last run ended; also the first version of the log in this run.
+    pub(crate) fn open(
+        engine: &dyn Engine,
+        member: &Member,
+        lease: Duration,
+        now: Instant,
+    ) -> std::result::Result<(Coordinator, u64), OpenError> {
+        let roster = engine.get(&key::roster())?.ok_or(OpenError::NotFormatted)?;
+        let mut roster = Roster::from_record(&roster)?;
+        let first = roster.versions_end;
+        // Leases of the last run may not have ended.
+        let longest = lease.max(Duration::from_millis(roster.lease_ms));
+        let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
+        roster.versions_end = first + VERSIONS_RESERVED;
+        roster.lease_ms = millis(lease);
+        let leases = Leases::unknown(lease, member.servers, until);
+        let state = State { member: member.clone(), roster, leases };
+        state.store(engine)?;
+        let state = Mutex::new(state);
+        let changed = watch::Sender::new(());
+        Ok((Coordinator { state, graph: Mutex::default(), changed }, first))
+    }
+
+    /// The graph of directory renames in flight.
+    pub(crate) fn graph(&self) -> MutexGuard<'_, Graph> {
+        self.graph.lock()
+    }
+
+    /// How far the list of `server` has come.
+    fn has(&self, server: u16) -> u64 {
+        self.state.lock().leases.has(server)
+    }
+
+    /// The list of `server` has come so far.
+    fn acknowledged(&self, server: u16, version: u64) {
+        self.state.lock().leases.acknowledged(server, version);
+        self.changed.send_replace(());
+    }
+}
+
+impl State {
+    fn store(&self, engine: &dyn Engine) -> std::result::Result<(), store::Error> {
+        let mut batch = Batch::default();
+        batch.put(&key::roster(), &self.roster.to_record());
+        batch.put(&key::member(), &self.member.to_record());
+        engine.write(batch)?;
+        engine.sync()
+    }
+
+    fn lease_ms(&self) -> u64 {
+        if self.member.map.servers.is_empty() { 0 } else { self.roster.lease_ms }
+    }
+}
+
+/// The coordinator's part of this server.
+fn here(shared: &Shared) -> Result<(&Cluster, &Coordinator)> {
+    let Some(cluster) = &shared.cluster else {
+        return Err(Fault::Refused("this file system was formatted for one server".into()));
+    };
+    match &cluster.coordinator {
+        Some(coordinator) => Ok((cluster, coordinator)),
+        None => Err(Fault::Retry(Retry::Coordinate)),
+    }
+}
+
+/// A server wants to belong to the cluster.
+pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
+    let (cluster, coordinator) = here(shared)?;
+    let mut state = coordinator.state.lock();
+    let server = match state.roster.join(cluster.servers, req) {
+        Place::Known(server) => server,
+        Place::New(server) => {
+            state.store(shared.engine.as_ref())?;
+            tracing::info!(server, address = req.address, "a server has joined");
+            server
+        }
+        Place::Full => {
+            return Err(Fault::Refused(format!(
+                "the cluster has all of the {} servers that it was formatted for",
+                cluster.servers
+            )));
+        }
+    };
+    drop(state);
+    let config = shared.engine.get(&key::config())?.expect("no server opens without one");
+    Ok(Joined { server, config })
+}
+
+/// A server is there and wants its lease.
+pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<Lease> {
+    let (cluster, coordinator) = here(shared)?;
+    let mut state = coordinator.state.lock();
+    if usize::from(from) >= state.roster.members.len() {
+        return Err(Fault::Refused(format!("no server has joined as number {from}")));
+    }
+    let state = &mut *state;
+    if state.roster.heard(from, &req.address) {
+        let (servers, shards) = (cluster.servers, shared.config.shards);
+        let map = state.roster.deal(servers, shards, &state.member.map);
+        if let Some(map) = map {
+            tracing::info!(epoch = map.epoch.0, servers = ?map.servers, "a new cluster map");
+            state.member.map = map;
+        }
+        state.store(shared.engine.as_ref())?;
+        cluster.learn(state.member.map.clone());
+    }
+    let map = &state.member.map;
+    let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
+    let events = events_since(&shared.invalidations, req.version);
+    let (ms, beat) = (state.lease_ms(), Beat { version: req.version, requests: req.requests });
+    state.leases.beat(from, Instant::now(), beat, ms > 0);
+    coordinator.changed.send_replace(());
+    Ok(Lease { ms, map, events })
+}
+
+/// What a server that has come to `version` must take in.
+fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
+    let now = log.version();
+    log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
+}
+
+/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has them in its list
+/// or may not serve before it has. What was prepared for the change stays prepared until the caller has committed.
+///
+/// # Errors
+/// When this server is not the coordinator, or cannot store that the versions are used.
+pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
+    let (cluster, coordinator) = here(shared)?;
+    let mut changed = coordinator.changed.subscribe();
+    let (version, ends) = {
+        let mut state = coordinator.state.lock();
+        let version = shared.invalidations.version() + dirs.len() as u64;
+        if version >= state.roster.versions_end {
+            state.roster.versions_end = version + VERSIONS_RESERVED;
+            state.store(shared.engine.as_ref())?;
+        }
+        shared.invalidations.add(dirs);
+        state.leases.acknowledged(cluster.me, version);
+        (version, state.leases.ends())
+    };
+    coordinator.changed.send_replace(());
+    loop {
+        let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
+        let Some(until) = wait else { return Ok(version) };
+        // The sender lives as long as the coordinator; after `until` somebody less is waited for.
+        let _ = tokio::time::timeout_at(until, changed.changed()).await;
+    }
+}
+
+/// The coordinator has told what is about to change; `Busy` when something before it is missing here.
+pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> {
+    if from != 0 {
+        return Err(Fault::Refused("only the coordinator announces".into()));
+    }
+    if shared.invalidations.take_in(req.after, &req.dirs) {
+        Ok(())
+    } else {
+        Err(Fault::Retry(Retry::Busy))
+    }
+}
+
+/// The cluster, for administrators.
+pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
+    let (cluster, coordinator) = here(shared)?;
+    let renames = coordinator.graph().len() as u64;
+    let state = coordinator.state.lock();
+    let (map, now) = (&state.member.map, Instant::now());
+    let mut problems: Vec<_> = state.roster.missing(cluster.servers).into_iter().collect();
+    let mut servers = Vec::new();
+    for (server, member) in (0..).zip(&state.roster.members) {
+        let Some(standing) = state.leases.standing(server, now) else { continue };
+        let has = map.shards.iter().filter(|owner| **owner == server).count();
+        if standing.left.is_zero() && !map.servers.is_empty() {
+            let silent = standing.silent.map_or_else(
+                || "nothing was heard of it since the coordinator started".to_owned(),
+                |silent| format!("nothing was heard of it for {} s", silent.as_secs()),
+            );
+            problems.push(format!("server {server} at {} has no lease: {silent}", member.address));
+        }
+        servers.push(ServerStatus {
+            server,
+            address: member.address.clone(),
+            shards: u16::try_from(has).expect("no more than there are"),
+            lease_ms: if map.servers.is_empty() { 0 } else { millis(standing.left) },
+            version: standing.version,
+            requests: standing.requests,
+        });
+    }
+    Ok(ClusterStatus {
+        servers_expected: cluster.servers,
+        servers,
+        epoch: map.epoch,
+        version: shared.invalidations.version(),
+        renames,
+        problems,
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,16 @@ use base::{
 };
 use bytes::Bytes;
 use store::{Batch, Engine};
+use wire::Joined;
 
-use crate::record::{
-    Config, Content, ContentState, QuotaId, Record as _, Times, Xattrs, key, key::Part,
-    system::Reserved,
+use crate::{
+    OpenError,
+    cluster::Member,
+    coordinator::roster::{Roster, no_map},
+    record::{
+        Config, Content, ContentState, QuotaId, Record as _, Times, Xattrs, key, key::Part,
+        system::Reserved,
+    },
 };
 
 /// What is chosen once and for all.
@@ -19,6 +25,9 @@ pub struct FormatOptions {
     pub name: String,
     /// How many shards.
     pub shards: u16,
+    /// How many servers the file system will have; with more than one, this one is its coordinator, and nothing is
+    /// served until the others have joined.
+    pub servers: u16,
     /// Which home new directories get.
     pub locality: Locality,
     /// Contents up to this many bytes rest in the entry; 0 puts all of them in blocks.
@@ -38,6 +47,17 @@ pub enum FormatError {
     /// The number of shards is out of bounds.
     #[error("shards={0} is not between 1 and {SHARDS_MAX}")]
     Shards(u16),
+    /// The number of servers is out of bounds.
+    #[error("servers={servers} is not between 1 and the number of shards, which is {shards}")]
+    Servers {
+        /// How many were asked for.
+        servers: u16,
+        /// How many shards there would be.
+        shards: u16,
+    },
+    /// What another server told of the file system cannot be read.
+    #[error("what the coordinator says of the file system is damaged")]
+    Damaged(#[from] base::DecodeError),
     /// More bytes than an entry may carry.
     #[error("inline_max={0} is more than {max}", max = base::limits::INLINE_BYTES_MAX)]
     Inline(u32),
@@ -59,6 +79,10 @@ pub fn format(
     if !(1..=SHARDS_MAX).contains(&options.shards) {
         return Err(FormatError::Shards(options.shards));
     }
+    if !(1..=options.shards).contains(&options.servers) {
+        let FormatOptions { servers, shards, .. } = *options;
+        return Err(FormatError::Servers { servers, shards });
+    }
     if options.inline_bytes_max > base::limits::INLINE_BYTES_MAX {
         return Err(FormatError::Inline(options.inline_bytes_max));
     }
@@ -79,16 +103,81 @@ pub fn format(
         created: now,
     };
 
+    let mut batch = of_every_server(options.shards, &config.to_record());
+    batch
+        .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
+    if options.servers > 1 {
+        let member = random.next();
+        let first = Member { server: 0, servers: options.servers, member, map: no_map() };
+        batch.put(&key::member(), &first.to_record());
+        batch.put(&key::roster(), &Roster::new(member).to_record());
+    }
+    engine.write(batch)?;
+    Ok(engine.sync()?)
+}
+
+/// What a server needs to know to make its part of a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Belonging {
+    /// Name of the file system.
+    pub name: String,
+    /// URL of the block store, as it was given to format.
+    pub blocks: String,
+    /// Signs and checks tokens.
+    pub signing_key: Bytes,
+}
+
+impl Belonging {
+    /// What the coordinator said.
+    ///
+    /// # Errors
+    /// When it cannot be read: it is of another version.
+    pub fn of(joined: &Joined) -> Result<Belonging, FormatError> {
+        let Config { name, blocks, signing_key, .. } = Config::from_record(&joined.config)?;
+        Ok(Belonging { name, blocks, signing_key })
+    }
+}
+
+/// Makes the part of a file system that is on a server which has joined it as `member`, in an empty engine. It is on
+/// stable storage when this returns.
+///
+/// # Errors
+/// When there is one already.
+pub fn format_joined(
+    engine: &dyn Engine,
+    joined: &Joined,
+    member: u64,
+    servers: u16,
+) -> Result<(), FormatError> {
+    let config = Config::from_record(&joined.config)?;
+    if engine.get(&key::config())?.is_some() {
+        return Err(FormatError::Exists);
+    }
+    let mut batch = of_every_server(config.shards, &joined.config);
+    let member = Member { server: joined.server, servers, member, map: no_map() };
+    batch.put(&key::member(), &member.to_record());
+    engine.write(batch)?;
+    Ok(engine.sync()?)
+}
+
+/// Whether the file system in an engine has several servers, and this is which of them.
+///
+/// # Errors
+/// When the engine cannot be read.
+pub fn server_of_cluster(engine: &dyn Engine) -> Result<Option<u16>, OpenError> {
+    let Some(member) = engine.get(&key::member())? else { return Ok(None) };
+    Ok(Some(Member::from_record(&member)?.server))
+}
+
+/// What every server stores of the file system.
+fn of_every_server(shards: u16, config: &Bytes) -> Batch {
     let mut batch = Batch::default();
-    for shard in (0..options.shards).map(ShardId) {
+    for shard in (0..shards).map(ShardId) {
         // Counter 0 is no inode, and 1 on shard 0 is the root.
         batch.put(&key::counter(shard), &Reserved { end: 2 }.to_record());
     }
+    batch.put(&key::config(), config);
     batch
-        .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
-    batch.put(&key::config(), &config.to_record());
-    engine.write(batch)?;
-    Ok(engine.sync()?)
 }
 
 /// The content record of a root with nothing in it.

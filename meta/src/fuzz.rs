@@ -301,6 +301,7 @@ fn serve_nothing() -> Server {
     let options = FormatOptions {
         name: "fuzz".into(),
         shards: 2,
+        servers: 1,
         locality: Locality::Directory,
         inline_bytes_max: 4096,
         blocks: "memory".into(),

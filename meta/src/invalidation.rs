@@ -15,7 +15,9 @@ use wire::CacheEvents;
 
 const EVENTS_MAX: usize = 10_000;
 
-/// The list. Its first version is drawn at start, so that no version of an earlier run is current.
+/// The list. Its first version is drawn at start, so that no version of an earlier run is current. In a cluster the
+/// coordinator gives the versions, and the lists of all servers are the same as far as they have come; there, 0 means
+/// that it has not begun.
 pub(crate) struct Invalidations {
     version: AtomicU64,
     /// The events that led to the present version, oldest first.
@@ -50,6 +52,33 @@ impl Invalidations {
         self.version.fetch_add(dirs.len() as u64, Ordering::AcqRel);
     }
 
+    /// Takes in events that another server has given the versions after `after`; `false` when some before them are
+    /// missing. Those that are here already are not added again.
+    pub(crate) fn take_in(&self, after: u64, dirs: &[DirId]) -> bool {
+        let mut events = self.events.lock();
+        let now = self.version();
+        if now == 0 || now < after {
+            return false;
+        }
+        let known = usize::try_from(now - after).unwrap_or(usize::MAX);
+        let new = dirs.get(known..).unwrap_or_default();
+        events.extend(new);
+        while events.len() > EVENTS_MAX {
+            events.pop_front();
+        }
+        self.version.fetch_add(new.len() as u64, Ordering::AcqRel);
+        true
+    }
+
+    /// Begins anew at `version`, unless the list is there already: who knows an earlier one drops everything.
+    pub(crate) fn begin_anew(&self, version: u64) {
+        let mut events = self.events.lock();
+        if self.version() < version {
+            events.clear();
+            self.version.store(version, Ordering::Release);
+        }
+    }
+
     /// What happened since `version`; `None` when nothing did.
     pub(crate) fn since(&self, version: u64) -> Option<CacheEvents> {
         if version == self.version() {
@@ -82,6 +111,32 @@ mod tests {
         let events = list.since(101).unwrap();
         assert_eq!((events.version, events.reset), (103, false));
         assert_eq!(events.dirs, [DirId(8), DirId(9)]);
+    }
+
+    #[test]
+    fn a_list_that_is_filled_by_another_has_no_gaps_and_nothing_twice() {
+        let list = Invalidations::new(0);
+        assert!(!list.take_in(0, &[DirId(1)]), "it has not begun");
+        list.begin_anew(100);
+        assert!(list.take_in(100, &[DirId(1), DirId(2)]));
+        assert!(list.take_in(100, &[DirId(1), DirId(2), DirId(3)]));
+        assert!(list.take_in(100, &[DirId(1)]));
+        assert!(!list.take_in(104, &[DirId(5)]));
+        assert_eq!(list.since(100).unwrap().dirs, [DirId(1), DirId(2), DirId(3)]);
+        assert_eq!(list.version(), 103);
+    }
+
+    #[test]
+    fn a_list_that_begins_anew_tells_everybody_to_drop_everything_and_never_goes_back() {
+        let list = Invalidations::new(0);
+        list.begin_anew(100);
+        assert!(list.take_in(100, &[DirId(1)]));
+        list.begin_anew(101);
+        assert_eq!(list.since(100).unwrap().dirs, [DirId(1)]);
+        list.begin_anew(500);
+        assert!(list.since(101).unwrap().reset);
+        list.begin_anew(400);
+        assert_eq!(list.version(), 500);
     }
 
     #[test]

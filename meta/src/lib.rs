@@ -11,6 +11,7 @@ mod bugs;
 #[allow(dead_code, reason = "its callers are being written")]
 mod cluster;
 mod compact;
+#[allow(dead_code, reason = "its callers are being written")]
 mod coordinator;
 mod core;
 mod data;
@@ -47,7 +48,7 @@ pub use bugs::Bug;
 pub use cluster::ClusterOptions;
 pub use core::Core;
 pub use error::{OpenError, Problem};
-pub use format::{FormatError, FormatOptions, format};
+pub use format::{Belonging, FormatError, FormatOptions, format, format_joined, server_of_cluster};
 pub use room::FreeBytes;
 pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
 pub use unsynced::kept;

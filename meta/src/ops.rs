@@ -36,6 +36,7 @@ use wire::{Reply, Request};
 pub(crate) use write::drop_blocks;
 
 use crate::{
+    coordinator,
     error::{Fault, Result},
     server::Counters,
     txn::Txn,
@@ -155,9 +156,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Opens(req) => Ok(Reply::Opens(observe::opens(txn, *req))),
         Request::Locks(req) => Ok(Reply::Locks(observe::locks(txn, *req))),
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
-        Request::Join(_) | Request::Cluster | Request::Speculate(_) => {
-            Err(Fault::Refused("this server belongs to no cluster".into()))
-        }
+        Request::Join(req) => coordinator::join(txn.shared, req).map(Reply::Joined),
+        Request::Cluster => coordinator::status(txn.shared).map(Reply::Cluster),
+        Request::Speculate(_) => Err(Fault::Refused("this server belongs to no cluster".into())),
         Request::Hello(_)
         | Request::Sync
         | Request::BlockPut(_)

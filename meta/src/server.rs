@@ -22,7 +22,7 @@ use wire::FsInfo;
 use crate::{
     Core, OpenError, Problem,
     bugs::{Bug, Planted},
-    cluster::{Cluster, ClusterOptions, Member},
+    cluster::{Cluster, ClusterOptions},
     compact::CompactQueue,
     dump::Dumps,
     file_locks::FileLocks,
@@ -250,14 +250,12 @@ impl Server {
         }
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
-        let cluster = match engine.get(&key::member())? {
-            Some(member) => {
-                let member = Member::from_record(&member)?;
-                let options = options.cluster.clone().ok_or(OpenError::OfACluster)?;
-                Some(Cluster::new(&member, incarnation, options))
-            }
-            None => None,
-        };
+        let (cluster, version) =
+            match Cluster::open(engine.as_ref(), incarnation, options.cluster.as_ref())? {
+                Some((cluster, version)) => (Some(cluster), version),
+                // Half of the range, so that it can count up; never 0, which means "by handle".
+                None => (None, random.next() >> 1 | 1),
+            };
         let shared = Shared {
             blocks,
             cluster,
@@ -271,8 +269,7 @@ impl Server {
             opens,
             file_locks: FileLocks::default(),
             sessions: Mutex::new(sessions),
-            // Half of the range, so that it can count up; never 0, which means "by handle".
-            invalidations: Invalidations::new(random.next() >> 1 | 1),
+            invalidations: Invalidations::new(version),
             sync: SyncQueue::default(),
             unsynced: unsynced::Notes::default(),
             room,

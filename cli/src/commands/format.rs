@@ -38,6 +38,10 @@ struct Choices {
     #[arg(long, default_value_t = SHARDS, value_name = "N",
           value_parser = value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     shards: u16,
+    /// Number of servers, at most one for each shard. With more than one, this directory is that of the coordinator
+    /// (`pando serve --coordinator`), the others join it (`pando serve --join`), and nothing is served until all have.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u16).range(1..))]
+    servers: u16,
     /// A name for people [default: that of the data directory].
     #[arg(long)]
     name: Option<String>,
@@ -75,6 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
     let choices = Choices {
         shards: SHARDS,
+        servers: 1,
         name: None,
         blocks: None,
         inline_max: INLINE_BYTES_MAX,
@@ -93,6 +98,12 @@ fn make(data: &path::Path, choices: &Choices) -> anyhow::Result<()> {
 impl Choices {
     /// What to make in `data`.
     fn to_new(&self, data: &path::Path) -> anyhow::Result<New> {
+        if self.servers > self.shards {
+            return Err(usage(format!(
+                "--servers {}: {} shards are not enough for so many",
+                self.servers, self.shards
+            )));
+        }
         let own_name = || {
             let data = path::absolute(data).ok()?;
             Some(data.file_name()?.to_string_lossy().into_owned())
@@ -101,6 +112,7 @@ impl Choices {
         Ok(New {
             name,
             shards: self.shards,
+            servers: self.servers,
             locality: match self.locality {
                 Locality::Directory => base::Locality::Directory,
                 Locality::Subtree => base::Locality::Subtree,

@@ -172,6 +172,7 @@ impl World {
         let options = FormatOptions {
             name: "world".into(),
             shards: 8,
+            servers: 1,
             locality: Locality::Directory,
             inline_bytes_max: 4096,
             blocks: "server".into(),

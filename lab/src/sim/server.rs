@@ -90,6 +90,7 @@ impl Host {
         let options = FormatOptions {
             name: "world".to_owned(),
             shards: plan.shards,
+            servers: 1,
             locality: plan.locality,
             inline_bytes_max: plan.inline_bytes_max,
             blocks: "memory:".to_owned(),

@@ -79,6 +79,7 @@ impl World {
         let options = FormatOptions {
             name: "model".into(),
             shards: setup.shards,
+            servers: 1,
             locality: setup.locality,
             inline_bytes_max: setup.inline_bytes_max,
             blocks: "memory".into(),

@@ -21,7 +21,7 @@ use crate::record::{
     key::Part,
     system::{Reserved, StoredAnswer},
 };
-use crate::unsynced::Unsynced;
+use crate::{cluster::Member, coordinator::roster::Roster, unsynced::Unsynced};
 
 /// The state of a check.
 pub(super) struct Sweep<'a> {
@@ -174,6 +174,8 @@ impl<'a> Sweep<'a> {
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
+            (b'M', 3) if shard.0 == 0 => self.alone::<Member>(key, value, "membership"),
+            (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
             _ => self.unknown(key),
         }
     }

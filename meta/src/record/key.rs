@@ -14,7 +14,7 @@
 //! | `S` | session | a session (shard 0) |
 //! | `F` | | the file system's configuration (shard 0) |
 //! | `O` | | what was set since (shard 0) |
-//! | `M` | | what the server knows of its cluster (shard 0) |
+//! | `M` | nothing, or 1 | what the server knows of its cluster; what the coordinator does (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
@@ -186,6 +186,11 @@ pub(crate) fn config() -> Key {
 /// What the server knows of its cluster.
 pub(crate) fn member() -> Key {
     start(ShardId(0), b'M')
+}
+
+/// What the coordinator knows of all servers.
+pub(crate) fn roster() -> Key {
+    with(member(), &[1])
 }
 
 /// The shard of a key.

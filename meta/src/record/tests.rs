@@ -99,6 +99,8 @@ fn keys() -> Vec<Case> {
         key("U", key::unsynced(SHARD, block), block, key::parse_garbage),
         bare("Q", key::answer(SHARD, session, 0x0fff)),
         bare("C", key::counter(SHARD)),
+        bare("M", key::member()),
+        bare("M.roster", key::roster()),
         key("S", key::session(session), session, key::parse_session),
         bare("F", key::config()),
         bare("O", key::settings()),
@@ -176,6 +178,8 @@ fn records() -> Vec<Case> {
         record("Garbage", Garbage {}),
         record("Unsynced", Unsynced { bytes: 70_000 }),
         record("Reserved", Reserved { end: 1 << 20 }),
+        record("Member", values::member()),
+        record("Roster", values::roster()),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]
 }

@@ -138,6 +138,7 @@ impl World {
         let options = FormatOptions {
             name: "test".into(),
             shards: setup.shards,
+            servers: 1,
             locality: setup.locality,
             inline_bytes_max: setup.inline_bytes_max,
             blocks: "memory".into(),

@@ -1,11 +1,14 @@
 //! Values of the records, every variant of them.
 
 use base::{
-    BlockId, DirId, EntryName, FileKind, HashKey, Ino, Layout, Locality, NameVersion, ShardId, Time,
+    BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality,
+    NameVersion, ShardId, Time,
 };
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
 
+use crate::cluster::Member;
+use crate::coordinator::roster::{Enrolled, Roster};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, QuotaId,
     QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs, system::Origin,
@@ -216,4 +219,15 @@ pub(super) fn origin() -> Origin {
     let name = EntryName::new(b"name").unwrap();
     let (dir, home, ino) = (DirId(7 << 64 | 9), DirId(11), Ino(70_001));
     Origin { dir, home, ino, name, path: "/a/name".into(), removed: time(9) }
+}
+
+pub(super) fn member() -> Member {
+    let servers = vec!["a:1".into(), "bc:2".into()];
+    let map = ClusterMap { epoch: Epoch(70_001), servers, shards: vec![0, 1, 300] };
+    Member { server: 300, servers: 400, member: 0x4142_4344_4546_4748, map }
+}
+
+pub(super) fn roster() -> Roster {
+    let member = Enrolled { member: 0x5152_5354, address: "a:1".into(), heard: true };
+    Roster { members: vec![member], versions_end: 70_002, lease_ms: 3000 }
 }

@@ -1,0 +1,176 @@
+//! Who may serve until when, and how far each server's invalidation list has come. Pure; times come in.
+//!
+//! A server that has a lease may answer from what clients have cached, so nothing that they cached may change before
+//! the server knows of it, or its lease has ended. Leases are counted by the server from when it asked, and here from
+//! when it was answered, which is later; the margin is for clocks that do not run equally fast.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What is known of one server.
+#[derive(Debug, Clone)]
+struct Holder {
+    /// Its lease has ended then for certain.
+    until: Instant,
+    /// Its list has come as far as this, or it has no lease.
+    has: u64,
+    /// When it was last heard of in this run of the coordinator.
+    heard: Option<Instant>,
+    version: u64,
+    requests: u64,
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub(crate) version: u64,
+    pub(crate) requests: u64,
+}
+
+/// What is left of a lease, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) left: Duration,
+    pub(crate) silent: Option<Duration>,
+    pub(crate) version: u64,
+    pub(crate) requests: u64,
+}
+
+/// The leases of all servers.
+#[derive(Debug, Clone)]
+pub(crate) struct Leases {
+    lease: Duration,
+    holders: Vec<Holder>,
+}
+
+impl Leases {
+    /// Nothing is known of `servers`: each may hold a lease until `until`.
+    pub(crate) fn unknown(lease: Duration, servers: u16, until: Instant) -> Leases {
+        let holder = Holder { until, has: 0, heard: None, version: 0, requests: 0 };
+        Leases { lease, holders: vec![holder; usize::from(servers)] }
+    }
+
+    /// A server was heard of at `now`; with `grant` it has a lease from now on, and takes in all up to `version`
+    /// before it uses it.
+    pub(crate) fn beat(&mut self, server: u16, now: Instant, beat: Beat, grant: bool) {
+        let ends = now + self.lease + self.margin();
+        let Some(holder) = self.holders.get_mut(usize::from(server)) else { return };
+        holder.heard = Some(now);
+        holder.version = beat.version;
+        holder.requests = beat.requests;
+        holder.has = holder.has.max(beat.version);
+        if grant {
+            holder.until = holder.until.max(ends);
+        }
+    }
+
+    fn margin(&self) -> Duration {
+        self.lease / 8
+    }
+
+    /// The list of a server has come to `version`.
+    pub(crate) fn acknowledged(&mut self, server: u16, version: u64) {
+        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
+            holder.has = holder.has.max(version);
+        }
+    }
+
+    /// How far the list of a server has come.
+    pub(crate) fn has(&self, server: u16) -> u64 {
+        self.holders.get(usize::from(server)).map_or(0, |holder| holder.has)
+    }
+
+    /// When the leases end under which a server need not know of what is announced now.
+    pub(crate) fn ends(&self) -> Vec<Instant> {
+        self.holders.iter().map(|holder| holder.until).collect()
+    }
+
+    /// Until when somebody must be waited for, who does not have `version`, of leases that ended as `ends` says;
+    /// `None`: for nobody. Leases that were given later came with it.
+    pub(crate) fn wait_until(
+        &self,
+        version: u64,
+        ends: &[Instant],
+        now: Instant,
+    ) -> Option<Instant> {
+        let lacking = self.holders.iter().zip(ends).filter(|(holder, _)| holder.has < version);
+        lacking.map(|(_, ends)| *ends).filter(|ends| *ends > now).min()
+    }
+
+    /// How a server stands.
+    pub(crate) fn standing(&self, server: u16, now: Instant) -> Option<Standing> {
+        let holder = self.holders.get(usize::from(server))?;
+        let left = match holder.heard {
+            Some(_) => holder.until.saturating_duration_since(now).saturating_sub(self.margin()),
+            // It was given by another run, if at all.
+            None => Duration::ZERO,
+        };
+        let silent = holder.heard.map(|heard| now.saturating_duration_since(heard));
+        let (version, requests) = (holder.version.max(holder.has), holder.requests);
+        Some(Standing { left, silent, version, requests })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(8);
+    const MARGIN: Duration = Duration::from_secs(1);
+
+    fn beat(version: u64) -> Beat {
+        Beat { version, requests: 0 }
+    }
+
+    #[test]
+    fn who_acknowledged_is_not_waited_for() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, 2, now);
+        leases.beat(0, now, beat(5), true);
+        leases.beat(1, now, beat(5), true);
+        let ends = leases.ends();
+        leases.acknowledged(0, 6);
+        assert_eq!(leases.wait_until(6, &ends, now), Some(now + LEASE + MARGIN));
+        leases.acknowledged(1, 6);
+        assert_eq!(leases.wait_until(6, &ends, now), None);
+    }
+
+    #[test]
+    fn who_is_silent_is_waited_for_until_its_lease_has_ended_for_certain() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, 1, now);
+        leases.beat(0, now, beat(5), true);
+        let ends = leases.ends();
+        assert_eq!(leases.wait_until(6, &ends, now + LEASE), Some(now + LEASE + MARGIN));
+        assert_eq!(leases.wait_until(6, &ends, now + LEASE + MARGIN), None);
+    }
+
+    #[test]
+    fn a_lease_that_was_given_later_is_not_waited_for() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, 1, now);
+        leases.beat(0, now, beat(5), true);
+        let ends = leases.ends();
+        leases.beat(0, now + LEASE, beat(5), true);
+        assert_eq!(leases.wait_until(6, &ends, now + LEASE + MARGIN), None);
+        assert!(leases.wait_until(7, &leases.ends(), now + LEASE + MARGIN).is_some());
+    }
+
+    #[test]
+    fn after_a_restart_everybody_is_taken_to_have_a_lease() {
+        let now = Instant::now();
+        let leases = Leases::unknown(LEASE, 3, now + LEASE);
+        assert_eq!(leases.wait_until(1, &leases.ends(), now), Some(now + LEASE));
+        assert_eq!(leases.wait_until(1, &leases.ends(), now + LEASE), None);
+        assert_eq!(leases.standing(1, now).unwrap().left, Duration::ZERO);
+    }
+
+    #[test]
+    fn being_heard_of_without_a_grant_is_no_lease() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, 1, now);
+        leases.beat(0, now, beat(0), false);
+        assert_eq!(leases.wait_until(1, &leases.ends(), now), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Who belongs to the cluster, and which map that makes. Pure: `coordinator` stores what is decided here before anybody
+//! hears of it.
+//!
+//! Always true: a member keeps its number; the map has as many servers as the cluster was formatted for, or none.
+
+use base::{ClusterMap, Epoch, codec};
+use wire::Join;
+
+use crate::record::Record;
+
+codec! {
+    /// A server that belongs to the cluster.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Enrolled {
+        /// The number it drew for itself.
+        pub member: u64,
+        /// Where it was last.
+        pub address: String,
+        /// Whether it has served since it joined, so that the address is one it really had.
+        pub heard: bool,
+    }
+}
+
+codec! {
+    /// What only the coordinator stores.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Roster {
+        /// In the order of their numbers in the map.
+        pub members: Vec<Enrolled>,
+        /// No version of the invalidation log from here on was used.
+        pub versions_end: u64,
+        /// How long the leases are that were given under this record; milliseconds.
+        pub lease_ms: u64,
+    }
+}
+
+impl Record for Roster {}
+
+/// The answer to a server that wants to join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is this one since now.
+    New(u16),
+    /// It was before.
+    Known(u16),
+    /// There is none left.
+    Full,
+}
+
+impl Roster {
+    /// The roster of a cluster that was just formatted: its first server made it, and has not served yet.
+    pub(crate) fn new(member: u64) -> Roster {
+        let first = Enrolled { member, address: String::new(), heard: false };
+        Roster { members: vec![first], versions_end: 1, lease_ms: 0 }
+    }
+
+    /// Enrols a server, if the cluster of so many has a place for it.
+    pub(crate) fn join(&mut self, servers: u16, join: &Join) -> Place {
+        let known = self.members.iter().position(|other| other.member == join.member);
+        if let Some(at) = known {
+            return Place::Known(number(at));
+        }
+        if self.members.len() >= usize::from(servers) {
+            return Place::Full;
+        }
+        let address = join.address.clone();
+        self.members.push(Enrolled { member: join.member, address, heard: false });
+        Place::New(number(self.members.len() - 1))
+    }
+
+    /// A member serves at this address; whether that is news.
+    pub(crate) fn heard(&mut self, server: u16, address: &str) -> bool {
+        let Some(member) = self.members.get_mut(usize::from(server)) else { return false };
+        let news = !member.heard || member.address != address;
+        if news {
+            address.clone_into(&mut member.address);
+            member.heard = true;
+        }
+        news
+    }
+
+    /// The map that should be known in place of `known`; `None` when that is the one, or there can be none yet.
+    ///
+    /// The first deals the shards out in turn; later ones have other addresses.
+    pub(crate) fn deal(&self, servers: u16, shards: u16, known: &ClusterMap) -> Option<ClusterMap> {
+        let complete = self.members.len() == usize::from(servers)
+            && self.members.iter().all(|member| member.heard);
+        if !complete {
+            return None;
+        }
+        let addresses: Vec<_> = self.members.iter().map(|member| member.address.clone()).collect();
+        if addresses == known.servers {
+            return None;
+        }
+        let shards = if known.servers.is_empty() {
+            (0..shards).map(|shard| shard % servers).collect()
+        } else {
+            known.shards.clone()
+        };
+        Some(ClusterMap { epoch: Epoch(known.epoch.0 + 1), servers: addresses, shards })
+    }
+
+    /// What is missing of a cluster of so many, for people.
+    pub(crate) fn missing(&self, servers: u16) -> Option<String> {
+        let absent = usize::from(servers).saturating_sub(self.members.len());
+        let silent: Vec<_> = self.silent().collect();
+        let mut missing = Vec::new();
+        if absent > 0 {
+            missing.push(format!("{absent} of {servers} servers have not joined"));
+        }
+        if !silent.is_empty() {
+            missing.push(format!("joined, but not served yet: {}", silent.join(", ")));
+        }
+        (!missing.is_empty()).then(|| format!("nothing is served: {}", missing.join("; ")))
+    }
+
+    fn silent(&self) -> impl Iterator<Item = String> {
+        let silent = self.members.iter().enumerate().filter(|(_, member)| !member.heard);
+        silent.map(|(at, member)| format!("server {at} {}", member.address).trim_end().to_owned())
+    }
+}
+
+/// The map of a cluster that is not complete: nobody has any shard.
+pub(crate) fn no_map() -> ClusterMap {
+    ClusterMap { epoch: Epoch(0), servers: Vec::new(), shards: Vec::new() }
+}
+
+fn number(at: usize) -> u16 {
+    u16::try_from(at)
+        .expect("there are at most as many members as servers, which are counted by u16")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn join(member: u64) -> Join {
+        Join { address: format!("host{member}:1"), member }
+    }
+
+    #[test]
+    fn a_server_that_asks_again_gets_the_same_number() {
+        let mut roster = Roster::new(7);
+        assert_eq!(roster.join(3, &join(8)), Place::New(1));
+        assert_eq!(roster.join(3, &join(9)), Place::New(2));
+        assert_eq!(roster.join(3, &join(8)), Place::Known(1));
+        assert_eq!(roster.join(3, &join(7)), Place::Known(0));
+        assert_eq!(roster.join(3, &join(10)), Place::Full);
+    }
+
+    #[test]
+    fn shards_are_dealt_in_turn_when_every_server_has_been_heard_of() {
+        let mut roster = Roster::new(7);
+        assert_eq!(roster.deal(2, 5, &no_map()), None);
+        roster.join(2, &join(8));
+        assert!(roster.heard(0, "a:1"));
+        assert_eq!(roster.deal(2, 5, &no_map()), None);
+        assert!(roster.missing(2).unwrap().contains("server 1 host8:1"));
+        assert!(roster.heard(1, "b:1"));
+        assert!(!roster.heard(1, "b:1"));
+        let map = roster.deal(2, 5, &no_map()).unwrap();
+        assert_eq!((map.epoch, &map.shards[..]), (Epoch(1), &[0, 1, 0, 1, 0][..]));
+        assert_eq!(map.servers, ["a:1", "b:1"]);
+        assert_eq!((roster.deal(2, 5, &map), roster.missing(2)), (None, None));
+    }
+
+    #[test]
+    fn another_address_is_another_map_with_the_same_shards() {
+        let mut roster = Roster::new(7);
+        roster.heard(0, "a:1");
+        let before = roster.deal(1, 3, &no_map()).unwrap();
+        assert!(roster.heard(0, "b:1"));
+        let after = roster.deal(1, 3, &before).unwrap();
+        assert_eq!((after.epoch, after.servers), (Epoch(2), vec!["b:1".to_owned()]));
+        assert_eq!(after.shards, before.shards);
+    }
+}

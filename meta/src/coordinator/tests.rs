@@ -1,0 +1,203 @@
+//! The coordinator by itself: a server on an engine in memory, asked directly.
+
+use std::{io, sync::Arc};
+
+use base::{Clock, Locality, Random, Time};
+use futures::{FutureExt as _, future::BoxFuture};
+use store::{Blocks, MemoryEngine};
+use wire::{Dial, Stream};
+
+use super::*;
+use crate::{
+    ClusterOptions, Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format,
+};
+
+const LEASE: Duration = Duration::from_secs(8);
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time { sec: 1_000_000, nsec: 0 }
+    }
+}
+
+impl Random for Still {
+    fn next(&self) -> u64 {
+        0x1234_5678_9abc_def0
+    }
+}
+
+/// Nobody is there.
+struct Nowhere;
+
+impl Dial for Nowhere {
+    fn dial<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
+    }
+}
+
+fn formatted(servers: u16) -> Arc<MemoryEngine> {
+    let engine = Arc::new(MemoryEngine::default());
+    let options = FormatOptions {
+        name: "test".into(),
+        shards: 5,
+        servers,
+        locality: Locality::Directory,
+        inline_bytes_max: 4096,
+        blocks: "memory".into(),
+        signing_key: b"key".to_vec(),
+    };
+    format(engine.as_ref(), &options, &Still, &Still).unwrap();
+    engine
+}
+
+fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server, OpenError> {
+    let options = ServerOptions {
+        address: "a:1".into(),
+        cores: 1,
+        durability: Durability::Relaxed,
+        commit_interval: Duration::from_millis(20),
+        lease: Duration::from_secs(60),
+        offload: Offload::Inline,
+        blocks_url: String::new(),
+        blocks_options: Vec::new(),
+        process: Arc::new(wire::ProcessStatus::default),
+        space: Arc::new(|| (1 << 40, 1 << 39)),
+        limits: Limits::default(),
+        cluster: cluster.then(|| ClusterOptions {
+            dial: Arc::new(Nowhere),
+            coordinator: String::new(),
+            lease: LEASE,
+        }),
+    };
+    Server::open(engine.clone(), Blocks::memory(), options, Arc::new(Still), Arc::new(Still))
+}
+
+fn beat(address: &str, version: u64) -> Heartbeat {
+    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0 }
+}
+
+/// A cluster of two that is complete, and the version of its log.
+fn complete() -> (Arc<MemoryEngine>, Server, u64) {
+    let engine = formatted(2);
+    let server = open(&engine, true).unwrap();
+    join(&server.shared, &Join { address: "b:1".into(), member: 2 }).unwrap();
+    heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap();
+    let lease = heartbeat(&server.shared, 1, &beat("b:1", 0)).unwrap();
+    (engine, server, lease.events.version)
+}
+
+fn refused<T>(result: Result<T>) -> String {
+    match result {
+        Err(Fault::Refused(why)) => why,
+        Ok(_) => panic!("it was not refused"),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_system_of_one_server_has_no_coordinator() {
+    let engine = formatted(1);
+    let server = open(&engine, true).unwrap();
+    let asked = join(&server.shared, &Join { address: "b:1".into(), member: 2 });
+    assert!(refused(asked).contains("one server"));
+    assert!(refused(status(&server.shared)).contains("one server"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_of_a_cluster_is_not_opened_as_the_only_one() {
+    assert!(matches!(open(&formatted(2), false), Err(OpenError::OfACluster)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_has_a_lease_until_all_have_joined_and_serve() {
+    let engine = formatted(2);
+    let server = open(&engine, true).unwrap();
+    let lease = heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap();
+    assert_eq!((lease.ms, lease.map), (0, None));
+    let told = status(&server.shared).unwrap();
+    assert!(told.problems[0].contains("1 of 2 servers have not joined"), "{:?}", told.problems);
+
+    let asked = Join { address: "b:1".into(), member: 2 };
+    assert_eq!(join(&server.shared, &asked).unwrap().server, 1);
+    assert_eq!(join(&server.shared, &asked).unwrap().server, 1);
+    let third = Join { address: "c:1".into(), member: 3 };
+    assert!(refused(join(&server.shared, &third)).contains("all of the 2 servers"));
+    assert_eq!(heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap().ms, 0);
+
+    let lease = heartbeat(&server.shared, 1, &beat("b:2", 0)).unwrap();
+    let map = lease.map.unwrap();
+    assert_eq!((lease.ms, lease.events.reset), (8000, true));
+    assert_eq!(map.servers, ["a:1", "b:2"]);
+    assert_eq!(map.shards, [0, 1, 0, 1, 0]);
+    assert_eq!(heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap().ms, 8000);
+    let told = status(&server.shared).unwrap();
+    assert_eq!((told.servers[0].shards, told.servers[1].shards), (3, 2));
+    assert!(told.problems.is_empty(), "{:?}", told.problems);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_outlives_a_power_cut() {
+    let (engine, server, version) = complete();
+    heartbeat(&server.shared, 1, &beat("elsewhere:1", version)).unwrap();
+    drop(server);
+    engine.power_cut(0);
+    let server = open(&engine, true).unwrap();
+    let map = server.shared.map();
+    assert_eq!((map.epoch, &map.servers[1][..]), (Epoch(2), "elsewhere:1"));
+    assert_eq!(join(&server.shared, &Join { address: "b:1".into(), member: 2 }).unwrap().server, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_waits_for_the_list_of_every_server() {
+    let (_engine, server, version) = complete();
+    let announced = announce(&server.shared, &[DirId(700), DirId(701)]);
+    tokio::pin!(announced);
+    assert!(announced.as_mut().now_or_never().is_none());
+    // What a lease brings is not what the server had when it asked for it.
+    let lease = heartbeat(&server.shared, 1, &beat("b:1", version)).unwrap();
+    assert_eq!(lease.events.dirs, [DirId(700), DirId(701)]);
+    assert!(announced.as_mut().now_or_never().is_none());
+    heartbeat(&server.shared, 1, &beat("b:1", version + 2)).unwrap();
+    assert_eq!(announced.await.unwrap(), version + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_waits_for_the_lease_of_a_server_that_is_gone() {
+    let (_engine, server, _) = complete();
+    let began = Instant::now();
+    announce(&server.shared, &[DirId(700)]).await.unwrap();
+    assert_eq!(began.elapsed(), LEASE + LEASE / 8);
+    // Then nobody is left to be waited for.
+    announce(&server.shared, &[DirId(701)]).await.unwrap();
+    assert_eq!(began.elapsed(), LEASE + LEASE / 8);
+    assert!(status(&server.shared).unwrap().problems[0].contains("has no lease"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_that_was_restarted_waits_for_leases_it_knows_nothing_of() {
+    let (engine, server, version) = complete();
+    drop(server);
+    let server = open(&engine, true).unwrap();
+    let began = Instant::now();
+    let now = announce(&server.shared, &[DirId(700)]).await.unwrap();
+    assert!(now > version + 1, "no version is given twice");
+    assert_eq!(began.elapsed(), LEASE + LEASE / 8);
+    let lease = heartbeat(&server.shared, 1, &beat("b:1", version)).unwrap();
+    assert_eq!((lease.events.version, lease.events.reset), (now, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_go_on_beyond_those_that_were_reserved() {
+    let (engine, server, version) = complete();
+    let dirs = vec![DirId(700); 40_000];
+    for _ in 0..3 {
+        announce(&server.shared, &dirs).await.unwrap();
+    }
+    assert_eq!(server.shared.invalidations.version(), version + 120_000);
+    drop(server);
+    engine.power_cut(0);
+    let server = open(&engine, true).unwrap();
+    assert!(server.shared.invalidations.version() > version + 120_000);
+}
