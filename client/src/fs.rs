@@ -35,6 +35,8 @@ impl Tries {
     fn again(&mut self, failure: Failure) -> Result<()> {
         self.0 += 1;
         match failure {
+            // The file that was found has lost its name since; another may have it.
+            Failure::Error(Error::Fs(FsError::Stale)) if self.0 < TRIES_MAX => Ok(()),
             Failure::Error(error) => Err(error),
             Failure::StaleCache | Failure::StaleDir if self.0 < TRIES_MAX => Ok(()),
             Failure::StaleCache | Failure::StaleDir => Err(FsError::Stale.into()),
@@ -425,11 +427,20 @@ impl Client {
     /// # Errors
     /// As `link(2)`.
     pub async fn link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        let target = self.find(existing.as_ref(), Links::Keep).await?.node().clone();
-        self.flush_node(&target).await;
-        let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
-        self.change(path.as_ref(), MAKES, make).await?;
-        Ok(())
+        let mut tries = Tries(0);
+        loop {
+            let target = self.find(existing.as_ref(), Links::Keep).await?.node().clone();
+            self.flush_node(&target).await;
+            let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
+            match self.try_change(bytes_of(path.as_ref()), MAKES, &make).await {
+                Ok(_) => return Ok(()),
+                // The name may be another file's by now.
+                Err(failure) => {
+                    self.forget_node(&failure, &target);
+                    tries.again(failure)?;
+                }
+            }
+        }
     }
 
     /// Moves an entry, over what is at `to`.

@@ -1,11 +1,12 @@
 //! What must be true at the end of every world: a file for each sentence of DESIGN.md §12 that applies to
 //! one server.
 //!
-//! `durable` and `visible` are what workloads compare answers with while a world runs; the others look at
+//! `durable`, `visible` and `linear` are what workloads compare answers with; the others look at
 //! what is left when it ends.
 
 pub mod durable;
 pub mod errors;
+pub mod linear;
 pub mod owned;
 pub mod tree;
 pub mod visible;

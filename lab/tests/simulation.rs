@@ -27,9 +27,11 @@ fn every_world_keeps_its_promises() {
         ("sessions that expired", sum.sessions_expired),
         ("clients that were told of losses", sum.losses),
         ("inodes reclaimed", sum.inodes_reclaimed),
+        ("histories of concurrent clients", sum.histories),
     ] {
         assert!(count > 0, "no {what}");
     }
+    assert!(sum.histories_given_up * 100 <= sum.histories, "too many histories were given up");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! world gets, the seed decides.
 
 mod contents;
+mod linear;
 mod locks;
 mod lost;
 mod model;
@@ -45,13 +46,14 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
         return Ok(works);
     }
     for number in 0..3 {
-        works.push(match random.below(7) {
+        works.push(match random.below(8) {
             0 => Work::new("once", once::set_up(world, number).await?),
             1 => Work::new("paths", paths::set_up(world, number).await?),
             2 => Work::new("model", model::set_up(world, number).await?),
             3 => Work::new("contents", contents::set_up(world, number).await?),
             4 => Work::new("opened", opened::set_up(world, number).await?),
             5 => Work::new("race", race::set_up(world, number).await?),
+            6 => Work::new("linear", linear::set_up(world, number).await?),
             _ => Work::new("mortal", mortal::set_up(world, number).await?),
         });
     }

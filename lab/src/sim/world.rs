@@ -69,6 +69,14 @@ pub struct Counts {
     pub sessions_expired: u64,
     /// Inodes that were removed in the background.
     pub inodes_reclaimed: u64,
+    /// Histories that were checked for linearizability.
+    pub histories: u64,
+    /// Operations in them.
+    pub history_operations: u64,
+    /// States that were looked at to find their order.
+    pub history_states: u64,
+    /// Histories that took too long to tell.
+    pub histories_given_up: u64,
 }
 
 /// A client and the machine it is on.
@@ -253,5 +261,9 @@ impl Counts {
         self.duplicates_suppressed += other.duplicates_suppressed;
         self.sessions_expired += other.sessions_expired;
         self.inodes_reclaimed += other.inodes_reclaimed;
+        self.histories += other.histories;
+        self.history_operations += other.history_operations;
+        self.history_states += other.history_states;
+        self.histories_given_up += other.histories_given_up;
     }
 }

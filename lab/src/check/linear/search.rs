@@ -1,0 +1,202 @@
+//! The search: all states that the file system may be in, event by event.
+
+use std::rc::Rc;
+
+use base::HashSet;
+
+use super::{
+    Call, History, Operation, Refused, STATES_MAX, Verdict,
+    model::{After, Id, State},
+};
+
+/// How far an operation that is under way has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Progress {
+    /// It has found what it will work on.
+    Looked(Id),
+    /// It has happened, and its answer is on the way.
+    Done,
+}
+
+/// A state, and what of the operations under way has happened in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Possible {
+    /// Sorted; what has made no progress is not there.
+    progress: Vec<(usize, Progress)>,
+    state: Rc<State>,
+}
+
+struct Search<'a> {
+    history: &'a History,
+    /// Operations that were called and not answered.
+    open: Vec<usize>,
+    states: usize,
+}
+
+pub(super) fn run(history: &History) -> Result<Verdict, Refused> {
+    let mut search = Search { history, open: Vec::new(), states: 0 };
+    let state = Rc::new(State::new(history.root));
+    let mut possible = vec![Possible { progress: Vec::new(), state }];
+    for (at, event) in history.events.iter().enumerate() {
+        if event.answered {
+            let next = search.answered(&possible, event.operation);
+            if search.states > STATES_MAX {
+                return Ok(Verdict::GaveUp);
+            }
+            if next.is_empty() {
+                return Err(refused(history, at, &possible));
+            }
+            possible = next;
+            search.open.retain(|open| *open != event.operation);
+        } else {
+            search.open.push(event.operation);
+            possible.iter_mut().for_each(|one| search.do_harmless(one));
+        }
+    }
+    Ok(Verdict::Linearizable { states: search.states })
+}
+
+fn refused(history: &History, at: usize, possible: &[Possible]) -> Refused {
+    let Operation { by, call, answer } = &history.operations[history.events[at].operation];
+    let answer = answer.as_ref().expect("this is its answer");
+    let mut why =
+        format!("nothing explains that {by} {call:?} = {answer:?}\n  there could have been");
+    for one in possible.iter().take(4) {
+        why += &format!("\n    {:?}", one.state);
+    }
+    if possible.len() > 4 {
+        why += &format!("\n    and {} more", possible.len() - 4);
+    }
+    Refused { why: format!("{why}\n  after\n{}", history.show(at + 1)) }
+}
+
+impl Possible {
+    fn progress(&self, operation: usize) -> Option<Progress> {
+        let found = self.progress.binary_search_by_key(&operation, |(other, _)| *other);
+        found.ok().map(|at| self.progress[at].1)
+    }
+
+    fn set(&mut self, operation: usize, progress: Option<Progress>) {
+        let found = self.progress.binary_search_by_key(&operation, |(other, _)| *other);
+        match (found, progress) {
+            (Ok(at), Some(progress)) => self.progress[at].1 = progress,
+            (Ok(at), None) => drop(self.progress.remove(at)),
+            (Err(at), Some(progress)) => self.progress.insert(at, (operation, progress)),
+            (Err(_), None) => {}
+        }
+    }
+}
+
+impl Search<'_> {
+    /// All that can be when an operation has been answered.
+    fn answered(&mut self, possible: &[Possible], operation: usize) -> Vec<Possible> {
+        let mut met: HashSet<Possible> = possible.iter().cloned().collect();
+        let mut left = possible.to_vec();
+        let mut found = HashSet::default();
+        let mut ended = Vec::new();
+        while let Some(one) = left.pop() {
+            self.states += 1;
+            if self.states > STATES_MAX {
+                break;
+            }
+            if one.progress(operation) == Some(Progress::Done) {
+                let mut one = one;
+                one.set(operation, None);
+                if found.insert(one.clone()) {
+                    ended.push(one);
+                }
+                continue;
+            }
+            for next in self.next(&one) {
+                if met.insert(next.clone()) {
+                    left.push(next);
+                }
+            }
+        }
+        ended
+    }
+
+    /// Whether an operation finds something first, and works on it then.
+    fn has_two_points(&self, call: &Call) -> bool {
+        match call {
+            Call::Link(..) | Call::Chmod(..) | Call::List(..) => true,
+            Call::Stat(..) => self.history.several_servers,
+            Call::Mkdir(_)
+            | Call::Create(_)
+            | Call::Unlink(_)
+            | Call::Rmdir(_)
+            | Call::Rename(..) => false,
+        }
+    }
+
+    /// What an operation does in a state, working on what it has found or finds now.
+    fn act(&self, one: &Possible, operation: usize, looked: Option<Id>) -> Option<After> {
+        let Operation { call, answer, .. } = &self.history.operations[operation];
+        let looked = looked.map_or_else(|| one.state.look(call), Ok);
+        let new = Id::try_from(operation + 1).expect("histories are short");
+        one.state.act(call, looked, new, answer.as_ref())
+    }
+
+    /// All that can happen next: one step of any operation that is under way.
+    fn next(&self, one: &Possible) -> Vec<Possible> {
+        let mut found = Vec::new();
+        for operation in self.open.iter().copied() {
+            let call = &self.history.operations[operation].call;
+            let looked = match one.progress(operation) {
+                Some(Progress::Done) => continue,
+                Some(Progress::Looked(id)) => Some(id),
+                None => None,
+            };
+            let mut acted = vec![self.act(one, operation, None)];
+            if let Some(id) = looked
+                && one.state.can_work_on(call, id)
+            {
+                acted.push(self.act(one, operation, Some(id)));
+            }
+            for After(state) in acted.into_iter().flatten() {
+                let mut next = one.clone();
+                next.set(operation, Some(Progress::Done));
+                if let Some(state) = state {
+                    next.state = Rc::new(state);
+                }
+                self.do_harmless(&mut next);
+                found.push(next);
+            }
+            if self.has_two_points(call)
+                && let Ok(id) = one.state.look(call)
+                && looked != Some(id)
+            {
+                let mut next = one.clone();
+                next.set(operation, Some(Progress::Looked(id)));
+                self.do_harmless(&mut next);
+                found.push(next);
+            }
+        }
+        found
+    }
+
+    /// Does all that changes nothing and is answered so now; and looks, where nothing was found before: whoever has
+    /// found something may still look again.
+    fn do_harmless(&self, one: &mut Possible) {
+        for operation in self.open.iter().copied() {
+            let Operation { call, answer, .. } = &self.history.operations[operation];
+            let looked = match one.progress(operation) {
+                Some(Progress::Done) => continue,
+                Some(Progress::Looked(id)) => Some(id),
+                None => None,
+            };
+            let held = looked.filter(|id| one.state.can_work_on(call, *id));
+            let now = self.act(one, operation, None);
+            let then = held.and_then(|id| self.act(one, operation, Some(id)));
+            let harmless = [now, then].into_iter().flatten().any(|After(state)| state.is_none());
+            if harmless && answer.is_some() {
+                one.set(operation, Some(Progress::Done));
+            } else if looked.is_none()
+                && self.has_two_points(call)
+                && let Ok(id) = one.state.look(call)
+            {
+                one.set(operation, Some(Progress::Looked(id)));
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Small histories, right and wrong.
+
+use super::*;
+
+const ROOT: Ino = Ino(1);
+
+fn path(text: &str) -> Path {
+    Path(text.bytes().collect())
+}
+
+fn attributes(ino: u64, dir: Option<(u32, u64)>, nlink: u32) -> Attributes {
+    Attributes { ino: Ino(ino), dir, nlink }
+}
+
+fn made_dir(ino: u64) -> Answer {
+    Ok(Seen::Made(attributes(ino, Some((0o755, 0)), 2)))
+}
+
+fn made_file(ino: u64) -> Answer {
+    Ok(Seen::Made(attributes(ino, None, 1)))
+}
+
+fn file(ino: u64, nlink: u32) -> Answer {
+    Ok(Seen::Found(attributes(ino, None, nlink)))
+}
+
+fn dir(ino: u64, entries: u64, nlink: u32) -> Answer {
+    Ok(Seen::Found(attributes(ino, Some((0o755, entries)), nlink)))
+}
+
+fn names(list: &[(char, u64, bool)]) -> Answer {
+    let named =
+        list.iter().map(|(name, ino, dir)| (u8::try_from(*name).unwrap(), (Ino(*ino), *dir)));
+    Ok(Seen::Names(named.collect()))
+}
+
+fn mkdir(at: &str) -> Call {
+    Call::Mkdir(path(at))
+}
+
+fn create(at: &str) -> Call {
+    Call::Create(path(at))
+}
+
+fn stat(at: &str) -> Call {
+    Call::Stat(path(at), By::Root)
+}
+
+fn list(at: &str) -> Call {
+    Call::List(path(at), By::Root)
+}
+
+fn rename(from: &str, to: &str) -> Call {
+    Call::Rename(path(from), path(to), RenameMode::Replace)
+}
+
+fn exchange(from: &str, to: &str) -> Call {
+    Call::Rename(path(from), path(to), RenameMode::Exchange)
+}
+
+const DONE: Answer = Ok(Seen::Nothing);
+const NOT_FOUND: Answer = Err(FsError::NotFound);
+
+impl History {
+    fn one() -> History {
+        History::new(ROOT, false)
+    }
+
+    /// One after another.
+    fn then(mut self, call: Call, answer: Answer) -> History {
+        let operation = self.call("-", call);
+        self.answer(operation, answer);
+        self
+    }
+
+    /// All at the same time.
+    fn at_once(mut self, all: &[(Call, Answer)]) -> History {
+        let called: Vec<usize> = all.iter().map(|(call, _)| self.call("-", call.clone())).collect();
+        for (operation, (_, answer)) in called.into_iter().zip(all) {
+            self.answer(operation, answer.clone());
+        }
+        self
+    }
+
+    /// While this is under way.
+    fn during(
+        mut self,
+        call: Call,
+        answer: Option<Answer>,
+        meanwhile: impl FnOnce(History) -> History,
+    ) -> History {
+        let operation = self.call("-", call);
+        self = meanwhile(self);
+        if let Some(answer) = answer {
+            self.answer(operation, answer);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn accepted(&self) {
+        let states = match check(self) {
+            Ok(Verdict::Linearizable { states }) => states,
+            Ok(Verdict::GaveUp) => panic!("gave up"),
+            Err(refused) => panic!("{}", refused.why),
+        };
+        assert!(states < 10_000, "{states} states");
+    }
+
+    #[track_caller]
+    fn refused(&self) {
+        assert!(check(self).is_err(), "it was accepted");
+    }
+}
+
+#[test]
+fn one_after_another_is_as_one_alone() {
+    let history = History::one()
+        .then(mkdir("a"), made_dir(2))
+        .then(mkdir("a"), Err(FsError::Exists))
+        .then(create("ab"), made_file(3))
+        .then(Call::Link(path("ab"), path("c")), DONE)
+        .then(stat("c"), file(3, 2))
+        .then(stat("a"), dir(2, 1, 2))
+        .then(Call::Rmdir(path("a")), Err(FsError::NotEmpty))
+        .then(rename("a", "ax"), Err(FsError::Invalid))
+        .then(rename("a", "b"), DONE)
+        .then(stat("ab"), NOT_FOUND)
+        .then(list("b"), names(&[('b', 3, false)]))
+        .then(exchange("b", "c"), DONE)
+        .then(stat("b"), file(3, 2))
+        .then(stat("cb"), file(3, 2))
+        .then(stat("bx"), Err(FsError::NotDirectory))
+        .then(Call::Unlink(path("cb")), DONE)
+        .then(Call::Rmdir(path("c")), DONE)
+        .then(list(""), names(&[('b', 3, false)]));
+    history.accepted();
+}
+
+#[test]
+fn what_is_concurrent_may_have_been_in_any_order() {
+    let begun = History::one().then(mkdir("a"), made_dir(2));
+    begun.clone().at_once(&[(stat("b"), dir(2, 0, 2)), (rename("a", "b"), DONE)]).accepted();
+    begun.clone().at_once(&[(stat("b"), NOT_FOUND), (rename("a", "b"), DONE)]).accepted();
+    begun
+        .clone()
+        .during(rename("a", "b"), Some(DONE), |history| {
+            history.then(stat("a"), dir(2, 0, 2)).then(stat("b"), dir(2, 0, 2))
+        })
+        .accepted();
+    // Four makers of one name: one of them wins, whoever it is.
+    let refused = || (mkdir("x"), Err(FsError::Exists));
+    begun.at_once(&[refused(), refused(), (mkdir("x"), made_dir(7)), refused()]).accepted();
+}
+
+#[test]
+fn a_stale_read_is_refused() {
+    let begun = History::one().then(mkdir("a"), made_dir(2)).then(rename("a", "b"), DONE);
+    begun.clone().then(stat("a"), dir(2, 0, 2)).refused();
+    begun.clone().then(stat("b"), NOT_FOUND).refused();
+    begun.clone().then(list(""), names(&[('a', 2, true)])).refused();
+    begun.then(create("b"), made_file(3)).refused();
+}
+
+#[test]
+fn what_was_seen_cannot_be_unseen() {
+    let begun = History::one().then(mkdir("a"), made_dir(2));
+    begun
+        .during(rename("a", "b"), Some(DONE), |history| {
+            history.then(stat("b"), dir(2, 0, 2)).then(stat("a"), dir(2, 0, 2))
+        })
+        .refused();
+}
+
+#[test]
+fn a_lost_change_is_refused() {
+    let begun = History::one().then(mkdir("a"), made_dir(2)).then(create("ab"), made_file(3));
+    begun.clone().then(stat("ab"), NOT_FOUND).refused();
+    begun.clone().then(stat("a"), dir(2, 0, 2)).refused();
+    begun.clone().then(Call::Unlink(path("ab")), DONE).then(stat("ab"), file(3, 1)).refused();
+    begun
+        .then(Call::Chmod(path("a"), 0o700), Ok(Seen::Made(attributes(2, Some((0o755, 1)), 2))))
+        .refused();
+}
+
+#[test]
+fn a_change_that_is_done_twice_is_refused() {
+    let begun = History::one().then(create("a"), made_file(2));
+    // The removal was answered, a new file was made, and the removal came again.
+    begun
+        .clone()
+        .then(Call::Unlink(path("a")), DONE)
+        .then(create("a"), made_file(3))
+        .then(stat("a"), NOT_FOUND)
+        .refused();
+    begun.then(Call::Link(path("a"), path("b")), DONE).then(stat("a"), file(2, 3)).refused();
+}
+
+#[test]
+fn a_doubled_name_is_refused() {
+    let begun = History::one().then(mkdir("a"), made_dir(2));
+    begun
+        .clone()
+        .then(mkdir("b"), made_dir(3))
+        .at_once(&[(rename("a", "bc"), DONE), (rename("a", "d"), DONE)])
+        .refused();
+    begun.clone().at_once(&[(create("x"), made_file(4)), (create("x"), made_file(5))]).refused();
+    begun
+        .then(rename("a", "b"), DONE)
+        .then(list(""), names(&[('a', 2, true), ('b', 2, true)]))
+        .refused();
+}
+
+#[test]
+fn half_a_rename_is_refused() {
+    let begun = History::one().then(create("a"), made_file(2)).then(mkdir("d"), made_dir(3));
+    let meanwhile =
+        |look: fn(History) -> History| begun.clone().during(rename("a", "dx"), Some(DONE), look);
+    meanwhile(|history| history.then(stat("a"), NOT_FOUND).then(stat("dx"), NOT_FOUND)).refused();
+    meanwhile(|history| history.then(stat("dx"), file(2, 1)).then(stat("a"), file(2, 1))).refused();
+    meanwhile(|history| history.then(stat("dx"), file(2, 2))).refused();
+    meanwhile(|history| history.then(stat("dx"), file(2, 1)).then(stat("d"), dir(3, 0, 2)))
+        .refused();
+    meanwhile(|history| history.then(stat("a"), NOT_FOUND).then(stat("dx"), file(2, 1))).accepted();
+}
+
+#[test]
+fn an_exchange_by_halves_is_refused() {
+    let begun = History::one().then(create("a"), made_file(2)).then(create("b"), made_file(3));
+    let meanwhile =
+        |look: fn(History) -> History| begun.clone().during(exchange("a", "b"), Some(DONE), look);
+    meanwhile(|history| history.then(stat("a"), file(3, 1)).then(stat("b"), file(3, 1))).refused();
+    meanwhile(|history| history.then(stat("a"), NOT_FOUND)).refused();
+    meanwhile(|history| history.then(list(""), names(&[('a', 3, false), ('b', 3, false)])))
+        .refused();
+    meanwhile(|history| history.then(list(""), names(&[('a', 3, false), ('b', 2, false)])))
+        .accepted();
+}
+
+#[test]
+fn what_never_was_is_refused() {
+    History::one().then(stat("a"), file(2, 1)).refused();
+    History::one().then(create("a"), made_file(2)).then(stat("a"), file(9, 1)).refused();
+    History::one().then(mkdir("a"), made_dir(2)).then(mkdir("b"), made_dir(2)).refused();
+}
+
+#[test]
+fn a_loop_of_directories_is_refused() {
+    let begun = History::one().then(mkdir("a"), made_dir(2)).then(mkdir("b"), made_dir(3));
+    let both = [(rename("a", "bx"), DONE), (rename("b", "ax"), DONE)];
+    begun.clone().at_once(&both).refused();
+    begun.at_once(&[(rename("a", "bx"), DONE), (rename("b", "ax"), NOT_FOUND)]).accepted();
+}
+
+#[test]
+fn what_was_never_answered_may_have_happened_at_any_time_or_not() {
+    let begun =
+        History::one().during(mkdir("a"), None, |history| history.then(stat("a"), NOT_FOUND));
+    begun.clone().then(stat("a"), NOT_FOUND).accepted();
+    begun.clone().then(stat("a"), dir(8, 0, 2)).then(stat("a"), dir(8, 0, 2)).accepted();
+    begun.clone().then(stat("a"), dir(8, 0, 2)).then(stat("a"), dir(9, 0, 2)).refused();
+    begun.clone().then(stat("a"), dir(8, 0, 2)).then(stat("a"), NOT_FOUND).refused();
+    begun.then(mkdir("a"), made_dir(5)).then(stat("a"), dir(5, 0, 2)).accepted();
+}
+
+#[test]
+fn who_may_not_look_sees_nothing() {
+    let closed = Ok(Seen::Made(attributes(2, Some((0o700, 1)), 2)));
+    let history = History::one()
+        .then(mkdir("a"), made_dir(2))
+        .then(create("ab"), made_file(3))
+        .then(Call::Chmod(path("a"), 0o700), closed);
+    let user = || Call::Stat(path("ab"), By::User);
+    history.clone().then(user(), Err(FsError::Denied)).accepted();
+    history.clone().then(Call::List(path("a"), By::User), Err(FsError::Denied)).accepted();
+    history.clone().then(stat("ab"), file(3, 1)).accepted();
+    history.then(user(), file(3, 1)).refused();
+}
+
+#[test]
+fn some_operations_find_at_one_point_and_work_at_another() {
+    let begun = History::one().then(mkdir("a"), made_dir(2)).then(create("f"), made_file(3));
+    let moved =
+        |history: History| history.then(rename("a", "b"), DONE).then(create("bc"), made_file(4));
+    // It was listed under its new name, but asked for by its old one.
+    begun.clone().during(list("a"), Some(names(&[('c', 4, false)])), moved).accepted();
+    begun.clone().then(rename("a", "b"), DONE).then(list("a"), names(&[])).refused();
+    let linked = |history: History| history.then(rename("f", "g"), DONE).then(stat("f"), NOT_FOUND);
+    begun.clone().during(Call::Link(path("f"), path("h")), Some(DONE), linked).accepted();
+    let stat_of = |several| {
+        let mut history = begun.clone();
+        history.several_servers = several;
+        history.during(stat("a"), Some(dir(2, 1, 2)), moved)
+    };
+    stat_of(true).accepted();
+    stat_of(false).refused();
+}
+
+#[test]
+fn long_histories_of_many_are_checked_quickly() {
+    let mut history = History::one().then(mkdir("a"), made_dir(2)).then(mkdir("b"), made_dir(3));
+    for round in 0..40u64 {
+        let ino = 10 + round;
+        history = history
+            .at_once(
+                &[
+                    (create("ax"), made_file(ino)),
+                    (stat("ax"), file(ino, 1)),
+                    (rename("ax", "by"), DONE),
+                    (rename("a", "c"), NOT_FOUND),
+                    (stat("by"), NOT_FOUND),
+                    (list("b"), names(&[('y', ino, false)])),
+                ]
+                .map(|(call, answer)| match call {
+                    // Somebody moves the directory away and back meanwhile.
+                    Call::Rename(from, _, _) if from == path("a") => (rename("c", "a"), NOT_FOUND),
+                    call => (call, answer),
+                }),
+            )
+            .then(Call::Unlink(path("by")), DONE);
+    }
+    history.accepted();
+}

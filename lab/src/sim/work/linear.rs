@@ -1,0 +1,275 @@
+//! Concurrency: several clients work in one small tree at once, by paths, and there is an order of all they did that
+//! explains all they saw (`check::linear`).
+//!
+//! Some clients do several things at once. Now and then one of them dies in the middle. At the end, when all is quiet,
+//! one looks at everything there is.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use anyhow::{Context as _, anyhow, bail};
+use base::{Attr, Cred, FileKind, FsError, Ino};
+use client::{Client, Error, New};
+use futures::future::join_all;
+use tokio::time::timeout;
+use wire::RenameMode;
+
+use crate::{
+    check::linear::{self, Attributes, By, Call, History, Path, Seen, Verdict},
+    sim::{random::SimRandom, world::World},
+};
+
+/// Names are so deep at most.
+const DEPTH_MAX: u64 = 3;
+
+struct Linear {
+    world: World,
+    dir: String,
+    names: &'static [u8],
+    history: RefCell<History>,
+}
+
+/// One of those who work.
+struct Worker {
+    name: String,
+    client: Client,
+    user: Client,
+    random: SimRandom,
+    operations: u64,
+}
+
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let dir = format!("/linear-{number}");
+    let random = world.random(&dir);
+    let mut machines = Vec::new();
+    for _ in 0..4 {
+        machines.push(world.connect("linear").await?);
+    }
+    let witness = world.connect("linear").await?;
+    let root = witness.client.mkdir(&dir, 0o755).await?;
+    let several = world.plan().servers > 1;
+    let linear = Rc::new(Linear {
+        world: world.clone(),
+        dir,
+        names: random.pick(&[b"ab", b"abc"]),
+        history: RefCell::new(History::new(root.ino, several)),
+    });
+    Ok(async move {
+        let operations = random.within(8..16);
+        let mut workers: Vec<Vec<Worker>> = Vec::new();
+        for (number, machine) in machines.iter().enumerate() {
+            let at_once = if random.one_in(3) { 2 } else { 1 };
+            let workers_of = (0..at_once).map(|hand| Worker {
+                name: format!("{number}.{hand}"),
+                client: machine.client.clone(),
+                user: machine.client.as_user(Cred { uid: 100, gid: 100, groups: Vec::new() }),
+                random: random.stream(&format!("{number} {hand}")),
+                operations,
+            });
+            workers.push(workers_of.collect());
+        }
+        linear.begin(&witness.client).await?;
+        let mortal = random.one_in(3).then(|| random.ms(5..800));
+        let runs = workers.into_iter().enumerate().map(|(number, workers)| {
+            let linear = Rc::clone(&linear);
+            let run =
+                async move { join_all(workers.iter().map(|worker| linear.run(worker))).await };
+            async move {
+                match mortal.filter(|_| number == 0) {
+                    Some(life) => timeout(life, run).await.unwrap_or_default(),
+                    None => run.await,
+                }
+            }
+        });
+        let ended = join_all(runs).await;
+        for (number, machine) in machines.into_iter().enumerate() {
+            if number == 0 && mortal.is_some() {
+                machine.die(random.one_in(2));
+            } else {
+                machine.close().await?;
+            }
+        }
+        ended.into_iter().flatten().collect::<anyhow::Result<Vec<()>>>()?;
+        linear.look_at_all(&witness.client).await?;
+        witness.close().await?;
+        linear.check()
+    })
+}
+
+impl Linear {
+    /// Something to move about.
+    async fn begin(&self, client: &Client) -> anyhow::Result<()> {
+        for path in ["a", "aa", "b"] {
+            let call = Call::Mkdir(Path(path.into()));
+            self.operate("w", client, client, call).await?;
+        }
+        self.operate("w", client, client, Call::Create(Path(b"ab".into()))).await
+    }
+
+    async fn run(&self, worker: &Worker) -> anyhow::Result<()> {
+        for _ in 0..worker.operations {
+            let call = self.draw(&worker.random);
+            self.operate(&worker.name, &worker.client, &worker.user, call).await?;
+            if worker.random.one_in(6) {
+                self.world.wait(worker.random.ms(0..60)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does an operation, and notes it.
+    async fn operate(
+        &self,
+        by: &str,
+        client: &Client,
+        user: &Client,
+        call: Call,
+    ) -> anyhow::Result<()> {
+        let operation = self.history.borrow_mut().call(by, call.clone());
+        self.world.count(|counts| counts.operations += 1);
+        let answer = self.ask(client, user, &call).await;
+        self.world.trace().say(format_args!("{} {operation} {call:?} {answer:?}", self.dir));
+        let answer = match answer {
+            Ok(seen) => Ok(seen),
+            Err(Error::Fs(error)) => Err(error),
+            // Nobody knows whether it happened.
+            Err(Error::SessionLost) => return Ok(()),
+            Err(error) => return Err(anyhow!(error)).with_context(|| format!("{call:?}")),
+        };
+        self.history.borrow_mut().answer(operation, answer);
+        Ok(())
+    }
+
+    async fn ask(&self, client: &Client, user: &Client, call: &Call) -> Result<Seen, Error> {
+        let at = |path: &Path| self.path(path);
+        match call {
+            Call::Mkdir(path) => client.mkdir(at(path), 0o755).await.map(made),
+            Call::Create(path) => {
+                let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+                client.mknod(at(path), new).await.map(made)
+            }
+            Call::Unlink(path) => client.unlink(at(path)).await.map(nothing),
+            Call::Rmdir(path) => client.rmdir(at(path)).await.map(nothing),
+            Call::Rename(from, to, mode) => {
+                client.rename_with(at(from), at(to), *mode).await.map(nothing)
+            }
+            Call::Link(from, to) => client.link(at(from), at(to)).await.map(nothing),
+            Call::Chmod(path, mode) => client.chmod(at(path), *mode).await.map(made),
+            Call::Stat(path, by) => {
+                let client = if *by == By::Root { client } else { user };
+                client.stat(at(path)).await.map(|attr| Seen::Found(attributes(&attr)))
+            }
+            Call::List(path, by) => {
+                let client = if *by == By::Root { client } else { user };
+                list(client, at(path)).await.map(Seen::Names)
+            }
+        }
+    }
+
+    fn path(&self, path: &Path) -> String {
+        path.0.iter().fold(self.dir.clone(), |text, name| format!("{text}/{}", char::from(*name)))
+    }
+
+    fn some_path(&self, random: &SimRandom) -> Path {
+        let depth = random.within(1..DEPTH_MAX + 1);
+        Path((0..depth).map(|_| random.pick(self.names)).collect())
+    }
+
+    fn draw(&self, random: &SimRandom) -> Call {
+        let path = || self.some_path(random);
+        let by = || if random.one_in(3) { By::User } else { By::Root };
+        match random.below(25) {
+            0..=2 => Call::Mkdir(path()),
+            3..=5 => Call::Create(path()),
+            6..=7 => Call::Unlink(path()),
+            8..=9 => Call::Rmdir(path()),
+            10..=15 => {
+                let modes = [
+                    RenameMode::Replace,
+                    RenameMode::Replace,
+                    RenameMode::NoReplace,
+                    RenameMode::Exchange,
+                ];
+                Call::Rename(path(), path(), random.pick(&modes))
+            }
+            16..=17 => Call::Link(path(), path()),
+            18 => Call::Chmod(path(), random.pick(&[0o755, 0o755, 0o700])),
+            19..=20 => {
+                let mut path = path();
+                path.0.truncate(random.index(path.0.len() + 1));
+                Call::List(path, by())
+            }
+            _ => Call::Stat(path(), by()),
+        }
+    }
+
+    /// When all is quiet.
+    async fn look_at_all(&self, client: &Client) -> anyhow::Result<()> {
+        let mut left = vec![Path(Vec::new())];
+        while let Some(path) = left.pop() {
+            self.operate("w", client, client, Call::Stat(path.clone(), By::Root)).await?;
+            let listing = Call::List(path.clone(), By::Root);
+            let names = match self.ask(client, client, &listing).await {
+                Ok(Seen::Names(names)) => names,
+                // What one that died had asked for may still come.
+                Err(Error::Fs(FsError::NotFound | FsError::NotDirectory)) => continue,
+                other => bail!("{listing:?} gave {other:?}"),
+            };
+            self.operate("w", client, client, listing).await?;
+            for (name, (_, directory)) in names {
+                let mut below = path.clone();
+                below.0.push(name);
+                if directory {
+                    left.push(below);
+                } else {
+                    self.operate("w", client, client, Call::Stat(below, By::Root)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let history = self.history.borrow();
+        let verdict = linear::check(&history);
+        self.world.count(|counts| {
+            counts.histories += 1;
+            counts.history_operations += history.len() as u64;
+        });
+        match verdict {
+            Ok(Verdict::Linearizable { states }) => {
+                self.world.count(|counts| counts.history_states += states as u64);
+                Ok(())
+            }
+            Ok(Verdict::GaveUp) => {
+                self.world.count(|counts| counts.histories_given_up += 1);
+                Ok(())
+            }
+            Err(refused) => bail!("{}: {}", self.dir, refused.why),
+        }
+    }
+}
+
+fn nothing((): ()) -> Seen {
+    Seen::Nothing
+}
+
+fn made(attr: Attr) -> Seen {
+    Seen::Made(attributes(&attr))
+}
+
+fn attributes(attr: &Attr) -> Attributes {
+    let dir = (attr.kind == FileKind::Directory).then_some((attr.mode & 0o777, attr.size));
+    Attributes { ino: attr.ino, dir, nlink: attr.nlink }
+}
+
+async fn list(client: &Client, path: String) -> Result<BTreeMap<u8, (Ino, bool)>, Error> {
+    let entries = client.read_dir(path).await?.all().await?;
+    let named = entries.into_iter().map(|entry| {
+        let name = entry.name.as_bytes().first().copied().unwrap_or(b'?');
+        (name, (entry.ino, entry.kind == FileKind::Directory))
+    });
+    Ok(named.collect())
+}
