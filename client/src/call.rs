@@ -2,19 +2,23 @@
 //!
 //! Operations call [`Core::call`] once and never retry on their own. It waits out everything that passes:
 //! a server that is away or busy, a session to be resumed, a map to be learnt; always with the same
-//! number. What it hands back is the server's last word, or that the path must be resolved again.
+//! number at the same server. What has not happened at one server and belongs to another is sent there. What it hands back is the server's last word, or that the path must be resolved again.
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Cred, DirId, FsError, Tagged as _};
+use base::{Cred, FsError, Ino, ShardId, Tagged as _};
 use tracing::Instrument as _;
 use wire::{Answer, Release, Reply, Request, Retry};
 
 use crate::{
     Error,
+    births::{self, Remembered},
     channel::{Answered, Ticket},
+    client::unexpected,
     core::Core,
-    session::Pauses,
+    route::Route,
+    runs::Run,
+    session::{self, Pauses},
 };
 
 const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -26,10 +30,8 @@ pub(crate) struct Done {
     pub(crate) reply: Reply,
     /// The version of the server's invalidation list.
     pub(crate) version: u64,
-    /// The run of the server that answered.
-    pub(crate) incarnation: u64,
-    /// The session in which it was answered, counted from 0.
-    pub(crate) life: u64,
+    /// By whom, and when, it was answered.
+    pub(crate) run: Run,
 }
 
 /// Why a call did not succeed.
@@ -72,81 +74,166 @@ fn kind(request: &Request) -> &'static str {
 }
 
 impl Core {
-    /// Sends a request that goes by `home`, and sees it through. `stand` is the version of the access cache
+    /// Sends a request that goes by `route`, and sees it through. `stand` is the version of the access cache
     /// that it stands on, 0 by handle.
     pub(crate) async fn call(
         &self,
         cred: &Cred,
-        home: DirId,
-        request: Request,
+        route: impl Into<Route>,
+        mut request: Request,
         stand: u64,
     ) -> Result<Done, Failure> {
         // For whoever listens: it costs a comparison otherwise.
         let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
-        let mut ticket = self.channel.begin(cred, home, request, stand);
-        self.drive(&mut ticket).instrument(span).await
+        let mut route = route.into();
+        let mut remembered = None;
+        if self.channels.are_several() {
+            (route, remembered) = self.direct(route, &mut request);
+        }
+        let ticket = self.begin(cred, route, request, stand);
+        self.drive(ticket, remembered).instrument(span).await
     }
 
     /// A request by handle.
     pub(crate) async fn ask(
         &self,
         cred: &Cred,
-        home: DirId,
+        route: impl Into<Route>,
         request: Request,
     ) -> Result<Done, Error> {
-        self.call(cred, home, request, 0).await.map_err(Failure::by_handle)
+        self.call(cred, route, request, 0).await.map_err(Failure::by_handle)
     }
 
-    async fn drive(&self, ticket: &mut Ticket<'_>) -> Result<Done, Failure> {
+    fn begin(&self, cred: &Cred, route: Route, request: Request, stand: u64) -> Ticket<'_> {
+        let channel = self.channels.of(route);
+        if self.channels.must_join(channel.server)
+            && let Some(core) = self.me.upgrade()
+        {
+            self.spawn(session::join(core, channel.server));
+        }
+        channel.begin(cred, route, request, stand)
+    }
+
+    /// Asks again what has not happened, where the newest map says.
+    fn again<'a>(&'a self, mut ticket: Ticket<'a>) -> Ticket<'a> {
+        let route = ticket.route();
+        if std::ptr::eq(self.channels.of(route), ticket.channel()) {
+            ticket.again();
+            return ticket;
+        }
+        self.elsewhere(ticket, route, |_| ())
+    }
+
+    /// Asks somewhere else what has not happened, after `change`; it has another number there.
+    fn elsewhere<'a>(
+        &'a self,
+        ticket: Ticket<'a>,
+        route: Route,
+        change: impl FnOnce(&mut Request),
+    ) -> Ticket<'a> {
+        let (cred, mut request, stand) = ticket.withdraw();
+        change(&mut request);
+        self.begin(&cred, route, request, stand)
+    }
+
+    /// `remembered`: it was sent to its file's shard of birth from memory.
+    async fn drive(
+        &self,
+        mut ticket: Ticket<'_>,
+        mut remembered: Option<Remembered>,
+    ) -> Result<Done, Failure> {
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
         loop {
             let answered = poll_fn(|cx| ticket.poll_answer(cx)).await?;
             let Answered { answer, version, incarnation, life } = answered;
+            if let Some(before) = remembered
+                && let Some(ino) = self.is_wrong(&answer, &ticket)
+            {
+                remembered = None;
+                self.births.lock().forget(ino);
+                let ticket_of_dir = |request: &mut Request| set_ticket(request, before.ticket);
+                ticket = self.elsewhere(ticket, Route::Home(before.home), ticket_of_dir);
+                continue;
+            }
             match answer {
-                Answer::Done(reply) => return Ok(Done { reply, version, incarnation, life }),
+                Answer::Done(reply) => {
+                    let run = Run { server: ticket.channel().server, incarnation, life };
+                    return Ok(Done { reply, version, run });
+                }
                 Answer::Failed(error) => return Err(error.into()),
                 Answer::Refused(reason) => return Err(Error::Refused(reason).into()),
                 Answer::Halted => ticket.reopen(true, incarnation),
                 Answer::Retry(Retry::NoSession) => ticket.reopen(false, incarnation),
                 Answer::Retry(Retry::Busy) => {
                     pauses.pause(self.config.random.as_ref()).await;
-                    ticket.again();
+                    ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::Moved(map)) => {
-                    if !self.channel.learn(map) {
+                    if !self.channels.learn(&map) {
                         pauses.pause(self.config.random.as_ref()).await;
                     }
-                    ticket.again();
+                    ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::StaleCache(events)) => {
                     self.cache.lock().apply(&events);
                     return Err(Failure::StaleCache);
                 }
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),
-                Answer::Retry(Retry::Coordinate | Retry::AtBirth(_)) => {
-                    return Err(Error::Refused("the server is one of several".into()).into());
+                Answer::Retry(Retry::Coordinate) => {
+                    let route = Route::Shard(ShardId(0));
+                    if ticket.route() == route {
+                        pauses.pause(self.config.random.as_ref()).await;
+                    }
+                    ticket = self.elsewhere(ticket, route, |_| ());
+                }
+                Answer::Retry(Retry::AtBirth(proof)) => {
+                    let Some(ino) = ticket.file() else { return Err(unexpected().into()) };
+                    let route = Route::Shard(ino.shard());
+                    if ticket.route() == route {
+                        pauses.pause(self.config.random.as_ref()).await;
+                    }
+                    self.births.lock().learn(ino, proof);
+                    ticket = self.elsewhere(ticket, route, |req| set_ticket(req, proof));
                 }
             }
         }
     }
 
+    /// The file of a request that was sent to its shard of birth from memory, when the answer may be because it is
+    /// not there.
+    fn is_wrong(&self, answer: &Answer, ticket: &Ticket<'_>) -> Option<Ino> {
+        let wrong = matches!(
+            answer,
+            Answer::Failed(FsError::Stale | FsError::NotFound | FsError::Denied)
+                | Answer::Retry(Retry::StaleDir)
+        );
+        if wrong { ticket.file() } else { None }
+    }
+
     /// Sees calls through whose callers went away. What they opened is closed again.
-    pub(crate) fn adopt_orphans(self: &Arc<Self>) {
-        for key in self.channel.take_orphans() {
+    pub(crate) fn adopt_orphans(self: &Arc<Self>, server: u16) {
+        for key in self.channels.at(server).take_orphans() {
             let core = Arc::clone(self);
             self.spawn(async move {
-                let mut ticket = core.channel.adopt(key);
+                let ticket = core.channels.at(server).adopt(key);
                 let open = ticket.opens();
-                let done = core.drive(&mut ticket).await;
+                let done = core.drive(ticket, None).await;
                 if let (Some(open), Ok(done)) = (open, done)
                     && let Some(opened) = core.files.opened_for_nobody(open, &done.reply)
                 {
+                    let route = Route::Shard(opened.0.shard());
                     let release = Request::Release(Release { files: vec![opened] });
-                    if let Err(error) = core.ask(&Cred::default(), DirId::ROOT, release).await {
+                    if let Err(error) = core.ask(&Cred::default(), route, release).await {
                         tracing::debug!(%error, "a file was not released");
                     }
                 }
             });
         }
+    }
+}
+
+fn set_ticket(request: &mut Request, ticket: u64) {
+    if let Some(file) = births::file_of(request) {
+        file.dir.ticket = ticket;
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     call::Done,
     contents::Files,
     core::Core,
-    session::{self, Claims, keep},
+    session::{self, Claims},
 };
 
 /// A file system, as one program sees it. Cloning is cheap; clones share the session and all caches.
@@ -32,7 +32,7 @@ struct Alive(Arc<Core>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.channel.close();
+        self.0.channels.close();
     }
 }
 
@@ -43,11 +43,13 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when the server will not serve this token, protocol or client.
     pub async fn connect(config: Config) -> Result<Client> {
-        let opened = session::open(&config, None, |_| Claims::default(), || false).await?;
+        let addresses = session::in_turn(&config);
+        let opened =
+            session::open(&config, addresses, None, |_| Claims::default(), || false).await?;
         let cred = Arc::new(config.cred.clone());
         let files = Files::new(&config, &opened.welcome)?;
-        let core = Arc::new(Core::new(config, opened.welcome.clone(), opened.version, files));
-        core.spawn(keep(Arc::clone(&core), opened));
+        let core = Core::new(config, opened.welcome.clone(), opened.version, files);
+        session::begin(&core, opened);
         Ok(Client { _alive: Arc::new(Alive(Arc::clone(&core))), core, cred })
     }
 
@@ -64,15 +66,21 @@ impl Client {
     pub async fn close(&self) -> Result<()> {
         let flushed = self.flush_all().await;
         self.release_all().await;
-        self.core.channel.close();
-        self.core.channel.ended().await;
+        self.core.channels.close();
+        self.core.channels.ended().await;
         flushed
     }
 
     /// What this client has sent.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.core.channel.stats()
+        self.core.channels.stats()
+    }
+
+    /// Requests that were sent for the first time, by server, in the order of the cluster map.
+    #[must_use]
+    pub fn requests_by_server(&self) -> Vec<u64> {
+        self.core.channels.requests()
     }
 
     /// What the server said of the file system.

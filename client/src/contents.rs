@@ -35,7 +35,7 @@ use self::{
     unstable::Stability,
     write::Budget,
 };
-use crate::{Config, Error, Handle, Result};
+use crate::{Config, Error, Handle, Result, runs::Runs};
 
 /// All open files of a client.
 pub(crate) struct Files {
@@ -66,10 +66,8 @@ struct Table {
     aging: Vec<Arc<FileState>>,
     /// A task will flush them.
     ageing: bool,
-    /// Counts sessions, as [`crate::channel::Answered`] does.
-    life: u64,
-    /// The run of the server that knows of these files: it opened them, or they were claimed from it.
-    incarnation: u64,
+    /// The runs of the servers that know of these files: they opened them, or the files were claimed from them.
+    runs: Runs,
 }
 
 /// An open file as one handle has it.
@@ -98,8 +96,7 @@ impl Files {
             releasing: false,
             aging: Vec::new(),
             ageing: false,
-            life: 0,
-            incarnation: welcome.incarnation,
+            runs: Runs::new(welcome.map.servers.len()),
         };
         Ok(Files {
             one_user: config.kernel_checks,
@@ -225,11 +222,22 @@ impl Files {
         }
     }
 
-    /// What is open, to be claimed from run `incarnation` of the server, and for which user.
-    pub(crate) fn claims(&self, incarnation: u64) -> Vec<(u32, ClaimedFile)> {
+    /// A server was met for the first time.
+    pub(crate) fn meet(&self, server: u16, incarnation: u64) {
+        self.table.lock().runs.meet(server, incarnation);
+    }
+
+    /// What is open of that which a server `has`, to be claimed from this run of it, and for which user.
+    pub(crate) fn claims(
+        &self,
+        server: u16,
+        incarnation: u64,
+        has: impl Fn(Ino) -> bool,
+    ) -> Vec<(u32, ClaimedFile)> {
         let mut table = self.table.lock();
-        table.incarnation = incarnation;
-        let states: Vec<Arc<FileState>> = table.files.values().cloned().collect();
+        table.runs.meet(server, incarnation);
+        let states = table.files.values().filter(|state| has(state.ino));
+        let states: Vec<Arc<FileState>> = states.cloned().collect();
         drop(table);
         let mut claims = Vec::with_capacity(states.len());
         for state in states {
@@ -242,16 +250,18 @@ impl Files {
         claims
     }
 
-    /// The session is gone, and with it everything that was open.
-    pub(crate) fn lose(&self, incarnation: u64) {
+    /// The session is gone at a server, and with it everything that was open of that which it `has`.
+    pub(crate) fn lose(&self, server: u16, incarnation: u64, has: impl Fn(Ino) -> bool) {
         let mut table = self.table.lock();
-        table.life += 1;
-        table.incarnation = incarnation;
-        table.closed.clear();
-        table.aging.clear();
-        let states = std::mem::take(&mut table.files);
+        table.runs.lose(server, incarnation);
+        table.closed.retain(|(ino, _)| !has(*ino));
+        table.aging.retain(|state| !has(state.ino));
+        let (lost, kept) =
+            std::mem::take(&mut table.files).into_iter().partition(|(ino, _)| has(*ino));
+        table.files = kept;
+        let lost: HashMap<Ino, Arc<FileState>> = lost;
         drop(table);
-        for state in states.into_values() {
+        for state in lost.into_values() {
             let bytes = state.lock().lose();
             self.budget.give_back(bytes);
             state.flushed.notify_waiters();

@@ -1,16 +1,17 @@
 //! What all clones of a client share, and what its background tasks work on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak, atomic::AtomicBool};
 
-use base::{Clock, Cred, Random, Seq};
+use base::{Clock, Cred, Ino, Random, Seq};
 use parking_lot::Mutex;
 use store::Blocks;
 use tokio::runtime::Handle;
 use wire::{Dial, Welcome};
 
 use crate::{
+    births::Births,
     cache::{AccessCache, CachedDir},
-    channel::Channel,
+    channels::Channels,
     contents::Files,
     locks::Locks,
     system::{SystemClock, SystemRandom},
@@ -89,7 +90,12 @@ pub enum AccessTimes {
 /// The inside of a client.
 pub(crate) struct Core {
     pub(crate) config: Config,
-    pub(crate) channel: Channel,
+    pub(crate) channels: Channels,
+    pub(crate) births: Mutex<Births>,
+    /// A server is being asked where another one is.
+    pub(crate) asks_for_map: AtomicBool,
+    /// Itself, for the tasks that it starts.
+    pub(crate) me: Weak<Core>,
     pub(crate) cache: Mutex<AccessCache>,
     pub(crate) files: Arc<Files>,
     pub(crate) locks: Locks,
@@ -99,18 +105,22 @@ pub(crate) struct Core {
 
 impl Core {
     /// `version` came with the welcome.
-    pub(crate) fn new(config: Config, welcome: Welcome, version: u64, files: Files) -> Core {
+    pub(crate) fn new(config: Config, welcome: Welcome, version: u64, files: Files) -> Arc<Core> {
         let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
         let cache = AccessCache::new(root, version, config.access_cache_bytes);
-        Core {
+        let channels = Channels::new(&welcome.map);
+        Arc::new_cyclic(|me| Core {
             config,
-            channel: Channel::new(),
             cache: Mutex::new(cache),
             files: Arc::new(files),
-            locks: Locks::new(welcome.incarnation),
+            locks: Locks::new(channels.count()),
+            channels,
+            births: Mutex::default(),
+            asks_for_map: AtomicBool::new(false),
+            me: Weak::clone(me),
             welcome: Mutex::new(Arc::new(welcome)),
             runtime: Handle::current(),
-        }
+        })
     }
 
     /// Runs background work where the client was made, from wherever this is called.
@@ -122,34 +132,57 @@ impl Core {
         }
     }
 
-    /// What the server last said of the session and the file system.
+    /// What the servers said of the session and the file system: with several of them the first one, else the only
+    /// one, of late.
     pub(crate) fn welcome(&self) -> Arc<Welcome> {
         Arc::clone(&self.welcome.lock())
     }
 
-    /// Takes in what the server says of the session on a new connection, `again` where there was one before: whether it is another session, and whether
-    /// changes are gone that were answered. Of another session at a server that has restarted nobody can tell, so they
-    /// are, if there were any.
+    /// Whether a server has what is open of a file.
+    pub(crate) fn has(&self, server: u16, ino: Ino) -> bool {
+        self.channels.server_of(ino) == server
+    }
+
+    /// Takes in what a server says of the session on a new connection, `again` where there was one to it before: whether
+    /// it is another session, and whether changes are gone that were answered. Of another session at a server that has
+    /// restarted nobody can tell, so they are, if there were any. What is lost is what belongs to that server.
     ///
-    /// Versions of the invalidation list mean nothing to another run of the server, nor proofs to another
-    /// session; so the cache starts anew with either.
-    pub(crate) fn adopt(&self, welcome: &Welcome, version: u64, again: bool) -> (bool, bool) {
-        let previous = std::mem::replace(&mut *self.welcome.lock(), Arc::new(welcome.clone()));
+    /// Versions of the invalidation list mean nothing to another run of a server that is alone, nor proofs to another
+    /// session; so the cache starts anew with either. Servers of a cluster have one list, and sessions that were
+    /// joined by proof are the same.
+    pub(crate) fn adopt(
+        &self,
+        server: u16,
+        welcome: &Welcome,
+        version: u64,
+        again: bool,
+    ) -> (bool, bool) {
+        let channel = self.channels.at(server);
         let lost = again && welcome.opened;
-        let restarted = previous.incarnation != welcome.incarnation;
-        let forgot = welcome.forgot || lost && restarted && self.channel.answered() != Seq(0);
-        if lost || restarted {
-            let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
-            self.cache.lock().reset(root, version);
+        let restarted = again && channel.incarnation() != welcome.incarnation;
+        let forgot = welcome.forgot || lost && restarted && channel.answered() != Seq(0);
+        if !self.channels.are_several() {
+            *self.welcome.lock() = Arc::new(welcome.clone());
+            if lost || restarted {
+                let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
+                self.cache.lock().reset(root, version);
+            }
+        }
+        if !again {
+            self.files.meet(server, welcome.incarnation);
+            self.locks.meet(server, welcome.incarnation);
         }
         if forgot {
-            tracing::warn!("the server has lost changes that it had answered: its power failed");
-            self.files.forget_unstable();
+            tracing::warn!(
+                server,
+                "the server has lost changes that it had answered: its power failed"
+            );
+            self.files.forget_unstable(|ino| self.has(server, ino));
         }
         if lost {
-            tracing::warn!("the session was lost; a new one is open");
-            self.files.lose(welcome.incarnation);
-            self.locks.lose(welcome.incarnation);
+            tracing::warn!(server, "the session was lost; a new one is open");
+            self.files.lose(server, welcome.incarnation, |ino| self.has(server, ino));
+            self.locks.lose(server, welcome.incarnation, |ino| self.has(server, ino));
         }
         (lost, forgot)
     }

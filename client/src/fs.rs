@@ -125,7 +125,7 @@ impl Client {
     /// # Errors
     /// As `stat(2)`.
     pub async fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        Ok(self.find(path.as_ref(), Links::Follow).await?.entry.attr)
+        self.attributes(path.as_ref(), Links::Follow).await
     }
 
     /// As [`Client::stat`], of a symbolic link itself.
@@ -133,7 +133,7 @@ impl Client {
     /// # Errors
     /// As `lstat(2)`.
     pub async fn lstat(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        Ok(self.find(path.as_ref(), Links::Keep).await?.entry.attr)
+        self.attributes(path.as_ref(), Links::Keep).await
     }
 
     /// How operations by handle name what a path names; symbolic links are followed.
@@ -662,6 +662,21 @@ impl Client {
     pub async fn sync(&self) -> Result<()> {
         self.flush_all().await?;
         FileSystem::sync(self).await
+    }
+
+    async fn attributes(&self, path: &Path, links: Links) -> Result<Attr> {
+        let mut tries = Tries(0);
+        loop {
+            let mut found = self.find(path, links).await?;
+            let node = found.node().clone();
+            match self.complete(&self.cred, &mut found.entry, &node).await {
+                Ok(()) => return Ok(found.entry.attr),
+                Err(failure) => {
+                    self.forget_node(&failure, &node);
+                    tries.again(failure)?;
+                }
+            }
+        }
     }
 
     async fn find(&self, path: &Path, links: Links) -> Result<Found> {

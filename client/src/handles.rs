@@ -16,6 +16,9 @@ use crate::{
     client::unexpected,
 };
 
+/// A name that means another directory so often is given up.
+const LOOKUPS_MAX: u32 = 100;
+
 impl Client {
     /// Makes a file in `dir`, and opens it if `open` is set. `stand`: see [`wire::RequestHeader`].
     pub(crate) async fn create_in(
@@ -39,15 +42,14 @@ impl Client {
         });
         let stamp = self.core.files.stamp();
         let done = self.core.call(cred, dir.home, request, stand).await?;
-        let Done { reply: Reply::Created(created), life, incarnation, .. } = done else {
+        let Done { reply: Reply::Created(created), run, .. } = done else {
             return Err(unexpected().into());
         };
         let mut entry = created.entry;
         let handle = match created.opened {
             Some(opened) => {
                 let file = FileRef { dir: *dir, name: name.clone(), ino: entry.attr.ino };
-                let done = (life, incarnation);
-                Some(self.opened(&opening, file, opened, cred, done).await?)
+                Some(self.opened(&opening, file, opened, cred, run).await?)
             }
             None => None,
         };
@@ -84,6 +86,25 @@ impl Client {
         }
     }
 
+    /// Asks for attributes that did not come whole, because who has them is another server.
+    pub(crate) async fn complete(
+        &self,
+        cred: &Cred,
+        entry: &mut Entry,
+        node: &NodeRef,
+    ) -> Result<(), Failure> {
+        if entry.whole {
+            return Ok(());
+        }
+        let stamp = self.core.files.stamp();
+        let request = Request::Getattr(Getattr { node: node.clone() });
+        let done = self.core.call(cred, node.home(), request, 0).await?;
+        let Reply::Attr(attr) = done.reply else { return Err(unexpected().into()) };
+        entry.attr = self.core.files.seen(attr, stamp);
+        entry.whole = true;
+        Ok(())
+    }
+
     /// What was written is sent before attributes change, because a write changes them too.
     pub(crate) async fn set_attributes(
         &self,
@@ -108,14 +129,6 @@ impl Client {
             Some(state) if set.size.is_some() => Ok(self.core.files.resized(state, attr)),
             Some(_) | None => Ok(self.core.files.seen(attr, stamp)),
         }
-    }
-
-    /// Returns when all that was answered before is on stable storage, as far as the server still has it.
-    async fn make_stable(&self) -> Result<()> {
-        let stamp = self.core.files.stamp();
-        self.ask_root(Request::Sync).await?;
-        self.core.files.synced(stamp);
-        Ok(())
     }
 
     /// What this client knows has moved, after a rename that the server has answered.
@@ -160,8 +173,18 @@ impl FileSystem for Client {
     }
 
     async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
-        let request = Request::Lookup(Lookup { dir: *dir, name: name.clone() });
-        self.ask_entry(cred, dir, request).await
+        for _ in 0..LOOKUPS_MAX {
+            let request = Request::Lookup(Lookup { dir: *dir, name: name.clone() });
+            let mut entry = self.ask_entry(cred, dir, request).await?;
+            let node = entry.node(dir, name);
+            match self.complete(cred, &mut entry, &node).await {
+                Ok(()) => return Ok(entry),
+                Err(Failure::Error(error)) => return Err(error),
+                // It was removed, or replaced, since it was found.
+                Err(Failure::StaleDir | Failure::StaleCache) => {}
+            }
+        }
+        Err(FsError::Stale.into())
     }
 
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
@@ -210,14 +233,13 @@ impl FileSystem for Client {
         let number = opening.number;
         let request = Request::Tmpfile(Tmpfile { dir: *dir, mode, linkable, number });
         let done = self.core.ask(cred, dir.home, request).await?;
-        let Done { reply: Reply::Created(created), life, incarnation, .. } = done else {
+        let Done { reply: Reply::Created(created), run, .. } = done else {
             return Err(unexpected());
         };
         let opened = created.opened.ok_or_else(unexpected)?;
         let attr = created.entry.attr;
         let file = FileRef::unnamed(*dir, attr.ino);
-        let done = (life, incarnation);
-        let handle = self.opened(&opening, file.clone(), opened, cred, done).await?;
+        let handle = self.opened(&opening, file.clone(), opened, cred, run).await?;
         Ok(Unnamed { file, attr, handle })
     }
 
@@ -307,6 +329,9 @@ impl FileSystem for Client {
         if dir.same(&self.root().0) {
             page.parent_ino = dir.ino;
         }
+        for listed in &mut page.entries {
+            listed.entry.take_if(|entry| !entry.whole);
+        }
         for entry in page.entries.iter_mut().filter_map(|entry| entry.entry.as_mut()) {
             if entry.attr.kind == FileKind::File {
                 entry.attr = self.core.files.seen(entry.attr, stamp);
@@ -353,7 +378,7 @@ impl FileSystem for Client {
     async fn fsync(&self, handle: Handle) -> Result<()> {
         let open = self.core.files.handle(handle)?;
         self.flush_file(&open).await?;
-        self.make_stable().await?;
+        self.make_stable(Some(open.state.ino)).await?;
         open.report_forgotten()
     }
 
@@ -401,7 +426,7 @@ impl FileSystem for Client {
     }
 
     async fn sync(&self) -> Result<()> {
-        self.make_stable().await?;
+        self.make_stable(None).await?;
         self.core.files.report_forgotten()
     }
 
@@ -452,10 +477,7 @@ impl FileSystem for Client {
     }
 
     async fn statfs(&self) -> Result<Statfs> {
-        match self.ask_root(Request::Statfs).await?.reply {
-            Reply::Statfs(statfs) => Ok(statfs),
-            _ => Err(unexpected()),
-        }
+        self.statfs_of_all().await
     }
 
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {

@@ -48,14 +48,18 @@
 //! ```
 #![warn(missing_docs)]
 
+mod births;
 mod cache;
 mod call;
 mod channel;
+mod channels;
 mod client;
 mod connection;
 mod contents;
 mod core;
+mod direct;
 mod error;
+mod everywhere;
 mod file;
 mod filesystem;
 mod fs;
@@ -66,9 +70,11 @@ mod observe;
 mod path;
 mod resolve;
 mod route;
+mod runs;
 mod session;
 mod system;
 mod tcp;
+
 mod window;
 
 pub use channel::Stats;

@@ -13,7 +13,7 @@
 use std::{collections::BTreeSet, pin::pin, sync::Arc};
 
 use base::{
-    ByteRange, Cred, DirId, FsError, HashMap, Ino, LockKind, LockOwner, SessionId,
+    ByteRange, Cred, FsError, HashMap, Ino, LockKind, LockOwner, SessionId,
     locks::{HeldLocks, LockHeld},
 };
 use futures::future::{Either, select};
@@ -22,9 +22,10 @@ use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request};
 
 use crate::{
     Client, Error, FileLock, Handle, Result,
-    call::{Done, Failure},
+    call::Failure,
     client::unexpected,
-    contents::OpenFile,
+    route::Route,
+    runs::{Run, Runs},
     session::Pauses,
 };
 
@@ -43,10 +44,8 @@ struct State {
     /// The number of the next request, and of those that are not settled.
     next: u64,
     open: BTreeSet<u64>,
-    /// Counts sessions, as [`crate::channel::Answered`] does.
-    life: u64,
-    /// The run of the server that was told of what is held.
-    incarnation: u64,
+    /// The runs of the servers that were told of what is held.
+    runs: Runs,
 }
 
 /// Which lock, and whose.
@@ -59,24 +58,34 @@ struct Asked {
 }
 
 impl Locks {
-    pub(crate) fn new(incarnation: u64) -> Locks {
+    pub(crate) fn new(servers: usize) -> Locks {
         let state = State {
             held: HashMap::default(),
             askers: HashMap::default(),
             next: 1,
             open: BTreeSet::new(),
-            life: 0,
-            incarnation,
+            runs: Runs::new(servers),
         };
         Locks { state: Mutex::new(state) }
     }
 
-    /// What is held, to be claimed from run `incarnation` of the server; and the number below which all requests
-    /// are settled.
-    pub(crate) fn claims(&self, incarnation: u64) -> (Vec<ClaimedLock>, u64) {
+    /// A server was met for the first time.
+    pub(crate) fn meet(&self, server: u16, incarnation: u64) {
+        self.state.lock().runs.meet(server, incarnation);
+    }
+
+    /// What is held of files that a server `has`, to be claimed from this run of it; and the number below which all
+    /// requests are settled.
+    pub(crate) fn claims(
+        &self,
+        server: u16,
+        incarnation: u64,
+        has: impl Fn(Ino) -> bool,
+    ) -> (Vec<ClaimedLock>, u64) {
         let mut state = self.state.lock();
-        state.incarnation = incarnation;
-        let claimed = state.held.iter().flat_map(|((ino, kind), locks)| {
+        state.runs.meet(server, incarnation);
+        let held = state.held.iter().filter(|((ino, _), _)| has(*ino));
+        let claimed = held.flat_map(|((ino, kind), locks)| {
             locks.iter().map(|held| ClaimedLock {
                 ino: *ino,
                 kind: *kind,
@@ -89,13 +98,12 @@ impl Locks {
         (claimed.collect(), state.settled())
     }
 
-    /// The session is gone, and with it all its locks.
-    pub(crate) fn lose(&self, incarnation: u64) {
+    /// The session is gone at a server, and with it all locks of files that the server `has`.
+    pub(crate) fn lose(&self, server: u16, incarnation: u64, has: impl Fn(Ino) -> bool) {
         let mut state = self.state.lock();
-        state.held.clear();
-        state.askers.clear();
-        state.life += 1;
-        state.incarnation = incarnation;
+        state.held.retain(|(ino, _), _| !has(*ino));
+        state.askers.retain(|(ino, _), _| !has(*ino));
+        state.runs.lose(server, incarnation);
     }
 
     /// The number of a request that is about to be sent, and what is settled before it.
@@ -111,12 +119,12 @@ impl Locks {
     }
 
     /// A lock was given; `false` when the server has restarted since and does not know of it.
-    fn given(&self, asked: &Asked, life: u64, incarnation: u64) -> Result<bool> {
+    fn given(&self, asked: &Asked, run: Run) -> Result<bool> {
         let mut state = self.state.lock();
-        if state.life != life {
+        if !state.runs.lives(run) {
             return Err(Error::SessionLost);
         }
-        if state.incarnation != incarnation {
+        if !state.runs.is_told(run) {
             return Ok(false);
         }
         let FileLock { range, mode, pid, .. } = asked.lock;
@@ -202,7 +210,6 @@ fn owner(owner: u64) -> LockOwner {
 struct Asking<'a> {
     client: &'a Client,
     asked: Asked,
-    home: DirId,
     number: u64,
     settled: bool,
 }
@@ -220,12 +227,12 @@ impl Drop for Asking<'_> {
             return;
         }
         let client = self.client.clone();
-        let (asked, home, number) = (self.asked, self.home, self.number);
+        let (asked, number) = (self.asked, self.number);
         client.core.locks.settle(number);
         let core = Arc::clone(&client.core);
         core.spawn(async move {
-            client.cancel(home, number).await;
-            let gone = client.give_back(home, asked.file, asked.owner, asked.lock.range).await;
+            client.cancel(asked.file.0, number).await;
+            let gone = client.give_back(asked.file, asked.owner, asked.lock.range).await;
             if let Err(error) = gone {
                 tracing::debug!(%error, "a lock that nobody waits for was not given back");
             }
@@ -243,7 +250,7 @@ impl Client {
         interrupted: Option<impl Future<Output = ()>>,
     ) -> Result<()> {
         let open = self.core.files.handle(handle)?;
-        let home = home_of(&open)?;
+        open.state.lock().check()?;
         let range = if lock.kind == LockKind::Whole { ByteRange::ALL } else { lock.range };
         if !range.is_valid() {
             return Err(FsError::Invalid.into());
@@ -259,7 +266,7 @@ impl Client {
         });
         loop {
             let (number, settled) = self.core.locks.begin(&asked);
-            let asking = Asking { client: self, asked, home, number, settled: false };
+            let asking = Asking { client: self, asked, number, settled: false };
             let request = Request::Lock(Lock {
                 ino: asked.file.0,
                 kind: lock.kind,
@@ -272,21 +279,19 @@ impl Client {
                 settled,
             });
             let cred = Cred::default();
-            let call = pin!(self.core.call(&cred, home, request, 0));
+            let call = pin!(self.core.call(&cred, route(asked.file.0), request, 0));
             let answer = match select(call, interrupted.as_mut()).await {
                 Either::Left((answer, _)) => answer,
                 Either::Right(((), call)) => {
-                    let cancelling = pin!(self.cancel_until_answered(home, number));
+                    let cancelling = pin!(self.cancel_until_answered(asked.file.0, number));
                     match select(call, cancelling).await {
                         Either::Left((answer, _)) => answer,
                         Either::Right((never, _)) => match never {},
                     }
                 }
             };
-            let given = answer.map_err(Failure::by_handle).and_then(|done| {
-                let Done { life, incarnation, .. } = done;
-                self.core.locks.given(&asked, life, incarnation)
-            });
+            let answer = answer.map_err(Failure::by_handle);
+            let given = answer.and_then(|done| self.core.locks.given(&asked, done.run));
             asking.settle();
             if given? {
                 // Others may have written while they held it.
@@ -305,21 +310,20 @@ impl Client {
         range: ByteRange,
     ) -> Result<()> {
         let open = self.core.files.handle(handle)?;
-        let home = home_of(&open)?;
+        open.state.lock().check()?;
         let range = if kind == LockKind::Whole { ByteRange::ALL } else { range };
         if !range.is_valid() {
             return Err(FsError::Invalid.into());
         }
         self.flush_state(&open.state).await;
-        self.give_back(home, (open.state.ino, kind), owner, range).await
+        self.give_back((open.state.ino, kind), owner, range).await
     }
 
     /// An owner has closed a descriptor of the file: it keeps no ranges of it.
     pub(crate) async fn give_back_ranges(&self, handle: Handle, owner: u64) -> Result<()> {
         let open = self.core.files.handle(handle)?;
         let file = (open.state.ino, LockKind::Range);
-        let home = open.state.lock().file.dir.home;
-        let gone = self.give_back(home, file, owner, ByteRange::ALL).await;
+        let gone = self.give_back(file, owner, ByteRange::ALL).await;
         self.core.locks.forget_owner(file, owner);
         gone
     }
@@ -329,8 +333,7 @@ impl Client {
         let open = self.core.files.handle(handle)?;
         for (file, owner) in self.core.locks.of_handle(open.state.ino, handle) {
             self.flush_state(&open.state).await;
-            let home = open.state.lock().file.dir.home;
-            let gone = self.give_back(home, file, owner, ByteRange::ALL).await;
+            let gone = self.give_back(file, owner, ByteRange::ALL).await;
             self.core.locks.forget_owner(file, owner);
             gone?;
         }
@@ -350,17 +353,22 @@ impl Client {
         lock: FileLock,
     ) -> Result<Option<LockFound>> {
         let open = self.core.files.handle(handle)?;
-        let home = home_of(&open)?;
+        open.state.lock().check()?;
         let FileLock { kind, mode, range, .. } = lock;
         let request = LockTest { ino: open.state.ino, kind, owner, range, mode };
-        match self.core.ask(&Cred::default(), home, Request::LockTest(request)).await?.reply {
+        match self
+            .core
+            .ask(&Cred::default(), route(open.state.ino), Request::LockTest(request))
+            .await?
+            .reply
+        {
             Reply::Lock(found) => Ok(found),
             _ => Err(unexpected()),
         }
     }
 
     /// Race: it is not held here any more before the server is asked, so that a claim cannot bring it back.
-    async fn give_back(&self, home: DirId, file: File, owner: u64, range: ByteRange) -> Result<()> {
+    async fn give_back(&self, file: File, owner: u64, range: ByteRange) -> Result<()> {
         let Some((number, settled)) = self.core.locks.give_back(file, owner, range) else {
             return Ok(());
         };
@@ -376,31 +384,30 @@ impl Client {
             number,
             settled,
         });
-        let answer = self.core.ask(&Cred::default(), home, request).await;
+        let answer = self.core.ask(&Cred::default(), route(ino), request).await;
         self.core.locks.settle(number);
         answer.map(drop)
     }
 
-    async fn cancel(&self, home: DirId, number: u64) {
+    async fn cancel(&self, ino: Ino, number: u64) {
         let settled = self.core.locks.state.lock().settled();
         let request = Request::LockCancel(LockCancel { number, settled });
-        if let Err(error) = self.core.ask(&Cred::default(), home, request).await {
+        if let Err(error) = self.core.ask(&Cred::default(), route(ino), request).await {
             tracing::debug!(%error, "waiting for a lock was not cancelled");
         }
     }
 
     /// The request may reach the server after a cancel that was sent on another connection; then once more.
-    async fn cancel_until_answered(&self, home: DirId, number: u64) -> std::convert::Infallible {
+    async fn cancel_until_answered(&self, ino: Ino, number: u64) -> std::convert::Infallible {
         let mut pauses = Pauses::for_cancels();
         loop {
-            self.cancel(home, number).await;
+            self.cancel(ino, number).await;
             pauses.pause(self.core.config.random.as_ref()).await;
         }
     }
 }
 
-fn home_of(open: &OpenFile) -> Result<DirId, Error> {
-    let inner = open.state.lock();
-    inner.check()?;
-    Ok(inner.file.dir.home)
+/// Locks are with the shard where the file was born, wherever its name is.
+fn route(ino: Ino) -> Route {
+    Route::Shard(ino.shard())
 }

@@ -17,6 +17,7 @@ use crate::{
     call::Failure,
     core::Core,
     path::{Step, Steps, Tail},
+    session::Pauses,
 };
 
 /// How many names one request walks: symbolic links can make a path longer than any that is written.
@@ -319,13 +320,10 @@ impl Core {
             let last = way.steps.left.is_empty();
             if let Some(dir) = entry.dir {
                 let found = CachedDir { dir, attr: entry.attr };
-                let mut cache = self.cache.lock();
-                if !cache.insert(&way.top().dir, &name, found, version) {
-                    // Either the reply was overtaken, or it is of another run of the server.
-                    cache.forget_all();
-                    return Err(Failure::StaleCache);
+                let current = self.cache.lock().insert(&way.top().dir, &name, found, version);
+                if !current {
+                    return Err(self.overtaken().await);
                 }
-                drop(cache);
                 if last {
                     return Ok(Some(Landing { name, entry }));
                 }
@@ -346,6 +344,17 @@ impl Core {
             Some(error) => Err(error.into()),
             None => Ok(None),
         }
+    }
+
+    /// A reply is older than the cache: it was overtaken, or the server that gave it is behind the others, for a moment.
+    /// One that is alone may be in another run, whose versions say nothing.
+    async fn overtaken(&self) -> Failure {
+        if self.channels.are_several() {
+            Pauses::for_versions().pause(self.config.random.as_ref()).await;
+        } else {
+            self.cache.lock().forget_all();
+        }
+        Failure::StaleCache
     }
 
     async fn walk(

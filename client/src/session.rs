@@ -1,29 +1,37 @@
-//! The session with a server: opening it, keeping it, and coming back to it for as long as it takes.
+//! The session with each server: opening it, keeping it, and coming back to it for as long as it takes.
 //!
-//! One task, started by [`crate::Client::connect`], owns the connection and replaces it when it breaks:
+//! One task for each server that has been asked for something owns the connection and replaces it when it breaks:
 //! dial, say Hello, claim the open files if the server has restarted meanwhile, then attach the channel.
 //! Nothing else is sent before the claims are answered. It ends when the client is closed or the server
-//! refuses it.
+//! refuses it. [`crate::Client::connect`] opens the session at whichever server answers first; the others are joined
+//! with what proves it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use base::{Encode as _, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
+use futures::future::{Either, select};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::{sleep, timeout},
 };
 use wire::{
-    Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Hello, LockClaim, Reply, Request,
-    RequestHeader, Resume, Retry, Stream, Welcome,
+    Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim, NodeRef, Reply,
+    Request, RequestHeader, Resume, Retry, Stream, Welcome,
     frame::{opening, put_frame, take_frame},
 };
 
 use crate::{
     Config, Error,
-    channel::Attach,
+    channel::{Attach, Channel},
     connection::{Connection, Ended, decode},
     core::Core,
+    route::Route,
 };
 
 const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -36,6 +44,8 @@ pub(crate) struct Opened {
     pub(crate) welcome: Welcome,
     /// The version of the server's invalidation list that came with it.
     pub(crate) version: u64,
+    /// Where it was dialled.
+    pub(crate) address: String,
     stream: Box<dyn Stream>,
     inbox: BytesMut,
 }
@@ -66,6 +76,11 @@ impl Pauses {
         Pauses::new(Duration::from_millis(20), Duration::from_secs(1))
     }
 
+    /// Until a server may have caught up with the others.
+    pub(crate) fn for_versions() -> Pauses {
+        Pauses::new(Duration::from_millis(2), Duration::from_millis(2))
+    }
+
     pub(crate) async fn pause(&mut self, random: &dyn Random) {
         let full = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
         let drawn = full / 2 + random.next() % (full / 2);
@@ -77,6 +92,8 @@ impl Pauses {
 /// What a client that comes back has.
 pub(crate) struct Past {
     pub(crate) welcome: Arc<Welcome>,
+    /// The run of this server that it was with; 0: it comes for the first time.
+    pub(crate) incarnation: u64,
     /// See [`Resume`].
     pub(crate) answered: Seq,
     pub(crate) blocks: u64,
@@ -93,27 +110,31 @@ enum Failed {
     Time,
     #[error("server is not ready, or has all the connections or sessions that it takes")]
     NotReady,
+    #[error("server has no such session, or is another one")]
+    Stranger,
     #[error("refused: {0}")]
     Refused(String),
 }
 
-/// Opens a session, or goes on with that of `past`, on whichever server answers first.
+/// Opens a session, or goes on with that of `past`, at the first of the addresses that answers: `address` says the next
+/// one to try.
 ///
 /// # Errors
 /// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it any more.
 pub(crate) async fn open(
     config: &Config,
+    mut address: impl FnMut() -> Option<String>,
     past: Option<&Past>,
     mut claims: impl FnMut(&Welcome) -> Claims,
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
     let mut pauses = Pauses::new(BACKOFF_FIRST, BACKOFF_MAX);
     let mut told = false;
-    for address in config.addresses.iter().cycle() {
+    while let Some(address) = address() {
         if closing() {
             return Err(Error::Closed);
         }
-        let attempt = attempt(config, address, past, &mut claims);
+        let attempt = attempt(config, &address, past, &mut claims);
         let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
@@ -127,6 +148,12 @@ pub(crate) async fn open(
         pauses.pause(config.random.as_ref()).await;
     }
     Err(Error::Refused("no address to connect to".to_owned()))
+}
+
+/// The addresses that the program gave, in turn.
+pub(crate) fn in_turn(config: &Config) -> impl FnMut() -> Option<String> {
+    let mut addresses = config.addresses.iter().cycle();
+    move || addresses.next().cloned()
 }
 
 async fn attempt(
@@ -153,12 +180,21 @@ async fn attempt(
     let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
         return Err(Failed::NotReady);
     };
-    let restarted =
-        past.is_some_and(|past| !welcome.opened && past.welcome.incarnation != welcome.incarnation);
+    if welcome.map.servers.is_empty() {
+        return Err(Failed::NotReady);
+    }
+    let other = past.is_some_and(|past| past.welcome.session != welcome.session);
+    if other && welcome.map.servers.len() > 1 {
+        return Err(Failed::Stranger);
+    }
+    let restarted = past.is_some_and(|past| {
+        past.incarnation != 0 && !welcome.opened && past.incarnation != welcome.incarnation
+    });
     if restarted {
         talk.claim(claims(&welcome)).await?;
     }
-    Ok(Opened { welcome, version, stream: talk.stream, inbox: talk.inbox })
+    let (stream, inbox) = (talk.stream, talk.inbox);
+    Ok(Opened { welcome, version, address: address.to_owned(), stream, inbox })
 }
 
 /// A connection before it is attached: one request at a time.
@@ -248,54 +284,107 @@ fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
     batches
 }
 
-/// Keeps the session that was opened, until the client is closed or refused.
-pub(crate) async fn keep(core: Arc<Core>, mut opened: Opened) {
-    let mut again = false;
+/// Keeps the session at a server, where it was opened already or is to be joined, until the client is closed or refused.
+async fn keep(core: Arc<Core>, server: u16, mut opened: Option<Opened>) {
+    let channel = core.channels.at(server);
     let error = loop {
-        let ended = serve(&core, opened, again).await;
-        again = true;
-        if matches!(ended, Ended::Closed) {
-            break Error::Closed;
+        if let Some(opened) = opened.take() {
+            let ended = serve(&core, server, opened).await;
+            if matches!(ended, Ended::Closed) {
+                break Error::Closed;
+            }
+            channel.detach();
+            tracing::info!(server, reason = %ended, "reconnecting");
         }
-        core.channel.detach();
-        tracing::info!(reason = %ended, "reconnecting");
-        let past = Past {
-            welcome: core.welcome(),
-            answered: core.channel.answered(),
-            // Blocks that are numbered from now on are sent on the new connection.
-            blocks: core.files.blocks_numbered(),
-        };
-        let claims = |welcome: &Welcome| {
-            // The locks first: a file may be closed meanwhile, but none is locked that is not open.
-            let (locks, settled) = core.locks.claims(welcome.incarnation);
-            let files = core.files.claims(welcome.incarnation);
-            let open: HashSet<Ino> = files.iter().map(|(_, file)| file.file.ino).collect();
-            let locks = locks.into_iter().filter(|lock| open.contains(&lock.ino)).collect();
-            Claims { files, locks, settled }
-        };
-        match open(&core.config, Some(&past), claims, || core.channel.closing()).await {
-            Ok(again) => opened = again,
-            Err(error) => break error,
+        let back = pin!(come_back(&core, channel));
+        // Dialling where the server is no longer can take long.
+        match select(back, pin!(channel.moved.notified())).await {
+            Either::Left((Ok(again), _)) => opened = Some(again),
+            Either::Left((Err(error), _)) => break error,
+            Either::Right(_) => {}
         }
     };
     if let Error::Refused(reason) = &error {
-        tracing::error!(reason, "the server refuses this client");
+        tracing::error!(server, reason, "the server refuses this client");
     }
-    core.channel.end(&error);
+    channel.end(&error);
 }
 
-async fn serve(core: &Arc<Core>, opened: Opened, again: bool) -> Ended {
-    let Opened { welcome, version, stream, inbox } = opened;
-    debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
-    let lease = Duration::from_millis(welcome.lease_ms);
-    let (lost, forgot) = core.adopt(&welcome, version, again);
-    core.channel.attach(Attach {
-        map: welcome.map,
-        incarnation: welcome.incarnation,
-        lost,
-        forgot,
+/// Keeps the session at a server where it is to be joined.
+pub(crate) async fn join(core: Arc<Core>, server: u16) {
+    keep(core, server, None).await;
+}
+
+/// Keeps the session that was opened, at the server that opened it. Where several are and the map does not know the
+/// address, nobody can tell which it was: each is joined when it is needed.
+pub(crate) fn begin(core: &Arc<Core>, opened: Opened) {
+    let server = match &opened.welcome.map.servers[..] {
+        [] | [_] => Some(0),
+        several => several.iter().position(|address| *address == opened.address),
+    };
+    let Some(server) = server.and_then(|server| u16::try_from(server).ok()) else { return };
+    if core.channels.must_join(server) {
+        core.spawn(keep(Arc::clone(core), server, Some(opened)));
+    }
+}
+
+/// Opens the session at a server again, or for the first time.
+async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error> {
+    let server = channel.server;
+    let past = Past {
+        welcome: core.welcome(),
+        incarnation: channel.incarnation(),
+        answered: channel.answered(),
+        // Blocks that are numbered from now on are sent on the new connection.
+        blocks: core.files.blocks_numbered(),
+    };
+    let claims = |welcome: &Welcome| {
+        let has = |ino| core.has(server, ino);
+        // The locks first: a file may be closed meanwhile, but none is locked that is not open.
+        let (locks, settled) = core.locks.claims(server, welcome.incarnation, has);
+        let files = core.files.claims(server, welcome.incarnation, has);
+        let open: HashSet<Ino> = files.iter().map(|(_, file)| file.file.ino).collect();
+        let locks = locks.into_iter().filter(|lock| open.contains(&lock.ino)).collect();
+        Claims { files, locks, settled }
+    };
+    let mut known = in_turn(&core.config);
+    let mut attempts = 0;
+    let address = || {
+        attempts += 1;
+        if attempts > 1 {
+            ask_for_map(core, server);
+        }
+        core.channels.address(server).or_else(&mut known)
+    };
+    open(&core.config, address, Some(&past), claims, || channel.closing()).await
+}
+
+/// A server does not answer where it should be: another one may know where it is now. Any request brings a newer map.
+fn ask_for_map(core: &Arc<Core>, server: u16) {
+    let Some(other) = core.channels.another(server) else { return };
+    if core.asks_for_map.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let core = Arc::clone(core);
+    core.clone().spawn(async move {
+        let request = Request::Getattr(Getattr { node: NodeRef::Dir(core.welcome().root) });
+        let cred = core.config.cred.clone();
+        // Whatever it is: the map came with it, if there is a newer one.
+        let _ = core.ask(&cred, Route::Server(other), request).await;
+        core.asks_for_map.store(false, Ordering::Release);
     });
-    let mut connection = Connection::new(&core.channel, stream, inbox, lease);
+}
+
+async fn serve(core: &Arc<Core>, server: u16, opened: Opened) -> Ended {
+    let Opened { welcome, version, stream, inbox, .. } = opened;
+    debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
+    let channel = core.channels.at(server);
+    let lease = Duration::from_millis(welcome.lease_ms);
+    let again = channel.incarnation() != 0;
+    core.channels.learn(&welcome.map);
+    let (lost, forgot) = core.adopt(server, &welcome, version, again);
+    channel.attach(Attach { incarnation: welcome.incarnation, lost, forgot });
+    let mut connection = Connection::new(channel, stream, inbox, lease);
     let spawner = Arc::clone(core);
-    connection.run(move || spawner.adopt_orphans()).await
+    connection.run(move || spawner.adopt_orphans(server)).await
 }

@@ -1,206 +1,29 @@
 //! What a client says, word for word, to a server that follows a script.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+#[path = "support/script.rs"]
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod script;
+
+use std::time::Duration;
 
 use base::{
-    Attr, Clock, ClusterMap, Cred, Decode as _, DirId, Encode as _, EntryName, Epoch, FileKind,
-    FsError, HashKey, Ino, Locality, Random, Reader, Seq, SessionId, Time,
+    ClusterMap, Cred, DirId, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId,
     limits::REQUESTS_IN_FLIGHT_MAX,
 };
-use bytes::{Bytes, BytesMut};
-use client::{Client, Config, Dial, Error, FileSystem, Stream};
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use bytes::Bytes;
+use client::{Client, Error, FileSystem};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use script::{LEASE_MS, Peer, Server, attr, config, dir, entry_of_dir, name, welcome};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
-    sync::mpsc,
+    io::AsyncReadExt as _,
     task::JoinHandle,
     time::{Instant, sleep},
 };
 use wire::{
-    Answer, CacheEvents, Created, DirRef, Entry, FsInfo, Hello, NodeRef, OpenState, Opened, Reply,
-    ReplyHeader, Request, RequestHeader, Resume, Retry, Welcome,
-    frame::{put_frame, take_frame, take_opening},
+    Answer, CacheEvents, Created, Entry, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
+    frame::take_frame,
 };
-
-const LEASE_MS: u64 = 30_000;
-
-struct Fixed;
-
-impl Clock for Fixed {
-    fn now(&self) -> Time {
-        Time { sec: 1000, nsec: 0 }
-    }
-}
-
-#[derive(Default)]
-struct Count(AtomicU64);
-
-impl Random for Count {
-    fn next(&self) -> u64 {
-        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
-    }
-}
-
-struct Pipes(mpsc::UnboundedSender<DuplexStream>);
-
-impl Dial for Pipes {
-    fn dial<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        Box::pin(async {
-            let (ours, theirs) = tokio::io::duplex(1 << 20);
-            self.0.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-            Ok(Box::new(ours) as Box<dyn Stream>)
-        })
-    }
-}
-
-/// Where a scripted server gets its connections.
-struct Server(mpsc::UnboundedReceiver<DuplexStream>);
-
-/// One connection, as the server has it.
-struct Peer {
-    stream: DuplexStream,
-    buffer: BytesMut,
-}
-
-fn attr(ino: u64, kind: FileKind) -> Attr {
-    let time = Time { sec: 1, nsec: 0 };
-    Attr {
-        ino: Ino(ino),
-        kind,
-        mode: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        allocated: 0,
-        atime: Time { sec: 999, nsec: 0 },
-        mtime: time,
-        ctime: time,
-        btime: time,
-    }
-}
-
-fn dir(id: u64) -> DirRef {
-    DirRef { id: DirId(u128::from(id)), ino: Ino(id), home: DirId(u128::from(id)), ticket: 0 }
-}
-
-fn entry_of_dir(id: u64) -> Answer {
-    let entry = Entry {
-        attr: attr(id, FileKind::Directory),
-        dir: Some(dir(id)),
-        target: None,
-        whole: true,
-    };
-    Answer::Done(Reply::Entry(entry))
-}
-
-fn name(text: &str) -> EntryName {
-    EntryName::new(text.as_bytes()).unwrap()
-}
-
-fn welcome(session: u64, incarnation: u64) -> Welcome {
-    let fs = FsInfo {
-        name: "script".into(),
-        uuid: 1,
-        hash_key: HashKey { k0: 1, k1: 2 },
-        locality: Locality::Directory,
-        inline_bytes_max: 4096,
-        blocks: "server".into(),
-        blocks_options: Vec::new(),
-    };
-    Welcome {
-        session: SessionId(session),
-        secret: 99,
-        incarnation,
-        lease_ms: LEASE_MS,
-        fs,
-        map: ClusterMap::single("script:1", 4),
-        root: dir(1),
-        root_attr: attr(1, FileKind::Directory),
-        read_only: false,
-        trusted: true,
-        forgot: false,
-        opened: session != 5,
-        proof: 7,
-    }
-}
-
-impl Server {
-    async fn accept(&mut self) -> Peer {
-        let stream = self.0.recv().await.unwrap();
-        let mut peer = Peer { stream, buffer: BytesMut::new() };
-        while !take_opening(&mut peer.buffer).unwrap() {
-            peer.stream.read_buf(&mut peer.buffer).await.unwrap();
-        }
-        peer
-    }
-
-    /// Accepts a connection and welcomes it; what its Hello said.
-    async fn welcome(&mut self, welcome: Welcome) -> (Peer, Hello) {
-        let mut peer = self.accept().await;
-        let (header, request) = peer.next().await;
-        let Request::Hello(hello) = request else { panic!("{request:?}") };
-        peer.answer(&header, Answer::Done(Reply::Welcome(welcome))).await;
-        (peer, hello)
-    }
-}
-
-impl Peer {
-    async fn next(&mut self) -> (RequestHeader, Request) {
-        loop {
-            if let Some(frame) = take_frame(&mut self.buffer).unwrap() {
-                let mut reader = Reader::new(&frame);
-                let header = RequestHeader::decode(&mut reader).unwrap();
-                return (header, Request::decode(&mut reader).unwrap());
-            }
-            let read = self.stream.read_buf(&mut self.buffer).await.unwrap();
-            assert!(read > 0, "the client has hung up");
-        }
-    }
-
-    /// The next request, if one comes before anything else could happen.
-    async fn next_soon(&mut self) -> Option<(RequestHeader, Request)> {
-        tokio::time::timeout(Duration::from_millis(1), self.next()).await.ok()
-    }
-
-    async fn answer(&mut self, to: &RequestHeader, answer: Answer) {
-        self.answer_at(to, 1, answer).await;
-    }
-
-    async fn answer_at(&mut self, to: &RequestHeader, cache_version: u64, answer: Answer) {
-        let mut out = Vec::new();
-        put_frame(&mut out, |out| {
-            ReplyHeader { call: to.call, cache_version }.encode(out);
-            answer.encode(out);
-        });
-        self.stream.write_all(&out).await.unwrap();
-    }
-
-    /// Waits until the client has hung up.
-    async fn ended(mut self) {
-        while self.stream.read_buf(&mut self.buffer).await.unwrap_or(0) > 0 {}
-    }
-}
-
-fn config() -> (Config, Server) {
-    let (sender, accepted) = mpsc::unbounded_channel();
-    let config = Config {
-        dial: Arc::new(Pipes(sender)),
-        clock: Arc::new(Fixed),
-        random: Arc::new(Count::default()),
-        ..Config::new(vec!["script:1".into()], "token")
-    };
-    (config, Server(accepted))
-}
 
 async fn connect() -> (Client, Server, Peer) {
     let (config, mut server) = config();

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use base::{BlockId, Cred, FsError, HashMap};
+use base::{BlockId, Cred, FsError, HashMap, Ino};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, BlocksConfig, BlocksError};
@@ -16,7 +16,7 @@ use wire::{
     BlockGet, BlockPut, FsInfo, Reply, Request, data::BlockPart, session::COMPRESSION_OPTION,
 };
 
-use crate::{Client, Error, Result, call::Failure, client::unexpected};
+use crate::{Client, Error, Result, call::Failure, client::unexpected, route::Route};
 
 const UNIT_BYTES: u32 = 64 << 10;
 
@@ -175,12 +175,18 @@ impl Cached {
 
 impl Client {
     /// Stores a block; it is on stable storage when this returns.
-    pub(crate) async fn put_block(&self, cred: &Cred, block: BlockId, data: Bytes) -> Result<()> {
+    pub(crate) async fn put_block(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        block: BlockId,
+        data: Bytes,
+    ) -> Result<()> {
         self.core.files.read_cache.keep(block, &data);
         match &self.core.files.io {
             BlockIo::Server => {
                 let put = Request::BlockPut(BlockPut { block, data });
-                self.core.ask(cred, base::DirId::ROOT, put).await?;
+                self.core.ask(cred, Route::Shard(ino.shard()), put).await?;
                 Ok(())
             }
             BlockIo::Store(blocks) => {
@@ -193,17 +199,17 @@ impl Client {
     /// parts, each with its place in the block; there may be more in a part than was asked for.
     pub(crate) async fn get_block(
         &self,
-        cred: &Arc<Cred>,
+        (cred, ino): (&Arc<Cred>, Ino),
         part: BlockPart,
         len: u32,
     ) -> Result<Option<Vec<(u32, Bytes)>>> {
         if !self.core.files.read_cache.enabled() {
-            let bytes = self.load(cred, part, len).await?;
+            let bytes = self.load((cred, ino), part, len).await?;
             return Ok(bytes.map(|bytes| vec![(part.offset, bytes)]));
         }
         let range = part.offset..part.offset + len;
         let mut found = Vec::new();
-        for wanted in self.want_block(cred, part, range) {
+        for wanted in self.want_block((cred, ino), part, range) {
             match wanted {
                 Part::Ready(start, bytes) => found.push((start, bytes)),
                 Part::Waiting(mut load) => {
@@ -222,17 +228,17 @@ impl Client {
     }
 
     /// Starts to read a range of a block, for later.
-    pub(crate) fn prefetch_block(&self, cred: &Arc<Cred>, part: BlockPart, len: u32) {
-        self.want_block(cred, part, part.offset..part.offset + len);
+    pub(crate) fn prefetch_block(&self, of: (&Arc<Cred>, Ino), part: BlockPart, len: u32) {
+        self.want_block(of, part, part.offset..part.offset + len);
     }
 
     /// What is in the cache of a range, and loads for the rest, which this starts.
-    fn want_block(&self, cred: &Arc<Cred>, part: BlockPart, range: Range<u32>) -> Vec<Part> {
+    fn want_block(&self, of: (&Arc<Cred>, Ino), part: BlockPart, range: Range<u32>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut missing: Option<(Range<u32>, watch::Sender<Option<Loaded>>)> = None;
         let start_load = |missing: &mut Option<(Range<u32>, watch::Sender<Option<Loaded>>)>| {
             if let Some((units, sender)) = missing.take() {
-                self.spawn_load(cred, part, units, sender);
+                self.spawn_load(of, part, units, sender);
             }
         };
         let mut inner = self.core.files.read_cache.inner.lock();
@@ -273,7 +279,7 @@ impl Client {
 
     fn spawn_load(
         &self,
-        cred: &Arc<Cred>,
+        (cred, ino): (&Arc<Cred>, Ino),
         part: BlockPart,
         units: Range<u32>,
         sender: watch::Sender<Option<Loaded>>,
@@ -283,7 +289,7 @@ impl Client {
             let offset = units.start * UNIT_BYTES;
             let end = (units.end * UNIT_BYTES).min(part.block_bytes);
             let whole = BlockPart { offset, ..part };
-            let loaded = client.load(&cred, whole, end - offset).await;
+            let loaded = client.load((&cred, ino), whole, end - offset).await;
             let cache = &client.core.files.read_cache;
             let mut inner = cache.inner.lock();
             for unit in units {
@@ -299,11 +305,11 @@ impl Client {
         });
     }
 
-    async fn load(&self, cred: &Cred, part: BlockPart, len: u32) -> Loaded {
+    async fn load(&self, (cred, ino): (&Cred, Ino), part: BlockPart, len: u32) -> Loaded {
         let bytes = match &self.core.files.io {
             BlockIo::Server => {
                 let get = Request::BlockGet(BlockGet { part, len });
-                match self.core.call(cred, base::DirId::ROOT, get, 0).await {
+                match self.core.call(cred, Route::Shard(ino.shard()), get, 0).await {
                     Ok(done) => match done.reply {
                         Reply::Data(bytes) => bytes,
                         _ => return Err(unexpected()),

@@ -5,6 +5,7 @@
 //! released. The server ignores a release that is older than an open.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -13,6 +14,7 @@ use std::{
 };
 
 use base::{Access, Cred, FsError, Ino};
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use wire::{FileRef, Open, Opened, Release, Reply, Request};
@@ -26,6 +28,8 @@ use crate::{
     Client, Error, Handle, Result,
     call::{Done, Failure},
     client::unexpected,
+    route::Route,
+    runs::Run,
 };
 
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);
@@ -57,14 +61,13 @@ impl Files {
         file: FileRef,
         opened: Opened,
         cred: &Cred,
-        done: (u64, u64),
+        run: Run,
     ) -> Result<(Handle, bool)> {
-        let (life, incarnation) = done;
         let ino = file.ino;
         let cred = Arc::new(cred.clone());
         let number = opening.number;
         let mut table = self.table.lock();
-        if life != table.life {
+        if !table.runs.lives(run) {
             return Err(Error::SessionLost);
         }
         let Opened { attr, contents, proof } = opened;
@@ -103,7 +106,8 @@ impl Files {
         let handle = table.next_handle;
         table.next_handle += 1;
         table.handles.insert(handle, Arc::new(open));
-        Ok((Handle(handle), incarnation != table.incarnation))
+        let told = table.runs.is_told(run);
+        Ok((Handle(handle), !told))
     }
 
     /// An open by `uid` was answered whose caller has gone: what to release, unless the file is open otherwise.
@@ -167,10 +171,10 @@ impl Client {
         let access = access.map_or(0, |access| u8::try_from(access.bits()).expect("three bits"));
         let request = Request::Open(Open { file: file.clone(), number: opening.number, access });
         let done = self.core.call(cred, file.dir.home, request, 0).await?;
-        let Done { reply: Reply::Opened(opened), life, incarnation, .. } = done else {
+        let Done { reply: Reply::Opened(opened), run, .. } = done else {
             return Err(unexpected().into());
         };
-        Ok(self.opened(&opening, file.clone(), opened, cred, (life, incarnation)).await?)
+        Ok(self.opened(&opening, file.clone(), opened, cred, run).await?)
     }
 
     /// What a handle is good for that was opened for `access`. A kernel that checks knows it better: it reads
@@ -189,13 +193,12 @@ impl Client {
         file: FileRef,
         opened: Opened,
         cred: &Cred,
-        done: (u64, u64),
+        run: Run,
     ) -> Result<Handle> {
         if opened.attr.ino != file.ino {
             return Err(FsError::Stale.into());
         }
-        let (handle, unknown) =
-            self.core.files.opened(opening, file.clone(), opened, cred, done)?;
+        let (handle, unknown) = self.core.files.opened(opening, file.clone(), opened, cred, run)?;
         if unknown {
             let again = Open { file, number: opening.number, access: 0 };
             let home = again.file.dir.home;
@@ -253,14 +256,23 @@ impl Client {
     /// Sends the releases that are due now; how many.
     async fn send_releases(&self) -> usize {
         let due = self.core.files.table.lock().take_closed();
-        for files in due.chunks(RELEASED_FILES_MAX) {
-            let release = Request::Release(Release { files: files.to_vec() });
-            if let Err(error) = self.ask_root(release).await {
+        let count = due.len();
+        let mut by_server: BTreeMap<u16, Vec<(Ino, u64)>> = BTreeMap::new();
+        for (ino, number) in due {
+            by_server.entry(self.core.channels.server_of(ino)).or_default().push((ino, number));
+        }
+        let batches = by_server.iter().flat_map(|(server, files)| {
+            files.chunks(RELEASED_FILES_MAX).map(|files| (Route::Server(*server), files.to_vec()))
+        });
+        let released = batches.map(|(route, files)| async move {
+            let release = Request::Release(Release { files });
+            if let Err(error) = self.core.ask(&self.cred, route, release).await {
                 // The files were closed with the session, or will be.
                 tracing::debug!(%error, "files were not released");
             }
-        }
-        due.len()
+        });
+        join_all(released).await;
+        count
     }
 
     /// Releases every file that has no handle.

@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc};
 
 use base::{
-    Access, Attr, Cred, FsError, SetAttr, SetTime, Time,
+    Access, Attr, Cred, FsError, Ino, SetAttr, SetTime, Time,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX},
 };
 use bytes::Bytes;
@@ -218,7 +218,7 @@ impl Client {
             match next {
                 Next::Map(first) => self.fetch_map(open, first).await?,
                 Next::Read(plan) => {
-                    let fetched = self.fetch(&open.cred, &plan, ahead).await?;
+                    let fetched = self.fetch((&open.cred, open.state.ino), &plan, ahead).await?;
                     if let Some(bytes) = fetched {
                         return Ok(bytes);
                     }
@@ -233,7 +233,7 @@ impl Client {
     /// Fetches what a plan lacks, and starts to read ahead; `None` when a block is gone.
     async fn fetch(
         &self,
-        cred: &Arc<Cred>,
+        of: (&Arc<Cred>, Ino),
         plan: &Plan,
         ahead: Vec<(BlockPart, u32)>,
     ) -> Result<Option<Bytes>> {
@@ -245,9 +245,9 @@ impl Client {
         if !ahead.is_empty() {
             // What is wanted now goes first.
             let now = plan.fetch.iter().map(|fetch| (fetch.part, fetch.len));
-            now.chain(ahead).for_each(|(part, len)| self.prefetch_block(cred, part, len));
+            now.chain(ahead).for_each(|(part, len)| self.prefetch_block(of, part, len));
         }
-        let fetches = plan.fetch.iter().map(|fetch| self.get_block(cred, fetch.part, fetch.len));
+        let fetches = plan.fetch.iter().map(|fetch| self.get_block(of, fetch.part, fetch.len));
         let fetched = futures::future::try_join_all(fetches).await?;
         if let ([fetch], [Some(parts)], []) = (&plan.fetch[..], &fetched[..], &plan.here[..])
             && let [(start, bytes)] = &parts[..]

@@ -12,7 +12,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use base::{Access, FsError};
+use base::{Access, FsError, Ino};
 
 use super::{Files, OpenFile};
 use crate::{Error, Result};
@@ -32,18 +32,19 @@ impl Files {
         self.stability.upto.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// The server has lost what was not stable: what is known of open files may be too much.
-    pub(crate) fn forget_unstable(&self) {
+    /// A server has lost what was not stable: what is known of open files that it `has` may be too much.
+    pub(crate) fn forget_unstable(&self, has: impl Fn(Ino) -> bool) {
         self.stability.forgotten.store(true, Ordering::Release);
         let upto = self.stability.upto.load(Ordering::Acquire);
         let table = self.table.lock();
-        for open in table.handles.values() {
+        for open in table.handles.values().filter(|open| has(open.state.ino)) {
             let changed_at = open.state.lock().changed_at;
             if changed_at.max(open.opened_at) > upto {
                 open.forgotten.store(true, Ordering::Release);
             }
         }
-        let states: Vec<_> = table.files.values().map(Arc::clone).collect();
+        let states = table.files.values().filter(|state| has(state.ino));
+        let states: Vec<_> = states.map(Arc::clone).collect();
         drop(table);
         states.iter().for_each(|state| state.lock().forget_contents());
     }

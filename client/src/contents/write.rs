@@ -245,9 +245,10 @@ impl Client {
         set: &FlushSet,
     ) -> Result<(Attr, Vec<ChunkSlices>)> {
         loop {
-            let incarnation = self.welcome().incarnation;
+            let channel = self.core.channels.at(self.core.channels.server_of(state.ino));
+            let incarnation = channel.incarnation();
             let sent = self.send(state, set).await;
-            let restarted = self.welcome().incarnation != incarnation;
+            let restarted = channel.incarnation() != incarnation;
             if !(restarted && matches!(sent, Err(Error::Fs(FsError::Stale)))) {
                 return sent;
             }
@@ -265,7 +266,7 @@ impl Client {
         }
         let plan = self.plan(set);
         let puts = plan.puts.into_iter();
-        let puts = puts.map(|(block, data)| self.put_block(&cred, block, data));
+        let puts = puts.map(|(block, data)| self.put_block(&cred, state.ino, block, data));
         stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
 
         let mut attr = None;

@@ -1,0 +1,65 @@
+//! Where requests go in a cluster, beyond the home that their operation names.
+//!
+//! `call` asks before it sends anything, when there is more than one server. All of it saves round trips only: servers
+//! send back what they do not do.
+
+use base::acl;
+use wire::{NodeRef, Request};
+
+use crate::{
+    births::{self, Remembered},
+    core::Core,
+    route::Route,
+};
+
+/// The coordinator is wherever shard 0 is.
+const COORDINATOR: Route = Route::Shard(base::ShardId(0));
+
+impl Core {
+    /// The best route of a request that goes by `route`, and how it was before if it was changed from memory.
+    pub(crate) fn direct(
+        &self,
+        route: Route,
+        request: &mut Request,
+    ) -> (Route, Option<Remembered>) {
+        let Route::Home(home) = route else { return (route, None) };
+        if self.is_coordinated(request) {
+            return (COORDINATOR, None);
+        }
+        let opens = matches!(request, Request::Open(_));
+        let Some(file) = births::file_of(request) else { return (route, None) };
+        let birth = Route::Shard(file.ino.shard());
+        if let Some(ticket) = self.births.lock().ticket(file.ino) {
+            let before = Remembered { home, ticket: file.dir.ticket };
+            file.dir.ticket = ticket;
+            return (birth, Some(before));
+        }
+        // Others must prove that they found the file, which the server of its directory sees.
+        let direct = opens && self.welcome().trusted;
+        (if direct { birth } else { route }, None)
+    }
+
+    /// Whether only the coordinator does it, as far as is known here.
+    fn is_coordinated(&self, request: &Request) -> bool {
+        match request {
+            Request::Rename(req) => {
+                let mut cache = self.cache.lock();
+                cache.child(&req.from_dir, &req.from_name).is_some()
+                    || req.mode == wire::RenameMode::Exchange
+                        && cache.child(&req.to_dir, &req.to_name).is_some()
+            }
+            Request::Setattr(req) => {
+                let set = &req.set;
+                let permits = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+                permits && matches!(req.node, NodeRef::Dir(_))
+            }
+            Request::Setxattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),
+            Request::Removexattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),
+            _ => false,
+        }
+    }
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}

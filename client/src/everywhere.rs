@@ -1,0 +1,55 @@
+//! What is asked of all servers together: stable storage, and space.
+
+use base::Ino;
+use futures::future::try_join_all;
+use wire::{Reply, Request, Statfs};
+
+use crate::{Client, Result, client::unexpected, route::Route};
+
+impl Client {
+    /// Returns when all that was answered before is on stable storage, as far as the servers still have it, and what others
+    /// have written to `file`. Servers at which nothing of this client has changed since the last time are not asked.
+    pub(crate) async fn make_stable(&self, file: Option<Ino>) -> Result<()> {
+        let stamp = self.core.files.stamp();
+        let channels = &self.core.channels;
+        let file = file.map(|ino| channels.server_of(ino));
+        let alone = !channels.are_several();
+        let servers = (0u16..).take(channels.count());
+        let asked = servers.filter_map(|server| {
+            let changes = channels.at(server).unsynced();
+            let wanted = alone || changes.is_some() || file == Some(server);
+            wanted.then(|| self.sync_at(server, changes))
+        });
+        try_join_all(asked).await?;
+        self.core.files.synced(stamp);
+        Ok(())
+    }
+
+    async fn sync_at(&self, server: u16, changes: Option<u64>) -> Result<()> {
+        self.core.ask(&self.cred, Route::Server(server), Request::Sync).await?;
+        if let Some(changes) = changes {
+            self.core.channels.at(server).synced(changes);
+        }
+        Ok(())
+    }
+
+    /// Space and inodes of all servers.
+    pub(crate) async fn statfs_of_all(&self) -> Result<Statfs> {
+        let servers = (0u16..).take(self.core.channels.count());
+        let all = servers.map(|server| async move {
+            let done = self.core.ask(&self.cred, Route::Server(server), Request::Statfs).await?;
+            match done.reply {
+                Reply::Statfs(statfs) => Ok(statfs),
+                _ => Err(unexpected()),
+            }
+        });
+        let all = try_join_all(all).await?;
+        let sum = |part: fn(&Statfs) -> u64| all.iter().map(part).fold(0, u64::saturating_add);
+        Ok(Statfs {
+            bytes: sum(|statfs| statfs.bytes),
+            bytes_free: sum(|statfs| statfs.bytes_free),
+            files: sum(|statfs| statfs.files),
+            files_free: sum(|statfs| statfs.files_free),
+        })
+    }
+}

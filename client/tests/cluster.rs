@@ -1,0 +1,353 @@
+//! What a client says to the servers of a cluster, which follow a script.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+#[path = "support/script.rs"]
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod script;
+
+use base::{
+    Access, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, Seq, SessionId, SetAttr, ShardId,
+};
+use bytes::Bytes;
+use client::{Client, Config, Error, FileSystem};
+use script::{Peer, Server, attr, config_of, dir, entry_of_dir, name, welcome};
+use tokio::task::JoinHandle;
+use wire::{
+    Answer, DirRef, Entry, FileRef, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
+    Statfs, Welcome,
+};
+
+const ONE: &str = "one:1";
+const TWO: &str = "two:1";
+const SHARDS: u16 = 4;
+
+fn map(epoch: u64, addresses: &[&str]) -> ClusterMap {
+    ClusterMap {
+        epoch: Epoch(epoch),
+        servers: addresses.iter().map(|address| (*address).to_owned()).collect(),
+        shards: (0..SHARDS).map(|shard| shard % 2).collect(),
+    }
+}
+
+fn welcome_of(server: u64) -> Welcome {
+    Welcome { map: map(1, &[ONE, TWO]), opened: true, ..welcome(5, 10 + server) }
+}
+
+/// A directory whose group is on the server at this position of the map.
+fn dir_on(server: u16) -> DirRef {
+    let on = |dir: &DirRef| base::placement::shard_of(dir.home, 0, SHARDS).0 % 2 == server;
+    (300..).map(dir).find(on).unwrap()
+}
+
+struct World {
+    client: Client,
+    servers: Vec<Server>,
+    first: Peer,
+}
+
+async fn connect() -> World {
+    connect_with(|config| config).await
+}
+
+async fn connect_with(change: impl FnOnce(Config) -> Config) -> World {
+    let (config, mut servers) = config_of(&[ONE, TWO]);
+    let (client, (first, hello)) =
+        tokio::join!(Client::connect(change(config)), servers[0].welcome(welcome_of(0)));
+    assert_eq!(hello.resume, None);
+    World { client: client.unwrap(), servers, first }
+}
+
+fn go<F>(client: &Client, what: impl FnOnce(Client) -> F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(what(client.clone()))
+}
+
+fn mkdir(client: &Client, dir: DirRef, text: &str) -> JoinHandle<client::Result<Entry>> {
+    let name = name(text);
+    go(client, async move |client| {
+        FileSystem::mkdir(&client, &Cred::ROOT, &dir, &name, 0o755).await
+    })
+}
+
+fn stat(client: &Client, node: NodeRef) -> JoinHandle<client::Result<base::Attr>> {
+    go(client, async move |client| client.getattr(&Cred::ROOT, &node).await)
+}
+
+fn attr_of(ino: Ino) -> Answer {
+    Answer::Done(Reply::Attr(base::Attr { ino, ..attr(1, FileKind::File) }))
+}
+
+fn born_on(shard: u16, dir: DirRef) -> FileRef {
+    FileRef { dir, name: name("f"), ino: Ino::new(ShardId(shard), 7) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_server_gets_what_is_its_own_and_is_joined_by_proof_when_it_is_needed() {
+    let World { client, mut servers, mut first } = connect().await;
+    let task = mkdir(&client, dir_on(1), "a");
+    let (mut second, hello) = servers[1].welcome(welcome_of(1)).await;
+    let resume =
+        Resume { session: SessionId(5), secret: 99, answered: Seq(0), blocks: 1, proof: 7 };
+    assert_eq!(hello.resume, Some(resume));
+    let (header, request) = second.next().await;
+    assert!(matches!(request, Request::Mkdir(_)), "{request:?}");
+    assert_eq!((header.shard.0 % 2, header.epoch, header.seq), (1, Epoch(1), Seq(1)));
+    second.answer(&header, entry_of_dir(400)).await;
+    task.await.unwrap().unwrap();
+
+    // Numbers are counted for each server.
+    let task = mkdir(&client, dir_on(0), "a");
+    let (header, _) = first.next().await;
+    assert_eq!((header.shard.0 % 2, header.seq), (0, Seq(1)));
+    first.answer(&header, entry_of_dir(401)).await;
+    task.await.unwrap().unwrap();
+    assert_eq!(client.requests_by_server(), [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_dialled_where_the_newest_map_says() {
+    let (config, mut servers) = config_of(&[ONE, TWO, "two:2"]);
+    let (client, (mut first, _)) =
+        tokio::join!(Client::connect(config), servers[0].welcome(welcome_of(0)));
+    let client = client.unwrap();
+    let waiting = mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    let (sent, _) = second.next().await;
+
+    let task = mkdir(&client, dir_on(0), "b");
+    let (header, _) = first.next().await;
+    let newer = map(2, &[ONE, "two:2"]);
+    first.answer(&header, Answer::Retry(Retry::Moved(newer))).await;
+    let (again, _) = first.next().await;
+    assert_eq!((again.epoch, again.seq), (Epoch(2), header.seq));
+    first.answer(&again, entry_of_dir(401)).await;
+    task.await.unwrap().unwrap();
+
+    second.ended().await;
+    let there = Welcome { map: map(2, &[ONE, "two:2"]), opened: false, ..welcome_of(1) };
+    let (mut second, _) = servers[2].welcome(there).await;
+    let (again, _) = second.next().await;
+    assert_eq!((again.epoch, again.seq), (Epoch(2), sent.seq));
+    second.answer(&again, entry_of_dir(400)).await;
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_be_reached_is_asked_for_at_another() {
+    let (config, mut servers) = config_of(&[ONE, TWO, "two:2"]);
+    drop(servers.remove(1));
+    let (client, (mut first, _)) =
+        tokio::join!(Client::connect(config), servers[0].welcome(welcome_of(0)));
+    let task = mkdir(&client.unwrap(), dir_on(1), "a");
+    let (header, _) = first.next().await;
+    assert_eq!(header.shard, ShardId(0));
+    first.answer(&header, Answer::Retry(Retry::Moved(map(2, &[ONE, "two:2"])))).await;
+    let there = Welcome { map: map(2, &[ONE, "two:2"]), ..welcome_of(1) };
+    let (mut second, _) = servers[1].welcome(there).await;
+    let (header, _) = second.next().await;
+    second.answer(&header, entry_of_dir(400)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_at_birth_is_asked_for_there_until_that_is_wrong() {
+    let World { client, mut servers, mut first } = connect().await;
+    let file = born_on(1, dir_on(0));
+    let node = NodeRef::File(file.clone());
+    let task = stat(&client, node.clone());
+    let (header, _) = first.next().await;
+    first.answer(&header, Answer::Retry(Retry::AtBirth(77))).await;
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    for task in [task, stat(&client, node.clone())] {
+        let (header, Request::Getattr(asked)) = second.next().await else { panic!("a getattr") };
+        let NodeRef::File(asked) = asked.node else { panic!("of a file") };
+        assert_eq!((header.shard, asked.dir.ticket), (ShardId(1), 77));
+        second.answer(&header, attr_of(file.ino)).await;
+        assert_eq!(task.await.unwrap().unwrap().ino, file.ino);
+    }
+    let task = stat(&client, node.clone());
+    let (header, _) = second.next().await;
+    second.answer(&header, Answer::Retry(Retry::StaleDir)).await;
+    let (header, Request::Getattr(asked)) = first.next().await else { panic!("a getattr") };
+    assert_eq!(asked.node, node);
+    first.answer(&header, attr_of(file.ino)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own() {
+    let World { client, mut servers, mut first } = connect().await;
+    let from = dir_on(1);
+    let rename = go(&client, async move |client| {
+        let (old, new) = (name("old"), name("new"));
+        let mode = wire::RenameMode::Replace;
+        FileSystem::rename(&client, &Cred::ROOT, (&from, &old), (&from, &new), mode).await
+    });
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    let (header, _) = second.next().await;
+    second.answer(&header, Answer::Retry(Retry::Coordinate)).await;
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Rename(_)), "{request:?}");
+    assert_eq!((header.shard, header.seq), (ShardId(0), Seq(1)));
+    let renamed = wire::Renamed { moved: Ino(9), replaced_dir: None };
+    first.answer(&header, Answer::Done(Reply::Renamed(renamed))).await;
+    rename.await.unwrap().unwrap();
+    // The number at the other server is done with.
+    mkdir(&client, from, "a");
+    let (header, _) = second.next().await;
+    assert_eq!((header.seq, header.unanswered), (Seq(2), Seq(2)));
+
+    // Of permissions of a directory the client knows it beforehand.
+    go(&client, async move |client| {
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        client.setattr(&Cred::ROOT, &NodeRef::Dir(from), set).await
+    });
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Setattr(_)), "{request:?}");
+    assert_eq!((header.shard, header.seq), (ShardId(0), Seq(2)));
+}
+
+/// Opens a file that was born on `shard`, whose server is `peer`.
+async fn open(client: &Client, peer: &mut Peer, shard: u16) -> client::Handle {
+    let file = born_on(shard, dir_on(0));
+    let ino = file.ino;
+    let task = go(client, async move |client| {
+        FileSystem::open(&client, &Cred::ROOT, &file, Some(Access::READ)).await
+    });
+    let (header, request) = peer.next().await;
+    assert!(matches!(request, Request::Open(_)), "{request:?}");
+    let opened = Opened {
+        attr: base::Attr { ino, ..attr(1, FileKind::File) },
+        contents: OpenState::Inline(Bytes::new()),
+        proof: 1,
+    };
+    peer.answer(&header, Answer::Done(Reply::Opened(opened))).await;
+    task.await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_at_one_server_is_kept_at_the_others() {
+    let World { client, mut servers, mut first } = connect().await;
+    let mine = open(&client, &mut first, 0).await;
+    mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    let theirs = open(&client, &mut second, 1).await;
+    drop(second);
+    let (mut second, hello) = servers[1].welcome(welcome_of(7)).await;
+    assert!(hello.resume.is_some());
+    // A round there: the client has taken in what it lost.
+    let task = stat(&client, NodeRef::Dir(dir_on(1)));
+    let (header, _) = second.next().await;
+    second.answer(&header, attr_of(Ino(300))).await;
+    task.await.unwrap().unwrap();
+    assert_eq!(FileSystem::read(&client, theirs, 0, 1).await, Err(Error::SessionLost));
+    assert_eq!(FileSystem::read(&client, mine, 0, 1).await.unwrap(), Bytes::new());
+    assert_eq!(client.stats().losses, 0, "nothing that was answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_restarts_is_told_of_its_own_files_only() {
+    let World { client, mut servers, mut first } = connect().await;
+    open(&client, &mut first, 0).await;
+    mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    open(&client, &mut second, 1).await;
+    drop(second);
+    let (mut second, _) = servers[1].welcome(Welcome { opened: false, ..welcome_of(7) }).await;
+    let (_, Request::Claim(claim)) = second.next().await else { panic!("a claim") };
+    let claimed: Vec<Ino> = claim.files.iter().map(|file| file.file.ino).collect();
+    assert_eq!(claimed, [Ino::new(ShardId(1), 7)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_asks_the_servers_where_something_has_changed() {
+    let World { client, mut servers, mut first } = connect().await;
+    let made = mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    let (header, _) = second.next().await;
+    second.answer(&header, entry_of_dir(400)).await;
+    made.await.unwrap().unwrap();
+    let task = go(&client, async move |client| FileSystem::sync(&client).await);
+    let (header, request) = second.next().await;
+    assert_eq!(request, Request::Sync);
+    second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    task.await.unwrap().unwrap();
+    FileSystem::sync(&client).await.unwrap();
+    assert!(first.next_soon().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_is_that_of_all_servers() {
+    let World { client, mut servers, mut first } = connect().await;
+    let task = go(&client, async move |client| FileSystem::statfs(&client).await);
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    for peer in [&mut first, &mut second] {
+        let (header, request) = peer.next().await;
+        assert_eq!(request, Request::Statfs);
+        let statfs = Statfs { bytes: 10, bytes_free: 5, files: 2, files_free: 3 };
+        peer.answer(&header, Answer::Done(Reply::Statfs(statfs))).await;
+    }
+    let all = Statfs { bytes: 20, bytes_free: 10, files: 4, files_free: 6 };
+    assert_eq!(task.await.unwrap().unwrap(), all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_that_are_elsewhere_are_asked_for_there() {
+    let World { client, mut servers, mut first } = connect().await;
+    let found = dir_on(1);
+    let task =
+        go(&client, async move |client| client.lookup(&Cred::ROOT, &dir_on(0), &name("d")).await);
+    let partly = Entry {
+        attr: base::Attr { ino: found.ino, ..attr(1, FileKind::Directory) },
+        dir: Some(found),
+        target: None,
+        whole: false,
+    };
+    let partly = Answer::Done(Reply::Entry(partly));
+    let (header, _) = first.next().await;
+    first.answer(&header, partly.clone()).await;
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    let (header, request) = second.next().await;
+    assert!(matches!(request, Request::Getattr(_)), "{request:?}");
+    // It was removed just then: the name is looked up again.
+    second.answer(&header, Answer::Retry(Retry::StaleDir)).await;
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Lookup(_)), "{request:?}");
+    first.answer(&header, partly).await;
+    let (header, _) = second.next().await;
+    let whole = base::Attr { ino: found.ino, nlink: 77, ..attr(1, FileKind::Directory) };
+    second.answer(&header, Answer::Done(Reply::Attr(whole))).await;
+    assert_eq!(task.await.unwrap().unwrap().attr.nlink, 77);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_cached_outlives_the_restart_of_a_server() {
+    let World { client, mut servers, mut first } = connect().await;
+    let below = dir_on(0);
+    let look = |client: &Client| go(client, async move |client| client.stat("/a/b").await);
+    let task = look(&client);
+    let (header, request) = first.next().await;
+    let Request::Walk(_) = request else { panic!("{request:?}") };
+    let a = Entry {
+        attr: base::Attr { ino: below.ino, ..attr(1, FileKind::Directory) },
+        dir: Some(below),
+        target: None,
+        whole: true,
+    };
+    let walked = wire::Walked { entries: vec![a], error: Some(FsError::NotFound) };
+    first.answer(&header, Answer::Done(Reply::Walked(walked))).await;
+    assert_eq!(task.await.unwrap(), Err(Error::Fs(FsError::NotFound)));
+    drop(first);
+    let (mut first, _) = servers[0].welcome(Welcome { opened: false, ..welcome_of(9) }).await;
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Claim(_)), "{request:?}");
+    first.answer(&header, Answer::Done(Reply::Nothing)).await;
+    look(&client);
+    let (header, request) = first.next().await;
+    let Request::Lookup(lookup) = request else { panic!("{request:?}") };
+    assert_eq!((lookup.dir, header.cache_version), (below, 1));
+}
