@@ -150,7 +150,7 @@ impl AccessCache {
         found: CachedDir,
         version: u64,
     ) -> bool {
-        if version < self.version {
+        if version < self.version && !crate::bugs::takes_late_lookups() {
             return false;
         }
         let Some(parent) = self.at(dir).filter(|_| self.enabled()) else { return true };

@@ -49,11 +49,16 @@
 #![warn(missing_docs)]
 
 mod births;
+#[cfg(feature = "bugs")]
+pub mod bugs;
+#[cfg(not(feature = "bugs"))]
+mod bugs;
 mod cache;
 mod call;
 mod channel;
 mod channels;
 mod client;
+mod cluster;
 mod connection;
 mod contents;
 mod core;

@@ -51,7 +51,10 @@ struct Sim {
     /// Let nothing go wrong.
     #[arg(long)]
     calm: bool,
-    /// Plant a bug in the server, by its name.
+    /// So many servers in every world.
+    #[arg(long)]
+    servers: Option<u16>,
+    /// Plant a bug in the servers, by its name.
     #[arg(long)]
     bug: Option<String>,
 }
@@ -93,7 +96,7 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let options = Options { bug, print: args.trace, calm: args.calm };
+    let options = Options { bug, print: args.trace, calm: args.calm, servers: args.servers };
     if let Some(seed) = args.seed {
         let report = sim::run(seed, options)?;
         println!("{report:#?}");

@@ -59,6 +59,8 @@ pub struct Options {
     pub print: bool,
     /// Let nothing go wrong: what still fails has another cause.
     pub calm: bool,
+    /// So many servers; otherwise the seed decides.
+    pub servers: Option<u16>,
 }
 
 /// A world that went well.
@@ -97,7 +99,7 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// When something in it was not as promised.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
-    run_plan(Plan::draw(seed), options)
+    run_plan(Plan::draw(seed, options.servers.unwrap_or(1)), options)
 }
 
 /// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
@@ -162,7 +164,9 @@ fn in_a_runtime(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(
 /// The life of a world.
 async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
     trace.say(format_args!("{plan:?}"));
+    client::bugs::take_late_lookups(options.bug == Some(Bug::LateLookupTaken));
     let world = World::new(plan, options.bug, trace)?;
+    timeout(TIME_MAX, world.form()).await.context("the cluster does not form")??;
     let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
     for host in world.hosts() {
         host.settle()?;

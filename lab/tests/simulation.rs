@@ -70,4 +70,5 @@ finds! {
     it_finds_that_moves_are_not_announced: MoveNotAnnounced within 300,
     it_finds_that_blocks_are_deleted_early: BlockDeletedEarly within 500,
     it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited within 300,
+    it_finds_that_a_stale_inode_is_accepted: StaleInoAccepted within 300,
 }

@@ -38,12 +38,16 @@ pub enum Bug {
     BlockDeletedEarly,
     /// After a restart locks are given before all who had some have claimed them (`ops::lock`).
     LockClaimsNotAwaited,
+    /// A directory that was made in the place of a removed one is taken for that (`txn::dirs`).
+    StaleInoAccepted,
+    /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
+    LateLookupTaken,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 13] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -55,6 +59,8 @@ impl Bug {
         Bug::MoveNotAnnounced,
         Bug::BlockDeletedEarly,
         Bug::LockClaimsNotAwaited,
+        Bug::StaleInoAccepted,
+        Bug::LateLookupTaken,
     ];
 }
 

@@ -1,6 +1,7 @@
 //! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
 //!
-//! Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
+//! Each server has the records of its own shards only, the names of a directory are where the directory is, and no
+//! transaction is left open. Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
 //! of the tree found. All clients have said goodbye, so no session, stored answer, orphan, or note of work
 //! may be left.
 
@@ -25,6 +26,8 @@ struct Keys {
     /// Directory and name of each entry.
     names: BTreeSet<(Vec<u8>, Vec<u8>)>,
     dirs: BTreeSet<Vec<u8>>,
+    /// The shard of each of them, and of each that has names.
+    shards: BTreeMap<Vec<u8>, u16>,
     slots: BTreeSet<Ino>,
     chunked: BTreeSet<Ino>,
 }
@@ -35,14 +38,17 @@ struct Keys {
 /// The first thing that is not so.
 pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Result<()> {
     let mut keys = Keys::default();
-    for engine in engines {
-        read(engine, shards, &mut keys)?;
+    for (server, engine) in engines.iter().enumerate() {
+        let owns = |shard: u16| usize::from(shard) % engines.len() == server;
+        read(engine, shards, &mut keys, &owns).with_context(|| format!("server {server}"))?;
     }
     for (kind, what) in [
         ('Q', "stored answers"),
         ('S', "sessions"),
         ('R', "inodes to reclaim"),
         ('G', "blocks to delete"),
+        ('P', "prepared transactions"),
+        ('X', "commits that somebody may not know"),
     ] {
         let left = keys.kinds.get(&kind).copied().unwrap_or(0);
         ensure!(left == 0, "{left} {what} are left");
@@ -68,23 +74,37 @@ pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Res
     Ok(())
 }
 
-fn read(engine: &MemoryEngine, shards: u16, keys: &mut Keys) -> anyhow::Result<()> {
+fn read(
+    engine: &MemoryEngine,
+    shards: u16,
+    keys: &mut Keys,
+    owns: &dyn Fn(u16) -> bool,
+) -> anyhow::Result<()> {
     let mut wrong = Ok(());
     engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
-        wrong = keys.take(key, shards).with_context(|| format!("key {}", key.escape_ascii()));
+        wrong = keys.take(key, shards, owns).with_context(|| format!("key {}", key.escape_ascii()));
         if wrong.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     wrong
 }
 
 impl Keys {
-    fn take(&mut self, key: &[u8], shards: u16) -> anyhow::Result<()> {
+    fn take(&mut self, key: &[u8], shards: u16, owns: &dyn Fn(u16) -> bool) -> anyhow::Result<()> {
         let (shard, rest) = key.split_first_chunk::<2>().context("short")?;
-        ensure!(u16::from_be_bytes(*shard) < shards, "of a shard that is not there");
+        let shard = u16::from_be_bytes(*shard);
+        ensure!(shard < shards, "of a shard that is not there");
         let (kind, rest) = rest.split_first().context("short")?;
         let kind = char::from(*kind);
         *self.kinds.entry(kind).or_default() += 1;
         let part = key.last().copied().unwrap_or(0);
+        if matches!(kind, 'N' | 'D' | 'I' | 'B' | 'R' | 'Q') {
+            ensure!(owns(shard), "of a shard that another server has");
+        }
+        if matches!(kind, 'N' | 'D') && part == 0 {
+            let dir = rest.get(..16).context("short")?.to_vec();
+            let other = *self.shards.entry(dir).or_insert(shard);
+            ensure!(other == shard, "of a directory that is on shard {other}");
+        }
         match kind {
             'N' if part == 0 => {
                 let dir = rest.get(..16).context("short")?.to_vec();
@@ -97,7 +117,7 @@ impl Keys {
             }
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),
-            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' => {}
+            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' => {}
             _ => anyhow::bail!("of a kind that is not known"),
         }
         Ok(())

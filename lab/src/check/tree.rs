@@ -72,7 +72,13 @@ async fn directory(
         let shown = entry.entry.as_ref().expect("asked for");
         ensure!(shown.attr.ino == entry.ino && shown.attr.kind == entry.kind, "{entry:?}");
         tree.names += 1;
-        let (_, names) = tree.inodes.entry(entry.ino).or_insert((shown.attr, 0));
+        let attr = match (shown.whole, tree.inodes.get(&entry.ino)) {
+            (true, _) => shown.attr,
+            (false, Some((known, _))) => *known,
+            // Another server has its attributes.
+            (false, None) => client.getattr(&Cred::ROOT, &shown.node(dir, &entry.name)).await?,
+        };
+        let (_, names) = tree.inodes.entry(entry.ino).or_insert((attr, 0));
         *names += 1;
         ensure!(*names == 1 || entry.kind != FileKind::Directory, "{entry:?} was met before");
         below.extend(shown.dir.map(|found| (found, dir.ino)));

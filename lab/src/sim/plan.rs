@@ -14,6 +14,8 @@ pub struct Plan {
     pub seed: u64,
     /// How many servers there are.
     pub servers: u16,
+    /// For how long a server of several may serve without being heard of.
+    pub server_lease: Duration,
     /// When operations are answered.
     pub durability: Durability,
     /// The power is cut now and then.
@@ -66,19 +68,21 @@ impl Weather {
 }
 
 impl Plan {
-    /// What `seed` decides.
+    /// What `seed` decides, with as many servers.
     #[must_use]
-    pub fn draw(seed: u64) -> Plan {
+    pub fn draw(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("plan");
         let strict = random.one_in(2);
+        let several = SimRandom::new(seed).stream("servers");
         Plan {
             seed,
-            servers: 1,
+            servers,
+            server_lease: several.ms(400..3000),
             durability: if strict { Durability::Strict } else { Durability::Relaxed },
             power_cuts: random.one_in(2),
             commit_interval: random.ms(1..200),
             lease: random.ms(3000..12_000),
-            shards: random.pick(&[1, 2, 5, 16]),
+            shards: random.pick(&[1, 2, 5, 16]).max(servers),
             inline_bytes_max: random.pick(&[0, 100, 4096]),
             locality: random.pick(&[Locality::Directory, Locality::Subtree]),
             fine_clock: !random.one_in(3),

@@ -15,13 +15,15 @@ use std::{
 };
 
 use base::Clock;
-use meta::{Bug, FormatOptions, Offload, Server, ServerOptions};
+use meta::{Bug, ClusterOptions, FormatOptions, Offload, Server, ServerOptions};
 use store::{Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
     task::{LocalSet, spawn_local},
     time::{Instant, Sleep, sleep_until},
 };
+
+use wire::Joined;
 
 use super::{
     disk::{Disk, Process},
@@ -73,7 +75,7 @@ struct Body {
 }
 
 impl Host {
-    /// The machine of a server, by its number, with an empty file system on it.
+    /// The machine of a server, by its number. On the first one is an empty file system, on others nothing yet.
     ///
     /// # Errors
     /// When it cannot be formatted.
@@ -87,16 +89,18 @@ impl Host {
         trace: &Trace,
     ) -> anyhow::Result<Host> {
         let engine = Arc::new(MemoryEngine::new());
-        let options = FormatOptions {
-            name: "world".to_owned(),
-            shards: plan.shards,
-            servers: 1,
-            locality: plan.locality,
-            inline_bytes_max: plan.inline_bytes_max,
-            blocks: "memory:".to_owned(),
-            signing_key: SIGNING_KEY.to_vec(),
-        };
-        meta::format(engine.as_ref(), &options, clock.as_ref(), &random)?;
+        if server == 0 {
+            let options = FormatOptions {
+                name: "world".to_owned(),
+                shards: plan.shards,
+                servers: plan.servers,
+                locality: plan.locality,
+                inline_bytes_max: plan.inline_bytes_max,
+                blocks: "memory:".to_owned(),
+                signing_key: SIGNING_KEY.to_vec(),
+            };
+            meta::format(engine.as_ref(), &options, clock.as_ref(), &random)?;
+        }
         Ok(Host {
             inner: Rc::new(Inner {
                 server,
@@ -112,6 +116,15 @@ impl Host {
                 counters: RefCell::default(),
             }),
         })
+    }
+
+    /// Makes it a member of the cluster.
+    ///
+    /// # Errors
+    /// When it was made before.
+    pub fn format_joined(&self, joined: &Joined, member: u64) -> anyhow::Result<()> {
+        let Inner { engine, plan, .. } = &*self.inner;
+        Ok(meta::format_joined(engine.as_ref(), joined, member, plan.servers)?)
     }
 
     /// Starts a server, if none runs.
@@ -132,7 +145,7 @@ impl Host {
         let server = Server::open_wrong(
             Arc::new(disk),
             inner.blocks.clone(),
-            self.options(),
+            self.options(&process),
             Arc::clone(&inner.clock),
             Arc::new(inner.random.clone()),
             inner.bug,
@@ -148,10 +161,10 @@ impl Host {
         Ok(())
     }
 
-    fn options(&self) -> ServerOptions {
-        let plan = &self.inner.plan;
+    fn options(&self, process: &Arc<Process>) -> ServerOptions {
+        let Inner { plan, network, server, .. } = &*self.inner;
         ServerOptions {
-            address: address_of(self.inner.server),
+            address: address_of(*server),
             cores: 1,
             durability: plan.durability,
             commit_interval: plan.commit_interval,
@@ -162,7 +175,11 @@ impl Host {
             process: Arc::new(wire::ProcessStatus::default),
             space: Arc::new(|| (1 << 40, 1 << 39)),
             limits: meta::Limits::default(),
-            cluster: None,
+            cluster: (plan.servers > 1).then(|| ClusterOptions {
+                dial: network.server_port(*server, process),
+                coordinator: if *server == 0 { String::new() } else { address_of(0) },
+                lease: plan.server_lease,
+            }),
         }
     }
 

@@ -46,7 +46,8 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
         return Ok(works);
     }
     for number in 0..3 {
-        works.push(match random.below(8) {
+        let choice = if number == 0 && world.plan().servers > 1 { 6 } else { random.below(8) };
+        works.push(match choice {
             0 => Work::new("once", once::set_up(world, number).await?),
             1 => Work::new("paths", paths::set_up(world, number).await?),
             2 => Work::new("model", model::set_up(world, number).await?),

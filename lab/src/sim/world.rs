@@ -10,7 +10,7 @@ use std::{
 use base::{Clock, Cred};
 use client::{AccessTimes, Client, Config, Error};
 use meta::Bug;
-use wire::Token;
+use wire::{Join, Token};
 
 use super::{
     clock::SimClock,
@@ -88,7 +88,7 @@ pub struct Machine {
 }
 
 impl World {
-    /// A new world, with servers that run; must be made within its runtime.
+    /// A new world, in which the first server runs; must be made within its runtime.
     ///
     /// # Errors
     /// When a server cannot start.
@@ -101,9 +101,9 @@ impl World {
         for server in 0..plan.servers {
             let random = random.stream(&format!("server {server}"));
             let host = Host::new(server, &plan, bug, &network, &clock, random, trace)?;
-            host.start()?;
             hosts.push(host);
         }
+        hosts[0].start()?;
         let inner = Inner {
             plan,
             trace: trace.clone(),
@@ -115,6 +115,27 @@ impl World {
             counts: RefCell::default(),
         };
         Ok(World { inner: Rc::new(inner) })
+    }
+
+    /// Lets the other servers join the first one.
+    ///
+    /// # Errors
+    /// When one is refused.
+    pub async fn form(&self) -> anyhow::Result<()> {
+        let servers = 0..self.plan().servers;
+        if servers.len() == 1 {
+            return Ok(());
+        }
+        let client = self.client("joins", false).await?.0;
+        for (server, host) in servers.zip(self.hosts()).skip(1) {
+            let member = u64::from(server) << 32;
+            let join = Join { address: address_of(server), member };
+            host.format_joined(&client.join(join).await?, member)?;
+            host.start()?;
+        }
+        client.close().await?;
+        // It is served when all have been heard of.
+        self.connect("formed").await?.close().await
     }
 
     /// Opens a client on a machine of its own. Its session is on stable storage when this returns.
@@ -130,28 +151,8 @@ impl World {
     /// # Errors
     /// When the server refuses it.
     pub async fn connect_as(&self, name: &str, kernel_checks: bool) -> anyhow::Result<Machine> {
-        let inner = &self.inner;
         loop {
-            let number = inner.clients.get() + 1;
-            inner.clients.set(number);
-            let plan = &inner.plan;
-            let client = Client::connect(Config {
-                addresses: (0..plan.servers).map(address_of).collect(),
-                token: Token::administrator().sign(SIGNING_KEY),
-                client_name: name.to_owned(),
-                cred: Cred::ROOT,
-                kernel_checks,
-                access_cache_bytes: if plan.access_cache { 64 << 10 } else { 0 },
-                read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
-                dirty_bytes_max: plan.dirty_bytes_max,
-                blocks: None,
-                local: false,
-                access_times: AccessTimes::Relative,
-                dial: inner.network.port(number),
-                clock: Arc::clone(&inner.clock),
-                random: Arc::new(inner.random.stream(&format!("client {number}"))),
-            })
-            .await?;
+            let (client, number) = self.client(name, kernel_checks).await?;
             match client.sync().await {
                 Ok(()) => return Ok(Machine { client, number, world: self.clone() }),
                 // The power was cut before the session was stable.
@@ -159,6 +160,30 @@ impl World {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    async fn client(&self, name: &str, kernel_checks: bool) -> anyhow::Result<(Client, u64)> {
+        let Inner { plan, network, clock, random, clients, .. } = &*self.inner;
+        let number = clients.get() + 1;
+        clients.set(number);
+        let client = Client::connect(Config {
+            addresses: (0..plan.servers).map(address_of).collect(),
+            token: Token::administrator().sign(SIGNING_KEY),
+            client_name: name.to_owned(),
+            cred: Cred::ROOT,
+            kernel_checks,
+            access_cache_bytes: if plan.access_cache { 64 << 10 } else { 0 },
+            read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
+            dirty_bytes_max: plan.dirty_bytes_max,
+            blocks: None,
+            local: false,
+            access_times: AccessTimes::Relative,
+            dial: network.port(number),
+            clock: Arc::clone(clock),
+            random: Arc::new(random.stream(&format!("client {number}"))),
+        })
+        .await?;
+        Ok((client, number))
     }
 
     /// What the seed decided.

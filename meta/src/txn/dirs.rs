@@ -8,6 +8,7 @@ use wire::{DirRef, Entry, Retry};
 
 use super::{Txn, halves};
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     lock,
     record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
@@ -71,11 +72,12 @@ impl Txn<'_> {
         let key = self.content_key(dir.home, dir.id);
         if self.group.find(&key).is_none()
             && let Some(content) = self.group.seen(&key)
-            && let Ok(found) = meant(dir, content)
+            && let Ok(found) = self.meant(dir, content)
         {
             return Ok(found);
         }
-        let found = meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)?;
+        let found =
+            self.meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)?;
         self.group.see(key, &found.content);
         Ok(found)
     }
@@ -85,7 +87,17 @@ impl Txn<'_> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
         let key = self.content_key(dir.home, dir.id);
-        meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)
+        self.meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)
+    }
+
+    /// The directory, if it is the one that is meant and is there.
+    fn meant(&self, dir: &DirRef, content: Content) -> Result<Dir> {
+        let same = content.ino == dir.ino || self.shared.bugs.has(Bug::StaleInoAccepted);
+        if same && content.state == ContentState::Live {
+            Ok(Dir { id: dir.id, content })
+        } else {
+            Err(Fault::Retry(Retry::StaleDir))
+        }
     }
 
     fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
@@ -230,15 +242,6 @@ impl Txn<'_> {
                 Err(FsError::Io.into())
             }
         }
-    }
-}
-
-/// The directory, if it is the one that is meant and is there.
-fn meant(dir: &DirRef, content: Content) -> Result<Dir> {
-    if content.ino == dir.ino && content.state == ContentState::Live {
-        Ok(Dir { id: dir.id, content })
-    } else {
-        Err(Fault::Retry(Retry::StaleDir))
     }
 }
 
