@@ -135,6 +135,23 @@ impl Cluster {
         Member { server: self.me, servers: self.servers, member: self.member, map }
     }
 
+    /// Where a server is reached, if anybody has said so yet.
+    pub(crate) fn address(&self, server: u16) -> Option<String> {
+        let map = self.map();
+        match map.servers.get(usize::from(server)) {
+            Some(address) => Some(address.clone()),
+            None if server == 0 && !self.options.coordinator.is_empty() => {
+                Some(self.options.coordinator.clone())
+            }
+            None => None,
+        }
+    }
+
+    /// Who has the shard of a key.
+    pub(crate) fn server_of_key(&self, key: &[u8]) -> Option<u16> {
+        self.map.read().server_of(key::shard_of(key))
+    }
+
     /// Whether this server has `shard`.
     pub(crate) fn owns(&self, shard: ShardId) -> bool {
         self.map.read().server_of(shard) == Some(self.me)
@@ -142,7 +159,7 @@ impl Cluster {
 
     /// Whether this server has the shard of a key.
     pub(crate) fn owns_key(&self, key: &[u8]) -> bool {
-        self.owns(key::shard_of(key))
+        key::is_the_servers(key) || self.owns(key::shard_of(key))
     }
 
     /// Whether this server is the coordinator: shard 0 is dealt to the first.

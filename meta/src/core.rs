@@ -12,6 +12,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
 use tokio::sync::{Notify, oneshot};
+use wire::{Answer, ReplyHeader};
 
 use crate::{
     bugs::{self, Bug},
@@ -19,11 +20,16 @@ use crate::{
     driver::{self, Incoming, Outcome},
     error::{Fault, Problem},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
+    peer::Peers,
     reclaim,
     room::{self, Level},
     serve::Connection,
     server::{Counters, Durability, Shared},
     sync,
+    transact::{
+        participant, recover,
+        run::{Ended, Phase},
+    },
     txn::{Caller, Group, Txn},
 };
 
@@ -44,6 +50,8 @@ pub(crate) struct Inner {
     queue: RefCell<Vec<Work>>,
     run: RefCell<Run>,
     wake: Notify,
+    /// The other servers.
+    pub(crate) peers: Peers,
 }
 
 /// Something to execute.
@@ -56,6 +64,8 @@ pub(crate) enum Work {
     Request(Incoming),
     /// A step of a background task; its sender hears whether it was done.
     Step(Step, oneshot::Sender<()>),
+    /// A run of an operation that needs other servers.
+    Phase(Box<Phase>),
 }
 
 /// Background work that must see, and be seen by, the requests around it.
@@ -76,6 +86,8 @@ pub(crate) enum Step {
     Repair(Arc<crate::fsck::Repair>),
     /// Remove a part of what has been in the trash for long enough.
     Expire(Arc<crate::trash::Expired>),
+    /// End a transaction that is prepared here.
+    Decide(wire::Decide),
 }
 
 /// What one run of the queue has gathered. It is empty between two, and keeps its room.
@@ -86,6 +98,8 @@ struct Run {
     touched: Vec<(Rc<Connection>, usize)>,
     /// Steps and syncs that are done with this group's write.
     done: Vec<oneshot::Sender<()>>,
+    /// Runs that commit with it.
+    phases: Vec<oneshot::Sender<Ended>>,
     executed: usize,
     /// The requests of this group, to be recorded when their answers leave.
     notes: Vec<Note>,
@@ -100,12 +114,14 @@ impl Core {
             now: Time::default(),
             touched: Vec::new(),
             done: Vec::new(),
+            phases: Vec::new(),
             executed: 0,
             notes: Vec::new(),
             lap: Nanos::default(),
         };
         let (queue, run) = (RefCell::default(), RefCell::new(run));
-        Core { inner: Rc::new(Inner { shared, index, queue, run, wake: Notify::new() }) }
+        let peers = Peers::new(shared.clone());
+        Core { inner: Rc::new(Inner { shared, index, queue, run, wake: Notify::new(), peers }) }
     }
 
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
@@ -149,6 +165,7 @@ impl Core {
             crate::fsck::run_repairs(self.clone()),
             crate::trash::run(self.clone()),
             room::run(shared.clone()),
+            recover::run(self.clone()),
         );
     }
 
@@ -183,7 +200,7 @@ impl Inner {
     }
 
     /// Executes and answers; what it returns was answered too early ([`Bug::AnswerBeforeWrite`]).
-    fn execute_all(&self, work: &mut Vec<Work>) -> Option<Batch> {
+    fn execute_all(self: &Rc<Self>, work: &mut Vec<Work>) -> Option<Batch> {
         let (began, counts, queued) = (self.shared.observed.now(), self.counts(), work.len());
         counts.busy_since.set(began.0.max(1));
         let run = &mut *self.run.borrow_mut();
@@ -192,7 +209,11 @@ impl Inner {
         run.group.forget_seen();
         for work in work.drain(..) {
             match work {
-                Work::Request(incoming) => self.execute(run, &incoming),
+                Work::Request(incoming) => self.execute(run, incoming),
+                Work::Phase(phase) => {
+                    self.execute_phase(run, *phase);
+                    run.lap = self.shared.observed.now();
+                }
                 Work::Step(step, done) => {
                     self.execute_step(run, step, done);
                     run.lap = self.shared.observed.now();
@@ -211,12 +232,25 @@ impl Inner {
         late
     }
 
-    fn execute(&self, run: &mut Run, incoming: &Incoming) {
+    fn execute(self: &Rc<Self>, run: &mut Run, incoming: Incoming) {
         Counters::add(&self.shared.counters.requests);
         loop {
             run.touch(&incoming.connection);
-            match driver::execute(&self.shared, &mut run.group, incoming, run.now) {
-                Outcome::Answered(verdict) => return self.note(run, incoming, verdict),
+            match driver::execute(&self.shared, &mut run.group, &incoming, run.now) {
+                Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
+                Outcome::Again(Fault::InDoubt(txn)) => {
+                    let core = Rc::clone(self);
+                    tokio::task::spawn_local(async move {
+                        core.shared.prepared.until_ended(txn).await;
+                        core.push(Work::Request(incoming));
+                    });
+                    return;
+                }
+                Outcome::Elsewhere(remote) => {
+                    let core = Core { inner: Rc::clone(self) };
+                    tokio::task::spawn_local(crate::transact::run::run(core, incoming, remote));
+                    return;
+                }
                 Outcome::Async(task) => {
                     if task.after_write {
                         self.write(run);
@@ -245,10 +279,32 @@ impl Inner {
         run.lap = ended;
     }
 
-    fn execute_step(&self, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
+    /// Runs an operation that needs other servers, or commits it.
+    fn execute_phase(&self, run: &mut Run, mut phase: Phase) {
+        loop {
+            if phase.commits() {
+                run.touch(&phase.incoming.connection);
+            }
+            match phase.execute(&self.shared, &mut run.group, run.now) {
+                Ok(Ended::Committed) => return run.phases.push(phase.done),
+                Ok(ended) => {
+                    // Who asked may have gone.
+                    let _ = phase.done.send(ended);
+                    return;
+                }
+                Err(fault) => self.make_way(run, &fault),
+            }
+        }
+    }
+
+    fn execute_step(self: &Rc<Self>, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
         loop {
             let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
+            if let Step::Decide(decide) = &step {
+                txn = txn.part_of(decide.txn);
+            }
             let result = match &step {
+                Step::Decide(decide) => participant::decide(&mut txn, decide),
                 Step::Reclaim(ino) => reclaim::step(&mut txn, *ino),
                 Step::Forget(keys) => {
                     keys.iter().for_each(|key| txn.delete(key.clone()));
@@ -264,6 +320,7 @@ impl Inner {
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
                 Step::Expire(expired) => crate::trash::step(&mut txn, expired),
             };
+            let result = result.and_then(|()| txn.unsettled());
             if result.is_ok() {
                 txn.commit();
             } else {
@@ -278,7 +335,18 @@ impl Inner {
                 Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
                     self.make_way(run, &fault);
                 }
+                Err(Fault::InDoubt(prepared)) => {
+                    let core = Rc::clone(self);
+                    tokio::task::spawn_local(async move {
+                        core.shared.prepared.until_ended(prepared).await;
+                        core.push(Work::Step(step, done));
+                    });
+                    return;
+                }
                 Err(Fault::Halt(reason)) => return self.shared.halt(reason),
+                Err(Fault::Remote) => {
+                    return tracing::error!("a background step needs another server");
+                }
                 Err(Fault::Answer(error)) => {
                     return tracing::error!(%error, "a background step failed");
                 }
@@ -298,6 +366,8 @@ impl Inner {
             }
             Fault::InUse(session) => session.wait_until_unused(),
             Fault::WriteFirst
+            | Fault::InDoubt(_)
+            | Fault::Remote
             | Fault::Answer(_)
             | Fault::Retry(_)
             | Fault::Refused(_)
@@ -325,6 +395,13 @@ impl Inner {
         }
         let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;
+        if !self.shared.is_halted() {
+            after.ended.drain(..).for_each(|txn| self.shared.prepared.free(txn));
+            for session in after.forgotten.drain(..) {
+                self.shared.sessions.lock().remove(&session);
+            }
+            self.keep_promises(std::mem::take(&mut after.promises));
+        }
         let tells_of_change = std::mem::take(&mut after.tells_of_change);
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
@@ -342,6 +419,9 @@ impl Inner {
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.
             let _ = done.send(());
+        });
+        run.phases.drain(..).for_each(|done| {
+            let _ = done.send(Ended::Committed);
         });
         let touched = run.touched.drain(..);
         if self.shared.is_halted() && wrote {
@@ -372,6 +452,20 @@ impl Inner {
             counts.group_bytes.record(u64::try_from(bytes).unwrap_or(u64::MAX));
         }
         Written { executed, written: run.lap, answered: run.lap }
+    }
+
+    /// Answers other servers when what this group has written is stable.
+    fn keep_promises(&self, promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>) {
+        if promises.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        tokio::task::spawn_local(async move {
+            shared.sync.wait().await;
+            for (connection, reply, answer) in promises {
+                connection.reply_now(reply, &answer);
+            }
+        });
     }
 
     fn send_when_stable(

@@ -3,12 +3,11 @@
 use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
-use bytes::Bytes;
-use wire::{Answer, Reply, ReplyHeader, Request, RequestHeader, Retry};
+use wire::{Answer, PeerHello, Reply, ReplyHeader, Request, RequestHeader, Retry};
 
 use crate::{
     bugs::Bug,
-    data,
+    cluster, coordinator, data,
     error::{Fault, Result},
     observe::{Nanos, Verdict},
     ops,
@@ -16,7 +15,8 @@ use crate::{
     serve::Connection,
     server::{Counters, Shared},
     session::{Seen, Session, Standing},
-    txn::{Caller, Group, Txn},
+    transact::participant,
+    txn::{Caller, Group, Remote, Txn},
     unheard,
 };
 
@@ -37,6 +37,8 @@ pub(crate) enum Outcome {
     Async(Task),
     /// It must be executed again, after the group is written and the lock is free.
     Again(Fault),
+    /// It needs other servers: this is what it knows of them.
+    Elsewhere(Box<Remote>),
 }
 
 /// Work that waits.
@@ -61,7 +63,7 @@ pub(crate) fn execute(
     }
     let result = match request {
         other if other.kind().between_servers => {
-            Err(Fault::Refused("this server belongs to no cluster".into()))
+            return between_servers(shared, group, incoming, reply, now);
         }
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
         other => match connection.session() {
@@ -132,16 +134,18 @@ fn in_session(
     let caller = Caller { cred: &header.cred, session: Some(session), standing };
     let mut txn = Txn::new(shared, group, caller, now);
     let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
+    let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
+        Ok(_) | Err(Fault::Remote) if txn.is_remote() => {
+            let remote = txn.take_remote().expect("it is remote");
+            Outcome::Elsewhere(remote)
+        }
         Ok(done) if numbered => {
             let mut answer = txn.take_scratch();
             Answer::Done(done).encode(&mut answer);
             connection.reply_encoded(reply, &answer);
             keep_answer(&mut txn, header, session, &answer);
-            txn.commit();
-            let kept = Bytes::copy_from_slice(&answer);
-            group.after.answers.push((session.clone(), header.seq, kept));
-            group.give_scratch(answer);
+            txn.commit_with_answer(session, header.seq, answer);
             Outcome::Answered(Verdict::Done)
         }
         Ok(done) => {
@@ -159,6 +163,8 @@ fn in_session(
                     | Fault::Refused(_)
                     | Fault::Locked(_)
                     | Fault::InUse(_)
+                    | Fault::InDoubt(_)
+                    | Fault::Remote
                     | Fault::WriteFirst
                     | Fault::Halt(_) => session.not_executed(header.seq),
                 }
@@ -168,8 +174,80 @@ fn in_session(
     }
 }
 
+/// Executes a request of another server.
+fn between_servers(
+    shared: &Arc<Shared>,
+    group: &mut Group,
+    incoming: &Incoming,
+    reply: ReplyHeader,
+    now: Time,
+) -> Outcome {
+    let Incoming { connection, request, .. } = incoming;
+    if let Request::PeerHello(hello) = request {
+        let result = greet(shared, connection, hello);
+        return finish(shared, incoming, reply, result.map(|()| Reply::Nothing));
+    }
+    if connection.peer().is_none() {
+        let fault = Fault::Refused("only servers of the cluster may ask this".into());
+        return finish(shared, incoming, reply, Err(fault));
+    }
+    let mut txn = Txn::new(shared, group, Caller::SERVER, now);
+    let done = match request {
+        Request::Prepare(prepare) => {
+            txn = txn.part_of(prepare.txn);
+            participant::prepare(&mut txn, prepare).map(Reply::Vote)
+        }
+        Request::Decide(decide) => {
+            txn = txn.part_of(decide.txn);
+            participant::decide(&mut txn, decide).map(|()| Reply::Nothing)
+        }
+        Request::PeerRead(read) => {
+            return finish(shared, incoming, reply, participant::read(&txn, read));
+        }
+        Request::Heartbeat(beat) => {
+            let from = connection.peer().expect("it was looked at");
+            let lease = coordinator::heartbeat(shared, from, beat).map(Reply::Lease);
+            return finish(shared, incoming, reply, lease);
+        }
+        Request::Announce(events) => {
+            let from = connection.peer().expect("it was looked at");
+            let taken = coordinator::take_in(shared, from, events).map(|()| Reply::Nothing);
+            return finish(shared, incoming, reply, taken);
+        }
+        Request::AskOutcome(ask) => {
+            let outcome = participant::outcome(&txn, ask).map(Reply::Outcome);
+            return finish(shared, incoming, reply, outcome);
+        }
+        _ => Err(Fault::Refused("this server does not answer that".into())),
+    };
+    match done {
+        Ok(done) => {
+            txn.commit();
+            group.after.promises.push((connection.clone(), reply, Answer::Done(done)));
+            Outcome::Answered(Verdict::Done)
+        }
+        Err(fault) => finish(shared, incoming, reply, Err(fault)),
+    }
+}
+
+/// Another server has come.
+fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<()> {
+    let known = shared.cluster.is_some()
+        && cluster::is_proven(hello, &shared.config.signing_key, shared.config.uuid);
+    if !known {
+        return Err(Fault::Refused("no server of this cluster".into()));
+    }
+    connection.is_of_peer(hello.from);
+    Ok(())
+}
+
 /// Stores the answer in the batch of its effect.
-fn keep_answer(txn: &mut Txn<'_>, header: &RequestHeader, session: &Session, answer: &[u8]) {
+pub(crate) fn keep_answer(
+    txn: &mut Txn<'_>,
+    header: &RequestHeader,
+    session: &Session,
+    answer: &[u8],
+) {
     let slot = answer_slot(header.seq);
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
@@ -185,7 +263,7 @@ pub(crate) fn answer_slot(seq: Seq) -> u16 {
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
 
 /// Whether the request may be executed at all.
-fn admit(
+pub(crate) fn admit(
     session: &Session,
     header: &RequestHeader,
     request: &Request,
@@ -205,7 +283,7 @@ fn admit(
 
 /// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
 /// request that was executed is answered with its result, however old what it stood on is by now.
-fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
+pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     if !request.acts() {
         return Ok(());
     }
@@ -237,7 +315,9 @@ fn finish(
 ) -> Outcome {
     let answer = match result {
         Ok(done) => Answer::Done(done),
-        Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+        Err(
+            fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::InDoubt(_) | Fault::WriteFirst),
+        ) => {
             return Outcome::Again(fault);
         }
         Err(fault) => answer_of(shared, fault),
@@ -253,7 +333,11 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
         Fault::Answer(error) => Answer::Failed(error),
         Fault::Retry(retry) => Answer::Retry(retry),
         Fault::Refused(reason) => Answer::Refused(reason),
-        Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst => Answer::Retry(Retry::Busy),
+        Fault::Locked(_)
+        | Fault::InUse(_)
+        | Fault::InDoubt(_)
+        | Fault::Remote
+        | Fault::WriteFirst => Answer::Retry(Retry::Busy),
         Fault::Halt(reason) => {
             shared.halt(reason);
             Answer::Halted
@@ -288,7 +372,12 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         txn.delete_prefix(&key::answers(shard, session))?;
     }
     txn.delete(key::session(session));
-    shared.sessions.lock().remove(&session);
+    if shared.cluster.is_some() {
+        // In a cluster it may be opened again by its number: not before its end is written.
+        txn.forgotten.push(session);
+    } else {
+        shared.sessions.lock().remove(&session);
+    }
     found.end();
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);

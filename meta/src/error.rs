@@ -23,6 +23,10 @@ pub(crate) enum Fault {
     Locked(u64),
     /// Groups hold requests of the session that is to end: run it again when they are written.
     InUse(Arc<Session>),
+    /// It needs records of other servers: run it again when they were read.
+    Remote,
+    /// A prepared transaction is in the way: run it again when its outcome is known.
+    InDoubt(wire::TxnId),
     /// It must see what this group has not written yet: run it again after the group's write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.

@@ -8,7 +8,7 @@
 //! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
 
 mod bugs;
-#[allow(dead_code, reason = "its callers are being written")]
+#[allow(dead_code, reason = "the loop that keeps the lease comes next")]
 mod cluster;
 mod compact;
 #[allow(dead_code, reason = "its callers are being written")]
@@ -24,11 +24,13 @@ mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod hot;
+#[allow(dead_code, reason = "the loop that keeps the lease comes next")]
 mod invalidation;
 mod lock;
 mod observe;
 mod opens;
 mod ops;
+mod peer;
 mod quota;
 mod reclaim;
 mod record;
@@ -38,6 +40,7 @@ mod server;
 mod session;
 mod sync;
 mod tails;
+mod transact;
 mod trash;
 mod txn;
 mod unheard;

@@ -51,6 +51,8 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 /// One connection, as the core sees it.
 pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
+    /// It is another server's, and not a client's.
+    peer: Cell<Option<u16>>,
     out: RefCell<Vec<u8>>,
     /// How much of `out` may be sent.
     ready: Cell<usize>,
@@ -66,6 +68,7 @@ impl Connection {
     fn new(core: usize) -> Connection {
         Connection {
             session: RefCell::default(),
+            peer: Cell::new(None),
             out: RefCell::default(),
             ready: Cell::new(0),
             wake: Notify::new(),
@@ -84,6 +87,20 @@ impl Connection {
     /// The session that the connection introduced itself with.
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         self.session.borrow().clone()
+    }
+
+    /// The server that it comes from, if it comes from one.
+    pub(crate) fn peer(&self) -> Option<u16> {
+        self.peer.get()
+    }
+
+    /// It comes from a server.
+    pub(crate) fn is_of_peer(&self, server: u16) {
+        self.peer.set(Some(server));
+    }
+
+    fn is_introduced(&self) -> bool {
+        self.peer.get().is_some() || self.session.borrow().is_some()
     }
 
     /// Its session was heard of.
@@ -188,6 +205,11 @@ impl Connection {
         self.close();
     }
 
+    /// Nobody hears what is answered any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     fn close(&self) {
         self.closed.set(true);
         self.wake.notify_one();
@@ -257,7 +279,7 @@ impl Core {
         let mut in_frame = false;
         loop {
             let arrived = self.inner.shared.observed.now();
-            let introduced = connection.session().is_some();
+            let introduced = connection.is_introduced();
             let bytes_max = if introduced { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX };
             while let Some(bytes) = frame::take_frame_within(&mut buffer, bytes_max)? {
                 in_frame = false;
@@ -286,7 +308,7 @@ impl Core {
                 match tokio::time::timeout_at(deadline, filling).await {
                     Ok(filled) => filled,
                     // The Hello may have been read, and executed since.
-                    Err(_) if !introduced && connection.session().is_some() => true,
+                    Err(_) if !introduced && connection.is_introduced() => true,
                     Err(_) => {
                         tracing::debug!(introduced, "a connection took too long to send a message");
                         false

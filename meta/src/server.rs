@@ -39,6 +39,7 @@ use crate::{
     session::Session,
     sync::SyncQueue,
     tails::Tails,
+    transact::{Initiated, locks::Prepared, recover},
     unsynced,
 };
 
@@ -162,6 +163,8 @@ pub(crate) struct Shared {
     pub(crate) hot: HotEntries,
     pub(crate) observed: Observed,
     pub(crate) locks: LockTable,
+    pub(crate) prepared: Prepared,
+    pub(crate) initiated: Initiated,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks,
@@ -248,6 +251,8 @@ impl Server {
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
         }
+        let prepared = Prepared::default();
+        recover::load(engine.as_ref(), &prepared)?;
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
         let (cluster, version) =
@@ -264,6 +269,8 @@ impl Server {
             started,
             observed: Observed::new(started, options.cores),
             locks: LockTable::new(options.cores),
+            prepared,
+            initiated: Initiated::default(),
             hot: HotEntries::new(),
             inos,
             opens,
@@ -612,6 +619,8 @@ counters! {
     duplicates_suppressed,
     /// Requests refused because another core held a lock, and run again.
     lock_conflicts,
+    /// Transactions over several servers that met another one, or something that had changed, and began anew.
+    transactions_repeated,
     /// Syncs of the engine.
     syncs,
     /// Sessions opened.

@@ -10,16 +10,23 @@ mod dirs;
 mod files;
 mod group;
 mod quota;
+pub(crate) mod remote;
 mod xattrs;
 
-use std::ops::ControlFlow;
+use std::{
+    cell::{Cell, RefCell},
+    ops::ControlFlow,
+    sync::Arc,
+};
 
-use base::{Cred, FsError, Ino, Seq, ShardId, Time};
+use base::{Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
+use wire::{Retry, TxnId};
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
 pub(crate) use group::Group;
+pub(crate) use remote::Remote;
 
 use crate::{
     error::{Fault, Result},
@@ -28,6 +35,7 @@ use crate::{
     record::{Content, Key, Record, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
+    transact::locks::Want,
 };
 use group::Found;
 
@@ -61,13 +69,25 @@ pub(crate) struct Txn<'a> {
     group: &'a mut Group,
     charges: quota::Charges<'a>,
     /// Directories that were moved or changed permissions: told to clients when the group is written.
-    pub(crate) events: Vec<base::DirId>,
+    pub(crate) events: Vec<DirId>,
     /// Inodes to look at when the group is written: orphans nobody has open, contents without an inode.
     pub(crate) reclaim: Vec<Ino>,
     /// Notes of blocks that it names.
     pub(crate) unsynced: Vec<Key>,
     /// Who waited for a lock that is free now: told when the group is written.
     pub(crate) let_in: LetIn,
+    /// What it knows of other servers; `None` until it needs any.
+    remote: RefCell<Option<Box<Remote>>>,
+    /// The transaction over several servers that it is a part of: what that has prepared is not in its way.
+    own: Option<TxnId>,
+    /// Sessions that end with it.
+    pub(crate) forgotten: Vec<SessionId>,
+    /// Prepared transactions that it ends.
+    pub(crate) ended: Vec<TxnId>,
+    /// Inodes of other servers are read from here, and their requests not sent there.
+    follows: bool,
+    /// It has written what a prepared transaction stands on.
+    conflict: Cell<Option<TxnId>>,
 }
 
 impl<'a> Txn<'a> {
@@ -81,17 +101,184 @@ impl<'a> Txn<'a> {
         let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
         let let_in = LetIn::default();
         let charges = quota::Charges::new(&shared.quotas);
-        Txn { shared, caller, now, group, charges, events, reclaim, unsynced, let_in }
+        Txn {
+            shared,
+            caller,
+            now,
+            group,
+            charges,
+            events,
+            reclaim,
+            unsynced,
+            let_in,
+            remote: RefCell::new(None),
+            own: None,
+            ended: Vec::new(),
+            forgotten: Vec::new(),
+            follows: false,
+            conflict: Cell::new(None),
+        }
+    }
+
+    /// Goes on with what earlier runs of the operation have learnt of other servers.
+    pub(crate) fn knowing(mut self, remote: Box<Remote>, own: Option<TxnId>) -> Self {
+        self.now = remote.now.unwrap_or(self.now);
+        self.remote = RefCell::new(Some(remote));
+        self.own = own;
+        self
+    }
+
+    /// It is a part of this transaction over several servers.
+    pub(crate) fn part_of(mut self, own: TxnId) -> Self {
+        self.own = Some(own);
+        self
+    }
+
+    /// What it has learnt and wants of other servers; `None` when it needed nothing of any.
+    pub(crate) fn take_remote(&mut self) -> Option<Box<Remote>> {
+        let now = self.now;
+        let mut remote = self.remote.get_mut().take()?;
+        remote.now = Some(now);
+        Some(remote)
+    }
+
+    /// Whether it has read or written, or lacks, anything of other servers.
+    pub(crate) fn is_remote(&self) -> bool {
+        let remote = self.remote.borrow();
+        remote.as_ref().is_some_and(|remote| {
+            remote.is_involved() || remote.coordinated || !remote.missing().is_empty()
+        })
+    }
+
+    /// The keys that it has written here.
+    pub(crate) fn written(&self) -> Vec<Key> {
+        self.group.written()
+    }
+
+    /// The outcome of a prepared transaction must be known before what it has written may stand.
+    pub(crate) fn unsettled(&self) -> Result<()> {
+        self.conflict.get().map_or(Ok(()), |txn| Err(Fault::InDoubt(txn)))
+    }
+
+    /// Whether this server has a key.
+    fn is_here(&self, key: &[u8]) -> bool {
+        self.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns_key(key))
+    }
+
+    /// Whether this server has a shard.
+    pub(crate) fn has_shard(&self, shard: ShardId) -> bool {
+        self.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
+    }
+
+    fn with_remote<T>(&self, act: impl FnOnce(&mut Remote) -> T) -> T {
+        act(self.remote.borrow_mut().get_or_insert_default())
+    }
+
+    /// Waits for the outcome of a prepared transaction that is in the way of reading `key`.
+    fn settle_read(&self, key: &[u8], want: Want) -> Result<()> {
+        if !self.shared.prepared.any() {
+            return Ok(());
+        }
+        match self.shared.prepared.in_the_way(key, want, self.own) {
+            Some(txn) => Err(Fault::InDoubt(txn)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the outcome of a prepared transaction that stands on `key`.
+    pub(crate) fn settle_change(&self, key: &[u8]) -> Result<()> {
+        self.settle_read(key, Want::Change)
+    }
+
+    /// Whether anybody may have the inode open; its shard of birth knows.
+    pub(crate) fn maybe_open(&self, ino: Ino) -> Result<bool> {
+        if self.has_shard(ino.shard()) {
+            return Ok(self.shared.opens.maybe_open(ino));
+        }
+        let open = self.with_remote(|remote| remote.get(&key::open(ino)))?;
+        Ok(open.is_some())
+    }
+
+    /// Notes that a prepared transaction is in the way of changing `key`.
+    fn settle_write(&self, key: &[u8]) {
+        if self.shared.prepared.any()
+            && let Some(txn) = self.shared.prepared.in_the_way(key, Want::Change, self.own)
+        {
+            self.conflict.set(Some(txn));
+        }
+    }
+
+    /// These records will be read: those of other servers are read together.
+    pub(crate) fn want(&self, keys: &[Key]) -> Result<()> {
+        let elsewhere = || keys.iter().filter(|key| !self.is_here(key));
+        if self.shared.cluster.is_none() || elsewhere().next().is_none() {
+            return Ok(());
+        }
+        self.with_remote(|remote| {
+            elsewhere().for_each(|key| remote.want(key));
+            if remote.missing().is_empty() { Ok(()) } else { Err(Fault::Remote) }
+        })
+    }
+
+    /// Takes for granted that another server has no such record, unless it was read; it will say before the end.
+    pub(crate) fn assume_absent(&self, key: &[u8]) {
+        if !self.is_here(key) {
+            self.with_remote(|remote| remote.assume_absent(key));
+        }
+    }
+
+    /// A directory is about to move, or to change its permissions. In a cluster only the coordinator does that.
+    pub(crate) fn coordinate(&self, moved: DirId) -> Result<()> {
+        let Some(cluster) = &self.shared.cluster else { return Ok(()) };
+        if !cluster.coordinates() {
+            return Err(Fault::Retry(Retry::Coordinate));
+        }
+        self.with_remote(|remote| {
+            remote.coordinated = true;
+            remote.moves.push(moved);
+        });
+        Ok(())
+    }
+
+    /// The directory must stay where it is until what is moved has moved.
+    pub(crate) fn stays(&self, dir: DirId) {
+        if self.shared.cluster.is_some() {
+            self.with_remote(|remote| remote.chain.push(dir));
+        }
+    }
+
+    /// Whether a record of another server was read already.
+    fn has_read(&self, key: &[u8]) -> bool {
+        self.remote.borrow().as_ref().is_some_and(|remote| remote.has(key))
+    }
+
+    /// The operation is about an inode wherever it is, and not only for who is sent to its server.
+    pub(crate) fn follow(&mut self) {
+        self.follows = true;
+    }
+
+    /// As [`Txn::commit`]; the answer is remembered when the group is written.
+    pub(crate) fn commit_with_answer(self, session: &Arc<Session>, seq: Seq, answer: Vec<u8>) {
+        let kept = (session.clone(), seq, Bytes::copy_from_slice(&answer));
+        let group = self.commit();
+        group.after.answers.push(kept);
+        group.give_scratch(answer);
     }
 
     /// Joins the group; what was not committed vanishes.
-    pub(crate) fn commit(self) {
+    pub(crate) fn commit(self) -> &'a mut Group {
         self.group.commit();
         self.group.charge(self.charges.keep());
         self.group.after.events.extend(self.events);
-        self.group.after.reclaim.extend(self.reclaim);
+        let shared = self.shared;
+        let here =
+            |ino: &Ino| shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(ino.shard()));
+        self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
         self.group.after.unsynced.extend(self.unsynced);
+        self.group.after.ended.extend(self.ended);
+        self.group.after.forgotten.extend(self.forgotten);
         self.group.after.let_in.extend(self.let_in);
+        self.group
     }
 
     /// Room for the bytes of an answer, empty; to be given back to the group.
@@ -113,14 +300,22 @@ impl<'a> Txn<'a> {
 
     /// The bytes under `key` as this operation sees them.
     pub(crate) fn get_bytes(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.settle_read(key, Want::Read)?;
         match self.group.find(key) {
             Some(Found::Bytes(bytes)) => Ok(Some(Bytes::copy_from_slice(bytes))),
             Some(Found::Dir(content)) => Ok(Some(content.to_record())),
             Some(Found::Deleted) => Ok(None),
-            None if key::is_name(key) => {
+            None if !self.is_here(key) => self.with_remote(|remote| remote.get(key)),
+            None => self.stored(key),
+        }
+    }
+
+    fn stored(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match key {
+            key if key::is_name(key) => {
                 Ok(self.shared.hot.get(key, || self.shared.engine.get(key))?)
             }
-            None => Ok(self.shared.engine.get(key)?),
+            key => Ok(self.shared.engine.get(key)?),
         }
     }
 
@@ -131,6 +326,7 @@ impl<'a> Txn<'a> {
 
     /// The content record under `key`.
     pub(crate) fn get_content(&self, key: &[u8]) -> Result<Option<Content>> {
+        self.settle_read(key, Want::Read)?;
         match self.group.find(key) {
             Some(Found::Dir(content)) => Ok(Some(content.clone())),
             Some(Found::Bytes(_) | Found::Deleted) | None => self.get(key),
@@ -139,12 +335,26 @@ impl<'a> Txn<'a> {
 
     /// Stores a record.
     pub(crate) fn put(&mut self, key: Key, record: &impl Record) {
+        if !self.is_here(&key) {
+            return self.with_remote(|remote| remote.put(key, record.to_record()));
+        }
+        self.settle_write(&key);
         self.group.put(key, |out| record.encode_record(out));
     }
 
     /// Stores a record's bytes as they were stored elsewhere.
     pub(crate) fn put_stored(&mut self, key: Key, value: &[u8]) {
+        if !self.is_here(&key) {
+            let value = Bytes::copy_from_slice(value);
+            return self.with_remote(|remote| remote.put(key, value));
+        }
+        self.settle_write(&key);
         self.group.put(key, |out| out.extend_from_slice(value));
+    }
+
+    /// Stores a content record as a transaction that was prepared wants it.
+    pub(crate) fn put_content(&mut self, key: Key, content: Content) {
+        self.group.put_dir(key, content);
     }
 
     /// Stores an answer that is bytes already.
@@ -154,6 +364,10 @@ impl<'a> Txn<'a> {
 
     /// Removes a record.
     pub(crate) fn delete(&mut self, key: Key) {
+        if !self.is_here(&key) {
+            return self.with_remote(|remote| remote.delete(key));
+        }
+        self.settle_write(&key);
         self.group.delete(key);
     }
 
@@ -194,6 +408,11 @@ impl<'a> Txn<'a> {
         if self.group.changes_in(from, to) {
             return Err(Fault::WriteFirst);
         }
+        if self.shared.prepared.any()
+            && let Some(txn) = self.shared.prepared.in_range(from, to, self.own)
+        {
+            return Err(Fault::InDoubt(txn));
+        }
         Ok(self.shared.engine.scan(from, to, visit)?)
     }
 
@@ -226,7 +445,12 @@ impl<'a> Txn<'a> {
 
     /// A new inode number, born on `shard`.
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
-        self.shared.inos.next(shard, self.shared.engine.as_ref())
+        let shared = self.shared;
+        let draw = || shared.inos.next(shard, shared.engine.as_ref());
+        match self.remote.get_mut() {
+            Some(remote) => remote.ino(draw),
+            None => draw(),
+        }
     }
 
     /// Whether permissions are the server's to check for this caller.

@@ -30,6 +30,7 @@ pub(super) fn set(
     match txn.node_locked(node)? {
         Node::Dir(mut dir) => {
             may_set(txn, dir.content.uid)?;
+            txn.coordinate(dir.id)?;
             let mut set = txn.settled(|txn| txn.dir_xattrs(&dir))?;
             if let Some(mode) = change(&mut set, kind, acl.as_ref(), dir.content.mode)? {
                 let keeps = keeps_setgid(txn, dir.content.gid) && !clear_setgid;

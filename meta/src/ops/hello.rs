@@ -55,7 +55,7 @@ pub(crate) fn run(
         shared.room.has(Level::Low)?;
         has_place_for_another(shared, hello)?;
     }
-    let session = resumed.unwrap_or_else(|| open(shared, hello));
+    let session = resumed.map_or_else(|| open(shared, hello), Ok)?;
     let welcome = {
         let root = root_of(shared, group, &token, now)?;
         if is_new {
@@ -162,14 +162,16 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     Ok(false)
 }
 
-fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {
+fn open(shared: &Shared, hello: &Hello) -> Result<Arc<Session>> {
     let signing_key = &shared.config.signing_key;
     let client = shown(&hello.client);
-    if let Some(past) = &hello.resume {
-        // It is known to another server, or was to this one. Race: another core may be opening it just now.
+    if let (Some(past), Some(_)) = (&hello.resume, &shared.cluster) {
+        // It is known to another server, or was to this one.
         let known = Session::new(signing_key, past.session, past.secret, client.clone());
-        if known.proof() == past.proof && shared.session(past.session).is_none() {
-            return Arc::new(known);
+        if known.proof() == past.proof {
+            // Race: its end may not be written yet, or another core opens it just now.
+            let in_use = shared.session(past.session).is_some();
+            return if in_use { Err(Fault::Retry(Retry::Busy)) } else { Ok(Arc::new(known)) };
         }
     }
     let id = loop {
@@ -178,7 +180,7 @@ fn open(shared: &Shared, hello: &Hello) -> Arc<Session> {
             break id;
         }
     };
-    Arc::new(Session::new(signing_key, id, shared.random.next(), client))
+    Ok(Arc::new(Session::new(signing_key, id, shared.random.next(), client)))
 }
 
 /// The directory that a token makes the root.

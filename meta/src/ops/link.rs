@@ -17,6 +17,7 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
+    txn.follow();
     let file = match &req.target {
         NodeRef::File(file) => file,
         NodeRef::Dir(target) => {

@@ -1,8 +1,8 @@
 //! `mkdir`: make a directory, its access record with the parent and its content record in its own group.
 //!
 //! The id is the birth triple with the lowest free version: not one in the name's rename list (a directory
-//! born here that lives elsewhere), and not one whose content record is there (a collision of hashes). All
-//! shards are in one store, so both records are in one batch, and the directory is confirmed at once.
+//! born here that lives elsewhere), and not one whose content record is there (a collision of hashes). Where the
+//! child's group is on another server, its content record is taken to be free, and that server says if it is not.
 //!
 //! Cost: four locked reads and one batch of three puts and the stored answer.
 //! POSIX: mkdir(2). EEXIST when the name is taken.
@@ -56,6 +56,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         let id = hash_key.dir_id(parent.id, &req.name, version);
         let home = locality.home(id, parent.content.home);
         txn.lock(lock::dir_lock(id))?;
+        txn.assume_absent(&txn.content_key(home, id));
         let free = !taken.versions.contains(&version)
             && txn.get_content(&txn.content_key(home, id))?.is_none();
         if free {
@@ -64,8 +65,9 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
     };
     txn.charge(parent.content.quota, Usage::of(1, 0))?;
-    let shard = txn.shard(home);
-    let ino = txn.new_ino(shard)?;
+    // Where the child's shard is another server's, the number is of the parent's: nobody has to ask for it.
+    let (own, parents) = (txn.shard(home), txn.shard(parent.content.home));
+    let ino = txn.new_ino(if txn.has_shard(own) { own } else { parents })?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
     let (mode, xattrs) = inherited(parent, FileKind::Directory, req.mode)?;

@@ -9,7 +9,7 @@ use wire::{ChunkSlices, Open, OpenState, Opened};
 use super::blocks::mapped;
 use crate::{
     error::Result,
-    record::{Contents, Inode, Location},
+    record::{Contents, Inode, Location, key},
     session::Session,
     txn::Txn,
 };
@@ -42,6 +42,7 @@ pub(crate) fn opened(
     access: Access,
 ) -> Result<Opened> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    txn.settle_change(&key::open(inode.ino))?;
     // What a user has open at once may do what any of it was opened for.
     let reads = access.includes(Access::READ) || txn.opened_for(inode.ino, Access::READ);
     let contents = match &inode.contents {

@@ -28,6 +28,7 @@ const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let dir = txn.dir(&req.dir)?;
+    txn.settle_counts(dir.content.home, dir.id)?;
     txn.dir_permits(&dir, Access::READ)?;
     // What a listing says besides names and kinds is for those who may look them up.
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
@@ -55,6 +56,11 @@ fn fill(
     plus: bool,
 ) -> Result<bool> {
     let mut bytes = 0;
+    let links = found.iter().filter_map(|(_, _, value)| match EntryRecord::from_record(value) {
+        Ok(EntryRecord::Link(ino)) => Some(key::inode(ino, Part::Main)),
+        Ok(EntryRecord::Node(_) | EntryRecord::Dir(_)) | Err(_) => None,
+    });
+    txn.want(&links.collect::<Vec<_>>())?;
     for (pos, name, value) in found {
         // A link's record is short, but what it leads to need not be.
         if bytes >= BYTES_MAX && page.last().is_some_and(|entry: &ReaddirEntry| entry.pos != pos) {
@@ -136,7 +142,8 @@ fn list(
         (EntryRecord::Link(ino), false) => Ok((*ino, txn.slot_inode(*ino)?.kind, None)),
         (_, true) => {
             let entry = txn.show(record)?;
-            Ok((entry.attr.ino, entry.attr.kind, Some(entry)))
+            let whole = entry.whole;
+            Ok((entry.attr.ino, entry.attr.kind, Some(entry).filter(|_| whole)))
         }
     };
     let shown = match show(record) {

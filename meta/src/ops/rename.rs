@@ -12,7 +12,7 @@
 //! is not empty and would leave its quota, or enter one; EDQUOT.
 
 use base::{Access as Permission, DirId, EntryName, FsError, NameVersion};
-use wire::{Rename, RenameMode, Renamed, Retry};
+use wire::{DirRef, Rename, RenameMode, Renamed, Retry};
 
 use super::{rmdir, unlink};
 use crate::{
@@ -63,6 +63,7 @@ enum Moving {
 }
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
+    want_all(txn, req)?;
     let mut sides = sides_locked(txn, req)?;
     txn.dir_permits(&sides.from, Permission::EXECUTE)?;
     txn.dir_permits(sides.to(), Permission::EXECUTE)?;
@@ -78,6 +79,12 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
         if matches!(entry, EntryRecord::Dir(access) if trash::is_trash(txn, access.id)) {
             return Err(FsError::Busy.into());
         }
+    }
+    if let EntryRecord::Dir(access) = &source {
+        txn.coordinate(access.id)?;
+    }
+    if let (RenameMode::Exchange, Some(EntryRecord::Dir(access))) = (req.mode, &target) {
+        txn.coordinate(access.id)?;
     }
     keeps_a_tree(txn, &sides, req.mode, &source, target.as_ref())?;
     if target.as_ref().is_some_and(|target| target.ino() == source.ino()) {
@@ -116,6 +123,18 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => None,
     };
     Ok(Renamed { moved: source.ino(), replaced_dir })
+}
+
+/// What every rename reads.
+fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
+    let content = |dir: &DirRef| txn.content_key(dir.home, dir.id);
+    let entry = |dir: &DirRef, name| txn.name_key(dir.home, dir.id, name, Part::Main);
+    txn.want(&[
+        content(&req.from_dir),
+        entry(&req.from_dir, &req.from_name),
+        content(&req.to_dir),
+        entry(&req.to_dir, &req.to_name),
+    ])
 }
 
 fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
@@ -267,7 +286,14 @@ fn settle(
                 let used = Usage::of(1, located.inode.attr().allocated);
                 txn.recharge(located.inode.quota, new.content.quota, used)?;
                 located.inode.quota = new.content.quota;
-                txn.settle_inode(&mut located, Place::Entry(Location::of(new, name)), xattrs);
+                if txn.shard(new.content.home) == located.inode.ino.shard() {
+                    txn.settle_inode(&mut located, Place::Entry(Location::of(new, name)), xattrs);
+                } else {
+                    // Its contents, and who has it open, stay where it was born: so does it.
+                    let ino = located.inode.ino;
+                    txn.settle_inode(&mut located, Place::Slot, xattrs);
+                    txn.put_entry(new, name, &EntryRecord::Link(ino));
+                }
             }
         }
         Moving::Dir(access) => {

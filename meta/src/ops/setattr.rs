@@ -66,6 +66,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     let seen_by_walkers =
         (old.mode & MODE_BITS, old.uid, old.gid) != (content.mode, content.uid, content.gid);
     if seen_by_walkers {
+        txn.coordinate(dir.id)?;
         change_access(txn, &dir)?;
         txn.events.push(named.id);
     }

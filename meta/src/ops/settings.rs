@@ -65,6 +65,10 @@ pub(crate) fn set(
         Node::Dir(dir) => dir,
         Node::File(_) => return Err(FsError::Invalid.into()),
     };
+    if txn.shared.cluster.is_some() {
+        // They would have to be the same on all servers.
+        return Err(FsError::NotSupported.into());
+    }
     let value = match value {
         None => Value::None,
         Some(text) => Value::parse(text).ok_or(FsError::Invalid)?,

@@ -15,7 +15,10 @@ use crate::{
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Getattr) -> Result<Attr> {
     Ok(match txn.node(&req.node)? {
-        Node::Dir(dir) => dir.attr(),
+        Node::Dir(dir) => {
+            txn.settle_counts(dir.content.home, dir.id)?;
+            dir.attr()
+        }
         Node::File(file) => file.inode.attr(),
     })
 }

@@ -15,10 +15,13 @@
 //! | `F` | | the file system's configuration (shard 0) |
 //! | `O` | | what was set since (shard 0) |
 //! | `M` | nothing, or 1 | what the server knows of its cluster; what the coordinator does (shard 0) |
+//! | `P` | transaction | what is prepared for it here (shard 0) |
+//! | `X` | transaction | it is committed; its participants (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
 use smallvec::SmallVec;
+use wire::TxnId;
 
 use super::QuotaId;
 
@@ -93,6 +96,11 @@ pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
 pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) -> Key {
     let key = with(start(shard, b'D'), &dir.0.to_be_bytes());
     with(with(key, &partition.to_be_bytes()), &[part as u8])
+}
+
+/// Whether it is the key of a content record itself.
+pub(crate) fn is_content(key: &[u8]) -> bool {
+    key.get(2) == Some(&b'D') && key.last() == Some(&(Part::Main as u8))
 }
 
 /// An inode slot or its spilled xattrs.
@@ -183,6 +191,40 @@ pub(crate) fn config() -> Key {
     start(ShardId(0), b'F')
 }
 
+/// Whether an inode is open. Nothing is stored under it: servers ask each other by it.
+pub(crate) fn open(ino: Ino) -> Key {
+    with(start(ino.shard(), b'o'), &ino.0.to_be_bytes())
+}
+
+/// The inode in the key by which servers ask whether it is open.
+pub(crate) fn parse_open(key: &[u8]) -> Option<Ino> {
+    (key.get(2) == Some(&b'o')).then(|| parse_ino(key))?
+}
+
+/// A transaction that was prepared here.
+pub(crate) fn prepared(txn: TxnId) -> Key {
+    transaction(b'P', txn)
+}
+
+/// A transaction that was committed here, and whose participants do not know it yet.
+pub(crate) fn committed(txn: TxnId) -> Key {
+    transaction(b'X', txn)
+}
+
+fn transaction(kind: u8, txn: TxnId) -> Key {
+    let key = with(start(ShardId(0), kind), &txn.server.to_be_bytes());
+    with(with(key, &txn.run.to_be_bytes()), &txn.number.to_be_bytes())
+}
+
+/// The transaction in a `P` or `X` key.
+pub(crate) fn parse_transaction(key: &[u8]) -> Option<TxnId> {
+    let (server, rest) = key.get(3..)?.split_first_chunk::<2>()?;
+    let (run, rest) = rest.split_first_chunk::<8>()?;
+    let number = u64::from_be_bytes(rest.try_into().ok()?);
+    let (server, run) = (u16::from_be_bytes(*server), u64::from_be_bytes(*run));
+    Some(TxnId { server, run, number })
+}
+
 /// What the server knows of its cluster.
 pub(crate) fn member() -> Key {
     start(ShardId(0), b'M')
@@ -193,11 +235,15 @@ pub(crate) fn roster() -> Key {
     with(member(), &[1])
 }
 
+/// Whether a record is the server's own, and of no shard.
+pub(crate) fn is_the_servers(key: &[u8]) -> bool {
+    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X'))
+}
+
 /// The shard of a key.
 ///
 /// # Panics
 /// When it is no key.
-#[allow(dead_code, reason = "its callers are being written")]
 pub(crate) fn shard_of(key: &[u8]) -> ShardId {
     let shard = key.first_chunk::<2>().expect("every key begins with its shard");
     ShardId(u16::from_be_bytes(*shard))

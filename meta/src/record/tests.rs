@@ -18,6 +18,7 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
+use crate::transact::CommittedRecord;
 use crate::unsynced::Unsynced;
 use crate::{
     dump::{Frame, Header, Trailer},
@@ -63,6 +64,8 @@ fn keys() -> Vec<Case> {
     let ino = Ino::new(SHARD, 0x3132_3334);
     let (session, block) = (SessionId(0x4142), BlockId::new(SessionId(0x4142), 0x51));
 
+    let txn = wire::TxnId { server: 0x6162, run: 0x6364_6566, number: 0x6768 };
+
     let named = |part: Part| {
         let (key, value) = (key::name(SHARD, DIR, POS, &name, part), name.clone());
         self::key(&format!("N.{}", part.variant()), key, (DIR, POS, value, part as u8), |bytes| {
@@ -99,6 +102,9 @@ fn keys() -> Vec<Case> {
         key("U", key::unsynced(SHARD, block), block, key::parse_garbage),
         bare("Q", key::answer(SHARD, session, 0x0fff)),
         bare("C", key::counter(SHARD)),
+        key("o", key::open(ino), ino, key::parse_open),
+        key("P", key::prepared(txn), txn, key::parse_transaction),
+        key("X", key::committed(txn), txn, key::parse_transaction),
         bare("M", key::member()),
         bare("M.roster", key::roster()),
         key("S", key::session(session), session, key::parse_session),
@@ -178,6 +184,8 @@ fn records() -> Vec<Case> {
         record("Garbage", Garbage {}),
         record("Unsynced", Unsynced { bytes: 70_000 }),
         record("Reserved", Reserved { end: 1 << 20 }),
+        record("PreparedRecord", values::prepared()),
+        record("CommittedRecord", CommittedRecord { participants: vec![1, 300] }),
         record("Member", values::member()),
         record("Roster", values::roster()),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),

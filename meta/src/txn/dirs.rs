@@ -1,7 +1,7 @@
 //! Directories and entries within a transaction.
 
 use base::{
-    Access, Attr, DirId, EntryName, FsError, Ino, ShardId, access::permits_removal,
+    Access, Attr, DirId, EntryName, FileKind, FsError, Ino, ShardId, Time, access::permits_removal,
     placement::shard_of,
 };
 use wire::{DirRef, Entry, Retry};
@@ -12,6 +12,7 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
+    transact::locks::Want,
 };
 
 /// A content record and where its group is.
@@ -70,6 +71,7 @@ impl Txn<'_> {
     pub(crate) fn dir(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let key = self.content_key(dir.home, dir.id);
+        self.settle_read(&key, Want::Read)?;
         if self.group.find(&key).is_none()
             && let Some(content) = self.group.seen(&key)
             && let Ok(found) = self.meant(dir, content)
@@ -107,6 +109,7 @@ impl Txn<'_> {
     /// As [`Txn::dir_locked`], of a directory that an access record names.
     pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
         self.lock(lock::dir_lock(access.id))?;
+        self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
             Some(_) | None => {
@@ -116,10 +119,26 @@ impl Txn<'_> {
         }
     }
 
+    /// Returns when nothing is about to change the times and counts of a directory that this server has.
+    pub(crate) fn settle_counts(&self, home: DirId, dir: DirId) -> Result<()> {
+        self.settle_read(&self.content_key(home, dir), Want::ReadCounts)
+    }
+
     /// Stores a content record.
     pub(crate) fn put_dir(&mut self, dir: &Dir) {
         let key = self.content_key(dir.content.home, dir.id);
+        if !self.is_here(&key) {
+            return self.with_remote(|remote| remote.put_dir(key, dir.content.clone()));
+        }
+        if self.shared.prepared.any() && !self.only_counts_change(&key, &dir.content) {
+            self.settle_write(&key);
+        }
         self.group.put_dir(key, dir.content.clone());
+    }
+
+    fn only_counts_change(&self, key: &[u8], content: &Content) -> bool {
+        let was = self.get_content(key);
+        matches!(was, Ok(Some(was)) if was.stable() == content.stable())
     }
 
     /// Checks permission on a directory, if that is the server's to check.
@@ -195,12 +214,17 @@ impl Txn<'_> {
             EntryRecord::Link(ino) => Ok(show_inode(&self.slot_inode(*ino)?)),
             EntryRecord::Dir(access) => {
                 let key = self.content_key(access.home, access.id);
+                let dir = self.dir_ref(access.id, access.ino, access.home);
+                if !self.is_here(&key) && !self.has_read(&key) {
+                    let attr = access_attr(access);
+                    return Ok(Entry { attr, dir: Some(dir), target: None, whole: false });
+                }
+                self.settle_counts(access.home, access.id)?;
                 let content = self.get_content(&key)?;
                 let Some(content) = content.filter(|content| content.ino == access.ino) else {
                     // Read without a lock: it may have been removed since we read the entry.
                     return Err(Fault::Retry(Retry::Busy));
                 };
-                let dir = self.dir_ref(access.id, access.ino, access.home);
                 Ok(Entry { attr: content.attr(), dir: Some(dir), target: None, whole: true })
             }
         }
@@ -221,11 +245,13 @@ impl Txn<'_> {
     pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         let mut at = dir.clone();
         let mut steps = Steps::from(dir.id);
+        self.stays(at.id);
         while at.id != ancestor && at.content.parent != ancestor {
             if at.id == DirId::ROOT || at.content.parent == DirId::ROOT {
                 return Ok(false);
             }
             at = self.parent(&at)?;
+            self.stays(at.id);
             steps.step(at.id)?;
         }
         Ok(true)
@@ -268,6 +294,26 @@ impl Steps {
             *self = Steps { seen: dir, left: self.next, next: self.next.saturating_mul(2) };
         }
         Ok(())
+    }
+}
+
+/// What a directory's parent knows of it.
+fn access_attr(access: &record::Access) -> Attr {
+    let time = Time::default();
+    Attr {
+        ino: access.ino,
+        kind: FileKind::Directory,
+        mode: access.mode,
+        nlink: 2,
+        uid: access.uid,
+        gid: access.gid,
+        rdev: 0,
+        size: 0,
+        allocated: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
     }
 }
 

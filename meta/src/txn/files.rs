@@ -47,6 +47,9 @@ impl Txn<'_> {
 
     fn look_for(&self, file: &FileRef) -> Result<Located> {
         let open = self.has_open(file.ino);
+        if !self.follows && !self.has_shard(self.shard(file.dir.home)) {
+            return self.at_birth(file, open);
+        }
         if !open && self.checks() {
             let dir = self.dir(&file.dir)?;
             self.dir_permits(&dir, Access::EXECUTE)?;
@@ -57,9 +60,37 @@ impl Txn<'_> {
         let at = Location { dir: file.dir.id, home: file.dir.home, name: file.name.clone() };
         match self.at(&at, file.ino)? {
             Some(found) => Ok(found),
-            None if open || self.trusts() => self.by_ino(file.ino),
+            None if open || self.trusts() => {
+                self.send_to_birth(file.ino)?;
+                self.by_ino(file.ino)
+            }
             None => Err(FsError::Stale.into()),
         }
+    }
+
+    /// Finds a file that was looked for under its name, and is on its shard of birth, which is here.
+    fn at_birth(&self, file: &FileRef, open: bool) -> Result<Located> {
+        let shown = || file.dir.ticket == self.birth_ticket(file.ino);
+        if !self.has_shard(file.ino.shard()) {
+            return Err(Fault::Retry(Retry::StaleDir));
+        }
+        if !open && !self.trusts() && !shown() {
+            return Err(FsError::Stale.into());
+        }
+        self.by_ino(file.ino)
+    }
+
+    /// Proof that this session was shown an inode.
+    fn birth_ticket(&self, ino: Ino) -> u64 {
+        self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0])
+    }
+
+    /// Sends who asks for an inode to its shard of birth, unless that is here.
+    fn send_to_birth(&self, ino: Ino) -> Result<()> {
+        if self.follows || self.has_shard(ino.shard()) {
+            return Ok(());
+        }
+        Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(ino))))
     }
 
     /// As [`Txn::file`], to be changed.
@@ -117,6 +148,7 @@ impl Txn<'_> {
                 Ok(Some(Located { place: Place::Entry(at.clone()), inode }))
             }
             Some(EntryRecord::Link(found)) if found == ino => {
+                self.send_to_birth(ino)?;
                 match self.get(&key::inode(ino, Part::Main))? {
                     Some(Slot::Inode(inode)) => Ok(Some(Located { place: Place::Slot, inode })),
                     Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),
@@ -159,6 +191,7 @@ impl Txn<'_> {
         match entry {
             // The directory is locked, so the name cannot have changed.
             EntryRecord::Link(_) => {
+                self.want(&[key::inode(ino, Part::Main), key::open(ino)])?;
                 let inode = self.settled(|txn| txn.slot_inode(ino))?;
                 Ok(Located { place: Place::Slot, inode })
             }
@@ -245,7 +278,7 @@ impl Txn<'_> {
         located.inode.times.ctime = self.now;
         if located.inode.nlink > 0 {
             self.put_inode(&located);
-        } else if self.shared.opens.maybe_open(ino) && !self.shared.bugs.has(Bug::OpensIgnored) {
+        } else if self.maybe_open(ino)? && !self.shared.bugs.has(Bug::OpensIgnored) {
             self.move_inode(&mut located, Place::Slot)?;
             self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
             self.reclaim.push(ino);

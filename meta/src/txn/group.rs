@@ -7,17 +7,19 @@
 //!
 //! Invariant: the overlay says what every key of the group will have when its batch is written.
 
-use std::{cell::RefCell, ops::Range, sync::Arc};
+use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
-use base::{DirId, HashMap, Ino, Seq};
+use base::{DirId, HashMap, Ino, Seq, SessionId};
 use bytes::Bytes;
 use store::{Batch, Op};
+use wire::{Answer, ReplyHeader, TxnId};
 
 use crate::{
     file_locks::LetIn,
     lock::LockId,
     quota::Quotas,
     record::{Content, Key, QuotaId, Record as _, Usage},
+    serve::Connection,
     session::Session,
 };
 
@@ -70,6 +72,12 @@ pub(crate) struct After {
     pub(crate) reclaim: Vec<Ino>,
     /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
     pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
+    /// Sessions whose end the batch has.
+    pub(crate) forgotten: Vec<SessionId>,
+    /// Prepared transactions whose outcome the batch has.
+    pub(crate) ended: Vec<TxnId>,
+    /// Answers to other servers that leave when the batch is stable.
+    pub(crate) promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
     /// Who waited for a lock and has it now.
@@ -202,6 +210,11 @@ impl Group {
     /// Notes a directory that was read without a lock.
     pub(crate) fn see(&self, key: Key, content: &Content) {
         self.seen.borrow_mut().insert(key, content.clone());
+    }
+
+    /// The keys that the operation has written.
+    pub(crate) fn written(&self) -> Vec<Key> {
+        self.pending.iter().map(|(key, _)| key.clone()).collect()
     }
 
     /// Drops what an operation wrote that failed.

@@ -160,7 +160,7 @@ impl Client {
         self.inbox.clear();
         let before = self.welcome.session;
         self.hello(Some(self.resume_of(before))).await.unwrap();
-        self.welcome.session == before
+        !self.welcome.opened
     }
 
     /// Whether a server that halted says so to a new connection.

@@ -221,6 +221,15 @@ pub(super) fn origin() -> Origin {
     Origin { dir, home, ino, name, path: "/a/name".into(), removed: time(9) }
 }
 
+pub(super) fn prepared() -> crate::transact::PreparedRecord {
+    let key = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let write = wire::PeerWrite::Put((key("put"), key("value")));
+    crate::transact::PreparedRecord {
+        stands: vec![key("stands")],
+        writes: vec![write, wire::PeerWrite::Delete(key("removed"))],
+    }
+}
+
 pub(super) fn member() -> Member {
     let servers = vec!["a:1".into(), "bc:2".into()];
     let map = ClusterMap { epoch: Epoch(70_001), servers, shards: vec![0, 1, 300] };

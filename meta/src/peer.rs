@@ -1,0 +1,207 @@
+//! One server's connections to the others: requests that this one asks.
+//!
+//! Each core has its own, one to each server, made when it is needed. Requests are sent in the order in which they were
+//! asked, and the other end takes them in that order. When a connection breaks, or its other end is silent for too
+//! long, everything that waits on it is lost: it may have happened or not, so only what may be asked twice goes this
+//! way, and who asks decides whether to.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use base::{Cred, Encode as _, Epoch, HashMap, Reader, Seq, ShardId};
+use bytes::BytesMut;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, split},
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
+};
+use wire::{Answer, FrameError, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+
+use crate::{cluster, server::Shared};
+
+/// How long a server may take to be reached.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// While somebody waits, the other end is asked so often whether it is there,
+const PING_PERIOD: Duration = Duration::from_millis(500);
+/// and is given up when it says nothing for so long.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// After a failed attempt the next one is made so much later.
+const REDIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// Nobody knows whether it happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// The connections of one core.
+pub(crate) struct Peers {
+    shared: Arc<Shared>,
+    links: RefCell<HashMap<u16, Rc<Link>>>,
+}
+
+/// The way to one server.
+#[derive(Default)]
+struct Link {
+    out: RefCell<Vec<u8>>,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Reply>>>,
+    calls: Cell<u64>,
+    wake: Notify,
+    running: Cell<bool>,
+    failed: Cell<Option<Instant>>,
+}
+
+impl Peers {
+    pub(crate) fn new(shared: Arc<Shared>) -> Peers {
+        Peers { shared, links: RefCell::default() }
+    }
+
+    /// Asks `server`, which is not this one. The request is on its way, after all that was asked before, when this
+    /// returns; what it returns waits for the answer.
+    pub(crate) fn ask(
+        &self,
+        server: u16,
+        request: &Request,
+    ) -> impl Future<Output = Result<Reply, Lost>> + use<> {
+        let link = Rc::clone(self.links.borrow_mut().entry(server).or_default());
+        let (sender, answer) = oneshot::channel();
+        let call = link.next_call();
+        link.waiting.borrow_mut().insert(call, sender);
+        put_request(&mut link.out.borrow_mut(), call, request);
+        link.wake.notify_one();
+        if !link.running.replace(true) {
+            tokio::task::spawn_local(run(Arc::clone(&self.shared), server, link));
+        }
+        async move { answer.await.map_err(|_| Lost) }
+    }
+}
+
+impl Link {
+    fn next_call(&self) -> u64 {
+        self.calls.set(self.calls.get() + 1);
+        self.calls.get()
+    }
+}
+
+fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) {
+    let header = RequestHeader {
+        call,
+        shard: ShardId(0),
+        epoch: Epoch(0),
+        seq: Seq(0),
+        unanswered: Seq(0),
+        cache_version: 0,
+        cred: Cred::default(),
+    };
+    let put = frame::try_put_frame(out, |out| {
+        header.encode(out);
+        request.encode(out);
+    });
+    if !put {
+        tracing::error!("a request to another server is too long to send");
+    }
+}
+
+/// Keeps the connection for as long as somebody waits on it or it holds.
+async fn run(shared: Arc<Shared>, server: u16, link: Rc<Link>) {
+    if let Some(failed) = link.failed.take() {
+        tokio::time::sleep_until(failed + REDIAL_PAUSE).await;
+    }
+    if let Err(error) = connected(&shared, server, &link).await {
+        tracing::debug!(server, %error, "the way to another server is lost");
+    }
+    link.failed.set(Some(Instant::now()));
+    link.out.borrow_mut().clear();
+    link.running.set(false);
+    // Whoever waits hears of it by this.
+    link.waiting.borrow_mut().clear();
+}
+
+async fn connected(shared: &Shared, server: u16, link: &Link) -> io::Result<()> {
+    let Some(cluster) = &shared.cluster else { return Ok(()) };
+    let address = cluster.address(server).ok_or(io::ErrorKind::NotFound)?;
+    let dial = cluster.options.dial.dial(&address);
+    let mut stream = timeout(DIAL_TIMEOUT, dial).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let mut first = frame::opening().to_vec();
+    let (key, uuid) = (&shared.config.signing_key, shared.config.uuid);
+    let hello = cluster::hello(key, uuid, cluster.me, cluster.run);
+    put_request(&mut first, 0, &Request::PeerHello(hello.clone()));
+    stream.write_all(&first).await?;
+    talk(link, stream, &Request::PeerHello(hello)).await
+}
+
+/// Sends what is asked and hands answers on, until the connection ends.
+async fn talk(link: &Link, stream: Box<dyn Stream>, ping: &Request) -> io::Result<()> {
+    let (mut read, mut write) = split(stream);
+    let heard = Cell::new(Instant::now());
+    let reading = async {
+        let mut inbox = BytesMut::new();
+        loop {
+            inbox.reserve(16 << 10);
+            if read.read_buf(&mut inbox).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            heard.set(Instant::now());
+            while let Some(bytes) = frame::take_frame(&mut inbox).map_err(nonsense)? {
+                take_answer(link, &bytes).map_err(nonsense)?;
+            }
+        }
+    };
+    let writing = async {
+        loop {
+            let out = std::mem::take(&mut *link.out.borrow_mut());
+            if out.is_empty() {
+                link.wake.notified().await;
+                continue;
+            }
+            write.write_all(&out).await?;
+            write.flush().await?;
+        }
+    };
+    let watching = async {
+        loop {
+            tokio::time::sleep(PING_PERIOD).await;
+            if link.waiting.borrow().is_empty() {
+                heard.set(Instant::now());
+            } else if heard.get().elapsed() > SILENCE_MAX {
+                return Err::<(), _>(io::Error::from(io::ErrorKind::TimedOut));
+            } else {
+                put_request(&mut link.out.borrow_mut(), 0, ping);
+                link.wake.notify_one();
+            }
+        }
+    };
+    tokio::select! {
+        ended = reading => ended,
+        ended = writing => ended,
+        ended = watching => ended,
+    }
+}
+
+fn nonsense(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
+    use base::Decode as _;
+    let mut reader = Reader::new(bytes);
+    let header = ReplyHeader::decode(&mut reader)?;
+    let answer = Answer::decode(&mut reader)?;
+    let waiting = link.waiting.borrow_mut().remove(&header.call);
+    match answer {
+        Answer::Done(reply) => {
+            if let Some(waiting) = waiting {
+                // Who asked may not want to know any more.
+                let _ = waiting.send(reply);
+            }
+        }
+        Answer::Refused(reason) => {
+            tracing::error!(reason, "another server refuses this one");
+        }
+        Answer::Failed(_) | Answer::Retry(_) | Answer::Halted => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Transactions over several servers: two-phase commit, presumed abort.
+//!
+//! The server that a client has asked is the *initiator*. It runs the operation with what it has read of other servers
+//! ([`crate::txn::remote`]), has them prepare what the operation stands on and writes there ([`participant`]), runs it
+//! once more in a group of its own, and commits with that group's write ([`run`]). Then it tells the others. What a
+//! crash leaves is finished by [`recover`].
+//!
+//! What one side relies on is stable at the other first: a participant answers when what it prepared is stable, it is
+//! told to commit when the commit is stable, and the commit is forgotten when what was applied is.
+//!
+//! Nobody waits for anybody while keys are prepared for it: a transaction that meets another one gives up what it has
+//! prepared and begins anew.
+//!
+//! Paper: InfiniFS §4.2.
+
+pub(crate) mod locks;
+pub(crate) mod participant;
+pub(crate) mod recover;
+pub(crate) mod run;
+
+use base::{HashSet, codec};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use wire::{PeerWrite, TxnId};
+
+use crate::record::Record;
+
+codec! {
+    /// What a transaction has prepared here.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct PreparedRecord {
+        /// Keys that it stands on and does not change.
+        pub stands: Vec<Bytes>,
+        /// Its changes.
+        pub writes: Vec<PeerWrite>,
+    }
+}
+
+impl Record for PreparedRecord {}
+
+codec! {
+    /// A transaction is committed.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct CommittedRecord {
+        /// The servers that may not know it yet.
+        pub participants: Vec<u16>,
+    }
+}
+
+impl Record for CommittedRecord {}
+
+/// The transactions of this run whose outcome is open.
+#[derive(Default)]
+pub(crate) struct Initiated {
+    open: Mutex<HashSet<TxnId>>,
+}
+
+impl Initiated {
+    fn begin(&self, txn: TxnId) {
+        self.open.lock().insert(txn);
+    }
+
+    fn end(&self, txn: TxnId) {
+        self.open.lock().remove(&txn);
+    }
+
+    fn is_open(&self, txn: TxnId) -> bool {
+        self.open.lock().contains(&txn)
+    }
+}

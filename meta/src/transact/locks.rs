@@ -1,0 +1,231 @@
+//! The keys of prepared transactions: who may read and write them meanwhile.
+//!
+//! Pure but for the waiting: the participant (`participant`) puts keys in when it prepares a transaction and takes them
+//! out when its outcome is applied; every read and write of a transaction (`txn`) asks. While nothing is prepared,
+//! asking is one look at a number.
+//!
+//! Always true: of several transactions that hold one key, none changes more of it than its counts.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use base::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use wire::TxnId;
+
+use crate::record::Key;
+
+/// What a prepared transaction does with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mode {
+    /// It stands on what is there.
+    Stands,
+    /// It adds to counts and moves times forward; everything else stays.
+    Adds,
+    /// It changes or removes it.
+    Changes,
+}
+
+impl Mode {
+    fn goes_with(self, other: Mode) -> bool {
+        self != Mode::Changes && other != Mode::Changes
+    }
+}
+
+/// What somebody who is no prepared transaction wants of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// To read it, but for counts and times of a directory.
+    Read,
+    /// To read all of it.
+    ReadCounts,
+    /// To change it.
+    Change,
+}
+
+impl Want {
+    fn waits_for(self, mode: Mode) -> bool {
+        match self {
+            Want::Read => mode == Mode::Changes,
+            Want::ReadCounts => mode >= Mode::Adds,
+            Want::Change => true,
+        }
+    }
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    count: AtomicUsize,
+    table: Mutex<Table>,
+    ended: Notify,
+}
+
+type Holders = SmallVec<[(TxnId, Mode); 1]>;
+
+#[derive(Default)]
+struct Table {
+    keys: BTreeMap<Key, Holders>,
+    txns: HashMap<TxnId, Vec<Key>>,
+}
+
+impl Prepared {
+    /// Whether any transaction is prepared at all.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether this one is.
+    pub(crate) fn has(&self, txn: TxnId) -> bool {
+        self.table.lock().txns.contains_key(&txn)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<TxnId> {
+        let mut all: Vec<_> = self.table.lock().txns.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Takes all keys for `txn`; `false`, and none is taken, when another transaction is in the way.
+    pub(crate) fn take(&self, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
+        let mut table = self.table.lock();
+        let free = keys.iter().all(|(key, mode)| {
+            let holders = table.keys.get(key);
+            holders.is_none_or(|holders| {
+                holders.iter().all(|(other, held)| *other == txn || mode.goes_with(*held))
+            })
+        });
+        if !free {
+            return false;
+        }
+        let mut names = Vec::with_capacity(keys.len());
+        for (key, mode) in keys {
+            table.keys.entry(key.clone()).or_default().push((txn, mode));
+            names.push(key);
+        }
+        if table.txns.insert(txn, names).is_none() {
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// The outcome of `txn` is there for everybody to see.
+    pub(crate) fn free(&self, txn: TxnId) {
+        let mut table = self.table.lock();
+        let Some(keys) = table.txns.remove(&txn) else { return };
+        for key in keys {
+            if let Some(holders) = table.keys.get_mut(&key) {
+                holders.retain(|(holder, _)| *holder != txn);
+                if holders.is_empty() {
+                    table.keys.remove(&key);
+                }
+            }
+        }
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        drop(table);
+        self.ended.notify_waiters();
+    }
+
+    /// The transaction whose outcome must be known first, if there is one besides `own`.
+    pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<TxnId> {
+        let table = self.table.lock();
+        let holders = table.keys.get(key)?;
+        let found = holders.iter().find(|(txn, mode)| Some(*txn) != own && want.waits_for(*mode));
+        found.map(|(txn, _)| *txn)
+    }
+
+    /// As [`Prepared::in_the_way`], of all keys in a range, to be read.
+    pub(crate) fn in_range(&self, from: &[u8], to: &[u8], own: Option<TxnId>) -> Option<TxnId> {
+        let table = self.table.lock();
+        let from = Key::from_slice(from);
+        let mut within = table.keys.range(from..).take_while(|(key, _)| key[..] < *to);
+        within.find_map(|(_, holders)| {
+            let found =
+                holders.iter().find(|(txn, mode)| Some(*txn) != own && *mode == Mode::Changes);
+            found.map(|(txn, _)| *txn)
+        })
+    }
+
+    /// Returns when the outcome of `txn` is there, or nothing of it is known.
+    pub(crate) async fn until_ended(&self, txn: TxnId) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if !self.has(txn) {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn txn(number: u64) -> TxnId {
+        TxnId { server: 1, run: 7, number }
+    }
+
+    fn key(text: &str) -> Key {
+        Key::from_slice(text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_about_to_change_is_neither_read_nor_changed_by_others() {
+        let table = Prepared::default();
+        assert!(!table.any());
+        assert!(table.take(txn(1), vec![(key("a"), Mode::Changes), (key("b"), Mode::Stands)]));
+        assert!(!table.take(txn(2), vec![(key("c"), Mode::Changes), (key("a"), Mode::Stands)]));
+        assert_eq!(table.in_the_way(b"c", Want::Change, None), None, "all or nothing is taken");
+        assert_eq!(table.in_the_way(b"a", Want::Read, None), Some(txn(1)));
+        assert_eq!(table.in_the_way(b"a", Want::Read, Some(txn(1))), None);
+        assert_eq!(table.in_the_way(b"b", Want::ReadCounts, None), None);
+        assert_eq!(table.in_the_way(b"b", Want::Change, None), Some(txn(1)));
+        table.free(txn(1));
+        assert!(!table.any());
+        assert!(table.take(txn(2), vec![(key("a"), Mode::Changes)]));
+    }
+
+    #[test]
+    fn several_add_to_the_counts_of_one_directory_and_whoever_reads_them_waits() {
+        let table = Prepared::default();
+        assert!(table.take(txn(1), vec![(key("d"), Mode::Adds)]));
+        assert!(table.take(txn(2), vec![(key("d"), Mode::Adds)]));
+        assert!(table.take(txn(3), vec![(key("d"), Mode::Stands)]));
+        assert!(!table.take(txn(4), vec![(key("d"), Mode::Changes)]));
+        assert_eq!(table.in_the_way(b"d", Want::Read, None), None);
+        assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), Some(txn(1)));
+        table.free(txn(1));
+        table.free(txn(2));
+        assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), None);
+    }
+
+    #[test]
+    fn a_listing_waits_for_what_changes_within_it() {
+        let table = Prepared::default();
+        table.take(txn(1), vec![(key("n5"), Mode::Changes), (key("n7"), Mode::Stands)]);
+        assert_eq!(table.in_range(b"n0", b"n5", None), None);
+        assert_eq!(table.in_range(b"n5", b"n6", None), Some(txn(1)));
+        assert_eq!(table.in_range(b"n6", b"n9", None), None);
+    }
+
+    #[tokio::test]
+    async fn who_waits_goes_on_when_the_outcome_is_there() {
+        let table = Prepared::default();
+        table.take(txn(1), vec![(key("a"), Mode::Changes)]);
+        let waits = table.until_ended(txn(1));
+        tokio::pin!(waits);
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        table.free(txn(2));
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        table.free(txn(1));
+        waits.await;
+    }
+}

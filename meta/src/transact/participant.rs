@@ -1,0 +1,160 @@
+//! The participant's side: what other servers ask of the records that this one has.
+//!
+//! Each request is executed within a group, as an operation is. It may come twice, late, or never be followed by
+//! another; what is prepared stays so until the initiator says how the transaction ended, or is asked (`recover`).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use wire::{
+    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Stands, Vote,
+};
+
+use super::{CommittedRecord, PreparedRecord, locks::Mode};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{Content, Key, Record as _, key},
+    txn::Txn,
+};
+
+/// Reads records as they are, or says whether inodes are open.
+pub(crate) fn read(txn: &Txn<'_>, req: &PeerRead) -> Result<Reply> {
+    let values = req.keys.iter().map(|key| current(txn, key));
+    Ok(Reply::Values(values.collect::<Result<_>>()?))
+}
+
+fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
+    if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
+        return Err(Fault::Refused("a key of another server".into()));
+    }
+    match key::parse_open(at) {
+        Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
+        None => txn.get_bytes(at),
+    }
+}
+
+/// Prepares a transaction, unless something is not what it was or another one is in the way.
+pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
+    if txn.shared.prepared.has(req.txn) {
+        return Ok(Vote::Prepared);
+    }
+    let modes = modes(&req.expects, &req.writes);
+    for (key, _) in &modes {
+        if let Some(lock) = lock::of_key(key) {
+            txn.lock(lock)?;
+        }
+    }
+    for expected in &req.expects {
+        match is_as_expected(txn, expected) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Vote::Changed),
+            Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
+            Err(fault) => return Err(fault),
+        }
+    }
+    if !txn.shared.prepared.take(req.txn, modes) {
+        return Ok(Vote::Busy);
+    }
+    let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
+    let stands = req.expects.iter().map(|expected| expected.key.clone());
+    let stands = stands.filter(|key| !written(key)).collect();
+    let record = PreparedRecord { stands, writes: req.writes.clone() };
+    txn.put(key::prepared(req.txn), &record);
+    Ok(Vote::Prepared)
+}
+
+/// What a transaction does with each key, the most of it.
+fn modes(expects: &[Expected], writes: &[PeerWrite]) -> Vec<(Key, Mode)> {
+    let mut modes: BTreeMap<Key, Mode> = BTreeMap::new();
+    let mut note = |key: &Bytes, mode: Mode| {
+        let held = modes.entry(Key::from_slice(key)).or_insert(mode);
+        *held = mode.max(*held);
+    };
+    expects.iter().for_each(|expected| note(&expected.key, Mode::Stands));
+    for write in writes {
+        note(key_of(write), mode_of(write));
+    }
+    modes.into_iter().collect()
+}
+
+fn key_of(write: &PeerWrite) -> &Bytes {
+    match write {
+        PeerWrite::Put((key, _)) | PeerWrite::Delete(key) | PeerWrite::Patch((key, _)) => key,
+    }
+}
+
+fn mode_of(write: &PeerWrite) -> Mode {
+    match write {
+        PeerWrite::Patch((_, patch)) if patch.stable.is_none() => Mode::Adds,
+        PeerWrite::Put(_) | PeerWrite::Delete(_) | PeerWrite::Patch(_) => Mode::Changes,
+    }
+}
+
+fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
+    let is = current(txn, &expected.key)?;
+    match (expected.stands, &is, &expected.was) {
+        (Stands::Stable, Some(is), Some(was)) => {
+            let (is, was) = (Content::from_record(is)?, Content::from_record(was)?);
+            Ok(is.stable() == was.stable())
+        }
+        (Stands::Whole | Stands::Stable, is, was) => Ok(is == was),
+    }
+}
+
+/// Ends a transaction as its initiator says.
+pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
+    let at = key::prepared(req.txn);
+    let Some(record) = txn.get::<PreparedRecord>(&at)? else { return Ok(()) };
+    for write in record.writes.iter().filter(|_| req.commit) {
+        if let Some(lock) = lock::of_key(key_of(write)) {
+            txn.lock(lock)?;
+        }
+        apply(txn, write)?;
+    }
+    txn.delete(at);
+    txn.ended.push(req.txn);
+    Ok(())
+}
+
+fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
+    match write {
+        PeerWrite::Put((at, value)) => {
+            if at.get(2) == Some(&b'R') {
+                txn.reclaim.extend(key::parse_ino(at));
+            }
+            txn.put_stored(Key::from_slice(at), value);
+        }
+        PeerWrite::Delete(at) => txn.delete(Key::from_slice(at)),
+        PeerWrite::Patch((at, patch)) => {
+            let stable = patch.stable.as_ref().map(Content::from_record).transpose()?;
+            // It was prepared, so it is there.
+            if let Some(mut content) = txn.get_content(at)? {
+                content.apply(patch, stable);
+                txn.put_content(Key::from_slice(at), content);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How a transaction ended that this server has initiated.
+pub(crate) fn outcome(txn: &Txn<'_>, req: &AskOutcome) -> Result<Outcome> {
+    // Asked in this order: it is open until its commit is written.
+    if txn.shared.initiated.is_open(req.txn) {
+        return Ok(Outcome::Pending);
+    }
+    let committed = txn.get::<CommittedRecord>(&key::committed(req.txn))?;
+    Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })
+}
+
+/// The keys of a transaction that was prepared before this start.
+pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
+    let mut held: BTreeMap<Key, Mode> = BTreeMap::new();
+    held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Stands)));
+    for write in &record.writes {
+        let mode = held.entry(Key::from_slice(key_of(write))).or_insert(Mode::Stands);
+        *mode = mode_of(write).max(*mode);
+    }
+    held.into_iter().collect()
+}

@@ -1,0 +1,98 @@
+//! What a crash has left of transactions over several servers.
+//!
+//! Commits whose participants may not have heard of them are told again. What is prepared here stays so, and keeps
+//! others out, until its initiator says how it ended: it is asked, again and again.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use base::{HashMap, ShardId};
+use bytes::Bytes;
+use futures::future::join_all;
+use store::Engine;
+use tokio::time::Instant;
+use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
+
+use super::{CommittedRecord, PreparedRecord, locks::Prepared, participant, run::tell_one};
+use crate::{
+    Core, OpenError,
+    core::Step,
+    record::{Record, key},
+};
+
+/// How often it is looked for transactions whose outcome is late.
+const PERIOD: Duration = Duration::from_millis(250);
+/// An initiator says by itself how a transaction ended; it is asked when it has not for so long.
+const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// Holds the keys of everything that was prepared before this start.
+pub(crate) fn load(engine: &dyn Engine, prepared: &Prepared) -> Result<(), OpenError> {
+    for (txn, record) in stored::<PreparedRecord>(engine, b'P')? {
+        let taken = prepared.take(txn, participant::held(&record));
+        assert!(taken, "what was prepared together is prepared together again");
+    }
+    Ok(())
+}
+
+fn stored<R: Record>(engine: &dyn Engine, kind: u8) -> Result<Vec<(TxnId, R)>, OpenError> {
+    let prefix = key::kind(ShardId(0), kind);
+    let mut found = Vec::new();
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+        found.extend(key::parse_transaction(key).map(|txn| (txn, Bytes::copy_from_slice(value))));
+        ControlFlow::Continue(())
+    })?;
+    found.into_iter().map(|(txn, value)| Ok((txn, R::from_record(&value)?))).collect()
+}
+
+/// Works for as long as the server runs.
+pub(crate) async fn run(core: Core) {
+    let shared = core.inner.shared.clone();
+    if shared.cluster.is_none() {
+        return;
+    }
+    match stored::<CommittedRecord>(shared.engine.as_ref(), b'X') {
+        Ok(committed) => {
+            for (txn, record) in committed {
+                tokio::task::spawn_local(finish(core.clone(), txn, record));
+            }
+        }
+        Err(error) => tracing::error!(%error, "commits of before this start cannot be read"),
+    }
+    let mut first_seen: HashMap<TxnId, Instant> = HashMap::default();
+    loop {
+        let now = Instant::now();
+        let all = shared.prepared.all();
+        first_seen.retain(|txn, _| all.binary_search(txn).is_ok());
+        let late = all.into_iter().filter(|txn| {
+            let mine = shared
+                .cluster
+                .as_ref()
+                .is_some_and(|cluster| cluster.me == txn.server && cluster.run == txn.run);
+            !mine && now.duration_since(*first_seen.entry(*txn).or_insert(now)) >= PATIENCE
+        });
+        let late: Vec<_> = late.collect();
+        join_all(late.into_iter().map(|txn| ask(&core, txn))).await;
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+/// Tells the participants of a transaction that it is committed, and forgets it when they know.
+async fn finish(core: Core, txn: TxnId, record: CommittedRecord) {
+    core.inner.shared.sync.wait().await;
+    let told = record
+        .participants
+        .iter()
+        .map(|server| tell_one(&core, *server, Decide { txn, commit: true }));
+    join_all(told).await;
+    core.step(Step::Forget(vec![key::committed(txn)])).await;
+}
+
+/// Asks the initiator of a transaction how it ended, and ends it here if that is known.
+async fn ask(core: &Core, txn: TxnId) {
+    let request = Request::AskOutcome(AskOutcome { txn });
+    let commit = match core.inner.peers.ask(txn.server, &request).await {
+        Ok(Reply::Outcome(Outcome::Committed)) => true,
+        Ok(Reply::Outcome(Outcome::Aborted)) => false,
+        Ok(_) | Err(_) => return,
+    };
+    core.step(Step::Decide(Decide { txn, commit })).await;
+}

@@ -1,0 +1,425 @@
+//! The initiator's side: an operation that needs other servers, from its first run to its commit.
+//!
+//! `core` starts it for a request whose first run met a record of another server. It reads what the operation lacks,
+//! runs it again without effect until it lacks nothing, has its servers prepare, and runs it once more for good. That
+//! run reads this server's records anew: it commits if it wants of the others exactly what they have prepared. Between
+//! its runs nothing of this server is locked.
+//!
+//! Always true: the request is answered once, or its number is free to be asked again.
+
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+use base::{Encode as _, FsError, Time};
+use bytes::Bytes;
+use futures::future::join_all;
+use tokio::sync::oneshot;
+use wire::{Answer, Decide, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
+
+use super::{CommittedRecord, locks::Mode};
+use crate::{
+    Core,
+    cluster::Cluster,
+    coordinator::{self, Coordinator, graph},
+    core::{Step, Work},
+    driver::{self, Incoming},
+    error::{Fault, Result},
+    ops,
+    peer::Lost,
+    record::{Key, key},
+    server::{Counters, Shared},
+    session::Session,
+    txn::{Caller, Group, Remote, Txn, remote::Plan},
+};
+
+/// The pause after a conflict, at first and at most.
+const PAUSE_FIRST: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// One run of an operation, for a core to execute.
+pub(crate) struct Phase {
+    pub(crate) incoming: Rc<Incoming>,
+    reply: ReplyHeader,
+    remote: Option<Box<Remote>>,
+    /// `None`: without effect.
+    commit: Option<Commit>,
+    pub(crate) done: oneshot::Sender<Ended>,
+}
+
+/// What must have been prepared for a run to commit.
+#[derive(Clone)]
+struct Commit {
+    txn: TxnId,
+    plan: Rc<Plan>,
+}
+
+/// How a run ended.
+pub(crate) enum Ended {
+    /// It would answer this, and write these keys here.
+    Ran(Box<Remote>, Box<Reply>, Vec<Key>),
+    /// It lacks records of other servers.
+    Lacks(Box<Remote>),
+    /// The outcome of another transaction must be known first.
+    InDoubt(Box<Remote>, TxnId),
+    /// It does not want what was prepared.
+    Differs(Box<Remote>),
+    /// It is in the group, with its answer.
+    Committed,
+    /// This is the answer.
+    Failed(Fault),
+}
+
+impl Phase {
+    /// Whether it is to have an effect.
+    pub(crate) fn commits(&self) -> bool {
+        self.commit.is_some()
+    }
+
+    /// Runs it; a fault means: once more, when the group is written.
+    pub(crate) fn execute(
+        &mut self,
+        shared: &Arc<Shared>,
+        group: &mut Group,
+        now: Time,
+    ) -> Result<Ended> {
+        let mut remote = self.remote.take().expect("it is given back before a run is repeated");
+        let Some(session) = self.incoming.connection.session() else {
+            return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
+        };
+        if !group.enter(&session) {
+            return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
+        }
+        let incoming = Rc::clone(&self.incoming);
+        let (header, request) = (&incoming.header, &incoming.request);
+        let standing = driver::admit(&session, header, request, now)
+            .and_then(|standing| driver::is_current(shared, header, request).map(|()| standing))
+            .and_then(|standing| shared.room.admits(request).map(|()| standing));
+        let standing = match standing {
+            Ok(standing) => standing,
+            Err(fault) => return Ok(Ended::Failed(fault)),
+        };
+        let caller = Caller { cred: &header.cred, session: Some(&session), standing };
+        remote.begin();
+        let own = self.commit.as_ref().map(|commit| commit.txn);
+        let mut txn = Txn::new(shared, group, caller, now).knowing(remote, own);
+        let done = ops::run(&mut txn, request);
+        let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
+        let remote = txn.take_remote().expect("it was given one");
+        match done {
+            Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
+            Err(Fault::InDoubt(other)) => Ok(Ended::InDoubt(remote, other)),
+            Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+                self.remote = Some(remote);
+                Err(fault)
+            }
+            Err(fault) => Ok(Ended::Failed(fault)),
+            Ok(reply) => match &self.commit {
+                None => {
+                    let written = txn.written();
+                    Ok(Ended::Ran(remote, Box::new(reply), written))
+                }
+                Some(commit) => self.commit_with(txn, remote, commit, &session, reply),
+            },
+        }
+    }
+
+    fn commit_with(
+        &self,
+        mut txn: Txn<'_>,
+        remote: Box<Remote>,
+        commit: &Commit,
+        session: &Arc<Session>,
+        done: Reply,
+    ) -> Result<Ended> {
+        let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
+        if remote.plan(cluster)? != *commit.plan {
+            return Ok(Ended::Differs(remote));
+        }
+        let header = &self.incoming.header;
+        let mut answer = txn.take_scratch();
+        Answer::Done(done).encode(&mut answer);
+        self.incoming.connection.reply_encoded(self.reply, &answer);
+        if !commit.plan.is_empty() {
+            let participants = commit.plan.keys().copied().collect();
+            txn.put(key::committed(commit.txn), &CommittedRecord { participants });
+        }
+        driver::keep_answer(&mut txn, header, session, &answer);
+        txn.commit_with_answer(session, header.seq, answer);
+        Ok(Ended::Committed)
+    }
+}
+
+/// Sees a request through that needs other servers.
+pub(crate) async fn run(core: Core, incoming: Incoming, remote: Box<Remote>) {
+    let shared = core.inner.shared.clone();
+    let Some(cluster) = &shared.cluster else { return };
+    let reply =
+        ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
+    let run = Run { core: &core, shared: &shared, cluster, incoming: Rc::new(incoming), reply };
+    if let Err(fault) = run.attempts(remote).await {
+        run.answer(fault);
+    }
+}
+
+struct Run<'a> {
+    core: &'a Core,
+    shared: &'a Arc<Shared>,
+    cluster: &'a Cluster,
+    incoming: Rc<Incoming>,
+    reply: ReplyHeader,
+}
+
+/// How an attempt to commit ended.
+enum Attempt {
+    Committed,
+    /// Something was in the way, or had changed.
+    Again {
+        pause: bool,
+        remote: Box<Remote>,
+    },
+}
+
+impl Run<'_> {
+    /// Tries until it is committed and answered.
+    async fn attempts(&self, mut remote: Box<Remote>) -> Result<()> {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            if self.incoming.connection.is_closed() {
+                return Err(Fault::Retry(Retry::Busy));
+            }
+            let looked = self.look(remote).await?;
+            if !self.incoming.request.mutates() {
+                let answer = Answer::Done(*looked.reply);
+                self.incoming.connection.reply_now(self.reply, &answer);
+                return Ok(());
+            }
+            match self.attempt(looked).await? {
+                Attempt::Committed => return Ok(()),
+                Attempt::Again { pause: pauses, remote: again } => {
+                    Counters::add(&self.shared.counters.transactions_repeated);
+                    if pauses {
+                        let full = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+                        let drawn = full / 2 + self.shared.random.next() % (full / 2);
+                        tokio::time::sleep(Duration::from_micros(drawn)).await;
+                        pause = (pause * 2).min(PAUSE_MAX);
+                    }
+                    remote = again;
+                    remote.forget();
+                }
+            }
+        }
+    }
+
+    /// Reads what the operation needs of other servers, until it can run.
+    async fn look(&self, mut remote: Box<Remote>) -> Result<Looked> {
+        loop {
+            self.read(&mut remote).await?;
+            match self.phase(remote, None).await? {
+                Ended::Ran(remote, reply, written) => {
+                    return Ok(Looked { remote, reply, written });
+                }
+                Ended::Lacks(again) => remote = again,
+                Ended::InDoubt(again, txn) => {
+                    self.shared.prepared.until_ended(txn).await;
+                    remote = again;
+                    remote.forget();
+                }
+                Ended::Failed(fault) => return Err(fault),
+                Ended::Differs(_) | Ended::Committed => unreachable!("it has no effect"),
+            }
+        }
+    }
+
+    async fn read(&self, remote: &mut Remote) -> Result<()> {
+        let mut by_server = std::collections::BTreeMap::<u16, Vec<Bytes>>::new();
+        for key in remote.missing() {
+            let server = self.cluster.server_of_key(key).ok_or(Fault::Retry(Retry::Busy))?;
+            by_server.entry(server).or_default().push(Bytes::copy_from_slice(key));
+        }
+        let asked: Vec<_> = by_server
+            .into_iter()
+            .map(|(server, keys)| {
+                let request = Request::PeerRead(PeerRead { keys: keys.clone() });
+                let answer = self.core.inner.peers.ask(server, &request);
+                async move { (keys, answer.await) }
+            })
+            .collect();
+        for (keys, answer) in join_all(asked).await {
+            // The client asks again, for as long as it takes.
+            let Ok(Reply::Values(values)) = answer else { return Err(Fault::Retry(Retry::Busy)) };
+            for (key, value) in keys.iter().zip(values) {
+                remote.learn(Key::from_slice(key), value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has everybody prepare, and commits if all have.
+    async fn attempt(&self, looked: Looked) -> Result<Attempt> {
+        let Looked { remote, written, .. } = looked;
+        let plan = Rc::new(remote.plan(self.cluster)?);
+        let txn = self.cluster.next_txn();
+        let moves = match self.begin_moves(&remote, txn, written) {
+            Begun::Nothing => None,
+            Begun::Moves(moves) => Some(moves),
+            Begun::Wait => return Ok(Attempt::Again { pause: true, remote }),
+        };
+        self.shared.initiated.begin(txn);
+        let ended = self.prepared(remote, txn, &plan).await;
+        drop(moves);
+        self.shared.initiated.end(txn);
+        let committed = matches!(ended, Ok(Attempt::Committed));
+        let told = tell(self.core.clone(), txn, Rc::clone(&plan), committed);
+        tokio::task::spawn_local(told);
+        ended
+    }
+
+    /// Where directories move: nobody else moves what this stands on, and nobody reads what it writes here.
+    fn begin_moves(&self, remote: &Remote, txn: TxnId, written: Vec<Key>) -> Begun<'_> {
+        let coordinator = self.cluster.coordinator.as_ref().filter(|_| remote.coordinated);
+        let Some(coordinator) = coordinator else { return Begun::Nothing };
+        let mut graph = coordinator.graph();
+        let graph::Begun::Granted(token) = graph.begin(&remote.moves, &remote.chain) else {
+            return Begun::Wait;
+        };
+        let keys = written.into_iter().map(|key| (key, Mode::Changes)).collect();
+        if !self.shared.prepared.take(txn, keys) {
+            graph.end(token);
+            return Begun::Wait;
+        }
+        Begun::Moves(Moves { shared: self.shared, coordinator, txn, token: Some(token) })
+    }
+
+    async fn prepared(&self, remote: Box<Remote>, txn: TxnId, plan: &Rc<Plan>) -> Result<Attempt> {
+        let asked: Vec<_> = plan
+            .iter()
+            .map(|(server, part)| {
+                let (expects, writes) = (part.expects.clone(), part.writes.clone());
+                let request = Request::Prepare(Prepare { txn, expects, writes });
+                self.core.inner.peers.ask(*server, &request)
+            })
+            .collect();
+        // After that on each connection: where the moved entry is, it is prepared before the move is announced.
+        let announced = async {
+            if remote.coordinated {
+                coordinator::announce(self.shared, &remote.moves).await?;
+            }
+            Ok::<(), Fault>(())
+        };
+        let (votes, announced) = futures::join!(join_all(asked), announced);
+        announced?;
+        if let Some(pause) = is_refused(&votes) {
+            return Ok(Attempt::Again { pause, remote });
+        }
+        let commit = Commit { txn, plan: Rc::clone(plan) };
+        match self.phase(remote, Some(commit)).await? {
+            Ended::Committed => Ok(Attempt::Committed),
+            Ended::Differs(remote) | Ended::Lacks(remote) | Ended::InDoubt(remote, _) => {
+                Ok(Attempt::Again { pause: true, remote })
+            }
+            Ended::Failed(fault) => Err(fault),
+            Ended::Ran(..) => unreachable!("it is to have an effect"),
+        }
+    }
+
+    async fn phase(&self, remote: Box<Remote>, commit: Option<Commit>) -> Result<Ended> {
+        let (done, ended) = oneshot::channel();
+        let (incoming, remote) = (Rc::clone(&self.incoming), Some(remote));
+        let phase = Phase { incoming, reply: self.reply, remote, commit, done };
+        self.core.inner.push(Work::Phase(Box::new(phase)));
+        // The core drops it only when the server has halted.
+        ended.await.map_err(|_| Fault::Answer(FsError::Io))
+    }
+
+    /// Answers what did not happen.
+    fn answer(&self, fault: Fault) {
+        let header = &self.incoming.header;
+        if self.incoming.request.mutates()
+            && let Some(session) = self.incoming.connection.session()
+        {
+            match &fault {
+                Fault::Answer(error) => {
+                    session.answered(header.seq, Answer::Failed(*error).to_vec().into());
+                }
+                _ => session.not_executed(header.seq),
+            }
+        }
+        let answer = driver::answer_of(self.shared, fault);
+        self.incoming.connection.reply_now(self.reply, &answer);
+    }
+}
+
+/// An operation that has all that it needs.
+struct Looked {
+    remote: Box<Remote>,
+    reply: Box<Reply>,
+    /// What it would write here.
+    written: Vec<Key>,
+}
+
+enum Begun<'a> {
+    /// No directory moves.
+    Nothing,
+    Moves(Moves<'a>),
+    /// Another move is in the way.
+    Wait,
+}
+
+/// A move of directories that is under way; it ends when this is dropped.
+struct Moves<'a> {
+    shared: &'a Shared,
+    coordinator: &'a Coordinator,
+    txn: TxnId,
+    token: Option<graph::Token>,
+}
+
+impl Drop for Moves<'_> {
+    fn drop(&mut self) {
+        self.shared.prepared.free(self.txn);
+        if let Some(token) = self.token.take() {
+            self.coordinator.graph().end(token);
+        }
+    }
+}
+
+/// Whether somebody has not prepared, and whether to pause before the next attempt.
+fn is_refused(votes: &[std::result::Result<Reply, Lost>]) -> Option<bool> {
+    let of = |vote: &std::result::Result<Reply, Lost>| match vote {
+        Ok(Reply::Vote(vote)) => *vote,
+        Ok(_) | Err(Lost) => Vote::Busy,
+    };
+    let votes: Vec<Vote> = votes.iter().map(of).collect();
+    if votes.iter().all(|vote| *vote == Vote::Prepared) {
+        return None;
+    }
+    Some(votes.contains(&Vote::Busy))
+}
+
+/// Tells all participants how a transaction ended, until they have heard; a commit first becomes stable, and is
+/// forgotten when all have it on stable storage.
+async fn tell(core: Core, txn: TxnId, plan: Rc<Plan>, commit: bool) {
+    if plan.is_empty() {
+        return;
+    }
+    let shared = core.inner.shared.clone();
+    if commit {
+        shared.sync.wait().await;
+    }
+    let decide = Decide { txn, commit };
+    if !commit {
+        // Who does not hear it asks.
+        let peers = &core.inner.peers;
+        join_all(plan.keys().map(|server| peers.ask(*server, &Request::Decide(decide)))).await;
+        return;
+    }
+    join_all(plan.keys().map(|server| tell_one(&core, *server, decide))).await;
+    core.step(Step::Forget(vec![key::committed(txn)])).await;
+}
+
+/// Tells a server until it has heard.
+pub(super) async fn tell_one(core: &Core, server: u16, decide: Decide) {
+    let mut pause = PAUSE_FIRST;
+    while core.inner.peers.ask(server, &Request::Decide(decide)).await.is_err() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX * 10);
+    }
+}

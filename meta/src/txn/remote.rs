@@ -1,0 +1,228 @@
+//! What a transaction knows, and wants, of other servers.
+//!
+//! An operation does not ask where a record is. Where it reads one that another server has, what was read there before
+//! is here, or it ends with [`Fault::Remote`] and is run again when it is (`transact::run`). What it writes there is
+//! kept here, for the other servers to prepare.
+//!
+//! Always true: what an operation has seen of other servers is in `known`, and all that it saw in its latest run in
+//! `seen`; a transaction commits only when their servers have promised that it stays so.
+
+use std::collections::BTreeMap;
+
+use base::{DirId, HashMap, HashSet, Ino, Time};
+use bytes::Bytes;
+use wire::{ContentPatch, Expected, PeerWrite, Stands};
+
+use crate::{
+    cluster::Cluster,
+    error::{Fault, Result},
+    record::{Content, Key, Record, key},
+};
+
+/// The view.
+#[derive(Default)]
+pub(crate) struct Remote {
+    /// Records as they were read.
+    known: HashMap<Key, Option<Bytes>>,
+    /// What the latest run has read or assumed of them.
+    seen: HashSet<Key>,
+    /// What it lacks.
+    missing: Vec<Key>,
+    /// What it writes, in order; a later write of a key takes the place of an earlier one.
+    writes: Vec<(Key, Write)>,
+    /// Inode numbers that were drawn: each run gets the same.
+    inos: Vec<Ino>,
+    drawn: usize,
+    /// The time of the operation.
+    pub(crate) now: Option<Time>,
+    /// The coordinator runs it: it may move directories.
+    pub(crate) coordinated: bool,
+    /// The directories that it moves, or whose permissions it changes,
+    pub(crate) moves: Vec<DirId>,
+    /// and those that must stay where they are meanwhile.
+    pub(crate) chain: Vec<DirId>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Write {
+    Put(Bytes),
+    Dir(Box<Content>),
+    Delete,
+}
+
+/// What one server has to prepare.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) expects: Vec<Expected>,
+    pub(crate) writes: Vec<PeerWrite>,
+}
+
+/// What each server has to prepare.
+pub(crate) type Plan = BTreeMap<u16, Part>;
+
+impl Remote {
+    /// Another run begins.
+    pub(crate) fn begin(&mut self) {
+        self.seen.clear();
+        self.missing.clear();
+        self.writes.clear();
+        self.moves.clear();
+        self.chain.clear();
+        self.drawn = 0;
+    }
+
+    /// What was read may not be so any more.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+        self.inos.clear();
+        self.begin();
+    }
+
+    /// What the latest run lacked.
+    pub(crate) fn missing(&self) -> &[Key] {
+        &self.missing
+    }
+
+    /// Whether the latest run has read or written anything of other servers.
+    pub(crate) fn is_involved(&self) -> bool {
+        !self.seen.is_empty() || !self.writes.is_empty()
+    }
+
+    /// A record was read.
+    pub(crate) fn learn(&mut self, key: Key, value: Option<Bytes>) {
+        self.known.insert(key, value);
+    }
+
+    pub(super) fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
+        let written = self.writes.iter().rev().find(|(written, _)| written[..] == *key);
+        if let Some((_, write)) = written {
+            return Ok(match write {
+                Write::Put(bytes) => Some(bytes.clone()),
+                Write::Dir(content) => Some(content.to_record()),
+                Write::Delete => None,
+            });
+        }
+        if let Some(known) = self.known.get(key) {
+            self.seen.insert(Key::from_slice(key));
+            return Ok(known.clone());
+        }
+        self.want(key);
+        Err(Fault::Remote)
+    }
+
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.known.contains_key(key) || self.writes.iter().any(|(written, _)| written[..] == *key)
+    }
+
+    /// The operation will need this record: it may as well be read with others.
+    pub(super) fn want(&mut self, key: &[u8]) {
+        if !self.known.contains_key(key) && !self.missing.iter().any(|other| other[..] == *key) {
+            self.missing.push(Key::from_slice(key));
+        }
+    }
+
+    /// Takes for granted that there is no such record; whoever has it will say.
+    pub(super) fn assume_absent(&mut self, key: &[u8]) {
+        self.known.entry(Key::from_slice(key)).or_insert(None);
+    }
+
+    pub(super) fn put(&mut self, key: Key, value: Bytes) {
+        self.write(key, Write::Put(value));
+    }
+
+    pub(super) fn put_dir(&mut self, key: Key, content: Content) {
+        self.write(key, Write::Dir(Box::new(content)));
+    }
+
+    pub(super) fn delete(&mut self, key: Key) {
+        self.write(key, Write::Delete);
+    }
+
+    fn write(&mut self, key: Key, write: Write) {
+        self.writes.retain(|(written, _)| *written != key);
+        self.writes.push((key, write));
+    }
+
+    /// An inode number: that of the run before, or a new one.
+    pub(super) fn ino(&mut self, draw: impl FnOnce() -> Result<Ino>) -> Result<Ino> {
+        if self.drawn == self.inos.len() {
+            self.inos.push(draw()?);
+        }
+        self.drawn += 1;
+        Ok(self.inos[self.drawn - 1])
+    }
+
+    /// What each server has to prepare for what the latest run has read and written.
+    pub(crate) fn plan(&self, cluster: &Cluster) -> Result<Plan> {
+        let mut plan = Plan::new();
+        let server = |key: &Key| cluster.server_of_key(key).ok_or(Fault::Retry(wire::Retry::Busy));
+        let mut seen: Vec<_> = self.seen.iter().collect();
+        seen.sort_unstable();
+        for at in seen {
+            let was = self.known.get(at).cloned().flatten();
+            let removes =
+                self.writes.iter().any(|(key, write)| key == at && *write == Write::Delete);
+            let stable = key::is_content(at) && was.is_some() && !removes;
+            let stands = if stable { Stands::Stable } else { Stands::Whole };
+            let expected = Expected { key: Bytes::copy_from_slice(at), was, stands };
+            plan.entry(server(at)?).or_default().expects.push(expected);
+        }
+        for (at, write) in &self.writes {
+            let key = Bytes::copy_from_slice(at);
+            let write = match write {
+                Write::Put(value) => PeerWrite::Put((key, value.clone())),
+                Write::Delete => PeerWrite::Delete(key),
+                Write::Dir(content) => match self.known.get(at).cloned().flatten() {
+                    Some(was) => {
+                        PeerWrite::Patch((key, patch(&Content::from_record(&was)?, content)))
+                    }
+                    None => PeerWrite::Put((key, content.to_record())),
+                },
+            };
+            plan.entry(server(at)?).or_default().writes.push(write);
+        }
+        Ok(plan)
+    }
+}
+
+/// What makes `new` of a content record, and leaves room for what others add meanwhile.
+fn patch(was: &Content, new: &Content) -> ContentPatch {
+    let stable = (was.stable() != new.stable()).then(|| new.to_record());
+    let time = |was: Time, new: Time| (was != new).then_some(new);
+    let difference = |was: u64, new: u64| new.cast_signed().wrapping_sub(was.cast_signed());
+    ContentPatch {
+        stable,
+        entries: difference(was.entries, new.entries),
+        subdirs: difference(was.subdirs.into(), new.subdirs.into()),
+        mtime: time(was.times.mtime, new.times.mtime),
+        ctime: time(was.times.ctime, new.times.ctime),
+    }
+}
+
+impl Content {
+    /// Everything but times and counts.
+    pub(crate) fn stable(&self) -> Content {
+        let times =
+            crate::record::Times { btime: self.times.btime, ..crate::record::Times::default() };
+        Content { entries: 0, subdirs: 0, times, ..self.clone() }
+    }
+
+    /// Changes it as a patch says.
+    pub(crate) fn apply(&mut self, patch: &ContentPatch, stable: Option<Content>) {
+        let exact = stable.is_some();
+        if let Some(new) = stable {
+            *self =
+                Content { entries: self.entries, subdirs: self.subdirs, times: self.times, ..new };
+        }
+        self.entries = self.entries.saturating_add_signed(patch.entries);
+        let subdirs = u64::from(self.subdirs).saturating_add_signed(patch.subdirs);
+        self.subdirs = u32::try_from(subdirs).unwrap_or(u32::MAX);
+        let later = |old: Time, new: Option<Time>| match new {
+            Some(new) if exact => new,
+            Some(new) => new.max(old),
+            None => old,
+        };
+        self.times.mtime = later(self.times.mtime, patch.mtime);
+        self.times.ctime = later(self.times.ctime, patch.ctime);
+    }
+}
