@@ -43,9 +43,21 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when the server will not serve this token, protocol or client.
     pub async fn connect(config: Config) -> Result<Client> {
-        let addresses = session::in_turn(&config);
-        let opened =
-            session::open(&config, addresses, None, |_| Claims::default(), || false).await?;
+        Client::begin(config, true).await
+    }
+
+    /// As [`Client::connect`], to the coordinator of a cluster that may not be complete yet. Until it is, nothing but
+    /// [`Client::cluster`] and [`Client::join`] is answered; who wants more connects anew.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_incomplete(config: Config) -> Result<Client> {
+        Client::begin(config, false).await
+    }
+
+    async fn begin(config: Config, complete: bool) -> Result<Client> {
+        let (addresses, claims) = (session::in_turn(&config), |_: &Welcome| Claims::default());
+        let opened = session::open(&config, addresses, None, complete, claims, || false).await?;
         let cred = Arc::new(config.cred.clone());
         let files = Files::new(&config, &opened.welcome)?;
         let core = Core::new(config, opened.welcome.clone(), opened.version, files);

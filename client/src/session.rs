@@ -117,7 +117,7 @@ enum Failed {
 }
 
 /// Opens a session, or goes on with that of `past`, at the first of the addresses that answers: `address` says the next
-/// one to try.
+/// one to try. Only an administrator who helps a cluster to become complete has no use for waiting until it is.
 ///
 /// # Errors
 /// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it any more.
@@ -125,6 +125,7 @@ pub(crate) async fn open(
     config: &Config,
     mut address: impl FnMut() -> Option<String>,
     past: Option<&Past>,
+    complete: bool,
     mut claims: impl FnMut(&Welcome) -> Claims,
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
@@ -134,7 +135,7 @@ pub(crate) async fn open(
         if closing() {
             return Err(Error::Closed);
         }
-        let attempt = attempt(config, &address, past, &mut claims);
+        let attempt = attempt(config, &address, past, complete, &mut claims);
         let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
@@ -160,6 +161,7 @@ async fn attempt(
     config: &Config,
     address: &str,
     past: Option<&Past>,
+    complete: bool,
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
     let stream = config.dial.dial(address).await?;
@@ -180,7 +182,7 @@ async fn attempt(
     let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
         return Err(Failed::NotReady);
     };
-    if welcome.map.servers.is_empty() {
+    if complete && welcome.map.servers.is_empty() {
         return Err(Failed::NotReady);
     }
     let other = past.is_some_and(|past| past.welcome.session != welcome.session);
@@ -356,7 +358,7 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
         }
         core.channels.address(server).or_else(&mut known)
     };
-    open(&core.config, address, Some(&past), claims, || channel.closing()).await
+    open(&core.config, address, Some(&past), true, claims, || channel.closing()).await
 }
 
 /// A server does not answer where it should be: another one may know where it is now. Any request brings a newer map.

@@ -175,6 +175,7 @@ async fn talk(link: &Link, stream: Box<dyn Stream>, ping: &Request) -> io::Resul
         }
     };
     tokio::select! {
+        biased;
         ended = reading => ended,
         ended = writing => ended,
         ended = watching => ended,

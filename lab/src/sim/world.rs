@@ -126,7 +126,7 @@ impl World {
         if servers.len() == 1 {
             return Ok(());
         }
-        let client = self.client("joins", false).await?.0;
+        let client = Client::connect_incomplete(self.config("joins", false).0).await?;
         for (server, host) in servers.zip(self.hosts()).skip(1) {
             let member = u64::from(server) << 32;
             let join = Join { address: address_of(server), member };
@@ -152,7 +152,8 @@ impl World {
     /// When the server refuses it.
     pub async fn connect_as(&self, name: &str, kernel_checks: bool) -> anyhow::Result<Machine> {
         loop {
-            let (client, number) = self.client(name, kernel_checks).await?;
+            let (config, number) = self.config(name, kernel_checks);
+            let client = Client::connect(config).await?;
             match client.sync().await {
                 Ok(()) => return Ok(Machine { client, number, world: self.clone() }),
                 // The power was cut before the session was stable.
@@ -162,11 +163,11 @@ impl World {
         }
     }
 
-    async fn client(&self, name: &str, kernel_checks: bool) -> anyhow::Result<(Client, u64)> {
+    fn config(&self, name: &str, kernel_checks: bool) -> (Config, u64) {
         let Inner { plan, network, clock, random, clients, .. } = &*self.inner;
         let number = clients.get() + 1;
         clients.set(number);
-        let client = Client::connect(Config {
+        let config = Config {
             addresses: (0..plan.servers).map(address_of).collect(),
             token: Token::administrator().sign(SIGNING_KEY),
             client_name: name.to_owned(),
@@ -181,9 +182,8 @@ impl World {
             dial: network.port(number),
             clock: Arc::clone(clock),
             random: Arc::new(random.stream(&format!("client {number}"))),
-        })
-        .await?;
-        Ok((client, number))
+        };
+        (config, number)
     }
 
     /// What the seed decided.
