@@ -11,8 +11,11 @@
 //! Invariants, see [`AccessCache::check`]: each entry but the root hangs below another; exactly the entries
 //! without children, the root apart, are on the list.
 
+use std::time::Duration;
+
 use base::{
-    Access, Attr, Cred, DirId, EntryName, FsError, HashMap, access::permits, acl::mode_decides,
+    Access, Attr, Cred, DirId, EntryName, FsError, HashMap, Time, access::permits,
+    acl::mode_decides,
 };
 use wire::{CacheEvents, DirRef};
 
@@ -44,6 +47,8 @@ struct Entry {
     parent: u32,
     name: Option<EntryName>,
     children: HashMap<EntryName, u32>,
+    /// When it was asked for last; kept with a lease only.
+    fetched: Time,
     /// Neighbours on the list of leaves, towards the least and the most recently used.
     colder: u32,
     warmer: u32,
@@ -63,6 +68,9 @@ pub(crate) struct AccessCache {
     version: u64,
     /// The root's own attributes may be outdated.
     root_stale: bool,
+    /// What was asked for longer ago is not believed, milliseconds; and the present time.
+    lease_ms: Option<u64>,
+    now: Time,
 }
 
 impl AccessCache {
@@ -78,9 +86,27 @@ impl AccessCache {
             bytes_max,
             version: 0,
             root_stale: false,
+            lease_ms: None,
+            now: Time::default(),
         };
         cache.reset(root, version);
         cache
+    }
+
+    /// Lets entries expire so long after they were asked for; see [`crate::Config::cache_lease`].
+    pub(crate) fn expire_after(&mut self, lease: Option<Duration>, now: Time) {
+        self.lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+        self.now = now;
+        self.entry_mut(ROOT).fetched = now;
+    }
+
+    /// The present time, for a cache whose entries expire.
+    pub(crate) fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    fn has_expired(&self, at: u32) -> bool {
+        self.lease_ms.is_some_and(|ms| self.entry(at).fetched.plus_ms(ms) <= self.now)
     }
 
     /// Whether anything is kept at all.
@@ -95,6 +121,7 @@ impl AccessCache {
             parent: NONE,
             name: None,
             children: HashMap::default(),
+            fetched: self.now,
             colder: NONE,
             warmer: NONE,
         };
@@ -116,13 +143,15 @@ impl AccessCache {
 
     /// The root; `None` when its attributes must be asked for first.
     pub(crate) fn root(&self) -> Option<CachedDir> {
-        (!self.root_stale).then(|| self.entry(ROOT).found)
+        (!self.root_stale && !self.has_expired(ROOT)).then(|| self.entry(ROOT).found)
     }
 
     /// Takes in the root's attributes from a reply of `version`.
     pub(crate) fn set_root(&mut self, attr: Attr, version: u64) {
         if version >= self.version {
-            self.entry_mut(ROOT).found.attr = attr;
+            let now = self.now;
+            let root = self.entry_mut(ROOT);
+            (root.found.attr, root.fetched) = (attr, now);
             self.root_stale = false;
         }
         if self.version == 0 {
@@ -134,6 +163,10 @@ impl AccessCache {
     pub(crate) fn child(&mut self, dir: &DirRef, name: &EntryName) -> Option<CachedDir> {
         let at = self.at(dir)?;
         let child = *self.entry(at).children.get(name)?;
+        if self.has_expired(child) {
+            self.remove(child);
+            return None;
+        }
         if self.entry(child).children.is_empty() {
             self.unlist(child);
             self.list(child);
@@ -159,7 +192,9 @@ impl AccessCache {
         }
         if let Some(child) = self.entry(parent).children.get(name).copied() {
             if self.entry(child).found.dir.same(&found.dir) {
-                self.entry_mut(child).found = found;
+                let now = self.now;
+                let entry = self.entry_mut(child);
+                (entry.found, entry.fetched) = (found, now);
                 return true;
             }
             self.remove(child);
@@ -242,6 +277,7 @@ impl AccessCache {
             parent,
             name: Some(name.clone()),
             children: HashMap::default(),
+            fetched: self.now,
             colder: NONE,
             warmer: NONE,
         };
@@ -358,7 +394,7 @@ fn entry_bytes(name: &EntryName) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use base::{FileKind, Ino, Time};
+    use base::{FileKind, Ino};
     use proptest::prelude::*;
 
     use super::*;
@@ -439,6 +475,24 @@ mod tests {
         assert!(!cache.insert(&root, &name("a"), dir(300, 2), 8));
         assert!(cache.insert(&root, &name("a"), dir(300, 2), 10));
         assert_eq!(cache.version(), 9, "a newer reply does not make the rest newer");
+    }
+
+    #[test]
+    fn with_a_lease_what_was_asked_for_long_ago_is_not_believed() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        let at = |ms| Time::default().plus_ms(ms);
+        cache.expire_after(Some(Duration::from_secs(1)), at(0));
+        cache.set_now(at(500));
+        cache.insert(&root, &name("a"), dir(300, 2), 0);
+        cache.set_now(at(1499));
+        assert_eq!(cache.root(), None);
+        cache.set_root(dir(1, 1).attr, 0);
+        assert!(cache.child(&root, &name("a")).is_some());
+        cache.set_now(at(1500));
+        assert_eq!(cache.child(&root, &name("a")), None);
+        assert!(cache.root().is_some());
+        cache.check();
     }
 
     #[test]

@@ -175,6 +175,7 @@ impl Core {
                     ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::StaleCache(events)) => {
+                    self.counters.stale();
                     self.cache.lock().apply(&events);
                     return Err(Failure::StaleCache);
                 }

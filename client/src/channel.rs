@@ -48,10 +48,18 @@ pub struct Stats {
     pub reconnects: u64,
     /// How often changes were lost that had been answered.
     pub losses: u64,
+    /// Paths that were resolved, again where one had changed.
+    pub resolutions: u64,
+    /// Rounds of guesses.
+    pub speculations: u64,
+    /// Directories whose id was not the predicted one.
+    pub mispredictions: u64,
+    /// Requests that were refused because they stood on an outdated cache.
+    pub stale_caches: u64,
 }
 
 impl Stats {
-    /// What both count.
+    /// What both have sent.
     #[must_use]
     pub(crate) fn and(self, other: Stats) -> Stats {
         Stats {
@@ -59,6 +67,7 @@ impl Stats {
             retries: self.retries + other.retries,
             reconnects: self.reconnects + other.reconnects,
             losses: self.losses + other.losses,
+            ..self
         }
     }
 }
@@ -211,6 +220,7 @@ impl Channel {
             retries: self.counters.retries.load(Ordering::Relaxed),
             reconnects: self.counters.reconnects.load(Ordering::Relaxed),
             losses: self.counters.losses.load(Ordering::Relaxed),
+            ..Stats::default()
         }
     }
 

@@ -83,10 +83,10 @@ impl Client {
         flushed
     }
 
-    /// What this client has sent.
+    /// What this client has sent and resolved.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.core.channels.stats()
+        self.core.stats()
     }
 
     /// Requests that were sent for the first time, by server, in the order of the cluster map.

@@ -1,18 +1,26 @@
 //! What all clones of a client share, and what its background tasks work on.
 
-use std::sync::{Arc, Weak, atomic::AtomicBool};
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use base::{Clock, Cred, Ino, Random, Seq};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use store::Blocks;
 use tokio::runtime::Handle;
 use wire::{Dial, Welcome};
 
 use crate::{
+    Stats,
     births::Births,
     cache::{AccessCache, CachedDir},
     channels::Channels,
     contents::Files,
+    guess::Learnt,
     locks::Locks,
     system::{SystemClock, SystemRandom},
     tcp::Tcp,
@@ -44,6 +52,11 @@ pub struct Config {
     pub local: bool,
     /// When reads bring access times up to date.
     pub access_times: AccessTimes,
+    /// How paths are resolved where the cache does not reach, if there are several servers.
+    pub resolution: Resolution,
+    /// Directories in the access cache are believed for so long after they were asked for, and not validated; `None`: until a
+    /// server says otherwise. To compare with: what others change is seen late.
+    pub cache_lease: Option<Duration>,
     /// The network.
     pub dial: Arc<dyn Dial>,
     /// The wall clock.
@@ -68,6 +81,8 @@ impl Config {
             blocks: None,
             local: false,
             access_times: AccessTimes::Relative,
+            resolution: Resolution::Speculative,
+            cache_lease: None,
             dial: Arc::new(Tcp),
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::default()),
@@ -87,11 +102,64 @@ pub enum AccessTimes {
     Never,
 }
 
+/// How paths are resolved where the access cache does not reach, in a file system of several servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resolution {
+    /// The ids of all directories are predicted, and all servers asked at once. Sessions that are not trusted cannot.
+    #[default]
+    Speculative,
+    /// One server after the other.
+    Sequential,
+}
+
+/// What is counted of resolving paths.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    resolutions: AtomicU64,
+    rounds: AtomicU64,
+    mispredictions: AtomicU64,
+    stale: AtomicU64,
+}
+
+impl Counters {
+    /// A path is resolved.
+    pub(crate) fn resolves(&self) {
+        self.resolutions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A round of guesses is sent.
+    pub(crate) fn rounds(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A directory has another id than was predicted.
+    pub(crate) fn mispredicted(&self) {
+        self.mispredictions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The cache was outdated.
+    pub(crate) fn stale(&self) {
+        self.stale.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn add_to(&self, stats: Stats) -> Stats {
+        Stats {
+            resolutions: self.resolutions.load(Ordering::Relaxed),
+            speculations: self.rounds.load(Ordering::Relaxed),
+            mispredictions: self.mispredictions.load(Ordering::Relaxed),
+            stale_caches: self.stale.load(Ordering::Relaxed),
+            ..stats
+        }
+    }
+}
+
 /// The inside of a client.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) channels: Channels,
     pub(crate) births: Mutex<Births>,
+    pub(crate) learnt: Mutex<Learnt>,
+    pub(crate) counters: Counters,
     /// A server is being asked where another one is.
     pub(crate) asks_for_map: AtomicBool,
     /// Itself, for the tasks that it starts.
@@ -107,7 +175,10 @@ impl Core {
     /// `version` came with the welcome.
     pub(crate) fn new(config: Config, welcome: Welcome, version: u64, files: Files) -> Arc<Core> {
         let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
-        let cache = AccessCache::new(root, version, config.access_cache_bytes);
+        // Without validation versions mean nothing.
+        let version = if config.cache_lease.is_some() { 0 } else { version };
+        let mut cache = AccessCache::new(root, version, config.access_cache_bytes);
+        cache.expire_after(config.cache_lease, config.clock.now());
         let channels = Channels::new(&welcome.map);
         Arc::new_cyclic(|me| Core {
             config,
@@ -116,6 +187,8 @@ impl Core {
             locks: Locks::new(channels.count()),
             channels,
             births: Mutex::default(),
+            learnt: Mutex::default(),
+            counters: Counters::default(),
             asks_for_map: AtomicBool::new(false),
             me: Weak::clone(me),
             welcome: Mutex::new(Arc::new(welcome)),
@@ -136,6 +209,25 @@ impl Core {
     /// one, of late.
     pub(crate) fn welcome(&self) -> Arc<Welcome> {
         Arc::clone(&self.welcome.lock())
+    }
+
+    /// The access cache as of now: with a lease, what has expired is not there.
+    pub(crate) fn cache(&self) -> MutexGuard<'_, AccessCache> {
+        let mut cache = self.cache.lock();
+        if self.config.cache_lease.is_some() {
+            cache.set_now(self.config.clock.now());
+        }
+        cache
+    }
+
+    /// The version of what was found, as the cache counts: none where nothing is validated.
+    pub(crate) fn valid_from(&self, version: u64) -> u64 {
+        if self.config.cache_lease.is_some() { 0 } else { version }
+    }
+
+    /// What the client has sent and resolved.
+    pub(crate) fn stats(&self) -> Stats {
+        self.counters.add_to(self.channels.stats())
     }
 
     /// Whether a server has what is open of a file.
@@ -165,7 +257,7 @@ impl Core {
             *self.welcome.lock() = Arc::new(welcome.clone());
             if lost || restarted {
                 let root = CachedDir { dir: welcome.root, attr: welcome.root_attr };
-                self.cache.lock().reset(root, version);
+                self.cache().reset(root, self.valid_from(version));
             }
         }
         if !again {

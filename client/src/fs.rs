@@ -214,7 +214,7 @@ impl Client {
     async fn open_found(&self, path: &[u8], options: OpenOptions) -> Result<File> {
         let mut tries = Tries(0);
         loop {
-            let found = self.find_bytes(path, Links::Follow).await?;
+            let found = self.find_bytes(path, Links::Follow, false).await?;
             match self.open_entry(&found.entry, found.node(), options).await {
                 Ok(file) => return Ok(file),
                 Err(failure) => {
@@ -348,7 +348,8 @@ impl Client {
         let Reply::Entry(entry) = done.reply else { return Err(unexpected()) };
         if let Some(made) = entry.dir {
             let found = crate::cache::CachedDir { dir: made, attr: entry.attr };
-            self.core.cache.lock().insert(&dir, &name, found, done.version);
+            let version = self.core.valid_from(done.version);
+            self.core.cache().insert(&dir, &name, found, version);
         }
         Ok(entry.attr)
     }
@@ -667,7 +668,7 @@ impl Client {
     async fn attributes(&self, path: &Path, links: Links) -> Result<Attr> {
         let mut tries = Tries(0);
         loop {
-            let mut found = self.find(path, links).await?;
+            let mut found = self.find_bytes(bytes_of(path), links, true).await?;
             let node = found.node().clone();
             match self.complete(&self.cred, &mut found.entry, &node).await {
                 Ok(()) => return Ok(found.entry.attr),
@@ -680,14 +681,14 @@ impl Client {
     }
 
     async fn find(&self, path: &Path, links: Links) -> Result<Found> {
-        self.find_bytes(bytes_of(path), links).await
+        self.find_bytes(bytes_of(path), links, false).await
     }
 
-    async fn find_bytes(&self, path: &[u8], links: Links) -> Result<Found> {
+    async fn find_bytes(&self, path: &[u8], links: Links, whole: bool) -> Result<Found> {
         let mut tries = Tries(0);
         loop {
             let stamp = self.core.files.stamp();
-            match self.core.resolve_node(&self.cred, path, links).await {
+            match self.core.resolve_node(&self.cred, path, links, whole).await {
                 Ok(mut found) => {
                     found.entry.attr = self.core.files.seen(found.entry.attr, stamp);
                     return Ok(found);

@@ -68,6 +68,7 @@ mod everywhere;
 mod file;
 mod filesystem;
 mod fs;
+mod guess;
 mod handles;
 mod locks;
 pub mod model;
@@ -84,7 +85,7 @@ mod window;
 
 pub use channel::Stats;
 pub use client::Client;
-pub use core::{AccessTimes, Config};
+pub use core::{AccessTimes, Config, Resolution};
 pub use error::{Error, Result};
 pub use file::{File, OpenOptions};
 pub use filesystem::{COPY_BYTES_MAX, FileLock, FileSystem, Handle, Made, New, Unnamed};

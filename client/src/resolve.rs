@@ -79,6 +79,8 @@ struct Way {
     stand: u64,
     /// Do not believe the cache.
     fresh: bool,
+    /// Somebody wants all attributes of what is at the end.
+    whole: bool,
 }
 
 impl Way {
@@ -128,7 +130,7 @@ impl Core {
     pub(crate) async fn resolve_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
         let steps = Steps::parse(path)?;
         let dot = steps.tail == Tail::Dot;
-        let mut way = self.start(cred, steps).await?;
+        let mut way = self.start(cred, steps, false).await?;
         let names_root = way.steps.left.is_empty();
         // Whoever goes up at the end must be allowed to search where they come from.
         let up = matches!(way.steps.left.first(), Some(Step::Up));
@@ -146,15 +148,17 @@ impl Core {
         Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
     }
 
-    /// What a path names.
+    /// What a path names; `whole` where all its attributes are wanted. They may be missing all the same: see
+    /// [`Entry::whole`].
     pub(crate) async fn resolve_node(
         &self,
         cred: &Cred,
         path: &[u8],
         links: Links,
+        whole: bool,
     ) -> Result<Found, Failure> {
         let steps = Steps::parse(path)?;
-        let mut way = self.start(cred, steps).await?;
+        let mut way = self.start(cred, steps, whole).await?;
         let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
@@ -189,13 +193,14 @@ impl Core {
         }
     }
 
-    async fn start(&self, cred: &Cred, steps: Steps) -> Result<Way, Failure> {
-        let root = self.cache.lock().root();
+    async fn start(&self, cred: &Cred, steps: Steps, whole: bool) -> Result<Way, Failure> {
+        self.counters.resolves();
+        let root = self.cache().root();
         let root = match root {
             Some(root) => root,
             None => self.ask_root(cred).await?,
         };
-        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false })
+        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false, whole })
     }
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
@@ -203,7 +208,7 @@ impl Core {
         let getattr = Request::Getattr(Getattr { node: NodeRef::Dir(dir) });
         let done = self.call(cred, dir.home, getattr, 0).await?;
         let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
-        self.cache.lock().set_root(attr, done.version);
+        self.cache().set_root(attr, self.valid_from(done.version));
         Ok(CachedDir { dir, attr })
     }
 
@@ -220,7 +225,8 @@ impl Core {
             Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
-                *way = Way { chain: way.chain.clone(), steps, links: 0, stand: 0, fresh: true };
+                let (chain, whole) = (way.chain.clone(), way.whole);
+                *way = Way { chain, steps, links: 0, stand: 0, fresh: true, whole };
                 self.advance(cred, way, keep, links).await
             }
             ended => ended,
@@ -250,7 +256,13 @@ impl Core {
                 }
                 Some(Step::Down(_)) => {
                     if !way.fresh {
-                        self.advance_cached(cred, way, keep.max(1))?;
+                        // Of a directory that is cached the server of its own group is asked.
+                        let ends_cached = way.whole && self.channels.are_several();
+                        let keep = if ends_cached { keep } else { keep.max(1) };
+                        self.advance_cached(cred, way, keep)?;
+                        if way.steps.left.is_empty() {
+                            break;
+                        }
                     }
                     let names = names_ahead(&way.steps, keep);
                     if names.is_empty() {
@@ -286,7 +298,7 @@ impl Core {
         if way.steps.left.contains(&Step::Up) {
             return Ok(());
         }
-        let mut cache = self.cache.lock();
+        let mut cache = self.cache();
         while way.steps.left.len() > keep
             && let Some(Step::Down(name)) = way.steps.left.last()
             && let Some(found) = cache.child(&way.top().dir, name)
@@ -308,7 +320,16 @@ impl Core {
         links: Links,
     ) -> Result<Option<Landing>, Failure> {
         let from = way.top().dir;
-        let (walked, version) = self.walk(cred, from, names, way.stand).await?;
+        let mut guessed = None;
+        if names.len() > 1 && self.guesses() {
+            let whole = way.whole && way.steps.left.len() == names.len();
+            guessed = self.guess(cred, from, &names, way.stand, whole).await?;
+        }
+        let (walked, version) = match guessed {
+            Some(guessed) => guessed,
+            None => self.walk(cred, from, names, way.stand).await?,
+        };
+        let version = self.valid_from(version);
         if walked.entries.is_empty() && walked.error.is_none() {
             return Err(FsError::Io.into());
         }
@@ -320,7 +341,7 @@ impl Core {
             let last = way.steps.left.is_empty();
             if let Some(dir) = entry.dir {
                 let found = CachedDir { dir, attr: entry.attr };
-                let current = self.cache.lock().insert(&way.top().dir, &name, found, version);
+                let current = self.cache().insert(&way.top().dir, &name, found, version);
                 if !current {
                     return Err(self.overtaken().await);
                 }

@@ -5,16 +5,19 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod script;
 
+use std::time::Duration;
+
 use base::{
-    Access, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, Seq, SessionId, SetAttr, ShardId,
+    Access, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, NameVersion, Seq, SessionId, SetAttr,
+    ShardId,
 };
 use bytes::Bytes;
-use client::{Client, Config, Error, FileSystem};
+use client::{Client, Config, Error, FileSystem, Resolution};
 use script::{Peer, Server, attr, config_of, dir, entry_of_dir, name, welcome};
 use tokio::task::JoinHandle;
 use wire::{
-    Answer, DirRef, Entry, FileRef, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
-    Statfs, Welcome,
+    Answer, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply, Request,
+    Resume, Retry, Statfs, Welcome,
 };
 
 const ONE: &str = "one:1";
@@ -326,7 +329,8 @@ async fn attributes_that_are_elsewhere_are_asked_for_there() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_cached_outlives_the_restart_of_a_server() {
-    let World { client, mut servers, mut first } = connect().await;
+    let walking = |config| Config { resolution: Resolution::Sequential, ..config };
+    let World { client, mut servers, mut first } = connect_with(walking).await;
     let below = dir_on(0);
     let look = |client: &Client| go(client, async move |client| client.stat("/a/b").await);
     let task = look(&client);
@@ -350,4 +354,172 @@ async fn what_is_cached_outlives_the_restart_of_a_server() {
     let (header, request) = first.next().await;
     let Request::Lookup(lookup) = request else { panic!("{request:?}") };
     assert_eq!((lookup.dir, header.cache_version), (below, 1));
+}
+
+/// The directory `text` in `parent` as it is predicted.
+fn born_in(parent: &DirRef, text: &str) -> DirRef {
+    let id = welcome_of(0).fs.hash_key.dir_id(parent.id, &name(text), NameVersion(0));
+    DirRef { id, home: id, ino: Ino(1000 + u64::try_from(id.0 % 1000).unwrap()), ticket: 0 }
+}
+
+fn found(dir: &DirRef, whole: bool) -> Entry {
+    let attr = base::Attr { ino: dir.ino, ..attr(1, FileKind::Directory) };
+    Entry { attr, dir: Some(*dir), target: None, whole }
+}
+
+/// The directories of a path as servers have them, and what is in each.
+#[derive(Clone, Default)]
+struct Tree(Vec<(DirRef, Vec<(&'static str, Entry)>)>);
+
+impl Tree {
+    /// What a server with everything of it says to guesses.
+    fn guessed(&self, guess: &Guess) -> Guessed {
+        let Some((dir, entries)) = self.0.iter().find(|(dir, _)| dir.id == guess.dir) else {
+            return Guessed { dir: None, entry: None, error: None };
+        };
+        let Some(wanted) = &guess.name else {
+            return Guessed { dir: Some(dir.ino), entry: Some(found(dir, true)), error: None };
+        };
+        let entry = entries.iter().find(|(text, _)| name(text) == *wanted);
+        let entry = entry.map(|(_, entry)| entry.clone());
+        let error = entry.is_none().then_some(FsError::NotFound);
+        Guessed { dir: Some(dir.ino), entry, error }
+    }
+}
+
+/// Answers one request of guesses; how many it had.
+async fn answer_guesses(peer: &mut Peer, tree: &Tree, version: u64) -> usize {
+    let (header, request) = peer.next().await;
+    let Request::Speculate(speculate) = request else { panic!("{request:?}") };
+    let answers: Vec<Guessed> = speculate.guesses.iter().map(|guess| tree.guessed(guess)).collect();
+    let count = answers.len();
+    peer.answer_at(&header, version, Answer::Done(Reply::Guessed(answers))).await;
+    count
+}
+
+/// The tree with `/a/b/c/d`, and the path's end.
+fn deep_tree() -> (Tree, DirRef) {
+    let mut tree = Tree::default();
+    let mut at = dir(1);
+    for text in ["a", "b", "c", "d"] {
+        let below = born_in(&at, text);
+        tree.0.push((at, vec![(text, found(&below, false))]));
+        at = below;
+    }
+    tree.0.push((at, Vec::new()));
+    (tree, at)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cold_path_over_all_servers_is_one_message_to_each() {
+    let World { client, mut servers, mut first } = connect().await;
+    let (tree, end) = deep_tree();
+    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+    let mut guesses = answer_guesses(&mut first, &tree, 1).await;
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    guesses += answer_guesses(&mut second, &tree, 1).await;
+    assert_eq!(guesses, 5, "one for each name, and one for the end itself");
+    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
+    assert_eq!(client.requests_by_server(), [1, 1]);
+    let stats = client.stats();
+    assert_eq!((stats.resolutions, stats.speculations, stats.mispredictions), (1, 1, 0));
+
+    // Everything is cached now: the server of the directory's group is asked for it.
+    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+    let peer = if shard_is_first(&end) { &mut first } else { &mut second };
+    let (header, request) = peer.next().await;
+    let Request::Getattr(asked) = request else { panic!("{request:?}") };
+    assert_eq!((asked.node, header.cache_version), (NodeRef::Dir(end), 1));
+    peer.answer(&header, attr_of(end.ino)).await;
+    task.await.unwrap().unwrap();
+}
+
+fn shard_is_first(dir: &DirRef) -> bool {
+    base::placement::shard_of(dir.home, 0, SHARDS).0.is_multiple_of(2)
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_a_directory_that_is_not_as_predicted_on_it_is_guessed_anew() {
+    let change = |config| Config { access_cache_bytes: 0, ..config };
+    let World { client, mut servers, mut first } = connect_with(change).await;
+    mkdir(&client, dir_on(1), "x");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    let (mut tree, end) = deep_tree();
+    // What is called b was born elsewhere.
+    let moved = DirRef { id: dir_on(0).id, ..dir_on(0) };
+    tree.0[1].1[0].1 = found(&moved, false);
+    let below = born_in(&moved, "c");
+    tree.0[2] = (moved, vec![("c", found(&below, false))]);
+    let last = born_in(&below, "d");
+    tree.0[3] = (below, vec![("d", found(&last, false))]);
+    tree.0[4] = (last, Vec::new());
+    assert_ne!(last.id, end.id);
+    for rounds in [2, 3] {
+        let mut task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+        let attr = loop {
+            tokio::select! {
+                ended = &mut task => break ended.unwrap().unwrap(),
+                _ = answer_guesses(&mut first, &tree, 1) => {}
+                _ = answer_guesses(&mut second, &tree, 1) => {}
+            }
+        };
+        assert_eq!(attr.ino, last.ino);
+        // The second time it is known, though nothing is cached.
+        assert_eq!((client.stats().speculations, client.stats().mispredictions), (rounds, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_do_not_agree_are_asked_one_after_the_other() {
+    let World { client, mut servers, mut first } = connect().await;
+    mkdir(&client, dir_on(1), "x");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    let (tree, _) = deep_tree();
+    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+    for _ in 0..3 {
+        answer_guesses(&mut first, &tree, 2).await;
+        answer_guesses(&mut second, &tree, 1).await;
+    }
+    let (header, request) = first.next().await;
+    let Request::Walk(walk) = request else { panic!("{request:?}") };
+    assert_eq!(walk.names.len(), 4);
+    let walked = wire::Walked { entries: Vec::new(), error: Some(FsError::NotFound) };
+    first.answer(&header, Answer::Done(Reply::Walked(walked))).await;
+    assert_eq!(task.await.unwrap(), Err(Error::Fs(FsError::NotFound)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_must_prove_walks_or_wants_to_walk_does_not_guess() {
+    let (config, mut servers) = config_of(&[ONE, TWO]);
+    let proving = Welcome { trusted: false, ..welcome_of(0) };
+    let (client, (first, _)) = tokio::join!(Client::connect(config), servers[0].welcome(proving));
+    let walking = |config| Config { resolution: Resolution::Sequential, ..config };
+    let other = connect_with(walking).await;
+    for (client, mut first) in [(client.unwrap(), first), (other.client, other.first)] {
+        go(&client, async move |client| client.stat("/a/b").await);
+        let (_, request) = first.next().await;
+        assert!(matches!(request, Request::Walk(_)), "{request:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
+    let lease = Some(Duration::from_secs(1));
+    let change =
+        |config| Config { cache_lease: lease, resolution: Resolution::Sequential, ..config };
+    let World { client, mut first, .. } = connect_with(change).await;
+    let below = dir_on(0);
+    let look = |client: &Client| go(client, async move |client| client.stat("/a/b").await);
+    let task = look(&client);
+    let (header, _) = first.next().await;
+    let walked =
+        wire::Walked { entries: vec![found(&below, true)], error: Some(FsError::NotFound) };
+    first.answer_at(&header, 5, Answer::Done(Reply::Walked(walked))).await;
+    assert!(task.await.unwrap().is_err());
+    look(&client);
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Lookup(_)), "{request:?}");
+    assert_eq!(header.cache_version, 0);
 }

@@ -270,7 +270,7 @@ pub(crate) fn admit(
     now: Time,
 ) -> Result<Standing> {
     let kind = request.kind();
-    let acts_as = kind.about.map(|_| &header.cred);
+    let acts_as = request.acts().then_some(&header.cred);
     let standing = session.admit(acts_as, kind.mutates, now)?;
     if kind.mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));

@@ -19,6 +19,7 @@ mod seek;
 mod session;
 mod setattr;
 mod settings;
+mod speculate;
 mod stat;
 mod symlink;
 mod tmpfile;
@@ -35,12 +36,7 @@ use wire::{Reply, Request};
 
 pub(crate) use write::drop_blocks;
 
-use crate::{
-    coordinator,
-    error::{Fault, Result},
-    server::Counters,
-    txn::Txn,
-};
+use crate::{coordinator, error::Result, server::Counters, txn::Txn};
 
 /// Runs the operation that a request asks for.
 pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
@@ -158,7 +154,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
         Request::Join(req) => coordinator::join(txn.shared, req).map(Reply::Joined),
         Request::Cluster => coordinator::status(txn.shared).map(Reply::Cluster),
-        Request::Speculate(_) => Err(Fault::Refused("this server belongs to no cluster".into())),
+        Request::Speculate(req) => {
+            count(&counters.lookup);
+            speculate::run(txn, req).map(Reply::Guessed)
+        }
         Request::Hello(_)
         | Request::Sync
         | Request::BlockPut(_)

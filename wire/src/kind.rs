@@ -127,7 +127,7 @@ impl Request {
     /// whose they are and by which map they were sent does not matter.
     #[must_use]
     pub fn acts(&self) -> bool {
-        self.kind().about.is_some()
+        self.kind().about.is_some() || matches!(self, Request::Speculate(_))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use base::{Clock, Cred};
-use client::{AccessTimes, Client, Config, Error};
+use client::{AccessTimes, Client, Config, Error, Resolution};
 use meta::Bug;
 use wire::{Join, Token};
 
@@ -179,6 +179,8 @@ impl World {
             blocks: None,
             local: false,
             access_times: AccessTimes::Relative,
+            resolution: Resolution::Speculative,
+            cache_lease: None,
             dial: network.port(number),
             clock: Arc::clone(clock),
             random: Arc::new(random.stream(&format!("client {number}"))),

@@ -17,6 +17,7 @@ mod rename;
 mod room;
 mod session_ends;
 mod sessions;
+mod speculate;
 mod trash;
 mod unheard;
 pub(crate) mod world;

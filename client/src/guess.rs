@@ -1,0 +1,227 @@
+//! Look-ups of several components at once: the ids of the directories on a path are predicted, and every server is asked
+//! for what it has of them in one message.
+//!
+//! `resolve` calls it where the cache ends, when there are several servers and the session is trusted. What the servers
+//! say is believed as far as it hangs together: each directory that was found must be the one that was predicted for
+//! the next guess. From the first that is not (it was once renamed, or is homed otherwise) the caller predicts anew.
+//!
+//! Answers of one round must be of one version of the invalidation list, or a rename may have happened between them.
+//!
+//! Paper: InfiniFS §3.3.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::{Cred, DirId, EntryName, FsError, HashMap, NameVersion};
+use futures::future::try_join_all;
+use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Walked};
+
+use crate::{
+    Error,
+    call::{Done, Failure},
+    client::unexpected,
+    core::{Core, Resolution},
+    route::Route,
+};
+
+/// How often a round is repeated whose answers are of different versions.
+const ROUNDS_MAX: u32 = 3;
+/// What is kept of predictions that were wrong.
+const LEARNT_MAX: usize = 4096;
+
+/// Names whose directories have another id than predicted. Only a client without a cache needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Learnt {
+    true_ids: HashMap<(DirId, EntryName), (DirId, DirId)>,
+    /// In the order in which they were learnt.
+    order: VecDeque<(DirId, EntryName)>,
+}
+
+impl Learnt {
+    /// The id and home of the directory `name` in `parent`, if that is not as predicted.
+    fn get(&self, parent: DirId, name: &EntryName) -> Option<(DirId, DirId)> {
+        self.true_ids.get(&(parent, name.clone())).copied()
+    }
+
+    fn learn(&mut self, parent: DirId, name: &EntryName, found: &DirRef) {
+        let key = (parent, name.clone());
+        if self.true_ids.insert(key.clone(), (found.id, found.home)).is_none() {
+            self.order.push_back(key);
+        }
+        while self.order.len() > LEARNT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.true_ids.remove(&oldest);
+        }
+    }
+}
+
+/// One round of guesses: the path from a directory that is known.
+struct Round {
+    from: DirRef,
+    guesses: Vec<Guess>,
+}
+
+impl Core {
+    /// Whether paths are resolved by guessing.
+    pub(crate) fn guesses(&self) -> bool {
+        self.channels.are_several()
+            && self.config.resolution == Resolution::Speculative
+            && self.welcome().trusted
+    }
+
+    /// Walks down from `from` by one round of guesses; with `whole`, the attributes of what is at the end are all there
+    /// if it is a directory. `None`: the servers do not agree, or say nothing; walk otherwise.
+    pub(crate) async fn guess(
+        &self,
+        cred: &Cred,
+        from: DirRef,
+        names: &[EntryName],
+        stand: u64,
+        whole: bool,
+    ) -> Result<Option<(Walked, u64)>, Failure> {
+        let round = self.predict(from, names, whole);
+        for _ in 0..ROUNDS_MAX {
+            self.counters.rounds();
+            let (answers, version) = match self.send_round(cred, &round, stand).await {
+                Ok(Some(answered)) => answered,
+                Ok(None) => continue,
+                // The server does not take guesses of us.
+                Err(Failure::Error(Error::Refused(_) | Error::Fs(FsError::NotPermitted))) => break,
+                Err(failure) => return Err(failure),
+            };
+            if answers[0].dir != Some(from.ino) {
+                self.cache.lock().forget(from.id);
+                return Err(Failure::StaleDir);
+            }
+            let walked = self.verify(&round, answers, names, whole);
+            let nothing = walked.entries.is_empty() && walked.error.is_none();
+            return Ok((!nothing).then_some((walked, version)));
+        }
+        Ok(None)
+    }
+
+    fn predict(&self, from: DirRef, names: &[EntryName], whole: bool) -> Round {
+        let fs = &self.welcome().fs;
+        let learnt = self.learnt.lock();
+        let (mut dir, mut home) = (from.id, from.home);
+        let mut guesses = Vec::with_capacity(names.len() + 1);
+        for name in names {
+            guesses.push(Guess { dir, home, name: Some(name.clone()) });
+            (dir, home) = learnt.get(dir, name).unwrap_or_else(|| {
+                let id = fs.hash_key.dir_id(dir, name, NameVersion(0));
+                (id, fs.locality.home(id, home))
+            });
+        }
+        if whole {
+            guesses.push(Guess { dir, home, name: None });
+        }
+        Round { from, guesses }
+    }
+
+    /// The answers, in the order of the guesses, and their version; `None` when that is not one.
+    async fn send_round(
+        &self,
+        cred: &Cred,
+        round: &Round,
+        stand: u64,
+    ) -> Result<Option<(Vec<Guessed>, u64)>, Failure> {
+        let mut by_server: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, guess) in round.guesses.iter().enumerate() {
+            let server = self.channels.of(Route::Home(guess.home)).server;
+            by_server.entry(server).or_default().push(index);
+        }
+        let asked = by_server.iter().map(|(server, of)| {
+            let guesses = of.iter().map(|index| round.guesses[*index].clone()).collect();
+            let request = Request::Speculate(Speculate { guesses });
+            self.call(cred, Route::Server(*server), request, stand)
+        });
+        let answered = try_join_all(asked).await?;
+        let version = answered.first().map_or(0, |done| done.version);
+        if answered.iter().any(|done| done.version != version) {
+            return Ok(None);
+        }
+        let nothing = Guessed { dir: None, entry: None, error: None };
+        let mut answers = vec![nothing; round.guesses.len()];
+        for (of, Done { reply, .. }) in by_server.values().zip(answered) {
+            let Reply::Guessed(guessed) = reply else { return Err(unexpected().into()) };
+            if guessed.len() != of.len() {
+                return Err(unexpected().into());
+            }
+            of.iter().zip(guessed).for_each(|(index, guessed)| answers[*index] = guessed);
+        }
+        Ok(Some((answers, version)))
+    }
+
+    /// How far the answers hang together.
+    fn verify(
+        &self,
+        round: &Round,
+        answers: Vec<Guessed>,
+        names: &[EntryName],
+        whole: bool,
+    ) -> Walked {
+        let mut walked = Walked { entries: Vec::with_capacity(names.len()), error: None };
+        let mut at = round.from;
+        let mut answers = answers.into_iter().peekable();
+        for (index, name) in names.iter().enumerate() {
+            let Some(answer) = answers.next() else { break };
+            let Some(entry) = answer.entry else {
+                walked.error = answer.error;
+                break;
+            };
+            let found = entry.dir;
+            walked.entries.push(entry);
+            let Some(found) = found else { break };
+            let next = round.guesses.get(index + 1);
+            if next.is_some_and(|next| (next.dir, next.home) != (found.id, found.home)) {
+                self.mispredicted(at.id, name, &found);
+                break;
+            }
+            if answers.peek().is_some_and(|answer| answer.dir != Some(found.ino)) {
+                break;
+            }
+            at = found;
+        }
+        if whole
+            && walked.entries.len() == names.len()
+            && let Some(itself) = answers.next().and_then(|answer| answer.entry)
+            && let Some(last) = walked.entries.last_mut()
+            && is_same_dir(last, &itself)
+        {
+            *last = itself;
+        }
+        walked
+    }
+
+    fn mispredicted(&self, parent: DirId, name: &EntryName, found: &DirRef) {
+        self.counters.mispredicted();
+        if !self.cache.lock().enabled() {
+            self.learnt.lock().learn(parent, name, found);
+        }
+    }
+}
+
+fn is_same_dir(one: &Entry, other: &Entry) -> bool {
+    match (&one.dir, &other.dir) {
+        (Some(one), Some(other)) => one.same(other),
+        (Some(_) | None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Ino;
+
+    use super::*;
+
+    #[test]
+    fn what_was_learnt_first_is_forgotten_first() {
+        let name = EntryName::new(b"a").unwrap();
+        let found = DirRef { id: DirId(7), ino: Ino(8), home: DirId(9), ticket: 0 };
+        let mut learnt = Learnt::default();
+        let last = LEARNT_MAX as u128;
+        (0..=last).for_each(|parent| learnt.learn(DirId(parent), &name, &found));
+        assert_eq!(learnt.get(DirId(0), &name), None);
+        assert_eq!(learnt.get(DirId(last), &name), Some((DirId(7), DirId(9))));
+    }
+}

@@ -1,0 +1,71 @@
+//! `speculate`: look-ups in directories whose ids the client has predicted, all of one path that this server has.
+//!
+//! Every guess stands for itself; only the client can tell whether they hang together. It must be trusted, because a
+//! prediction proves no walk. What is another server's is not looked for: a guess about it meets nothing, and a file
+//! that is in a slot elsewhere is not shown.
+//!
+//! Cost: as many look-ups as guesses. Paper: InfiniFS §3.3.
+
+use base::{Access, FsError, ShardId, limits::PATH_BYTES_MAX};
+use wire::{Entry, Guess, Guessed, Speculate};
+
+use crate::{
+    error::{Fault, Result},
+    record::{ContentState, EntryRecord},
+    txn::{Dir, Txn},
+};
+
+/// More guesses than this are about no path: one for each name, and one for what is at its end.
+const GUESSES_MAX: usize = PATH_BYTES_MAX / 2 + 2;
+
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Speculate) -> Result<Vec<Guessed>> {
+    if !txn.caller.standing.trusted {
+        return Err(FsError::NotPermitted.into());
+    }
+    if req.guesses.len() > GUESSES_MAX {
+        return Err(FsError::NameTooLong.into());
+    }
+    req.guesses.iter().map(|guess| look(txn, guess)).collect()
+}
+
+fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
+    let nothing = Guessed { dir: None, entry: None, error: None };
+    if !owns(txn, txn.shard(guess.home)) {
+        return Ok(nothing);
+    }
+    let content = txn.get_content(&txn.content_key(guess.home, guess.dir))?;
+    let is_meant = |content: &crate::record::Content| {
+        content.state == ContentState::Live && content.home == guess.home
+    };
+    let Some(content) = content.filter(is_meant) else { return Ok(nothing) };
+    let dir = Dir { id: guess.dir, content };
+    let found = Guessed { dir: Some(dir.content.ino), ..nothing };
+    match entry(txn, &dir, guess) {
+        Ok(entry) => Ok(Guessed { entry, ..found }),
+        Err(Fault::Answer(error)) => Ok(Guessed { error: Some(error), ..found }),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// What the guess asks for in a directory that is there.
+fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
+    let Some(name) = &guess.name else {
+        let itself = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
+        let attr = dir.attr();
+        return Ok(Some(Entry { attr, dir: Some(itself), target: None, whole: true }));
+    };
+    txn.dir_permits(dir, Access::EXECUTE)?;
+    txn.settled(|txn| {
+        let entry = txn.entry(dir, name)?.ok_or(FsError::NotFound)?;
+        match &entry {
+            EntryRecord::Link(ino) if !owns(txn, ino.shard()) => Ok(None),
+            EntryRecord::Node(_) | EntryRecord::Dir(_) | EntryRecord::Link(_) => {
+                txn.show(&entry).map(Some)
+            }
+        }
+    })
+}
+
+fn owns(txn: &Txn<'_>, shard: ShardId) -> bool {
+    txn.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
+}
