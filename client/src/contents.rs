@@ -96,7 +96,7 @@ impl Files {
             releasing: false,
             aging: Vec::new(),
             ageing: false,
-            runs: Runs::new(welcome.map.servers.len()),
+            runs: Runs::new(welcome.map.servers.len().max(1)),
         };
         Ok(Files {
             one_user: config.kernel_checks,

@@ -41,6 +41,7 @@ pub enum Bug {
     /// A directory that was made in the place of a removed one is taken for that (`txn::dirs`).
     StaleInoAccepted,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
+    #[cfg(feature = "bugs")]
     LateLookupTaken,
 }
 

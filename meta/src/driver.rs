@@ -284,6 +284,18 @@ pub(crate) fn admit(
 /// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
 /// request that was executed is answered with its result, however old what it stood on is by now.
 pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
+    is_ours(shared, header, request)?;
+    if request.acts()
+        && header.cache_version != 0
+        && let Some(events) = shared.invalidations.since(header.cache_version)
+    {
+        return Err(Fault::Retry(Retry::StaleCache(events)));
+    }
+    Ok(())
+}
+
+/// Whether the request has come to the right server, and that may serve.
+pub(crate) fn is_ours(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     if !request.acts() {
         return Ok(());
     }
@@ -297,11 +309,6 @@ pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Requ
         }
     } else if header.epoch < shared.alone.epoch {
         return Err(Fault::Retry(Retry::Moved(shared.map())));
-    }
-    if header.cache_version != 0
-        && let Some(events) = shared.invalidations.since(header.cache_version)
-    {
-        return Err(Fault::Retry(Retry::StaleCache(events)));
     }
     Ok(())
 }

@@ -90,8 +90,13 @@ impl Phase {
         }
         let incoming = Rc::clone(&self.incoming);
         let (header, request) = (&incoming.header, &incoming.request);
+        // Once its own move is announced, that is news to everybody but itself.
+        let holds = || match &self.commit {
+            Some(_) if remote.coordinated => driver::is_ours(shared, header, request),
+            Some(_) | None => driver::is_current(shared, header, request),
+        };
         let standing = driver::admit(&session, header, request, now)
-            .and_then(|standing| driver::is_current(shared, header, request).map(|()| standing))
+            .and_then(|standing| holds().map(|()| standing))
             .and_then(|standing| shared.room.admits(request).map(|()| standing));
         let standing = match standing {
             Ok(standing) => standing,
@@ -298,17 +303,15 @@ impl Run<'_> {
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();
-        // After that on each connection: where the moved entry is, it is prepared before the move is announced.
-        let announced = async {
-            if remote.coordinated {
-                coordinator::announce(self.shared, &remote.moves).await?;
-            }
-            Ok::<(), Fault>(())
-        };
-        let (votes, announced) = futures::join!(join_all(asked), announced);
-        announced?;
+        let votes = join_all(asked).await;
         if let Some(pause) = is_refused(&votes) {
             return Ok(Attempt::Again { pause, remote });
+        }
+        if remote.coordinated {
+            // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
+            // keeps everything above it where it is. Where the moved entry is, it is prepared before the news.
+            driver::is_current(self.shared, &self.incoming.header, &self.incoming.request)?;
+            coordinator::announce(self.shared, &remote.moves).await?;
         }
         let commit = Commit { txn, plan: Rc::clone(plan) };
         match self.phase(remote, Some(commit)).await? {
