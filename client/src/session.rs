@@ -110,6 +110,8 @@ enum Failed {
     Time,
     #[error("server is not ready, or has all the connections or sessions that it takes")]
     NotReady,
+    #[error("the server that begins sessions is {0}")]
+    Elsewhere(String),
     #[error("server has no such session, or is another one")]
     Stranger,
     #[error("refused: {0}")]
@@ -131,7 +133,8 @@ pub(crate) async fn open(
 ) -> Result<Opened, Error> {
     let mut pauses = Pauses::new(BACKOFF_FIRST, BACKOFF_MAX);
     let mut told = false;
-    while let Some(address) = address() {
+    let mut elsewhere = None;
+    while let Some(address) = elsewhere.take().or_else(&mut address) {
         if closing() {
             return Err(Error::Closed);
         }
@@ -139,6 +142,11 @@ pub(crate) async fn open(
         let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
+            Ok(Err(Failed::Elsewhere(address))) => {
+                elsewhere = Some(address);
+                pauses.pause(config.random.as_ref()).await;
+                continue;
+            }
             Ok(Err(failed)) => failed,
             Err(_) => Failed::Time,
         };
@@ -237,10 +245,15 @@ impl Talk {
                     Answer::Done(reply) => return Ok((reply, header.cache_version)),
                     Answer::Failed(error) => return Err(Failed::Refused(error.to_string())),
                     Answer::Refused(reason) => return Err(Failed::Refused(reason)),
+                    // A new session begins at the server of the root.
+                    Answer::Retry(Retry::Moved(map)) => {
+                        let root = map.server_of(base::ShardId(0)).unwrap_or_default();
+                        let address = map.servers.into_iter().nth(usize::from(root));
+                        return Err(address.map_or(Failed::NotReady, Failed::Elsewhere));
+                    }
                     Answer::Retry(
                         Retry::Busy
                         | Retry::NoSession
-                        | Retry::Moved(_)
                         | Retry::StaleCache(_)
                         | Retry::StaleDir
                         | Retry::Coordinate

@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use base::{Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
-use wire::{Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
+use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
@@ -34,6 +34,15 @@ pub(crate) fn run(
     let token = Token::verify(&hello.token, &shared.config.signing_key, now)
         .map_err(|error| Fault::Refused(error.to_string()))?;
     let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks };
+    if let (None, Some(cluster)) = (&hello.resume, &shared.cluster) {
+        // A session begins where its root is.
+        if cluster.map().servers.is_empty() && !token.administers() {
+            return Err(Fault::Retry(Retry::Busy));
+        }
+        if !cluster.map().servers.is_empty() && !cluster.owns(ShardId(0)) {
+            return Err(Fault::Retry(Retry::Moved((*cluster.map()).clone())));
+        }
+    }
     let resumed = match &hello.resume {
         Some(past) => resume(shared, past)?,
         None => None,
@@ -62,6 +71,7 @@ pub(crate) fn run(
             session.join(rights);
         }
         let standing = session.standing();
+        let knows_root = shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(ShardId(0)));
         let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
         let mut txn = Txn::new(shared, group, caller, now);
         let (id, ino, home) = (root.0, root.1, root.2);
@@ -72,7 +82,11 @@ pub(crate) fn run(
             lease_ms: u64::try_from(shared.options.lease.as_millis()).unwrap_or(u64::MAX),
             fs: shared.fs_info(),
             map: shared.map(),
-            root: txn.dir_ref(id, ino, home),
+            root: if knows_root {
+                txn.dir_ref(id, ino, home)
+            } else {
+                DirRef { id, ino, home, ticket: 0 }
+            },
             root_attr: root.3,
             read_only: token.read_only,
             trusted: token.trusted(),
@@ -190,6 +204,10 @@ fn root_of(
     token: &Token,
     now: Time,
 ) -> Result<(DirId, Ino, DirId, base::Attr)> {
+    if shared.cluster.as_ref().is_some_and(|cluster| !cluster.owns(ShardId(0))) {
+        // It was told elsewhere; here it is no more than a name.
+        return Ok((DirId::ROOT, Ino::ROOT, DirId::ROOT, root_content(now).attr()));
+    }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let mut at = txn.dir_ref(DirId::ROOT, Ino::ROOT, DirId::ROOT);
     let mut attr = match txn.dir(&at) {
@@ -204,6 +222,11 @@ fn root_of(
         match lookup::run(&mut txn, &Lookup { dir: at, name }) {
             Ok(Entry { dir: Some(dir), attr: found, .. }) => (at, attr) = (dir, found),
             Ok(_) | Err(Fault::Answer(_)) => return Err(missing()),
+            Err(Fault::Remote) => {
+                let path = &token.path;
+                let text = format!("the way to the token's path {path} is on several servers");
+                return Err(Fault::Refused(text));
+            }
             Err(fault) => return Err(fault),
         }
     }

@@ -286,7 +286,11 @@ impl Run<'_> {
         let graph::Begun::Granted(token) = graph.begin(&remote.moves, &remote.chain) else {
             return Begun::Wait;
         };
-        let keys = written.into_iter().map(|key| (key, Mode::Changes)).collect();
+        // What walks see of it; other changes are seen with the commit.
+        let shown = |key: &Key| {
+            key::is_name(key) || key::parse_dir(key).is_some_and(|dir| remote.moves.contains(&dir))
+        };
+        let keys = written.into_iter().filter(shown).map(|key| (key, Mode::Changes)).collect();
         if !self.shared.prepared.take(txn, keys) {
             graph.end(token);
             return Begun::Wait;
