@@ -25,9 +25,9 @@ struct Known {
 }
 
 impl Runs {
-    /// So many servers, none of which was met.
+    /// So many servers, none of which was met. There is one at least, though a map may not say so yet.
     pub(crate) fn new(servers: usize) -> Runs {
-        Runs(vec![Known::default(); servers])
+        Runs(vec![Known::default(); servers.max(1)])
     }
 
     /// This run of a server knows all that is open there, or is being told.

@@ -33,8 +33,9 @@ pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
         let step = Lookup { dir: at, name: name.clone() };
         match run(txn, &step) {
             Ok(entry) => {
-                let next = entry.dir;
+                let next = entry.dir.filter(|dir| txn.has_shard(txn.shard(dir.home)));
                 walked.entries.push(entry);
+                // The client goes on where another server has the group.
                 let Some(next) = next else { break };
                 at = next;
             }

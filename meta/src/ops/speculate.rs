@@ -6,7 +6,7 @@
 //!
 //! Cost: as many look-ups as guesses. Paper: InfiniFS §3.3.
 
-use base::{Access, FsError, ShardId, limits::PATH_BYTES_MAX};
+use base::{Access, FsError, limits::PATH_BYTES_MAX};
 use wire::{Entry, Guess, Guessed, Speculate};
 
 use crate::{
@@ -30,7 +30,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Speculate) -> Result<Vec<Guessed>> {
 
 fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
     let nothing = Guessed { dir: None, entry: None, error: None };
-    if !owns(txn, txn.shard(guess.home)) {
+    if !txn.has_shard(txn.shard(guess.home)) {
         return Ok(nothing);
     }
     let content = txn.get_content(&txn.content_key(guess.home, guess.dir))?;
@@ -50,6 +50,7 @@ fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
 /// What the guess asks for in a directory that is there.
 fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     let Some(name) = &guess.name else {
+        txn.settle_counts(guess.home, guess.dir)?;
         let itself = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
         let attr = dir.attr();
         return Ok(Some(Entry { attr, dir: Some(itself), target: None, whole: true }));
@@ -58,14 +59,10 @@ fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     txn.settled(|txn| {
         let entry = txn.entry(dir, name)?.ok_or(FsError::NotFound)?;
         match &entry {
-            EntryRecord::Link(ino) if !owns(txn, ino.shard()) => Ok(None),
+            EntryRecord::Link(ino) if !txn.has_shard(ino.shard()) => Ok(None),
             EntryRecord::Node(_) | EntryRecord::Dir(_) | EntryRecord::Link(_) => {
                 txn.show(&entry).map(Some)
             }
         }
     })
-}
-
-fn owns(txn: &Txn<'_>, shard: ShardId) -> bool {
-    txn.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
 }
