@@ -137,7 +137,8 @@ fn in_session(
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
         Ok(_) | Err(Fault::Remote) if txn.is_remote() => {
-            let remote = txn.take_remote().expect("it is remote");
+            let mut remote = txn.take_remote().expect("it is remote");
+            remote.complete = done.is_ok() && numbered && !remote.coordinated;
             Outcome::Elsewhere(remote)
         }
         Ok(done) if numbered => {

@@ -191,12 +191,16 @@ impl Run<'_> {
             if self.incoming.connection.is_closed() {
                 return Err(Fault::Retry(Retry::Busy));
             }
-            let looked = self.look(remote).await?;
-            if !self.incoming.request.mutates() {
-                let answer = Answer::Done(*looked.reply);
-                self.incoming.connection.reply_now(self.reply, &answer);
-                return Ok(());
-            }
+            let looked = if remote.complete {
+                Looked { remote, written: Vec::new() }
+            } else {
+                let (looked, done) = self.look(remote).await?;
+                if !self.incoming.request.mutates() {
+                    self.incoming.connection.reply_now(self.reply, &Answer::Done(*done));
+                    return Ok(());
+                }
+                looked
+            };
             match self.attempt(looked).await? {
                 Attempt::Committed => return Ok(()),
                 Attempt::Again { pause: pauses, remote: again } => {
@@ -215,12 +219,12 @@ impl Run<'_> {
     }
 
     /// Reads what the operation needs of other servers, until it can run.
-    async fn look(&self, mut remote: Box<Remote>) -> Result<Looked> {
+    async fn look(&self, mut remote: Box<Remote>) -> Result<(Looked, Box<Reply>)> {
         loop {
             self.read(&mut remote).await?;
             match self.phase(remote, None).await? {
                 Ended::Ran(remote, reply, written) => {
-                    return Ok(Looked { remote, reply, written });
+                    return Ok((Looked { remote, written }, reply));
                 }
                 Ended::Lacks(again) => remote = again,
                 Ended::InDoubt(again, txn) => {
@@ -260,7 +264,7 @@ impl Run<'_> {
 
     /// Has everybody prepare, and commits if all have.
     async fn attempt(&self, looked: Looked) -> Result<Attempt> {
-        let Looked { remote, written, .. } = looked;
+        let Looked { remote, written } = looked;
         let plan = Rc::new(remote.plan(self.cluster)?);
         let txn = self.cluster.next_txn();
         let moves = match self.begin_moves(&remote, txn, written) {
@@ -358,7 +362,6 @@ impl Run<'_> {
 /// An operation that has all that it needs.
 struct Looked {
     remote: Box<Remote>,
-    reply: Box<Reply>,
     /// What it would write here.
     written: Vec<Key>,
 }

@@ -35,6 +35,8 @@ pub(crate) struct Remote {
     drawn: usize,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
+    /// The latest run lacked nothing, and moves no directory.
+    pub(crate) complete: bool,
     /// The coordinator runs it: it may move directories.
     pub(crate) coordinated: bool,
     /// The directories that it moves, or whose permissions it changes,
@@ -69,6 +71,7 @@ impl Remote {
         self.moves.clear();
         self.chain.clear();
         self.drawn = 0;
+        self.complete = false;
     }
 
     /// What was read may not be so any more.
