@@ -11,7 +11,7 @@ pub mod owned;
 pub mod tree;
 pub mod visible;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use base::FsError;
 use client::{Client, Error};
 
@@ -29,7 +29,9 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
     let tree = tree::check(&machine.client).await?;
-    fsck(world, &machine.client).await?;
+    if world.plan().servers == 1 {
+        fsck(world, &machine.client).await?;
+    }
     machine.close().await?;
     world.wait(lease * 2).await;
     let mut engines = Vec::new();
@@ -38,7 +40,20 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
         engines.push(host.engine());
     }
     owned::check(&engines, world.plan().shards, &tree)?;
+    if world.plan().servers > 1 {
+        united(world).await.context("all servers taken together")?;
+    }
     errors::check(world.trace())
+}
+
+/// What all servers of a cluster have together is a file system of one server, which checks itself.
+async fn united(world: &World) -> anyhow::Result<()> {
+    let host = world.unite().await?;
+    let machine = world.connect("check").await?;
+    fsck(world, &machine.client).await?;
+    machine.close().await?;
+    host.kill();
+    Ok(())
 }
 
 /// Has the server check itself.

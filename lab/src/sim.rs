@@ -27,6 +27,7 @@ pub mod world;
 use std::{
     fmt,
     ops::Range,
+    panic::{self, AssertUnwindSafe},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -135,7 +136,9 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
     let seed = plan.seed;
     let trace = Trace::new(options.print);
-    let ended = in_a_runtime(plan, options, &trace);
+    // What it was is a problem of the trace.
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| in_a_runtime(plan, options, &trace)))
+        .unwrap_or_else(|_| Err(anyhow::anyhow!("the world itself panicked")));
     let mut problems = trace.problems();
     let (counts, ms) = match ended {
         Ok(ended) => ended,

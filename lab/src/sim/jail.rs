@@ -150,7 +150,12 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         entries_max: u32,
         plus: bool,
     ) -> Result<ReaddirPage> {
-        self.inner.readdir(cred, dir, after, entries_max, plus).await.map(page)
+        let mut found = self.inner.readdir(cred, dir, after, entries_max, plus).await?;
+        // What another server knows of an entry is not in a listing.
+        for listed in found.entries.iter_mut().filter(|listed| plus && listed.entry.is_none()) {
+            listed.entry = self.inner.lookup(&Cred::ROOT, dir, &listed.name).await.ok();
+        }
+        Ok(page(found))
     }
 
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {

@@ -7,6 +7,7 @@
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
+    ops::ControlFlow,
     pin::Pin,
     rc::Rc,
     sync::Arc,
@@ -14,9 +15,11 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use base::Clock;
+use futures::TryStreamExt as _;
 use meta::{Bug, ClusterOptions, FormatOptions, Offload, Server, ServerOptions};
-use store::{Blocks, Engine as _, MemoryEngine};
+use store::{Batch, Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
     task::{LocalSet, spawn_local},
@@ -112,6 +115,54 @@ impl Host {
                 clock: Arc::clone(clock),
                 random,
                 trace: trace.clone(),
+                running: RefCell::default(),
+                counters: RefCell::default(),
+            }),
+        })
+    }
+
+    /// The machine of a server that has alone what these of a cluster have; none of them runs.
+    ///
+    /// # Errors
+    /// When something cannot be read.
+    pub async fn unite(hosts: &[Host]) -> anyhow::Result<Host> {
+        let first = &hosts[0].inner;
+        let (engine, blocks) = (Arc::new(MemoryEngine::new()), Blocks::memory());
+        for (server, host) in hosts.iter().enumerate() {
+            let mut batch = Batch::default();
+            host.inner.engine.scan(&[], &[u8::MAX; 16], &mut |key, value| {
+                let shard = key.first_chunk::<2>().map_or(0, |shard| u16::from_be_bytes(*shard));
+                // What the server is, and what belongs to all, is not of its shards.
+                let kept = match key.get(2) {
+                    Some(b'M' | b'S') => false,
+                    Some(b'F' | b'O') => server == 0,
+                    Some(_) | None => usize::from(shard) % hosts.len() == server,
+                };
+                if kept {
+                    batch.put(key, value);
+                }
+                ControlFlow::Continue(())
+            })?;
+            engine.write(batch)?;
+            let mut list = host.inner.blocks.list();
+            while let Some(block) = list.try_next().await? {
+                let len = block.bytes.context("blocks in memory know how long they are")?;
+                let data = host.inner.blocks.get(block.id, len, 0..len).await?;
+                blocks.put(block.id, data).await?;
+            }
+        }
+        engine.sync()?;
+        Ok(Host {
+            inner: Rc::new(Inner {
+                server: 0,
+                engine,
+                blocks,
+                plan: Plan { servers: 1, ..first.plan.clone() },
+                bug: None,
+                network: first.network.clone(),
+                clock: Arc::clone(&first.clock),
+                random: first.random.stream("united"),
+                trace: first.trace.clone(),
                 running: RefCell::default(),
                 counters: RefCell::default(),
             }),

@@ -206,6 +206,16 @@ impl World {
         &self.inner.hosts
     }
 
+    /// Starts a server that has alone what the servers of a cluster have, none of which runs. Clients find it.
+    ///
+    /// # Errors
+    /// As [`Host::unite`].
+    pub async fn unite(&self) -> anyhow::Result<Host> {
+        let host = Host::unite(self.hosts()).await?;
+        host.start()?;
+        Ok(host)
+    }
+
     /// The network.
     #[must_use]
     pub fn network(&self) -> &Network {
