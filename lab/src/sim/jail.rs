@@ -86,7 +86,12 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         exclusive: bool,
         open: bool,
     ) -> Result<Made> {
-        self.inner.create(cred, dir, name, new, exclusive, open).await.map(made)
+        let mut found = self.inner.create(cred, dir, name, new, exclusive, open).await?;
+        if !found.entry.whole {
+            // Another server has the attributes of what is there.
+            found.entry = self.inner.lookup(&Cred::ROOT, dir, name).await?;
+        }
+        Ok(made(found))
     }
 
     async fn tmpfile(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use wire::{
-    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Stands, Vote,
+    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, Vote,
 };
 
 use super::{CommittedRecord, PreparedRecord, locks::Mode};
@@ -26,7 +26,8 @@ pub(crate) fn read(txn: &Txn<'_>, req: &PeerRead) -> Result<Reply> {
 
 fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
     if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
-        return Err(Fault::Refused("a key of another server".into()));
+        // Or it has not learnt yet that it has this shard.
+        return Err(Fault::Retry(Retry::Busy));
     }
     match key::parse_open(at) {
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),

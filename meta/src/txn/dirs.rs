@@ -15,6 +15,9 @@ use crate::{
     transact::locks::Want,
 };
 
+/// Records of several servers that are not of one moment: the client asks again, and then they are read anew.
+const TORN: Fault = Fault::Retry(Retry::Busy);
+
 /// A content record and where its group is.
 #[derive(Clone)]
 pub(crate) struct Dir {
@@ -112,6 +115,7 @@ impl Txn<'_> {
         self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
+            Some(_) | None if self.is_remote() => Err(TORN),
             Some(_) | None => {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
                 Err(FsError::Io.into())
@@ -197,6 +201,9 @@ impl Txn<'_> {
                 settled => return settled,
             }
         }
+        if self.is_remote() {
+            return Err(TORN);
+        }
         tracing::error!("a record leads to one that is not there; run `pando fsck`");
         Err(FsError::Io.into())
     }
@@ -263,6 +270,7 @@ impl Txn<'_> {
         let content = self.get_content(&self.content_key(dir.content.parent_home, id))?;
         match content.filter(|content| content.ino == dir.content.parent_ino) {
             Some(content) => Ok(Dir { id, content }),
+            None if self.is_remote() => Err(TORN),
             None => {
                 tracing::error!(%id, "a directory's back pointer leads nowhere; run `pando fsck`");
                 Err(FsError::Io.into())
