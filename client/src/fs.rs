@@ -168,7 +168,12 @@ impl Client {
     }
 
     async fn list(&self, dir: &DirRef, after: u64) -> Result<ReaddirPage> {
-        self.readdir(&self.cred, dir, after, LISTED_ENTRIES, true).await
+        let mut page = self.page(&self.cred, dir, after, LISTED_ENTRIES, true).await?;
+        // Who wants the attributes of a directory elsewhere asks for them.
+        for listed in &mut page.entries {
+            listed.entry.take_if(|entry| !entry.whole);
+        }
+        Ok(page)
     }
 
     /// Makes a file for writing, or cuts the one that is there to nothing.

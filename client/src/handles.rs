@@ -2,12 +2,12 @@
 //!
 //! Each is one request, and what this client knows better than the server: what was written and not sent.
 
-use base::{Access, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Ino, LockKind, SetAttr};
+use base::{Access, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, SetAttr};
 use bytes::Bytes;
 use wire::{
     AllocateMode, Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir,
-    NodeRef, Readdir, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir,
-    SeekTo, SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
+    NodeRef, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir, SeekTo,
+    SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
 };
 
 use crate::{
@@ -321,24 +321,9 @@ impl FileSystem for Client {
         entries_max: u32,
         plus: bool,
     ) -> Result<ReaddirPage> {
-        let stamp = self.core.files.stamp();
-        let request = Request::Readdir(Readdir { dir: *dir, after, entries_max, plus });
-        let done = self.core.ask(cred, dir.home, request).await?;
-        let Reply::Page(mut page) = done.reply else { return Err(unexpected()) };
-        // Nothing is above the root, though it may be a part of a larger tree.
-        if dir.same(&self.root().0) {
-            page.parent_ino = dir.ino;
-        }
-        for listed in &mut page.entries {
-            listed.entry.take_if(|entry| !entry.whole);
-        }
-        for entry in page.entries.iter_mut().filter_map(|entry| entry.entry.as_mut()) {
-            if entry.attr.kind == FileKind::File {
-                entry.attr = self.core.files.seen(entry.attr, stamp);
-            }
-        }
-        if after == 0 {
-            self.touch_later(cred, NodeRef::Dir(*dir), &page.attr);
+        let mut page = self.page(cred, dir, after, entries_max, plus).await?;
+        if plus && self.core.channels.are_several() {
+            self.complete_all(cred, dir, &mut page).await?;
         }
         Ok(page)
     }

@@ -70,6 +70,7 @@ mod filesystem;
 mod fs;
 mod guess;
 mod handles;
+mod listing;
 mod locks;
 pub mod model;
 mod observe;

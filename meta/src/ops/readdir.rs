@@ -142,8 +142,7 @@ fn list(
         (EntryRecord::Link(ino), false) => Ok((*ino, txn.slot_inode(*ino)?.kind, None)),
         (_, true) => {
             let entry = txn.show(record)?;
-            let whole = entry.whole;
-            Ok((entry.attr.ino, entry.attr.kind, Some(entry).filter(|_| whole)))
+            Ok((entry.attr.ino, entry.attr.kind, Some(entry)))
         }
     };
     let shown = match show(record) {
