@@ -20,7 +20,7 @@ use crate::{
     Client, Error, File, FileSystem, New, OpenOptions, Result,
     call::{Done, Failure},
     client::unexpected,
-    resolve::{Found, Last, Links, Parent},
+    resolve::{End, Found, Last, Links, Parent},
 };
 
 /// A path that changes so often under us that it cannot be resolved is given up.
@@ -96,7 +96,8 @@ impl ReadDir {
             if self.end {
                 return Ok(None);
             }
-            let page = self.client.list(&self.dir, self.after).await?;
+            let page = self.client.list(&self.dir, self.after, 0).await;
+            let page = page.map_err(Failure::by_handle)?;
             self.end = page.end;
             self.page = page.entries.into_iter();
         }
@@ -149,26 +150,31 @@ impl Client {
     /// # Errors
     /// As `opendir(3)`.
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let mut tries = Tries(0);
+        let (path, mut tries) = (bytes_of(path.as_ref()), Tries(0));
         loop {
-            let dir = self.find(path.as_ref(), Links::Follow).await?.dir()?;
-            match self.list(&dir, 0).await {
-                // It was replaced since we found it.
-                Err(Error::Fs(FsError::Stale)) => {
-                    self.core.cache.lock().forget(dir.id);
-                    tries.again(Failure::StaleDir)?;
+            let (dir, stand) = match self.core.resolve_dir(&self.cred, path).await {
+                Ok(found) => found,
+                Err(failure) => {
+                    tries.again(failure)?;
+                    continue;
                 }
-                page => {
-                    let page = page?;
+            };
+            match self.list(&dir, 0, stand).await {
+                Ok(page) => {
                     let (end, page) = (page.end, page.entries.into_iter());
                     return Ok(ReadDir { client: self.clone(), dir, page, after: 0, end });
+                }
+                // It was replaced since we found it.
+                Err(failure) => {
+                    self.core.forget_if_stale(&failure, &dir);
+                    tries.again(failure)?;
                 }
             }
         }
     }
 
-    async fn list(&self, dir: &DirRef, after: u64) -> Result<ReaddirPage> {
-        let mut page = self.page(&self.cred, dir, after, LISTED_ENTRIES, true).await?;
+    async fn list(&self, dir: &DirRef, after: u64, stand: u64) -> Result<ReaddirPage, Failure> {
+        let mut page = self.page(&self.cred, dir, (after, LISTED_ENTRIES, true), stand).await?;
         // Who wants the attributes of a directory elsewhere asks for them.
         for listed in &mut page.entries {
             listed.entry.take_if(|entry| !entry.whole);
@@ -219,7 +225,7 @@ impl Client {
     async fn open_found(&self, path: &[u8], options: OpenOptions) -> Result<File> {
         let mut tries = Tries(0);
         loop {
-            let found = self.find_bytes(path, Links::Follow, false).await?;
+            let found = self.find_bytes(path, Links::Follow, End::Name).await?;
             match self.open_entry(&found.entry, found.node(), options).await {
                 Ok(file) => return Ok(file),
                 Err(failure) => {
@@ -673,7 +679,7 @@ impl Client {
     async fn attributes(&self, path: &Path, links: Links) -> Result<Attr> {
         let mut tries = Tries(0);
         loop {
-            let mut found = self.find_bytes(bytes_of(path), links, true).await?;
+            let mut found = self.find_bytes(bytes_of(path), links, End::Whole).await?;
             let node = found.node().clone();
             match self.complete(&self.cred, &mut found.entry, &node).await {
                 Ok(()) => return Ok(found.entry.attr),
@@ -686,14 +692,14 @@ impl Client {
     }
 
     async fn find(&self, path: &Path, links: Links) -> Result<Found> {
-        self.find_bytes(bytes_of(path), links, false).await
+        self.find_bytes(bytes_of(path), links, End::Name).await
     }
 
-    async fn find_bytes(&self, path: &[u8], links: Links, whole: bool) -> Result<Found> {
+    async fn find_bytes(&self, path: &[u8], links: Links, end: End) -> Result<Found> {
         let mut tries = Tries(0);
         loop {
             let stamp = self.core.files.stamp();
-            match self.core.resolve_node(&self.cred, path, links, whole).await {
+            match self.core.resolve_node(&self.cred, path, links, end).await {
                 Ok(mut found) => {
                     found.entry.attr = self.core.files.seen(found.entry.attr, stamp);
                     return Ok(found);

@@ -321,7 +321,8 @@ impl FileSystem for Client {
         entries_max: u32,
         plus: bool,
     ) -> Result<ReaddirPage> {
-        let mut page = self.page(cred, dir, after, entries_max, plus).await?;
+        let page = self.page(cred, dir, (after, entries_max, plus), 0).await;
+        let mut page = page.map_err(Failure::by_handle)?;
         if plus && self.core.channels.are_several() {
             self.complete_all(cred, dir, &mut page).await?;
         }

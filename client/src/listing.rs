@@ -7,19 +7,19 @@ use wire::{DirRef, NodeRef, Readdir, ReaddirPage, Reply, Request};
 use crate::{Client, FileSystem as _, Result, call::Failure, client::unexpected};
 
 impl Client {
-    /// A page as the directory's own server knows it: of directories elsewhere it has not all attributes.
+    /// A page (after a position, of so many entries, with attributes or not) as the directory's own server knows it: of
+    /// directories elsewhere it has not all attributes. `stand`: see [`wire::RequestHeader`].
     pub(crate) async fn page(
         &self,
         cred: &Cred,
         dir: &DirRef,
-        after: u64,
-        entries_max: u32,
-        plus: bool,
-    ) -> Result<ReaddirPage> {
+        (after, entries_max, plus): (u64, u32, bool),
+        stand: u64,
+    ) -> Result<ReaddirPage, Failure> {
         let stamp = self.core.files.stamp();
         let request = Request::Readdir(Readdir { dir: *dir, after, entries_max, plus });
-        let done = self.core.ask(cred, dir.home, request).await?;
-        let Reply::Page(mut page) = done.reply else { return Err(unexpected()) };
+        let done = self.core.call(cred, dir.home, request, stand).await?;
+        let Reply::Page(mut page) = done.reply else { return Err(unexpected().into()) };
         // Nothing is above the root, though it may be a part of a larger tree.
         if dir.same(&self.root().0) {
             page.parent_ino = dir.ino;

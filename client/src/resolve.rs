@@ -79,8 +79,19 @@ struct Way {
     stand: u64,
     /// Do not believe the cache.
     fresh: bool,
-    /// Somebody wants all attributes of what is at the end.
-    whole: bool,
+    /// What is asked of the end.
+    end: End,
+}
+
+/// What somebody wants to know of what is at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// What it is, as its name says.
+    Name,
+    /// All its attributes.
+    Whole,
+    /// Which directory it is: the caller's next request goes there, and meets what is outdated.
+    Dir,
 }
 
 impl Way {
@@ -130,7 +141,7 @@ impl Core {
     pub(crate) async fn resolve_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
         let steps = Steps::parse(path)?;
         let dot = steps.tail == Tail::Dot;
-        let mut way = self.start(cred, steps, false).await?;
+        let mut way = self.start(cred, steps, End::Name).await?;
         let names_root = way.steps.left.is_empty();
         // Whoever goes up at the end must be allowed to search where they come from.
         let up = matches!(way.steps.left.first(), Some(Step::Up));
@@ -148,17 +159,16 @@ impl Core {
         Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
     }
 
-    /// What a path names; `whole` where all its attributes are wanted. They may be missing all the same: see
-    /// [`Entry::whole`].
+    /// What a path names. Attributes may be missing where they are wanted all the same: see [`Entry::whole`].
     pub(crate) async fn resolve_node(
         &self,
         cred: &Cred,
         path: &[u8],
         links: Links,
-        whole: bool,
+        end: End,
     ) -> Result<Found, Failure> {
         let steps = Steps::parse(path)?;
-        let mut way = self.start(cred, steps, whole).await?;
+        let mut way = self.start(cred, steps, end).await?;
         let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
@@ -169,6 +179,23 @@ impl Core {
             None => NodeRef::File(FileRef { dir, name, ino: entry.attr.ino }),
         };
         Ok(Found { entry, node })
+    }
+
+    /// The directory that a path names, and the version of the cache that it stands on. With several servers one that
+    /// is cached is believed.
+    pub(crate) async fn resolve_dir(
+        &self,
+        cred: &Cred,
+        path: &[u8],
+    ) -> Result<(DirRef, u64), Failure> {
+        let steps = Steps::parse(path)?;
+        let mut way = self.start(cred, steps, End::Dir).await?;
+        let landing = self.advance_surely(cred, path, &mut way, 0, Links::Follow).await?;
+        let dir = match landing {
+            Some(Landing { entry, .. }) => entry.dir.ok_or(FsError::NotDirectory)?,
+            None => way.top().dir,
+        };
+        Ok((dir, way.stand))
     }
 
     /// A directory that the path went through to end there (`/`, `..`).
@@ -193,14 +220,14 @@ impl Core {
         }
     }
 
-    async fn start(&self, cred: &Cred, steps: Steps, whole: bool) -> Result<Way, Failure> {
+    async fn start(&self, cred: &Cred, steps: Steps, end: End) -> Result<Way, Failure> {
         self.counters.resolves();
         let root = self.cache().root();
         let root = match root {
             Some(root) => root,
             None => self.ask_root(cred).await?,
         };
-        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false, whole })
+        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false, end })
     }
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
@@ -225,8 +252,8 @@ impl Core {
             Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
-                let (chain, whole) = (way.chain.clone(), way.whole);
-                *way = Way { chain, steps, links: 0, stand: 0, fresh: true, whole };
+                let (chain, end) = (way.chain.clone(), way.end);
+                *way = Way { chain, steps, links: 0, stand: 0, fresh: true, end };
                 self.advance(cred, way, keep, links).await
             }
             ended => ended,
@@ -257,7 +284,7 @@ impl Core {
                 Some(Step::Down(_)) => {
                     if !way.fresh {
                         // Of a directory that is cached the server of its own group is asked.
-                        let ends_cached = way.whole && self.channels.are_several();
+                        let ends_cached = way.end != End::Name && self.channels.are_several();
                         let keep = if ends_cached { keep } else { keep.max(1) };
                         self.advance_cached(cred, way, keep)?;
                         if way.steps.left.is_empty() {
@@ -322,7 +349,7 @@ impl Core {
         let from = way.top().dir;
         let mut guessed = None;
         if names.len() > 1 && self.guesses() {
-            let whole = way.whole && way.steps.left.len() == names.len();
+            let whole = way.end == End::Whole && way.steps.left.len() == names.len();
             guessed = self.guess(cred, from, &names, way.stand, whole).await?;
         }
         let (walked, version) = match guessed {
