@@ -29,8 +29,9 @@
 //! As Lowe's just-in-time linearization ("Testing for linearizability", 2017): the events are taken one by one with the
 //! set of all states that the file system may be in. At a call nothing has to happen. At an answer, the operation is
 //! done in each of the states, after any of the others that are under way; what gives another answer is dropped. States
-//! are remembered, so that each is looked at once, whatever order led to it. What changes nothing and gives its
-//! answer now is done at once: whatever comes of doing it later comes of this too, since it hinders nobody.
+//! are remembered, so that each is looked at once, whatever order led to it. What never
+//! changes anything (a look, or what is refused) and gives its answer now is done at once: whatever comes of doing it
+//! later comes of this too, since it hinders nobody.
 //!
 //! The tree is checked as a whole. To look at its directories one by one would be sound only where no directory is
 //! renamed, and what is gained is small: with a handful of clients and a hundred operations there are few states at any

@@ -175,8 +175,8 @@ impl Search<'_> {
         found
     }
 
-    /// Does all that changes nothing and is answered so now; and looks, where nothing was found before: whoever has
-    /// found something may still look again.
+    /// Does all that never changes anything and is answered so now; and looks, where nothing was found before: whoever
+    /// has found something may still look again.
     fn do_harmless(&self, one: &mut Possible) {
         for operation in self.open.iter().copied() {
             let Operation { call, answer, .. } = &self.history.operations[operation];
@@ -188,8 +188,11 @@ impl Search<'_> {
             let held = looked.filter(|id| one.state.can_work_on(call, *id));
             let now = self.act(one, operation, None);
             let then = held.and_then(|id| self.act(one, operation, Some(id)));
-            let harmless = [now, then].into_iter().flatten().any(|After(state)| state.is_none());
-            if harmless && answer.is_some() {
+            let same = [now, then].into_iter().flatten().any(|After(state)| state.is_none());
+            // A mode that is set to what it is now may be another one later.
+            let looks = matches!(call, Call::Stat(..) | Call::List(..));
+            let harmless = answer.as_ref().is_some_and(|answer| looks || answer.is_err());
+            if same && harmless {
                 one.set(operation, Some(Progress::Done));
             } else if looked.is_none()
                 && self.has_two_points(call)

@@ -278,6 +278,17 @@ fn who_may_not_look_sees_nothing() {
 }
 
 #[test]
+fn what_changes_nothing_now_may_change_something_later() {
+    let set = |mode: u32| {
+        (Call::Chmod(path("a"), mode), Ok(Seen::Made(attributes(2, Some((mode, 0)), 2))))
+    };
+    let look = || Call::Stat(path("ab"), By::User);
+    let begun = History::one().then(mkdir("a"), made_dir(2)).at_once(&[set(0o700), set(0o755)]);
+    begun.clone().then(look(), NOT_FOUND).accepted();
+    begun.then(look(), Err(FsError::Denied)).accepted();
+}
+
+#[test]
 fn some_operations_find_at_one_point_and_work_at_another() {
     let begun = History::one().then(mkdir("a"), made_dir(2)).then(create("f"), made_file(3));
     let moved =
