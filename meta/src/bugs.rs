@@ -40,6 +40,38 @@ pub enum Bug {
     LockClaimsNotAwaited,
     /// A directory that was made in the place of a removed one is taken for that (`txn::dirs`).
     StaleInoAccepted,
+    /// Directories move before all servers know that they will (`coordinator`).
+    AnnounceNotAwaited,
+    /// A version of the invalidation list comes without what happened in it (`coordinator`).
+    VersionWithoutEvent,
+    /// A transaction is prepared and holds no keys (`transact::participant`).
+    PreparedNotHeld,
+    /// After a restart nobody knows what is prepared (`transact::recover`).
+    PreparedForgotten,
+    /// What is prepared is not stored (`transact::participant`).
+    PrepareNotStored,
+    /// A server promises before what it promises is stable (`core`).
+    PromiseNotStable,
+    /// What a transaction stands on is not looked at when it is prepared (`transact::participant`).
+    ExpectationsIgnored,
+    /// A read does not wait for what is prepared (`txn`).
+    PreparedNotAwaited,
+    /// Servers are told of a commit that is not stable (`transact::run`).
+    CommitNotAwaited,
+    /// A commit is not noted (`transact::run`).
+    CommitNotNoted,
+    /// A commit is forgotten before all servers know of it (`transact::run`).
+    CommitForgottenEarly,
+    /// A server that hears twice of a commit applies it twice (`transact::participant`).
+    CommitAppliedTwice,
+    /// A transaction that is under way is said to have ended (`transact::participant`).
+    PendingSaidAborted,
+    /// A late part of an attempt that was given up is kept for ever (`transact::recover`).
+    LatePrepareKept,
+    /// A server serves when its lease has ended (`driver`).
+    LeaseIgnored,
+    /// Directories are renamed without regard to each other (`transact::run`).
+    GraphIgnored,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
@@ -48,7 +80,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 29] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -61,6 +93,22 @@ impl Bug {
         Bug::BlockDeletedEarly,
         Bug::LockClaimsNotAwaited,
         Bug::StaleInoAccepted,
+        Bug::AnnounceNotAwaited,
+        Bug::VersionWithoutEvent,
+        Bug::PreparedNotHeld,
+        Bug::PreparedForgotten,
+        Bug::PrepareNotStored,
+        Bug::PromiseNotStable,
+        Bug::ExpectationsIgnored,
+        Bug::PreparedNotAwaited,
+        Bug::CommitNotAwaited,
+        Bug::CommitNotNoted,
+        Bug::CommitForgottenEarly,
+        Bug::CommitAppliedTwice,
+        Bug::PendingSaidAborted,
+        Bug::LatePrepareKept,
+        Bug::LeaseIgnored,
+        Bug::GraphIgnored,
         Bug::LateLookupTaken,
     ];
 }

@@ -29,6 +29,7 @@ use self::{
 };
 use crate::{
     OpenError,
+    bugs::Bug,
     cluster::{Cluster, Member},
     error::{Fault, Result},
     invalidation::Invalidations,
@@ -196,6 +197,9 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
         (version, state.leases.ends())
     };
     coordinator.changed.send_replace(());
+    if shared.bugs.has(Bug::AnnounceNotAwaited) {
+        return Ok(version);
+    }
     loop {
         let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
         let Some(until) = wait else { return Ok(version) };
@@ -208,6 +212,10 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
 pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> {
     if from != 0 {
         return Err(Fault::Refused("only the coordinator announces".into()));
+    }
+    if shared.bugs.has(Bug::VersionWithoutEvent) {
+        let nothing = vec![DirId(u128::MAX); req.dirs.len()];
+        shared.invalidations.take_in(req.after, &nothing);
     }
     if shared.invalidations.take_in(req.after, &req.dirs) {
         Ok(())

@@ -252,7 +252,9 @@ impl Server {
             opens.await_claims(sessions.keys().copied());
         }
         let prepared = Prepared::default();
-        recover::load(engine.as_ref(), &prepared)?;
+        if !bugs.has(Bug::PreparedForgotten) {
+            recover::load(engine.as_ref(), &prepared)?;
+        }
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
         let (cluster, version) =

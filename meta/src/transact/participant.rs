@@ -12,6 +12,7 @@ use wire::{
 
 use super::{CommittedRecord, PreparedRecord, locks::Mode};
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     lock,
     record::{Content, Key, Record as _, key},
@@ -54,14 +55,16 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
             Err(fault) => return Err(fault),
         }
     }
-    if !txn.shared.prepared.take(req.txn, modes) {
+    if !txn.shared.bugs.has(Bug::PreparedNotHeld) && !txn.shared.prepared.take(req.txn, modes) {
         return Ok(Vote::Busy);
     }
     let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
     let stands = req.expects.iter().map(|expected| expected.key.clone());
     let stands = stands.filter(|key| !written(key)).collect();
     let record = PreparedRecord { stands, writes: req.writes.clone() };
-    txn.put(key::prepared(req.txn), &record);
+    if !txn.shared.bugs.has(Bug::PrepareNotStored) {
+        txn.put(key::prepared(req.txn), &record);
+    }
     Ok(Vote::Prepared)
 }
 
@@ -94,6 +97,9 @@ fn mode_of(write: &PeerWrite) -> Mode {
 
 fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
     let is = current(txn, &expected.key)?;
+    if txn.shared.bugs.has(Bug::ExpectationsIgnored) {
+        return Ok(true);
+    }
     match (expected.stands, &is, &expected.was) {
         (Stands::Stable, Some(is), Some(was)) => {
             let (is, was) = (Content::from_record(is)?, Content::from_record(was)?);
@@ -113,7 +119,9 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
         }
         apply(txn, write)?;
     }
-    txn.delete(at);
+    if !txn.shared.bugs.has(Bug::CommitAppliedTwice) {
+        txn.delete(at);
+    }
     txn.ended.push(req.txn);
     Ok(())
 }
@@ -143,7 +151,8 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
 pub(crate) fn outcome(txn: &Txn<'_>, req: &AskOutcome) -> Result<Outcome> {
     // Asked in this order: it is open until its commit is written.
     if txn.shared.initiated.is_open(req.txn) {
-        return Ok(Outcome::Pending);
+        let ended = txn.shared.bugs.has(Bug::PendingSaidAborted);
+        return Ok(if ended { Outcome::Aborted } else { Outcome::Pending });
     }
     let committed = txn.get::<CommittedRecord>(&key::committed(req.txn))?;
     Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })

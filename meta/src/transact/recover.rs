@@ -15,6 +15,7 @@ use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
 use super::{CommittedRecord, PreparedRecord, locks::Prepared, participant, run::tell_one};
 use crate::{
     Core, OpenError,
+    bugs::Bug,
     core::Step,
     record::{Record, key},
 };
@@ -67,7 +68,9 @@ pub(crate) async fn run(core: Core) {
                 .cluster
                 .as_ref()
                 .is_some_and(|cluster| cluster.me == txn.server && cluster.run == txn.run);
-            !mine && now.duration_since(*first_seen.entry(*txn).or_insert(now)) >= PATIENCE
+            !mine
+                && !shared.bugs.has(Bug::LatePrepareKept)
+                && now.duration_since(*first_seen.entry(*txn).or_insert(now)) >= PATIENCE
         });
         let late: Vec<_> = late.collect();
         join_all(late.into_iter().map(|txn| ask(&core, txn))).await;

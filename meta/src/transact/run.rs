@@ -18,6 +18,7 @@ use wire::{Answer, Decide, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry
 use super::{CommittedRecord, locks::Mode};
 use crate::{
     Core,
+    bugs::Bug,
     cluster::Cluster,
     coordinator::{self, Coordinator, graph},
     core::{Step, Work},
@@ -143,7 +144,7 @@ impl Phase {
         let mut answer = txn.take_scratch();
         Answer::Done(done).encode(&mut answer);
         self.incoming.connection.reply_encoded(self.reply, &answer);
-        if !commit.plan.is_empty() {
+        if !commit.plan.is_empty() && !txn.shared.bugs.has(Bug::CommitNotNoted) {
             let participants = commit.plan.keys().copied().collect();
             txn.put(key::committed(commit.txn), &CommittedRecord { participants });
         }
@@ -287,9 +288,11 @@ impl Run<'_> {
         let coordinator = self.cluster.coordinator.as_ref().filter(|_| remote.coordinated);
         let Some(coordinator) = coordinator else { return Begun::Nothing };
         let mut graph = coordinator.graph();
-        let graph::Begun::Granted(token) = graph.begin(&remote.moves, &remote.chain) else {
-            return Begun::Wait;
+        let (moves, chain): (&[_], &[_]) = match self.shared.bugs.has(Bug::GraphIgnored) {
+            true => (&[], &[]),
+            false => (&remote.moves, &remote.chain),
         };
+        let graph::Begun::Granted(token) = graph.begin(moves, chain) else { return Begun::Wait };
         // What walks see of it; other changes are seen with the commit.
         let shown = |key: &Key| {
             key::is_name(key) || key::parse_dir(key).is_some_and(|dir| remote.moves.contains(&dir))
@@ -411,8 +414,11 @@ async fn tell(core: Core, txn: TxnId, plan: Rc<Plan>, commit: bool) {
         return;
     }
     let shared = core.inner.shared.clone();
-    if commit {
+    if commit && !shared.bugs.has(Bug::CommitNotAwaited) {
         shared.sync.wait().await;
+    }
+    if shared.bugs.has(Bug::CommitForgottenEarly) {
+        core.step(Step::Forget(vec![key::committed(txn)])).await;
     }
     let decide = Decide { txn, commit };
     if !commit {
