@@ -1,7 +1,9 @@
 //! The subcommands, one file each.
 
 mod bench;
+mod cluster;
 mod completions;
+mod dev;
 mod du;
 mod dump;
 mod format;
@@ -55,6 +57,7 @@ pub(crate) enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Up(up::Args),
+    Dev(dev::Args),
     Token(token::Args),
     Status(status::Args),
     Top(top::Args),
@@ -97,6 +100,7 @@ impl Command {
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
             Command::Up(args) => up::run(&args),
+            Command::Dev(args) => dev::run(&args),
             Command::Token(args) => token::run(&args),
             Command::Status(args) => status::run(args),
             Command::Top(args) => top::run(args),

@@ -46,6 +46,14 @@ pub(crate) fn servers(text: &str) -> Result<Servers, String> {
     text.split(',').map(address).collect::<Result<_, _>>().map(Servers)
 }
 
+/// The address in `HOST:PORT`; for clap.
+pub(crate) fn server(text: &str) -> Result<String, String> {
+    match &servers(text)?.0[..] {
+        [address] => Ok(address.clone()),
+        _ => Err("it must be one HOST:PORT".to_owned()),
+    }
+}
+
 /// Servers of one file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers(pub(crate) Vec<String>);
@@ -61,7 +69,20 @@ pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Conf
 /// Opens a session.
 pub(crate) async fn connect(config: Config) -> anyhow::Result<Client> {
     let servers = config.addresses.join(",");
-    match tokio::time::timeout(CONNECT_TIMEOUT, Box::pin(Client::connect(config))).await {
+    within(servers, Client::connect(config)).await
+}
+
+/// As [`connect`], at the coordinator of a cluster that may not be complete.
+pub(crate) async fn connect_incomplete(config: Config) -> anyhow::Result<Client> {
+    let servers = config.addresses.join(",");
+    within(servers, Client::connect_incomplete(config)).await
+}
+
+async fn within(
+    servers: String,
+    connecting: impl Future<Output = client::Result<Client>>,
+) -> anyhow::Result<Client> {
+    match tokio::time::timeout(CONNECT_TIMEOUT, Box::pin(connecting)).await {
         Ok(connected) => connected.with_context(|| format!("cannot open a session at {servers}")),
         Err(_) => {
             Err(anyhow!("no server answers at {servers} after {} s", CONNECT_TIMEOUT.as_secs()))

@@ -6,6 +6,7 @@
 //! DIR/blocks/       contents of files, unless they are elsewhere
 //! DIR/signing.key   signs tokens; secret
 //! DIR/admin.token   the administrator's token; secret
+//! DIR/member        the number that a server drew before it joined a cluster
 //! DIR/address       where the server listens, while it runs
 //! ```
 //!
@@ -21,14 +22,14 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use client::SystemClock;
-use meta::FormatOptions;
+use meta::{Belonging, FormatOptions};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use store::{
     Blocks, BlocksConfig, Compression, LogTail, RocksConfig, RocksEngine,
     stable::{sync_above, sync_folder},
 };
-use wire::Token;
+use wire::{Joined, Token};
 
 use crate::system::{SystemRandom, secret};
 
@@ -36,9 +37,11 @@ use crate::system::{SystemRandom, secret};
 ///
 /// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
 /// and `A`; in 3 blocks may be compressed, and
-/// there may be a trash. Every data directory is one of the next version, but not the other way
-/// round.
+/// there may be a trash; 4 are those of clusters only. Every data directory is one of the next version, but not the
+/// other way round.
 const VERSION: u32 = 3;
+/// Version of a directory of one server of several: who does not know of them must not serve it.
+const VERSION_CLUSTER: u32 = 4;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -47,6 +50,7 @@ const META: &str = "meta";
 const BLOCKS: &str = "blocks";
 const SIGNING_KEY: &str = "signing.key";
 const ADMIN_TOKEN: &str = "admin.token";
+const MEMBER: &str = "member";
 const ADDRESS: &str = "address";
 /// What helps when files are damaged.
 const ADVICE: &str = "load a dump into another directory (`pando load`), or bring back a copy";
@@ -78,6 +82,9 @@ struct About {
     /// How new blocks are compressed, `lz4` or `zstd`; absent: not at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
+    /// Which server of a cluster it is; absent: the file system has one server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u16>,
 }
 
 impl About {
@@ -99,6 +106,11 @@ pub(crate) fn is_formatted(path: &Path) -> bool {
     path.join(ABOUT).exists()
 }
 
+/// Which server of a cluster the directory is of, if it is one of any. Takes no lock.
+pub(crate) fn server_of(path: &Path) -> Option<u16> {
+    read_about(path).ok()?.server
+}
+
 /// What a new file system is made in.
 pub(crate) struct Target<'a> {
     pub(crate) engine: &'a RocksEngine,
@@ -111,7 +123,8 @@ pub(crate) struct Target<'a> {
 /// Makes a file system in a directory, which is made when it is missing and must be empty otherwise.
 pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     let place = (new.blocks.as_deref(), new.compression);
-    build(path, &new.name, place, |target| {
+    let server = (new.servers > 1).then_some(0);
+    build(path, &new.name, place, server, |target| {
         let options = FormatOptions {
             name: new.name.clone(),
             shards: new.shards,
@@ -125,41 +138,109 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     })
 }
 
-/// As [`format`], of what `fill` puts into it. Nothing of it counts before the end.
+/// As [`format`], of what `fill` puts into it, as this server of a cluster. Nothing of it counts before the end.
 pub(crate) fn build(
     path: &Path,
     name: &str,
-    (url, compression): (Option<&str>, Compression),
+    place: (Option<&str>, Compression),
+    server: Option<u16>,
     fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let dir = prepare(path)?;
-    ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
-    begin(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o700))
-        .with_context(|| format!("cannot close {} to other users", path.display()))?;
+    let begun = Begun::new(path)?;
+    begun.build(name, place, server, &secret::<32>(), fill)
+}
 
-    let key = secret::<32>();
-    write_private(path, SIGNING_KEY, &key)?;
-    let blocks = match url {
-        None => Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?,
-        // Nothing is sent, but a wrong address is told now.
-        Some(_) => open_blocks(path, url, compression)?,
-    };
-    let blocks = blocks.compressing(compression);
-    let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
-    let remembered = url.unwrap_or(BLOCKS);
-    fill(Target { engine: &engine, blocks: &blocks, url: remembered, signing_key: &key })?;
-    drop(engine);
+/// A directory in which a file system is being made, and which is ours.
+struct Begun<'a> {
+    path: &'a Path,
+    _directory: File,
+}
 
-    let token = Token::administrator().sign(&key);
-    write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
-    let compression = (compression != Compression::None).then(|| compression.to_string());
-    let (name, blocks) = (name.to_owned(), url.map(ToOwned::to_owned));
-    let about = About { version: VERSION, name, blocks, compression };
-    finish(path, &about.to_text()?)
-        .with_context(|| format!("cannot write to {}", path.display()))?;
-    drop(dir);
-    Ok(())
+impl Begun<'_> {
+    fn new(path: &Path) -> anyhow::Result<Begun<'_>> {
+        let directory = prepare(path)?;
+        ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
+        begin(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o700))
+            .with_context(|| format!("cannot close {} to other users", path.display()))?;
+        Ok(Begun { path, _directory: directory })
+    }
+
+    fn build(
+        self,
+        name: &str,
+        (url, compression): (Option<&str>, Compression),
+        server: Option<u16>,
+        key: &[u8],
+        fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let path = self.path;
+        write_private(path, SIGNING_KEY, key)?;
+        let blocks = match url {
+            None => {
+                Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?
+            }
+            // Nothing is sent, but a wrong address is told now.
+            Some(_) => open_blocks(path, url, compression)?,
+        };
+        let blocks = blocks.compressing(compression);
+        let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
+        let remembered = url.unwrap_or(BLOCKS);
+        fill(Target { engine: &engine, blocks: &blocks, url: remembered, signing_key: key })?;
+        drop(engine);
+
+        let token = Token::administrator().sign(key);
+        write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
+        let compression = (compression != Compression::None).then(|| compression.to_string());
+        let (name, blocks) = (name.to_owned(), url.map(ToOwned::to_owned));
+        let version = if server.is_some() { VERSION_CLUSTER } else { VERSION };
+        let about = About { version, name, blocks, compression, server };
+        finish(path, &about.to_text()?)
+            .with_context(|| format!("cannot write to {}", path.display()))
+    }
+}
+
+/// The directory of a server that joins a cluster.
+pub(crate) struct Joining<'a> {
+    begun: Begun<'a>,
+    member: u64,
+}
+
+impl Joining<'_> {
+    /// Takes a directory that is missing or empty, or in which a join was interrupted.
+    pub(crate) fn begin(path: &Path) -> anyhow::Result<Joining<'_>> {
+        let begun = Begun::new(path)?;
+        let member = match fs::read_to_string(path.join(MEMBER)) {
+            Ok(text) => text.trim().parse().ok(),
+            Err(_) => None,
+        };
+        let member = match member {
+            Some(member) => member,
+            None => {
+                remove(fs::remove_file(path.join(MEMBER)), path)?;
+                let member = u64::from_le_bytes(secret::<8>());
+                write_private(path, MEMBER, format!("{member}\n").as_bytes())?;
+                member
+            }
+        };
+        Ok(Joining { begun, member })
+    }
+
+    /// The number by which the coordinator knows it again.
+    pub(crate) fn member(&self) -> u64 {
+        self.member
+    }
+
+    /// Makes the server's part of the file system, as the coordinator answered; the cluster is to have so many
+    /// servers.
+    pub(crate) fn finish(self, joined: &Joined, servers: u16) -> anyhow::Result<()> {
+        let Belonging { name, blocks, signing_key } = Belonging::of(joined)?;
+        let url = (blocks != BLOCKS).then_some(blocks.as_str());
+        let (member, place) = (self.member, (url, Compression::None));
+        self.begun.build(&name, place, Some(joined.server), &signing_key, |target| {
+            Ok(meta::format_joined(target.engine, joined, member, servers)?)
+        })
+    }
 }
 
 impl DataDir {
@@ -171,6 +252,11 @@ impl DataDir {
             upgrade(path, &mut about)?;
         }
         Ok(DataDir { path: path.to_owned(), about, _directory: directory })
+    }
+
+    /// Which server of a cluster it is of; `None`: the file system has one server.
+    pub(crate) fn server(&self) -> Option<u16> {
+        self.about.server
     }
 
     /// Name of the file system.
@@ -290,10 +376,10 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
     let value: serde_json::Value = serde_json::from_str(&text)
         .with_context(|| format!("{} is damaged; {ADVICE}", file.display()))?;
     let version = &value["version"];
-    let known = u64::from(VERSION_MIN)..=u64::from(VERSION);
+    let known = u64::from(VERSION_MIN)..=u64::from(VERSION_CLUSTER);
     ensure!(
         version.as_u64().is_some_and(|version| known.contains(&version)),
-        "{} has on-disk version {version}, this program knows {VERSION_MIN} to {VERSION}",
+        "{} has on-disk version {version}, this program knows {VERSION_MIN} to {VERSION_CLUSTER}",
         path.display()
     );
     serde_json::from_value(value)

@@ -8,6 +8,7 @@
 //! its causes.
 
 mod accept;
+mod children;
 mod commands;
 mod connect;
 mod data;

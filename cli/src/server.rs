@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use client::SystemClock;
-use meta::{Durability, Limits, Offload, Server, ServerOptions};
+use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
 use store::{Blocks, Compression};
 use tokio::{
@@ -71,7 +71,28 @@ pub(crate) struct Options {
     pub(crate) connections_max: Option<usize>,
     /// More sessions than this are not opened.
     pub(crate) sessions_max: usize,
+    pub(crate) role: Role,
 }
+
+/// What a server is among those of its file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The only one.
+    Alone,
+    /// The first of several, which the others come to.
+    Coordinator {
+        /// A server of the cluster serves for so long without hearing of the coordinator.
+        lease: Duration,
+    },
+    /// Another one.
+    Member {
+        /// Where the coordinator is; `None`: where it was last.
+        coordinator: Option<String>,
+    },
+}
+
+/// [`Role::Coordinator`]'s `lease`, unless told otherwise.
+pub(crate) const CLUSTER_LEASE: Duration = Duration::from_secs(3);
 
 /// An address to listen on.
 pub(crate) struct Listen {
@@ -262,12 +283,60 @@ fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
-        cluster: None,
+        cluster: cluster(data, &options.role, address)?,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine(&blocks)?);
     Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
+}
+
+/// How the server reaches the others of its cluster, if what is in `data` and what was asked for agree.
+fn cluster(
+    data: &DataDir,
+    role: &Role,
+    address: SocketAddr,
+) -> anyhow::Result<Option<ClusterOptions>> {
+    let dir = data.path().display();
+    let (coordinator, lease) = match (data.server(), role) {
+        (None, Role::Alone) => return Ok(None),
+        (None, Role::Coordinator { .. }) => {
+            return Err(usage(format!(
+                "{dir} holds a file system of one server, which has no coordinator: \
+                 `pando format --servers N` makes one of several"
+            )));
+        }
+        (None, Role::Member { .. }) => {
+            return Err(usage(format!(
+                "{dir} holds a file system of its own: a server joins with an empty directory"
+            )));
+        }
+        (Some(0), Role::Coordinator { lease }) => (String::new(), *lease),
+        (Some(0), Role::Alone | Role::Member { .. }) => {
+            return Err(usage(format!(
+                "{dir} is that of a cluster's coordinator: serve it with `pando serve --coordinator`"
+            )));
+        }
+        (Some(server), Role::Coordinator { .. }) => {
+            return Err(usage(format!(
+                "{dir} is that of server {server} of a cluster, and not of its coordinator, server 0"
+            )));
+        }
+        (Some(_), Role::Member { coordinator }) => {
+            (coordinator.clone().unwrap_or_default(), CLUSTER_LEASE)
+        }
+        (Some(server), Role::Alone) => {
+            return Err(usage(format!(
+                "{dir} is that of server {server} of a cluster: serve it with `pando serve --join`"
+            )));
+        }
+    };
+    if address.ip().is_unspecified() {
+        return Err(usage(format!(
+            "other servers cannot be told to come to {address}: --listen on one address"
+        )));
+    }
+    Ok(Some(ClusterOptions { dial: Arc::new(client::Tcp), coordinator, lease }))
 }
 
 fn limits(data: &DataDir, options: &Options) -> Limits {
@@ -295,6 +364,16 @@ fn shared_store_options() -> Vec<(String, String)> {
     let set =
         |(variable, option): (&str, &str)| Some((option.to_owned(), std::env::var(variable).ok()?));
     variables.into_iter().filter_map(set).collect()
+}
+
+/// The address with the port that is so many after that of `address`; port 0 stays what it is.
+pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
+    let parts = address.rsplit_once(':');
+    let (host, port) = parts.with_context(|| format!("{address} is not HOST:PORT"))?;
+    let port: u16 = port.parse().with_context(|| format!("{address} is not HOST:PORT"))?;
+    let port = if port == 0 { Some(0) } else { port.checked_add(more) };
+    let port = port.with_context(|| format!("there are not so many ports after {address}"))?;
+    Ok(format!("{host}:{port}"))
 }
 
 fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {

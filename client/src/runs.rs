@@ -53,8 +53,11 @@ impl Runs {
     }
 
     fn known(&mut self, server: u16) -> &mut Known {
-        self.0
-            .get_mut(usize::from(server))
-            .expect("there is a channel to every server that answers")
+        let server = usize::from(server);
+        if self.0.len() <= server {
+            // It began at a cluster that was not complete.
+            self.0.resize(server + 1, Known::default());
+        }
+        &mut self.0[server]
     }
 }

@@ -10,9 +10,11 @@
 
 pub(crate) mod graph;
 mod leases;
+mod link;
 pub(crate) mod roster;
+pub(crate) mod run;
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use base::{DirId, Epoch};
 use parking_lot::{Mutex, MutexGuard};
@@ -224,8 +226,11 @@ pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> 
     }
 }
 
-/// The cluster, for administrators.
+/// The cluster, for administrators; a server that is alone says that it is.
 pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
+    if shared.cluster.is_none() {
+        return Ok(alone(shared));
+    }
     let (cluster, coordinator) = here(shared)?;
     let renames = coordinator.graph().len() as u64;
     let state = coordinator.state.lock();
@@ -259,6 +264,20 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
         renames,
         problems,
     })
+}
+
+fn alone(shared: &Shared) -> ClusterStatus {
+    let version = shared.invalidations.version();
+    let server = ServerStatus {
+        server: 0,
+        address: shared.options.address.clone(),
+        shards: shared.config.shards,
+        lease_ms: 0,
+        version,
+        requests: shared.counters.requests.load(Ordering::Relaxed),
+    };
+    let (servers, epoch) = (vec![server], shared.alone.epoch);
+    ClusterStatus { servers_expected: 1, servers, epoch, version, renames: 0, problems: vec![] }
 }
 
 fn millis(time: Duration) -> u64 {

@@ -166,6 +166,7 @@ impl Core {
             crate::trash::run(self.clone()),
             room::run(shared.clone()),
             recover::run(self.clone()),
+            crate::coordinator::run::run(self.clone()),
         );
     }
 

@@ -65,6 +65,10 @@ pub(crate) fn execute(
         other if other.kind().between_servers => {
             return between_servers(shared, group, incoming, reply, now);
         }
+        // What a client caches stands on the list's version, which the first lease brings.
+        Request::Hello(_) if shared.cluster.is_some() && reply.cache_version == 0 => {
+            Err(Fault::Retry(Retry::Busy))
+        }
         Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
         other => match connection.session() {
             None => Err(Fault::Retry(Retry::NoSession)),

@@ -9,7 +9,6 @@ use store::{Batch, Engine};
 use wire::Joined;
 
 use crate::{
-    OpenError,
     cluster::Member,
     coordinator::roster::{Roster, no_map},
     record::{
@@ -158,15 +157,6 @@ pub fn format_joined(
     batch.put(&key::member(), &member.to_record());
     engine.write(batch)?;
     Ok(engine.sync()?)
-}
-
-/// Whether the file system in an engine has several servers, and this is which of them.
-///
-/// # Errors
-/// When the engine cannot be read.
-pub fn server_of_cluster(engine: &dyn Engine) -> Result<Option<u16>, OpenError> {
-    let Some(member) = engine.get(&key::member())? else { return Ok(None) };
-    Ok(Some(Member::from_record(&member)?.server))
 }
 
 /// What every server stores of the file system.

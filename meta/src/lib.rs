@@ -51,7 +51,7 @@ pub use bugs::Bug;
 pub use cluster::ClusterOptions;
 pub use core::Core;
 pub use error::{OpenError, Problem};
-pub use format::{Belonging, FormatError, FormatOptions, format, format_joined, server_of_cluster};
+pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use room::FreeBytes;
 pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
 pub use unsynced::kept;

@@ -77,10 +77,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Makes a file system in `data` with nothing chosen.
 pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
+    of_servers(data, None, 1)
+}
+
+/// As [`by_default`], of so many servers.
+pub(crate) fn of_servers(
+    data: &path::Path,
+    name: Option<String>,
+    servers: u16,
+) -> anyhow::Result<()> {
     let choices = Choices {
-        shards: SHARDS,
-        servers: 1,
-        name: None,
+        shards: SHARDS.max(servers),
+        servers,
+        name,
         blocks: None,
         inline_max: INLINE_BYTES_MAX,
         compression: Compression::None,

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut dump = Dump::open(BufReader::with_capacity(BUFFER_BYTES, input))?;
     let blocks = args.blocks.as_deref().map(blocks_url).transpose()?;
     let (name, mut chunks_named) = (dump.header.name.clone(), 0);
-    data::build(&args.data, &name, (blocks.as_deref(), args.compression), |target| {
+    data::build(&args.data, &name, (blocks.as_deref(), args.compression), None, |target| {
         chunks_named = fill(&mut dump, &target)?;
         Ok(())
     })?;

@@ -1,13 +1,23 @@
 //! `pando serve`: serve a file system.
 
-use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, thread, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use wire::Join;
 
 use crate::{
+    connect,
+    data::{self, Joining},
+    failure::usage,
     output,
-    server::{Listen, Options, Running},
+    server::{Listen, Options, Role, Running},
     serving::Serving,
     signals::Stop,
     trace::TraceArgs,
@@ -21,14 +31,39 @@ const CORES_MAX: usize = 8;
 
 /// Serve the file system in a data directory until SIGINT or SIGTERM.
 ///
-/// When it serves, it prints its addresses, and writes them to DIR/address, a line each.
+/// When it serves, it prints its addresses, and writes them to DIR/address, a line each. A file system that was
+/// formatted for several servers is served by one process with --coordinator and the others with --join.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The data directory, made by `pando format`.
+    /// The data directory, made by `pando format`; of a server that joins: missing or empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
     serve: ServeArgs,
+}
+
+/// What a server is among several.
+#[derive(Debug, clap::Args)]
+struct ClusterArgs {
+    /// Be the coordinator: the data directory is the one that `pando format --servers N` made.
+    #[arg(long, conflicts_with_all = ["join", "token_file"])]
+    coordinator: bool,
+    /// Be another server of the cluster that has its coordinator there. A data directory that has joined before may
+    /// be told where the coordinator is now, and otherwise looks where it was.
+    #[arg(long, value_name = "HOST:PORT", value_parser = connect::server)]
+    join: Option<String>,
+    /// The administrator's token, with which a server joins; it need not be given again.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// With --coordinator: a server of the cluster serves for so long without hearing of the coordinator. When one is
+    /// lost, renames of directories wait for as long.
+    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
+    cluster_lease: Duration,
+    /// End when the process that started this one does.
+    #[arg(long, hide = true)]
+    with_parent: bool,
 }
 
 /// How to serve, for `serve` and `up`.
@@ -86,6 +121,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn lease(text: &str) -> Result<Duration, String> {
     between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
+}
+
+/// How long a server of a cluster serves without its coordinator.
+pub(crate) fn cluster_lease(text: &str) -> Result<Duration, String> {
+    between(text, Duration::from_millis(200), Duration::from_secs(600))
 }
 
 /// Bytes: a number, and K, M, G or T (times 1024 each) with or without `iB`.
@@ -153,7 +193,42 @@ impl ServeArgs {
             reserve: self.reserve,
             connections_max: self.connections_max,
             sessions_max: self.sessions_max,
+            role: Role::Alone,
         }
+    }
+}
+
+impl ClusterArgs {
+    /// What a server with this data directory is.
+    fn role(&self, data: &Path) -> Role {
+        if self.coordinator {
+            return Role::Coordinator { lease: self.cluster_lease };
+        }
+        // Without any option it is what its directory says, unless that is the coordinator's.
+        let member = self.join.is_some() || data::server_of(data).is_some_and(|server| server > 0);
+        if member { Role::Member { coordinator: self.join.clone() } } else { Role::Alone }
+    }
+
+    /// Makes the data directory of a server that has not joined yet.
+    async fn join(&self, data: &Path, address: &str) -> anyhow::Result<()> {
+        let Some(coordinator) = self.join.clone().filter(|_| !data::is_formatted(data)) else {
+            return Ok(());
+        };
+        let Some(token) = &self.token_file else {
+            return Err(usage(
+                "a server that has not joined yet needs --token-file, with the administrator's token",
+            ));
+        };
+        let token = data::read_token(token)?;
+        let joining = Joining::begin(data)?;
+        let join = Join { address: address.to_owned(), member: joining.member() };
+        let client =
+            connect::connect_incomplete(connect::config(vec![coordinator], token, "joins")).await?;
+        let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
+        let joined = connect::for_administrators(client.join(join).await)?;
+        client.close().await?;
+        joining.finish(&joined, servers)?;
+        output::print(&format!("joined as server {} of {servers}", joined.server))
     }
 }
 
@@ -164,7 +239,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot start a runtime")?;
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        let mut serving = Serving::start(&args.data, args.serve.options(false))?;
+        if args.cluster.with_parent {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+        }
+        let mut options = args.serve.options(false);
+        options.role = args.cluster.role(&args.data);
+        tokio::select! {
+            joined = args.cluster.join(&args.data, &options.listen.address) => joined?,
+            () = stop.asked() => bail!("interrupted"),
+        }
+        let mut serving = Serving::start(&args.data, options)?;
         announce(serving.running())?;
         let failed = tokio::select! {
             () = stop.asked() => None,

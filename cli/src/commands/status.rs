@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use crate::{
     connect::{self, Servers, TokenArgs},
     observed::{Operation, micros},
@@ -11,6 +12,9 @@ use crate::{
 };
 
 /// Print what a server is doing: file system, sessions, counters. Needs the administrator's token.
+///
+/// Of a file system with several servers it prints what they all are and have: shards, share of the requests, what is
+/// left of their leases, and what is wrong. The rest is of the coordinator.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -26,12 +30,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0, args.token.read()?, "pando status");
     let status = connect::runtime()?.block_on(async {
-        let client = connect::connect(config).await?;
+        let client = connect::connect_incomplete(config).await?;
         let status = connect::for_administrators(client.status().await)?;
         let load = client.server_load().await?;
+        let cluster = client.cluster().await?;
         client.close().await?;
         let operations = load.operations.iter().map(Operation::from).collect();
-        anyhow::Ok(Status { operations, ..Status::from(status) })
+        let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
+        anyhow::Ok(Status { operations, cluster, ..Status::from(status) })
     })?;
     if args.json {
         output::print_json(&status)?;
@@ -60,6 +66,8 @@ struct Status {
     sessions: Vec<Session>,
     operations: Vec<Operation>,
     counters: serde_json::Map<String, serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<Cluster>,
 }
 
 #[derive(Serialize)]
@@ -96,6 +104,7 @@ impl From<wire::Status> for Status {
             sessions: status.sessions.into_iter().map(session).collect(),
             operations: Vec::new(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
+            cluster: None,
         }
     }
 }
@@ -141,6 +150,7 @@ impl Status {
         };
         let sessions: Vec<_> = self.sessions.iter().map(row).collect();
         text += &indent(&output::table(&["OPEN FILES", "SILENT", "CLIENT"], &sessions));
+        text += &self.cluster.as_ref().map(Cluster::to_text).unwrap_or_default();
         let row = |operation: &Operation| {
             vec![
                 operation.name.clone(),
@@ -162,6 +172,6 @@ impl Status {
     }
 }
 
-fn indent(text: &str) -> String {
+pub(super) fn indent(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     connect,
     data::{self, DataDir},
+    failure::usage,
     mounting, output,
     server::{self, Running},
     signals::Stop,
@@ -61,7 +62,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !data::is_formatted(&args.data) {
             format::by_default(&args.data)?;
         }
-        let running = server::start(DataDir::open(&args.data)?, &args.serve.options(true))?;
+        let data = DataDir::open(&args.data)?;
+        if let Some(server) = data.server() {
+            return Err(usage(format!(
+                "{} is that of server {server} of a cluster: `pando up` serves a file system of one server; \
+                 `pando serve` serves this",
+                data.path().display()
+            )));
+        }
+        let running = server::start(data, &args.serve.options(true))?;
         let served = serve_mount(args, &mountpoint, &running, &mut stop).await;
         let stopped = running.stop();
         served.and(stopped)

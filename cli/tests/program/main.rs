@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 mod bench;
+mod cluster;
 mod compression;
 mod connections;
 mod damaged;

@@ -9,6 +9,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         &[
             "--data",
             "--shards",
+            "--servers",
             "--name",
             "--blocks",
             "--inline-max",
@@ -17,6 +18,8 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["serve"], &["--data", "--listen", "--http", "--commit-interval", "--durability"]),
+    (&["serve"], &["--coordinator", "--join", "--token-file", "--cluster-lease"]),
+    (&["dev"], &["--servers", "--dir", "--listen", "--mount", "--restart", "--cores", "--lease"]),
     (&["mount"], &["MOUNTPOINT", "--token", "-o", "--foreground", "--log"]),
     (&["umount"], &["MOUNTPOINT"]),
     (&["up"], &["--data", "--mount", "-o", "--listen"]),

@@ -100,6 +100,9 @@ impl Graph {
 }
 
 #[cfg(test)]
+mod orphans;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

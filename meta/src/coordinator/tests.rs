@@ -1,11 +1,13 @@
 //! The coordinator by itself: a server on an engine in memory, asked directly.
 
+mod several;
+
 use std::{io, sync::Arc};
 
 use base::{Clock, Locality, Random, Time};
 use futures::{FutureExt as _, future::BoxFuture};
 use store::{Blocks, MemoryEngine};
-use wire::{Dial, Stream};
+use wire::{Dial, Request, Stream};
 
 use super::*;
 use crate::{
@@ -53,8 +55,21 @@ fn formatted(servers: u16) -> Arc<MemoryEngine> {
 }
 
 fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server, OpenError> {
+    let cluster = cluster.then(|| ClusterOptions {
+        dial: Arc::new(Nowhere),
+        coordinator: String::new(),
+        lease: LEASE,
+    });
+    open_at(engine, "a:1", cluster)
+}
+
+fn open_at(
+    engine: &Arc<MemoryEngine>,
+    address: &str,
+    cluster: Option<ClusterOptions>,
+) -> std::result::Result<Server, OpenError> {
     let options = ServerOptions {
-        address: "a:1".into(),
+        address: address.into(),
         cores: 1,
         durability: Durability::Relaxed,
         commit_interval: Duration::from_millis(20),
@@ -65,11 +80,7 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         process: Arc::new(wire::ProcessStatus::default),
         space: Arc::new(|| (1 << 40, 1 << 39)),
         limits: Limits::default(),
-        cluster: cluster.then(|| ClusterOptions {
-            dial: Arc::new(Nowhere),
-            coordinator: String::new(),
-            lease: LEASE,
-        }),
+        cluster,
     };
     Server::open(engine.clone(), Blocks::memory(), options, Arc::new(Still), Arc::new(Still))
 }
@@ -102,7 +113,8 @@ async fn a_file_system_of_one_server_has_no_coordinator() {
     let server = open(&engine, true).unwrap();
     let asked = join(&server.shared, &Join { address: "b:1".into(), member: 2 });
     assert!(refused(asked).contains("one server"));
-    assert!(refused(status(&server.shared)).contains("one server"));
+    let told = status(&server.shared).unwrap();
+    assert_eq!((told.servers_expected, told.servers[0].shards), (1, 5));
 }
 
 #[tokio::test(start_paused = true)]

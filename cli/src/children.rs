@@ -1,0 +1,158 @@
+//! Processes of this program that another one of it started: `dev` runs a cluster of them.
+//!
+//! A child says in a line on stdout when it works; its log goes to a file. Always true: whoever drops a child kills it.
+
+use std::{
+    ffi::OsString,
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{ChildStdout, Command},
+};
+
+/// How a child is started.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    /// For people.
+    name: String,
+    log: PathBuf,
+    /// What the line begins with that says that it works.
+    ready: &'static str,
+    args: Vec<OsString>,
+}
+
+impl Program {
+    pub(crate) fn new(name: &str, log: &Path, ready: &'static str) -> anyhow::Result<Program> {
+        let log = std::path::absolute(log)?;
+        Ok(Program { name: name.to_owned(), log, ready, args: Vec::new() })
+    }
+
+    pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Program {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub(crate) fn args<'a>(mut self, args: impl Iterator<Item = &'a str>) -> Program {
+        self.args.extend(args.map(OsString::from));
+        self
+    }
+
+    /// As it is, but listening at `address`.
+    fn listening(&mut self, address: &str) {
+        let at = self.args.iter().position(|arg| arg == "--listen");
+        if let Some(value) = at.and_then(|at| self.args.get_mut(at + 1)) {
+            *value = address.into();
+        }
+    }
+}
+
+/// A process that was started.
+pub(crate) struct Child {
+    program: Program,
+    process: tokio::process::Child,
+    /// Its number, also after its end.
+    pid: u32,
+    /// Held, so that what it prints later has somewhere to go.
+    _said: BufReader<ChildStdout>,
+    address: String,
+    /// Its end was told of.
+    told: bool,
+}
+
+impl Child {
+    /// Starts it, and returns when it works.
+    pub(crate) async fn start(mut program: Program) -> anyhow::Result<Child> {
+        let log = OpenOptions::new().append(true).create(true).open(&program.log);
+        let log = log.with_context(|| format!("cannot open {}", program.log.display()))?;
+        let logged = log.metadata()?.len();
+        let this = std::env::current_exe().context("cannot find this program")?;
+        let mut process = Command::new(this)
+            .args(&program.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.name))?;
+        let mut said = BufReader::new(process.stdout.take().expect("it is piped"));
+        let line = loop {
+            let mut line = String::new();
+            if said.read_line(&mut line).await? == 0 {
+                let status = process.wait().await?;
+                bail!("{} ended at once, {}", program.name, reason(status, &program.log, logged));
+            }
+            if line.starts_with(program.ready) {
+                break line;
+            }
+        };
+        // `serving NAME at HOST:PORT, ...`
+        let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
+        let address = address.split(',').next().unwrap_or_default().trim().to_owned();
+        // When it is started again it is found where it was.
+        program.listening(&address);
+        let pid = process.id().unwrap_or_default();
+        Ok(Child { program, process, pid, _said: said, address, told: false })
+    }
+
+    /// As [`Child::start`], in place of one that has ended. When it cannot be, its end is told again.
+    pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
+        self.told = false;
+        *self = Child::start(self.program.clone()).await?;
+        Ok(())
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.program.name
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its number and its log, for people.
+    pub(crate) fn process(&self) -> String {
+        format!("pid {}, log {}", self.pid, self.program.log.display())
+    }
+
+    /// How it has ended, if it has; a process that is not started again says it once.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        let ended = self.process.try_wait()?;
+        Ok(ended.filter(|_| !std::mem::replace(&mut self.told, true)))
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let running = self.process.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        if let Some(pid) = running {
+            // It may be ending just now.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Asks it to end, and waits for that; kills it when it takes too long.
+    pub(crate) async fn stop(mut self, timeout: Duration) -> anyhow::Result<()> {
+        self.terminate();
+        if let Ok(ended) = tokio::time::timeout(timeout, self.process.wait()).await {
+            ended?;
+            return Ok(());
+        }
+        self.process.kill().await?;
+        bail!("{} did not end within {} s and was killed", self.program.name, timeout.as_secs())
+    }
+}
+
+/// Why it has ended: what it logged last.
+fn reason(status: ExitStatus, log: &Path, logged: u64) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let new = text.get(usize::try_from(logged).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let text = String::from_utf8_lossy(new);
+    text.lines().last().map_or_else(|| status.to_string(), |line| format!("{status}: {line}"))
+}

@@ -1,0 +1,95 @@
+//! The servers of a file system, as `pando status` prints them.
+
+use serde::Serialize;
+
+use super::status::indent;
+use crate::output;
+
+/// All servers.
+#[derive(Serialize)]
+pub(super) struct Cluster {
+    servers_expected: u16,
+    epoch: u64,
+    invalidation_version: u64,
+    directory_renames: u64,
+    /// The busiest server has so many times the mean of the requests; absent while there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imbalance: Option<f64>,
+    servers: Vec<Server>,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Server {
+    server: u16,
+    address: String,
+    shards: u16,
+    lease_ms: u64,
+    invalidation_version: u64,
+    requests: u64,
+}
+
+impl From<wire::ClusterStatus> for Cluster {
+    fn from(status: wire::ClusterStatus) -> Cluster {
+        let server = |server: wire::ServerStatus| Server {
+            server: server.server,
+            address: server.address,
+            shards: server.shards,
+            lease_ms: server.lease_ms,
+            invalidation_version: server.version,
+            requests: server.requests,
+        };
+        let servers: Vec<_> = status.servers.into_iter().map(server).collect();
+        Cluster {
+            servers_expected: status.servers_expected,
+            epoch: status.epoch.0,
+            invalidation_version: status.version,
+            directory_renames: status.renames,
+            imbalance: imbalance(&servers),
+            servers,
+            problems: status.problems,
+        }
+    }
+}
+
+fn imbalance(servers: &[Server]) -> Option<f64> {
+    let total: u64 = servers.iter().map(|server| server.requests).sum();
+    let most = servers.iter().map(|server| server.requests).max()?;
+    (total > 0).then(|| most as f64 * servers.len() as f64 / total as f64)
+}
+
+impl Cluster {
+    /// Lines for people.
+    pub(super) fn to_text(&self) -> String {
+        let total = self.servers.iter().map(|server| server.requests).sum::<u64>().max(1);
+        let row = |server: &Server| {
+            vec![
+                server.server.to_string(),
+                server.address.clone(),
+                server.shards.to_string(),
+                server.requests.to_string(),
+                format!("{} %", server.requests * 100 / total),
+                match server.lease_ms {
+                    0 => "none".to_owned(),
+                    ms => format!("{ms} ms"),
+                },
+                self.invalidation_version.saturating_sub(server.invalidation_version).to_string(),
+            ]
+        };
+        let rows: Vec<_> = self.servers.iter().map(row).collect();
+        let heads = ["SERVER", "ADDRESS", "SHARDS", "REQUESTS", "SHARE", "LEASE", "BEHIND"];
+        let (there, all) = (self.servers.len(), self.servers_expected);
+        let imbalance =
+            self.imbalance.map(|most| format!(", the busiest has {most:.2} of the mean"));
+        let mut text = format!("servers  {there} of {all}{}\n", imbalance.unwrap_or_default());
+        text += &indent(&output::table(&heads, &rows));
+        text += &format!(
+            "  map {}, directory renames under way {}\n",
+            self.epoch, self.directory_renames
+        );
+        for problem in &self.problems {
+            text += &format!("  PROBLEM: {problem}\n");
+        }
+        text
+    }
+}

@@ -1,0 +1,242 @@
+//! `pando dev`: a whole cluster on this machine, each server a process of its own.
+
+use std::{fs, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use clap::value_parser;
+
+use super::{format, serve};
+use crate::{
+    children::{Child, Program},
+    connect, data, output, server,
+    signals::Stop,
+};
+
+const LISTEN: &str = "127.0.0.1:7420";
+/// How often it is seen whether a process has ended.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// A process that could not be started again is tried again after so long.
+const AGAIN_PAUSE: Duration = Duration::from_secs(1);
+/// A process that was asked to end has so long.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// All servers have joined and have leases after so long, or something is wrong.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
+///
+/// Each server is a process, and its data is in DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the
+/// administrator's token. A directory that is missing is made and formatted; one that is there is served again, by as
+/// many servers. What is printed are the addresses and process ids: a server that is killed shows what a cluster does
+/// then.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Number of servers.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = value_parser!(u16).range(2..=1024))]
+    servers: u16,
+    /// Where everything is.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Where server 0 listens; the others take the ports after it. Port 0: each takes a free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
+    listen: String,
+    /// Mount the file system there, too.
+    #[arg(long, value_name = "MOUNTPOINT")]
+    mount: Option<PathBuf>,
+    /// Start a process again that has ended, whatever ended it.
+    #[arg(long)]
+    restart: bool,
+    /// Threads of each server that execute requests.
+    #[arg(long, value_name = "N", default_value = "1")]
+    cores: NonZeroUsize,
+    /// A server serves for so long without hearing of the coordinator.
+    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = serve::cluster_lease)]
+    lease: Duration,
+    /// More options for every `pando serve`, separated by spaces.
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    serve_options: String,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    connect::runtime()?.block_on(async {
+        let mut stop = Stop::listen()?;
+        let mut cluster = Cluster { args, servers: Vec::new(), mount: None };
+        let served = tokio::select! {
+            served = cluster.serve() => served,
+            () = stop.asked() => Ok(()),
+        };
+        let stopped = cluster.stop().await;
+        served.and(stopped)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The processes that were started.
+struct Cluster<'a> {
+    args: &'a Args,
+    servers: Vec<Child>,
+    mount: Option<Child>,
+}
+
+impl Cluster<'_> {
+    /// Starts everything, and sees to it until something fails.
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        self.prepare()?;
+        for server in 0..self.args.servers {
+            let program = self.server(server)?;
+            self.servers.push(Child::start(program).await?);
+        }
+        self.ready().await?;
+        if let Some(mountpoint) = &self.args.mount {
+            fs::create_dir_all(mountpoint)
+                .with_context(|| format!("cannot make {}", mountpoint.display()))?;
+            let program =
+                Program::new("the mount", &self.args.dir.join("mount.log"), "mounted at ")?
+                    .arg("mount")
+                    .arg(self.addresses())
+                    .arg(mountpoint)
+                    .arg("--foreground")
+                    .arg("--token")
+                    .arg(self.token());
+            self.mount = Some(Child::start(program).await?);
+        }
+        self.announce()?;
+        self.watch().await
+    }
+
+    fn token(&self) -> PathBuf {
+        self.args.dir.join("admin.token")
+    }
+
+    fn data(&self, server: u16) -> PathBuf {
+        self.args.dir.join(format!("server-{server}"))
+    }
+
+    fn addresses(&self) -> String {
+        self.servers.iter().map(Child::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Formats what is not there yet.
+    fn prepare(&self) -> anyhow::Result<()> {
+        let (dir, servers) = (&self.args.dir, self.args.servers);
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        ensure!(
+            !data::is_formatted(&self.data(servers)),
+            "{} holds a cluster of more than {servers} servers: --servers",
+            dir.display()
+        );
+        let first = self.data(0);
+        if !data::is_formatted(&first) {
+            let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+            format::of_servers(&first, name, servers)?;
+        }
+        fs::copy(first.join("admin.token"), self.token())
+            .with_context(|| format!("cannot write {}", self.token().display()))?;
+        Ok(())
+    }
+
+    /// How a server is started.
+    fn server(&self, server: u16) -> anyhow::Result<Program> {
+        let log = self.args.dir.join(format!("server-{server}.log"));
+        let program = Program::new(&format!("server {server}"), &log, "serving ")?
+            .arg("serve")
+            .arg("--with-parent")
+            .arg("--data")
+            .arg(self.data(server))
+            .arg("--listen")
+            .arg(server::port_after(&self.args.listen, server)?)
+            .arg("--cores")
+            .arg(self.args.cores.to_string())
+            .args(self.args.serve_options.split_whitespace());
+        let program = if self.args.serve_options.contains("--http") {
+            program
+        } else {
+            program.arg("--http").arg("off")
+        };
+        Ok(match self.servers.first() {
+            None => {
+                let lease =
+                    humantime::format_duration(self.args.lease).to_string().replace(' ', "");
+                program.arg("--coordinator").arg("--cluster-lease").arg(lease)
+            }
+            Some(coordinator) => program
+                .arg("--join")
+                .arg(coordinator.address())
+                .arg("--token-file")
+                .arg(self.token()),
+        })
+    }
+
+    /// Returns when all servers have leases.
+    async fn ready(&self) -> anyhow::Result<()> {
+        let token = data::read_token(&self.token())?;
+        let all = async {
+            loop {
+                // Anew each time: who came before the cluster was complete is to come again.
+                let servers = vec![self.servers[0].address().to_owned()];
+                let config = connect::config(servers, token.clone(), "pando dev");
+                let client = connect::connect_incomplete(config).await?;
+                let status = client.cluster().await?;
+                client.close().await?;
+                if status.epoch.0 > 0 && status.problems.is_empty() {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(LOOK_PERIOD).await;
+            }
+        };
+        tokio::time::timeout(READY_TIMEOUT, all).await.context("not all servers are there")?
+    }
+
+    fn announce(&self) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for child in &self.servers {
+            text += &format!("{} at {}, {}\n", child.name(), child.address(), child.process());
+        }
+        if let (Some(mount), Some(mountpoint)) = (&self.mount, &self.args.mount) {
+            text += &format!("mounted at {}, {}\n", mountpoint.display(), mount.process());
+        }
+        let (servers, token) = (self.servers.len(), self.token());
+        text += &format!(
+            "serving {servers} servers at {} with token {}\n",
+            self.addresses(),
+            token.display()
+        );
+        output::print(&text)
+    }
+
+    /// Tells of processes that have ended, and starts them again if that was asked for.
+    async fn watch(&mut self) -> anyhow::Result<()> {
+        loop {
+            tokio::time::sleep(LOOK_PERIOD).await;
+            for child in self.servers.iter_mut().chain(&mut self.mount) {
+                let Some(end) = child.ended()? else { continue };
+                output::print(&format!("{} has ended: {end}", child.name()))?;
+                if self.args.restart {
+                    match child.start_again().await {
+                        Ok(()) => {
+                            let (name, process) = (child.name(), child.process());
+                            output::print(&format!("{name} was started again, {process}"))?;
+                        }
+                        Err(error) => {
+                            output::print(&format!("{error:#}"))?;
+                            tokio::time::sleep(AGAIN_PAUSE).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends all processes, the mount first.
+    async fn stop(self) -> anyhow::Result<()> {
+        if let Some(mount) = self.mount {
+            mount.stop(STOP_TIMEOUT).await?;
+        }
+        for child in &self.servers {
+            child.terminate();
+        }
+        for child in self.servers {
+            child.stop(STOP_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! A file system on several servers: `pando format --servers`, `serve --coordinator`, `serve --join`, `dev`.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+
+use crate::harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text};
+
+const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--http", "off"];
+
+fn formatted(servers: &str) -> Data {
+    let data = Data { folder: folder() };
+    succeed(&["format", "--data", text(&data.path()), "--servers", servers]);
+    data
+}
+
+fn coordinate(data: &Data) -> Running {
+    data.serve(&["--http", "off", "--coordinator", "--cluster-lease", "500ms"])
+}
+
+fn join<'a>(data: &'a Path, coordinator: &'a str, token: &'a Path) -> Vec<&'a str> {
+    let join = ["serve", "--data", text(data), "--join", coordinator, "--token-file", text(token)];
+    [&join[..], &FREE].concat()
+}
+
+/// The cluster's part of `pando status --json`.
+fn status(server: &str, token: &Path) -> Value {
+    let said = succeed(&["status", server, "--token", text(token), "--json"]);
+    let status: Value = serde_json::from_str(&said).unwrap();
+    status["cluster"].clone()
+}
+
+/// Waits until nothing is wrong.
+fn until_sound(server: &str, token: &Path) -> Value {
+    for _ in 0..300 {
+        let cluster = status(server, token);
+        if cluster["epoch"] != 0 && cluster["problems"].as_array().unwrap().is_empty() {
+            return cluster;
+        }
+        pause(Duration::from_millis(100));
+    }
+    panic!("it is never sound: {}", status(server, token));
+}
+
+#[test]
+fn servers_join_serve_and_come_back() {
+    let data = formatted("2");
+    let coordinator = coordinate(&data);
+    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+    let said = status(&address, &token)["problems"][0].to_string();
+    assert!(said.contains("1 of 2 servers have not joined"), "{said}");
+
+    let folder = folder();
+    let second = folder.path().join("second");
+    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
+    assert!(joined.said.starts_with("joined as server 1 of 2\n"), "{}", joined.said);
+    let cluster = until_sound(&address, &token);
+    assert_eq!(cluster["servers"][1]["shards"], 32);
+    assert_eq!(cluster["servers"][1]["address"], joined.address());
+    let said = succeed(&["status", &address, "--token", text(&token)]);
+    assert!(said.contains("servers  2 of 2") && !said.contains("PROBLEM"), "{said}");
+
+    let third = folder.path().join("third");
+    let said = fail(1, &join(&third, &address, &token));
+    assert!(said.contains("all of the 2 servers"), "{said}");
+
+    // It knows where the coordinator is, and has another address now.
+    assert_eq!(joined.stop(), Some(0));
+    let mut command = pando(&["serve", "--data", text(&second)]);
+    command.args(FREE);
+    let back = Running::start(command, "serving ");
+    assert_eq!(until_sound(&address, &token)["servers"][1]["address"], back.address());
+    assert_eq!((back.stop(), coordinator.stop()), (Some(0), Some(0)));
+}
+
+#[test]
+fn directories_of_a_cluster_are_not_served_as_something_else() {
+    let alone = Data::formatted();
+    let data = formatted("2");
+    let serve = |data: &Data, args: &[&str]| {
+        let path = data.path();
+        fail(2, &[&["serve", "--data", text(&path)], &FREE[..], args].concat())
+    };
+    assert!(serve(&data, &[]).contains("pando serve --coordinator"));
+    assert!(serve(&data, &["--join", "127.0.0.1:1"]).contains("pando serve --coordinator"));
+    assert!(serve(&alone, &["--coordinator"]).contains("one server"));
+    assert!(serve(&alone, &["--join", "127.0.0.1:1"]).contains("of its own"));
+    let mountpoint = data.folder.path().join("mnt");
+    let said = fail(2, &["up", "--data", text(&data.path()), "--mount", text(&mountpoint)]);
+    assert!(said.contains("one server"), "{said}");
+    let folder = folder();
+    let new = folder.path().join("new");
+    let said = fail(2, &["serve", "--data", text(&new), "--join", "127.0.0.1:1"]);
+    assert!(said.contains("--token-file") && !new.exists(), "{said}");
+    let said = fail(2, &["format", "--data", text(&new), "--shards", "4", "--servers", "5"]);
+    assert!(said.contains("4 shards"), "{said}");
+}
+
+#[test]
+fn a_join_that_was_interrupted_goes_on_with_the_same_number() {
+    let data = formatted("2");
+    let folder = folder();
+    let second = folder.path().join("second");
+    // Nobody is there.
+    let token = data.admin_token();
+    let output = run(&join(&second, "127.0.0.1:1", &token));
+    assert!(!output.status.success(), "{}", stderr(&output));
+    let member = fs::read(second.join("member")).unwrap();
+    let coordinator = coordinate(&data);
+    let joined = Running::start(pando(&join(&second, coordinator.address(), &token)), "serving ");
+    assert_eq!(fs::read(second.join("member")).unwrap(), member);
+    until_sound(coordinator.address(), &token);
+    drop(joined);
+}
+
+/// A process that `pando dev` started, as it said.
+fn pid(line: &str) -> Pid {
+    let (_, rest) = line.split_once("pid ").unwrap();
+    Pid::from_raw(rest.split(',').next().unwrap().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    let mut command = pando(&[&args[..], &["--restart", "--lease", "500ms"]].concat());
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let first = said.find(|line| line.starts_with("server 0 at ")).unwrap();
+    let second = said.find(|line| line.starts_with("server 1 at ")).unwrap();
+    let ready = said.find(|line| line.starts_with("serving ")).unwrap();
+    assert!(ready.contains("admin.token"), "{ready}");
+
+    kill_process(pid(&second), Signal::KILL).unwrap();
+    let ended = said.find(|line| line.starts_with("server 1 has ended")).unwrap();
+    assert!(ended.contains("signal: 9"), "{ended}");
+    let again = said.find(|line| line.starts_with("server 1 was started again")).unwrap();
+    let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
+    until_sound(address, &dir.join("admin.token"));
+
+    kill_process(Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap(), Signal::TERM)
+        .unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    for line in [&first, &second, &again] {
+        assert!(test_kill_process(pid(line)).is_err(), "still there: {line}");
+    }
+
+    // What is there is served again.
+    let again = Running::start(pando(&args), "serving ");
+    assert_eq!(again.stop(), Some(0));
+    let said = fail(1, &["dev", "--dir", text(&dir), "--servers", "3", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("all of the 2 servers"), "{said}");
+}

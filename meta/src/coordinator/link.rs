@@ -1,0 +1,145 @@
+//! A connection to another server, for one request at a time: leases and announcements do not queue behind the
+//! transactions of clients. When it is lost, the next request opens another one.
+
+use std::io;
+
+use base::{Cred, Decode as _, Encode as _, Epoch, Reader, Seq, ShardId};
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::{Answer, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+
+use crate::{
+    cluster::{Cluster, hello},
+    server::Shared,
+};
+
+/// There is no answer; what was asked may have happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost;
+
+/// The connection to `server`.
+pub(super) struct Link<'a> {
+    shared: &'a Shared,
+    cluster: &'a Cluster,
+    server: u16,
+    open: Option<Open>,
+    /// How often it could not be reached.
+    misses: u32,
+}
+
+struct Open {
+    stream: Box<dyn Stream>,
+    inbox: BytesMut,
+    calls: u64,
+}
+
+impl Link<'_> {
+    pub(super) fn new<'a>(shared: &'a Shared, cluster: &'a Cluster, server: u16) -> Link<'a> {
+        Link { shared, cluster, server, open: None, misses: 0 }
+    }
+
+    /// The answer to a request. A server that says nothing for half a lease is not there.
+    pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Lost> {
+        let timeout = self.cluster.options.lease / 2;
+        let answer = match tokio::time::timeout(timeout, self.try_ask(&request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                tracing::debug!(server = self.server, %error, "cannot ask a server");
+                self.open = None;
+                return Err(Lost);
+            }
+            Err(_) => {
+                tracing::debug!(server = self.server, "a server does not answer");
+                self.open = None;
+                return Err(Lost);
+            }
+        };
+        match answer {
+            Answer::Done(reply) => Ok(reply),
+            Answer::Refused(reason) => {
+                tracing::warn!(server = self.server, reason, "refused by another server");
+                self.open = None;
+                Err(Lost)
+            }
+            Answer::Failed(_) | Answer::Retry(_) | Answer::Halted => Err(Lost),
+        }
+    }
+
+    async fn try_ask(&mut self, request: &Request) -> io::Result<Answer> {
+        if self.open.is_none() {
+            let address = self.address().ok_or(io::ErrorKind::NotFound)?;
+            // One miss more, unless it is reached.
+            self.misses = self.misses.wrapping_add(1);
+            self.open = Some(self.connect(&address).await?);
+            self.misses = self.misses.wrapping_sub(1);
+        }
+        self.open.as_mut().expect("it was just opened").ask(request).await
+    }
+
+    async fn connect(&self, address: &str) -> io::Result<Open> {
+        let Cluster { me, run, options, .. } = self.cluster;
+        let mut stream = options.dial.dial(address).await?;
+        stream.write_all(&frame::opening()).await?;
+        let mut open = Open { stream, inbox: BytesMut::new(), calls: 0 };
+        let config = &self.shared.config;
+        let hello = hello(&config.signing_key, config.uuid, *me, *run);
+        match open.ask(&Request::PeerHello(hello)).await? {
+            Answer::Done(_) => Ok(open),
+            other => Err(io::Error::other(format!("not let in: {other:?}"))),
+        }
+    }
+
+    /// Where the server may be: the coordinator where we were told that it is, and all where the map says; each in
+    /// turn, as one of them may be out of date.
+    fn address(&self) -> Option<String> {
+        let told = &self.cluster.options.coordinator;
+        let told = (self.server == 0 && !told.is_empty()).then(|| told.clone());
+        let known = self.cluster.map().servers.get(usize::from(self.server)).cloned();
+        match (told, known) {
+            (Some(told), Some(known)) => {
+                Some(if self.misses.is_multiple_of(2) { told } else { known })
+            }
+            (told, known) => told.or(known),
+        }
+    }
+}
+
+impl Open {
+    async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
+        self.calls += 1;
+        let header = RequestHeader {
+            call: self.calls,
+            shard: ShardId(0),
+            epoch: Epoch(0),
+            seq: Seq(0),
+            unanswered: Seq(1),
+            cache_version: 0,
+            cred: Cred::default(),
+        };
+        let mut out = Vec::new();
+        frame::put_frame(&mut out, |out| {
+            header.encode(out);
+            request.encode(out);
+        });
+        self.stream.write_all(&out).await?;
+        self.stream.flush().await?;
+        loop {
+            let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+            if let Some(bytes) = frame::take_frame(&mut self.inbox).map_err(io::Error::other)? {
+                let mut reader = Reader::new(&bytes);
+                let header = ReplyHeader::decode(&mut reader).map_err(invalid)?;
+                let answer = Answer::decode(&mut reader).map_err(invalid)?;
+                // A refusal of the connection itself answers no call.
+                return match answer {
+                    Answer::Refused(_) => Ok(answer),
+                    answer if header.call == self.calls => Ok(answer),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                };
+            }
+            self.inbox.reserve(4096);
+            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}

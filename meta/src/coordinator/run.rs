@@ -1,0 +1,119 @@
+//! What goes between the coordinator and the other servers unasked: each asks for its lease again and again, and the
+//! coordinator tells each what it has announced. One core runs it.
+//!
+//! Always true: a server has a lease only after it has taken in all that was announced before it was given. To a server
+//! what was announced goes in order, one message at a time; what it did not acknowledge is told again.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::Instant;
+use wire::{Announce, Heartbeat, Reply, Request};
+
+use super::{
+    Coordinator, heartbeat,
+    link::{Link, Lost},
+};
+use crate::{
+    Core, Problem,
+    cluster::{Cluster, take_lease},
+    driver::answer_of,
+    server::Shared,
+};
+
+/// A lease is asked for so many times while it lasts.
+const BEATS_A_LEASE: u32 = 4;
+/// A server that could not be told is told again after so long; so is the coordinator asked by who has no lease yet.
+const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs for as long as the server does.
+pub(crate) async fn run(core: Core) {
+    let shared = &core.inner.shared;
+    let Some(cluster) = &shared.cluster else { return };
+    let tell = async {
+        if let Some(coordinator) = &cluster.coordinator {
+            let others = (0..cluster.servers).filter(|server| *server != cluster.me);
+            let tell = others.map(|server| {
+                tell(shared, coordinator, Link::new(shared, cluster, server), server)
+            });
+            futures::future::join_all(tell).await;
+        }
+    };
+    tokio::join!(keep_lease(shared, cluster), tell);
+}
+
+/// Asks for leases.
+async fn keep_lease(shared: &Shared, cluster: &Cluster) {
+    let mut coordinator = Link::new(shared, cluster, 0);
+    let mut had = false;
+    loop {
+        let asked = Instant::now();
+        let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
+        if had != cluster.has_lease() {
+            had = !had;
+            tracing::info!(has = had, "lease");
+        }
+        let pause = (given / BEATS_A_LEASE).saturating_sub(asked.elapsed()).max(AGAIN_PAUSE);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Asks once; for how long a lease was given.
+async fn ask(
+    shared: &Shared,
+    cluster: &Cluster,
+    coordinator: &mut Link<'_>,
+    asked: Instant,
+) -> Result<Duration, Lost> {
+    let beat = heartbeat_of(shared, cluster);
+    let lease = if cluster.coordinates() {
+        // It is refused only when it cannot be stored.
+        heartbeat(shared, cluster.me, &beat).map_err(|fault| {
+            answer_of(shared, fault);
+            Lost
+        })?
+    } else {
+        match coordinator.ask(Request::Heartbeat(beat)).await? {
+            Reply::Lease(lease) => lease,
+            _ => return Err(Lost),
+        }
+    };
+    let given = Duration::from_millis(lease.ms);
+    if let Err(error) = take_lease(shared, cluster, asked, lease) {
+        shared.halt(Problem::of(&error));
+    }
+    Ok(given)
+}
+
+/// Tells a server what it lacks, whenever it lacks something.
+async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, server: u16) {
+    let mut changed = coordinator.changed.subscribe();
+    loop {
+        changed.borrow_and_update();
+        let Some(announce) = lacks(shared, coordinator, server) else {
+            // The sender is the coordinator's, and lives as long.
+            let _ = changed.changed().await;
+            continue;
+        };
+        let version = announce.after + announce.dirs.len() as u64;
+        match link.ask(Request::Announce(announce)).await {
+            Ok(_) => coordinator.acknowledged(server, version),
+            Err(Lost) => tokio::time::sleep(AGAIN_PAUSE).await,
+        }
+    }
+}
+
+/// What a server must be told; who lacks more than there is gets it with its lease.
+fn lacks(shared: &Shared, coordinator: &Coordinator, server: u16) -> Option<Announce> {
+    let after = coordinator.has(server);
+    let events = shared.invalidations.since(after)?;
+    (!events.reset).then_some(Announce { after, dirs: events.dirs })
+}
+
+fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
+    Heartbeat {
+        address: shared.options.address.clone(),
+        epoch: cluster.map().epoch,
+        version: shared.invalidations.version(),
+        requests: shared.counters.requests.load(Ordering::Relaxed),
+    }
+}

@@ -1,0 +1,238 @@
+//! Several servers in one thread, with pipes between them.
+
+use base::ShardId;
+use tokio::{
+    io::DuplexStream,
+    sync::mpsc,
+    task::{AbortHandle, LocalSet},
+};
+
+use super::*;
+use crate::format_joined;
+
+/// Who listens where.
+#[derive(Default)]
+struct Pipes(Mutex<base::HashMap<String, mpsc::UnboundedSender<DuplexStream>>>);
+
+impl Dial for Pipes {
+    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+            let listener = self.0.lock().get(address).cloned().ok_or_else(refused)?;
+            let (ours, theirs) = tokio::io::duplex(1 << 20);
+            listener.send(theirs).map_err(|_| refused())?;
+            Ok(Box::new(ours) as Box<dyn Stream>)
+        })
+    }
+}
+
+/// A server that runs; it is killed when this is dropped.
+struct Node {
+    server: Server,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Node {
+    /// Starts a server on its engine.
+    fn start(pipes: &Arc<Pipes>, engine: &Arc<MemoryEngine>, address: &str, to: &str) -> Node {
+        let (coordinator, dial) = (to.to_owned(), pipes.clone());
+        let cluster = ClusterOptions { dial, coordinator, lease: LEASE };
+        let server = open_at(engine, address, Some(cluster)).unwrap();
+        let core = server.core(0);
+        let (listener, mut connections) = mpsc::unbounded_channel();
+        pipes.0.lock().insert(address.to_owned(), listener);
+        let background = core.clone();
+        let executor = core.clone();
+        let accept = async move {
+            let mut served = tokio::task::JoinSet::new();
+            while let Some(stream) = connections.recv().await {
+                let core = core.clone();
+                served.spawn_local(async move { core.serve(stream).await });
+            }
+        };
+        let tasks = vec![
+            tokio::task::spawn_local(async move { executor.run().await }).abort_handle(),
+            tokio::task::spawn_local(async move { background.background().await }).abort_handle(),
+            tokio::task::spawn_local(accept).abort_handle(),
+        ];
+        Node { server, tasks }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.server.shared
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.server.shared.cluster.as_ref().unwrap()
+    }
+
+    fn version(&self) -> u64 {
+        self.shared().invalidations.version()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// A cluster of three servers, `a:1`, `b:1` and `c:1`.
+struct Three {
+    pipes: Arc<Pipes>,
+    engines: Vec<Arc<MemoryEngine>>,
+    nodes: Vec<Option<Node>>,
+}
+
+const ADDRESSES: [&str; 3] = ["a:1", "b:1", "c:1"];
+
+impl Three {
+    async fn new() -> Three {
+        let pipes = Arc::new(Pipes::default());
+        let first = formatted(3);
+        let coordinator = Node::start(&pipes, &first, "a:1", "");
+        let mut three = Three { pipes, engines: vec![first], nodes: vec![Some(coordinator)] };
+        for member in [1, 2] {
+            let address = ADDRESSES[usize::from(member)].to_owned();
+            let asked = Join { address, member: u64::from(member) };
+            let joined = join(three.node(0).shared(), &asked).unwrap();
+            assert_eq!(joined.server, member);
+            let engine = Arc::new(MemoryEngine::default());
+            format_joined(engine.as_ref(), &joined, asked.member, 3).unwrap();
+            three.engines.push(engine);
+            three.nodes.push(None);
+            three.start(usize::from(member));
+        }
+        three.settle().await;
+        three
+    }
+
+    fn node(&self, server: usize) -> &Node {
+        self.nodes[server].as_ref().unwrap()
+    }
+
+    fn start(&mut self, server: usize) {
+        self.start_at(server, ADDRESSES[server]);
+    }
+
+    fn start_at(&mut self, server: usize, address: &str) {
+        let to = if server == 0 { "" } else { "a:1" };
+        self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], address, to));
+    }
+
+    fn kill(&mut self, server: usize) {
+        self.nodes[server] = None;
+    }
+
+    /// Lets everybody ask for a lease again.
+    async fn settle(&self) {
+        tokio::time::sleep(LEASE / 2).await;
+    }
+
+    fn serving(&self) -> Vec<bool> {
+        self.nodes.iter().flatten().map(|node| node.cluster().has_lease()).collect()
+    }
+}
+
+fn in_cluster(test: impl AsyncFnOnce(&mut Three)) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async { test(&mut Three::new().await).await });
+}
+
+#[test]
+fn servers_that_have_joined_have_leases_the_map_and_one_version() {
+    in_cluster(async |three| {
+        assert_eq!(three.serving(), [true; 3]);
+        for (server, node) in three.nodes.iter().flatten().enumerate() {
+            assert_eq!(node.cluster().map().servers, ADDRESSES);
+            assert_eq!(node.version(), three.node(0).version());
+            for shard in (0..5).map(ShardId) {
+                let owns = usize::from(shard.0) % 3 == server;
+                assert_eq!(node.cluster().owns(shard), owns, "{server} {shard:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_announced_is_in_every_list_at_once() {
+    in_cluster(async |three| {
+        let began = Instant::now();
+        let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
+        for node in three.nodes.iter().flatten() {
+            assert_eq!(node.version(), version);
+            assert_eq!(node.shared().invalidations.since(version - 1).unwrap().dirs, [DirId(700)]);
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_it_is_back() {
+    in_cluster(async |three| {
+        three.kill(2);
+        let began = Instant::now();
+        let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
+        assert!(began.elapsed() > LEASE / 2 && began.elapsed() <= LEASE + LEASE / 8);
+        assert_eq!(three.node(1).version(), version);
+        assert!(status(three.node(0).shared()).unwrap().problems[0].contains("server 2 at c:1"));
+        three.start(2);
+        assert!(!three.node(2).cluster().has_lease());
+        three.settle().await;
+        assert_eq!((three.node(2).version(), three.serving()), (version, vec![true; 3]));
+        assert!(three.node(2).shared().invalidations.since(version - 1).unwrap().reset);
+    });
+}
+
+#[test]
+fn without_the_coordinator_leases_end_and_with_it_they_come_back() {
+    in_cluster(async |three| {
+        let version = three.node(0).version();
+        three.kill(0);
+        three.settle().await;
+        assert_eq!(three.serving(), [true; 2]);
+        tokio::time::sleep(LEASE).await;
+        assert_eq!(three.serving(), [false; 2]);
+        three.start(0);
+        three.settle().await;
+        assert_eq!(three.serving(), [true; 3]);
+        let now = three.node(0).version();
+        assert!(now > version);
+        for node in three.nodes.iter().flatten() {
+            assert_eq!(node.version(), now);
+        }
+        assert!(three.node(1).shared().invalidations.since(version).unwrap().reset);
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
+    in_cluster(async |three| {
+        three.kill(1);
+        three.start_at(1, "elsewhere:1");
+        three.settle().await;
+        for node in three.nodes.iter().flatten() {
+            assert_eq!(node.cluster().map().servers[1], "elsewhere:1");
+            assert_eq!(node.cluster().map().epoch, Epoch(2));
+        }
+        // It is known without the coordinator, too.
+        let member = three.engines[2].get(&key::member()).unwrap().unwrap();
+        assert_eq!(Member::from_record(&member).unwrap().map.epoch, Epoch(2));
+        let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
+        assert_eq!(three.node(1).version(), version);
+    });
+}
+
+#[test]
+fn who_does_not_have_the_key_is_no_server() {
+    in_cluster(async |three| {
+        let node = three.node(0);
+        let hello = |key: &[u8]| crate::cluster::hello(key, node.shared().config.uuid, 1, 7);
+        for (key, let_in) in [(&b"key"[..], true), (b"other", false)] {
+            let mut link = link::Link::new(three.node(1).shared(), three.node(1).cluster(), 0);
+            let answer = link.ask(Request::PeerHello(hello(key))).await;
+            assert_eq!(answer.is_ok(), let_in);
+        }
+    });
+}
