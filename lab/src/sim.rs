@@ -82,14 +82,17 @@ pub struct Report {
 pub struct Failure {
     /// Its seed.
     pub seed: u64,
+    /// How many servers it had.
+    pub servers: u16,
     /// What was wrong.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, what } = self;
-        write!(f, "seed {seed}: {what}\nreplay: cargo run -p lab -- sim --seed {seed} --trace")
+        let Failure { seed, servers, what } = self;
+        let replay = format!("cargo run -p lab -- sim --servers {servers} --seed {seed} --trace");
+        write!(f, "seed {seed}: {what}\nreplay: {replay}")
     }
 }
 
@@ -100,7 +103,8 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// When something in it was not as promised.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
-    run_plan(Plan::draw(seed, options.servers.unwrap_or(1)), options)
+    let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
+    run_plan(Plan::draw(seed, servers), options)
 }
 
 /// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
@@ -134,7 +138,7 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 /// # Errors
 /// As [`run`].
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
-    let seed = plan.seed;
+    let (seed, servers) = (plan.seed, plan.servers);
     let trace = Trace::new(options.print);
     // What it was is a problem of the trace.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| in_a_runtime(plan, options, &trace)))
@@ -148,7 +152,7 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
         }
     };
     if !problems.is_empty() {
-        return Err(Failure { seed, what: problems.join("\n  and ") });
+        return Err(Failure { seed, servers, what: problems.join("\n  and ") });
     }
     let (hash, events) = trace.hash();
     Ok(Report { counts, hash, events, ms })

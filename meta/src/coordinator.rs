@@ -19,7 +19,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use base::{DirId, Epoch};
 use parking_lot::{Mutex, MutexGuard};
 use store::{Batch, Engine};
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 use wire::{
     Announce, CacheEvents, ClusterStatus, Heartbeat, Join, Joined, Lease, Retry, ServerStatus,
 };
@@ -48,7 +48,7 @@ pub(crate) struct Coordinator {
     /// Renames of directories in flight.
     graph: Mutex<Graph>,
     /// Changes with the log, and with what is known of who has how much of it.
-    changed: watch::Sender<()>,
+    changed: Notify,
 }
 
 struct State {
@@ -77,7 +77,7 @@ impl Coordinator {
         let state = State { member: member.clone(), roster, leases };
         state.store(engine)?;
         let state = Mutex::new(state);
-        let changed = watch::Sender::new(());
+        let changed = Notify::new();
         Ok((Coordinator { state, graph: Mutex::default(), changed }, first))
     }
 
@@ -94,7 +94,7 @@ impl Coordinator {
     /// The list of `server` has come so far.
     fn acknowledged(&self, server: u16, version: u64) {
         self.state.lock().leases.acknowledged(server, version);
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     let events = events_since(&shared.invalidations, req.version);
     let (ms, beat) = (state.lease_ms(), Beat { version: req.version, requests: req.requests });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
-    coordinator.changed.send_replace(());
+    coordinator.changed.notify_waiters();
     Ok(Lease { ms, map, events })
 }
 
@@ -186,7 +186,6 @@ fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
 /// When this server is not the coordinator, or cannot store that the versions are used.
 pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
     let (cluster, coordinator) = here(shared)?;
-    let mut changed = coordinator.changed.subscribe();
     let (version, ends) = {
         let mut state = coordinator.state.lock();
         let version = shared.invalidations.version() + dirs.len() as u64;
@@ -198,15 +197,18 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
         state.leases.acknowledged(cluster.me, version);
         (version, state.leases.ends())
     };
-    coordinator.changed.send_replace(());
+    coordinator.changed.notify_waiters();
     if shared.bugs.has(Bug::AnnounceNotAwaited) {
         return Ok(version);
     }
     loop {
+        let changed = coordinator.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
         let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
         let Some(until) = wait else { return Ok(version) };
-        // The sender lives as long as the coordinator; after `until` somebody less is waited for.
-        let _ = tokio::time::timeout_at(until, changed.changed()).await;
+        // After `until` somebody less is waited for.
+        let _ = tokio::time::timeout_at(until, changed).await;
     }
 }
 

@@ -68,6 +68,12 @@ impl Weather {
 }
 
 impl Plan {
+    /// How many servers a seed has.
+    #[must_use]
+    pub fn servers_of(seed: u64) -> u16 {
+        SimRandom::new(seed).stream("how many").pick(&[1, 1, 2, 3, 4])
+    }
+
     /// What `seed` decides, with as many servers.
     #[must_use]
     pub fn draw(seed: u64, servers: u16) -> Plan {

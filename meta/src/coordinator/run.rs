@@ -86,12 +86,12 @@ async fn ask(
 
 /// Tells a server what it lacks, whenever it lacks something.
 async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, server: u16) {
-    let mut changed = coordinator.changed.subscribe();
     loop {
-        changed.borrow_and_update();
+        let changed = coordinator.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
         let Some(announce) = lacks(shared, coordinator, server) else {
-            // The sender is the coordinator's, and lives as long.
-            let _ = changed.changed().await;
+            changed.await;
             continue;
         };
         let version = announce.after + announce.dirs.len() as u64;
