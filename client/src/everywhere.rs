@@ -1,8 +1,8 @@
-//! What is asked of all servers together: stable storage, and space.
+//! What is asked of all servers together: stable storage, space, and what they do.
 
 use base::Ino;
 use futures::future::try_join_all;
-use wire::{Reply, Request, Statfs};
+use wire::{Reply, Request, Statfs, Status};
 
 use crate::{Client, Result, client::unexpected, route::Route};
 
@@ -31,6 +31,22 @@ impl Client {
             self.core.channels.at(server).synced(changes);
         }
         Ok(())
+    }
+
+    /// What every server is doing, in the order of the cluster map. For administrators.
+    ///
+    /// # Errors
+    /// `NotPermitted` when the token does not administer.
+    pub async fn statuses(&self) -> Result<Vec<Status>> {
+        let servers = (0u16..).take(self.core.channels.count());
+        let all = servers.map(|server| async move {
+            let done = self.core.ask(&self.cred, Route::Server(server), Request::Status).await?;
+            match done.reply {
+                Reply::Status(status) => Ok(status),
+                _ => Err(unexpected()),
+            }
+        });
+        try_join_all(all).await
     }
 
     /// Space and inodes of all servers.

@@ -17,6 +17,8 @@ pub(crate) struct Configuration {
     pub(crate) name: &'static str,
     /// `serve` and `mount`, each a process, in place of `up`.
     pub(crate) apart: bool,
+    /// `dev` with four servers and `mount`, and a server is killed every few seconds.
+    pub(crate) killed: bool,
     /// Contents are in an S3 store.
     pub(crate) s3: bool,
     /// Options of `format`.
@@ -26,15 +28,21 @@ pub(crate) struct Configuration {
 }
 
 /// What a new user has.
-pub(crate) const USUAL: Configuration =
-    Configuration { name: "usual", apart: false, s3: false, format: &[], serve: &[] };
+pub(crate) const USUAL: Configuration = Configuration {
+    name: "usual",
+    apart: false,
+    killed: false,
+    s3: false,
+    format: &[],
+    serve: &[],
+};
 
 const STRICT: &[&str] = &["--durability", "strict"];
 const INLINE_OFF: &[&str] = &["--inline-max", "0"];
 const COMPRESSED: &[&str] = &["--compression", "zstd"];
 
 /// The rows: each difference alone, and all of them together.
-const CONFIGURATIONS: [Configuration; 7] = [
+const CONFIGURATIONS: [Configuration; 8] = [
     USUAL,
     Configuration { name: "strict", serve: STRICT, ..USUAL },
     Configuration { name: "serve and mount", apart: true, ..USUAL },
@@ -47,7 +55,9 @@ const CONFIGURATIONS: [Configuration; 7] = [
         s3: true,
         format: &["--inline-max", "0", "--compression", "lz4"],
         serve: STRICT,
+        ..USUAL
     },
+    Configuration { name: "four servers that are killed", killed: true, ..USUAL },
 ];
 
 /// Runs the rows whose name holds `part`.

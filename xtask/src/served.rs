@@ -10,10 +10,12 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use tempfile::TempDir;
 
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
+const BETWEEN_KILLS: Duration = Duration::from_secs(2);
 /// The S3 store among the processes; it knows no end.
 const STORE: &str = "the S3 store";
 
@@ -55,11 +58,13 @@ pub(crate) fn on_a_mount(
     suite: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let served = Served::start(root, configuration)?;
+    let killer = configuration.killed.then(|| Killer::start(&served)).transpose()?;
     let result = suite(&served.mountpoint);
+    let killed = killer.map_or(Ok(()), Killer::end);
     if result.is_err() {
         served.show_log();
     }
-    result.and(served.stop())
+    result.and(killed).and(served.stop())
 }
 
 /// A program of this workspace that was built.
@@ -82,19 +87,13 @@ impl Served {
         let s3 = configuration.s3.then(|| folder.path().join("s3"));
         let mut served = Self { processes: Vec::new(), mountpoint, log, folder: Some(folder) };
 
-        let mut format = Command::new(&pando);
-        format.args(["format", "--data"]).arg(&data).args(configuration.format);
-        if let Some(store) = s3 {
-            let address = served.start_store(root, &store)?;
-            format
-                .arg("--blocks")
-                .arg(format!("s3://bucket/suite?endpoint={address}&allow_http=true&region=here"));
+        if !configuration.killed {
+            served.format(&pando, &data, configuration, root, s3)?;
         }
-        let formatted = keys(&mut format).stdin(Stdio::null()).output()?;
-        let said = String::from_utf8_lossy(&formatted.stderr);
-        ensure!(formatted.status.success(), "pando format: {said}");
 
-        let started = if configuration.apart {
+        let started = if configuration.killed {
+            served.start_cluster(&pando, &data)
+        } else if configuration.apart {
             served.start_apart(&pando, &data, configuration)
         } else {
             let mut up = Command::new(&pando);
@@ -106,6 +105,52 @@ impl Served {
             .and_then(|()| served.wait_until("no mount", |served| is_mounted(&served.mountpoint)));
         mounted.inspect_err(|_| served.show_log())?;
         Ok(served)
+    }
+
+    fn format(
+        &mut self,
+        pando: &Path,
+        data: &Path,
+        configuration: &Configuration,
+        root: &Path,
+        s3: Option<PathBuf>,
+    ) -> anyhow::Result<()> {
+        let mut format = Command::new(pando);
+        format.args(["format", "--data"]).arg(data).args(configuration.format);
+        if let Some(store) = s3 {
+            let address = self.start_store(root, &store)?;
+            format
+                .arg("--blocks")
+                .arg(format!("s3://bucket/suite?endpoint={address}&allow_http=true&region=here"));
+        }
+        let formatted = keys(&mut format).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&formatted.stderr);
+        ensure!(formatted.status.success(), "pando format: {said}");
+        Ok(())
+    }
+
+    /// A cluster that starts again what is killed, and its mount.
+    fn start_cluster(&mut self, pando: &Path, data: &Path) -> anyhow::Result<()> {
+        let mut dev = Command::new(pando);
+        dev.args(["dev", "--servers", "4", "--restart", "--listen", "127.0.0.1:0", "--dir"]);
+        self.spawn("pando dev", dev.arg(data))?;
+        let served = |log: &str| {
+            let line = log.lines().find_map(|line| line.strip_prefix("serving 4 servers at "));
+            line.and_then(|line| line.split(' ').next()).map(str::to_owned)
+        };
+        self.wait_until(
+            "no cluster",
+            |this| Ok(served(&fs::read_to_string(&this.log)?).is_some()),
+        )?;
+        let addresses = served(&fs::read_to_string(&self.log)?).context("it was there")?;
+        self.mount(pando, &data.join("admin.token"), &addresses)
+    }
+
+    fn mount(&mut self, pando: &Path, token: &Path, addresses: &str) -> anyhow::Result<()> {
+        let mut mount = Command::new(pando);
+        mount.args(["mount", "--foreground", "--token"]).arg(token);
+        mount.args(["-o", "dev,suid,allow_other", addresses]).arg(&self.mountpoint);
+        self.spawn("pando mount", &mut mount)
     }
 
     /// The stand-in of an S3 store; its address.
@@ -135,10 +180,7 @@ impl Served {
         self.wait_until("no address", |_| Ok(file.exists()))?;
         let addresses = fs::read_to_string(&file)?;
         let address = addresses.lines().next().context("the address file is empty")?;
-        let mut mount = Command::new(pando);
-        mount.args(["mount", "--foreground", "--token"]).arg(data.join("admin.token"));
-        mount.args(["-o", "dev,suid,allow_other", address]).arg(&self.mountpoint);
-        self.spawn("pando mount", &mut mount)
+        self.mount(pando, &data.join("admin.token"), address)
     }
 
     fn spawn(&mut self, name: &'static str, command: &mut Command) -> anyhow::Result<()> {
@@ -206,6 +248,56 @@ impl Served {
             say(&format!("    {line}"));
         }
     }
+}
+
+/// Kills the servers of a cluster, one every few seconds, for as long as a suite takes.
+struct Killer {
+    over: Sender<()>,
+    thread: thread::JoinHandle<u64>,
+}
+
+impl Killer {
+    fn start(served: &Served) -> anyhow::Result<Killer> {
+        let dev = served.processes.first().map(|(_, dev)| dev.id()).unwrap_or_default();
+        let (over, ended) = mpsc::channel();
+        let thread = thread::Builder::new().spawn(move || {
+            let mut kills = 0_u64;
+            // One after the other, the coordinator too.
+            while ended.recv_timeout(BETWEEN_KILLS) == Err(RecvTimeoutError::Timeout) {
+                let servers = servers_of(dev);
+                let count = u64::try_from(servers.len()).unwrap_or(u64::MAX);
+                if let Some(server) =
+                    kills.checked_rem(count).and_then(|at| usize::try_from(at).ok())
+                {
+                    step::signal(servers[server], "KILL");
+                    kills += 1;
+                }
+            }
+            kills
+        });
+        Ok(Killer { over, thread: thread? })
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        drop(self.over);
+        let kills =
+            self.thread.join().map_err(|_| anyhow!("the thread that kills servers has failed"))?;
+        say(&format!("{kills} servers were killed and started again meanwhile"));
+        ensure!(kills > 0, "no server was killed");
+        Ok(())
+    }
+}
+
+/// The processes that `pando dev` has started to serve.
+fn servers_of(dev: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{dev}/task/{dev}/children"));
+    let children = children.unwrap_or_default();
+    let ids = children.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
+    ids.filter(|id| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"serve")
+    })
+    .collect()
 }
 
 /// The keys of the S3 store, where they are asked for.

@@ -5,6 +5,7 @@
 //! Needs the built program (`cargo build --workspace --bins`) and, for the mount, `/dev/fuse` and root.
 #![expect(clippy::print_stdout, reason = "kills, retries and duplicates are a part of the result")]
 
+mod cluster;
 mod mounted;
 mod native;
 
