@@ -5,7 +5,7 @@
 
 mod tmpfile;
 
-use std::{os::unix::ffi::OsStrExt as _, path::Path};
+use std::{os::unix::ffi::OsStrExt as _, path::Path, time::Duration};
 
 use base::{
     Access, Attr, EntryName, FileKind, FsError, SetAttr, SetTime, limits::SYMLINKS_FOLLOWED_MAX,
@@ -20,20 +20,31 @@ use crate::{
     Client, Error, File, FileSystem, New, OpenOptions, Result,
     call::{Done, Failure},
     client::unexpected,
+    core::Core,
     resolve::{End, Found, Last, Links, Parent},
 };
 
 /// A path that changes so often under us that it cannot be resolved is given up.
 const TRIES_MAX: u32 = 1000;
+/// Before that it is tried so often without a pause,
+const TRIES_AT_ONCE: u32 = 5;
+/// and after that with pauses of so many microseconds at most.
+const PAUSE_MAX_US: u64 = 50_000;
 const LISTED_ENTRIES: u32 = 1000;
 
 /// How often a path was resolved for one operation.
 struct Tries(u32);
 
 impl Tries {
-    /// Whether to try again after this.
-    fn again(&mut self, failure: Failure) -> Result<()> {
+    /// Whether to try again after this; returns when.
+    async fn again(&mut self, core: &Core, failure: Failure) -> Result<()> {
         self.0 += 1;
+        if self.0 > TRIES_AT_ONCE {
+            // A server may be behind the others, or much may move just now.
+            let full = PAUSE_MAX_US.min(100 << (self.0 - TRIES_AT_ONCE).min(10));
+            let drawn = full / 2 + core.config.random.next() % (full / 2);
+            tokio::time::sleep(Duration::from_micros(drawn)).await;
+        }
         match failure {
             // The file that was found has lost its name since; another may have it.
             Failure::Error(Error::Fs(FsError::Stale)) if self.0 < TRIES_MAX => Ok(()),
@@ -155,7 +166,7 @@ impl Client {
             let (dir, stand) = match self.core.resolve_dir(&self.cred, path).await {
                 Ok(found) => found,
                 Err(failure) => {
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                     continue;
                 }
             };
@@ -167,7 +178,7 @@ impl Client {
                 // It was replaced since we found it.
                 Err(failure) => {
                     self.core.forget_if_stale(&failure, &dir);
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -230,7 +241,7 @@ impl Client {
                 Ok(file) => return Ok(file),
                 Err(failure) => {
                     self.forget_node(&failure, found.node());
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -265,7 +276,7 @@ impl Client {
             let at = match self.core.resolve_parent(&self.cred, path).await {
                 Ok(at) => at,
                 Err(failure) => {
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                     continue;
                 }
             };
@@ -277,7 +288,7 @@ impl Client {
                 Ok(opened) => return Ok(opened),
                 Err(failure) => {
                     self.core.forget_if_stale(&failure, &at.dir);
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -449,7 +460,7 @@ impl Client {
                 // The name may be another file's by now.
                 Err(failure) => {
                     self.forget_node(&failure, &target);
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -478,7 +489,7 @@ impl Client {
             let (from, to) = (bytes_of(from.as_ref()), bytes_of(to.as_ref()));
             match self.try_rename(from, to, mode).await {
                 Ok(()) => return Ok(()),
-                Err(failure) => tries.again(failure)?,
+                Err(failure) => tries.again(&self.core, failure).await?,
             }
         }
     }
@@ -554,7 +565,7 @@ impl Client {
                 Ok(attr) => return Ok(attr),
                 Err(failure) => {
                     self.forget_node(&failure, found.node());
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -685,7 +696,7 @@ impl Client {
                 Ok(()) => return Ok(found.entry.attr),
                 Err(failure) => {
                     self.forget_node(&failure, &node);
-                    tries.again(failure)?;
+                    tries.again(&self.core, failure).await?;
                 }
             }
         }
@@ -704,7 +715,7 @@ impl Client {
                     found.entry.attr = self.core.files.seen(found.entry.attr, stamp);
                     return Ok(found);
                 }
-                Err(failure) => tries.again(failure)?,
+                Err(failure) => tries.again(&self.core, failure).await?,
             }
         }
     }
@@ -727,7 +738,7 @@ impl Client {
         loop {
             match self.try_change(bytes_of(path), ends, &make).await {
                 Ok(done) => return Ok(done),
-                Err(failure) => tries.again(failure)?,
+                Err(failure) => tries.again(&self.core, failure).await?,
             }
         }
     }

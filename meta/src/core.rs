@@ -407,7 +407,10 @@ impl Inner {
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
         }
-        self.shared.invalidations.add(&after.events);
+        // In a cluster the coordinator has announced them, before anything was written.
+        if self.shared.cluster.is_none() {
+            self.shared.invalidations.add(&after.events);
+        }
         after.events.clear();
         self.shared.backlog.add(std::mem::take(&mut after.reclaim));
         self.shared.unsynced.add(std::mem::take(&mut after.unsynced));

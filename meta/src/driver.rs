@@ -290,6 +290,10 @@ pub(crate) fn admit(
 /// request that was executed is answered with its result, however old what it stood on is by now.
 pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     is_ours(shared, header, request)?;
+    if shared.cluster.is_some() && header.cache_version > shared.invalidations.version() {
+        // Another server has told the client what this one has not heard yet.
+        return Err(Fault::Retry(Retry::Busy));
+    }
     if request.acts()
         && header.cache_version != 0
         && let Some(events) = shared.invalidations.since(header.cache_version)

@@ -23,7 +23,7 @@ impl Client {
                 // It was replaced since we found it.
                 Err(Error::Fs(FsError::Stale)) => {
                     self.core.cache.lock().forget(found.id);
-                    tries.again(Failure::StaleDir)?;
+                    tries.again(&self.core, Failure::StaleDir).await?;
                 }
                 made => {
                     let made = made?;
