@@ -41,6 +41,8 @@ impl Cluster {
         let folder = folder.expect("there is room for temporary files");
         let mut dev = pando();
         dev.args(["dev", "--servers", &SERVERS.to_string(), "--listen", "127.0.0.1:0"]);
+        // Answers wait for the disk, so that more of them are lost on their way.
+        dev.args(["--serve-options", "--durability strict"]);
         dev.args(["--restart", "--dir"]).arg(folder.path().join("cluster"));
         let mut dev = dev.stdout(Stdio::piped()).spawn().expect("it can be started");
         let mut said = BufReader::new(dev.stdout.take().expect("it is piped")).lines();
