@@ -77,6 +77,13 @@ impl Txn<'_> {
         if !open && !self.trusts() && !shown() {
             return Err(FsError::Stale.into());
         }
+        if !open && self.trusts() && self.checks() {
+            // Whoever had to show it was seen to search the directory; the others ask for anything, as anybody.
+            let key = self.content_key(file.dir.home, file.dir.id);
+            let content = self.get_content(&key)?.filter(|content| content.ino == file.dir.ino);
+            let content = content.ok_or(Fault::Retry(Retry::StaleDir))?;
+            content.permits(self.caller.cred, Access::EXECUTE)?;
+        }
         self.by_ino(file.ino)
     }
 
