@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Row, floor::FloorRow, median};
 
+pub(crate) use svg::escape;
 pub use svg::svg;
 
 /// One phase of one iteration, and of which run it was.
@@ -257,7 +258,7 @@ pub fn floors(lines: &[Line]) -> String {
 }
 
 /// A figure with as many digits as it has meaning.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => {
             let digits = format!("{value:.0}");

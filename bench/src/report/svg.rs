@@ -93,6 +93,6 @@ fn bar(rate: &Rate, top: f64, x: &impl Fn(f64) -> f64) -> String {
     )
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,0 +1,224 @@
+//! A network of a given round trip, on a machine that has none: bytes arrive half of it after they were sent.
+//!
+//! `bench figures` dials its clients through it, and `serve --rtt` the server's links to others. Each connection has two
+//! tasks, one for each direction, where it was dialled. It never changes the order of bytes, and never delivers early.
+//! Precise to microseconds where the runtime has the time: a timer of the kernel ends shortly before, and what is
+//! left is spun; so it is for measurements, and costs CPU time of the process that dials.
+//!
+//! Always true: no more than [`UNDER_WAY_MAX`] bytes are under way in a direction; then the sender waits.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split, unix::AsyncFd,
+};
+use wire::{Dial, Stream};
+
+/// The most bytes under way in a direction.
+const UNDER_WAY_MAX: usize = 4 << 20;
+/// Bytes of one read.
+const READ_BYTES: usize = 64 << 10;
+/// How long before its time a delivery is waited for by spinning: longer than a thread takes to wake up.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// A network with a round trip.
+#[derive(Clone)]
+pub struct Delayed {
+    network: Arc<dyn Dial>,
+    each_way: Duration,
+}
+
+impl Delayed {
+    /// `network`, with connections on which a question and its answer take `round_trip` longer.
+    #[must_use]
+    pub fn new(network: Arc<dyn Dial>, round_trip: Duration) -> Delayed {
+        Delayed { network, each_way: round_trip / 2 }
+    }
+}
+
+impl Dial for Delayed {
+    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            let stream = self.network.dial(address).await?;
+            if self.each_way.is_zero() {
+                return Ok(stream);
+            }
+            let (near, far) = duplex(READ_BYTES);
+            let (sent, received) = split(far);
+            let (incoming, outgoing) = split(stream);
+            // They end with the connection: its loss is seen at both ends.
+            tokio::spawn(carry(sent, outgoing, self.each_way));
+            tokio::spawn(carry(incoming, received, self.each_way));
+            Ok(Box::new(near) as Box<dyn Stream>)
+        })
+    }
+}
+
+/// Carries bytes from one end to the other, each `delay` after it was read.
+async fn carry(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    delay: Duration,
+) -> io::Result<()> {
+    let timer = Timer::new()?;
+    let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+    let (mut bytes, mut ended) = (0, false);
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let due = under_way.front().map(|(due, _)| *due);
+        let reads = !ended && bytes < UNDER_WAY_MAX;
+        if due.is_none() && ended {
+            return to.shutdown().await;
+        }
+        tokio::select! {
+            biased;
+            waited = timer.until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                waited?;
+                if let Some((_, piece)) = under_way.pop_front() {
+                    bytes -= piece.len();
+                    to.write_all(&piece).await?;
+                    to.flush().await?;
+                }
+            }
+            read = from.read(&mut buffer), if reads => match read? {
+                0 => ended = true,
+                read => {
+                    bytes += read;
+                    under_way.push_back((Instant::now() + delay, buffer[..read].to_vec()));
+                }
+            }
+        }
+    }
+}
+
+/// A timer of the kernel, for less than the milliseconds of the runtime's own.
+struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    fn new() -> io::Result<Timer> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        Ok(Timer(AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)?))
+    }
+
+    /// Returns at `due` or as soon after it as the runtime comes to it.
+    async fn until(&self, due: Instant) -> io::Result<()> {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if left > SPIN {
+                self.sleep(left - SPIN).await?;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn sleep(&self, time: Duration) -> io::Result<()> {
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec::try_from(time).map_err(io::Error::other)?;
+        // This also forgets that it ended before, if nobody waited for that.
+        let armed = Itimerspec { it_interval: never, it_value: value };
+        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &armed)?;
+        let mut ready = self.0.readable().await?;
+        let mut ends = [0; 8];
+        match rustix::io::read(self.0.get_ref(), &mut ends) {
+            // Readiness of before: the caller looks at the clock again.
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "these are tests")]
+
+    use parking_lot::Mutex;
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    /// Hands out the one connection there is.
+    struct Pipe(Mutex<Option<DuplexStream>>);
+
+    impl Dial for Pipe {
+        fn dial<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            let stream = self.0.lock().take().unwrap();
+            Box::pin(async move { Ok(Box::new(stream) as Box<dyn Stream>) })
+        }
+    }
+
+    fn with_connection<F: Future<Output = ()>>(
+        round_trip: Duration,
+        test: impl FnOnce(Box<dyn Stream>, DuplexStream) -> F,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (here, there) = duplex(READ_BYTES);
+            let pipe = Arc::new(Pipe(Mutex::new(Some(here))));
+            test(Delayed::new(pipe, round_trip).dial("").await.unwrap(), there).await;
+        });
+    }
+
+    #[test]
+    fn each_way_takes_at_least_half_of_the_round_trip() {
+        let round_trip = Duration::from_micros(400);
+        with_connection(round_trip, async |mut near, mut far| {
+            for question in 0u8..50 {
+                let start = Instant::now();
+                near.write_all(&[question]).await.unwrap();
+                assert_eq!(far.read_u8().await.unwrap(), question);
+                assert!(start.elapsed() >= round_trip / 2);
+                far.write_all(&[question]).await.unwrap();
+                assert_eq!(near.read_u8().await.unwrap(), question);
+                assert!(start.elapsed() >= round_trip);
+            }
+        });
+    }
+
+    #[test]
+    fn bytes_stay_in_order_and_the_last_of_them_arrive() {
+        with_connection(Duration::from_micros(100), async |mut near, mut far| {
+            let count = 2 * UNDER_WAY_MAX / size_of::<u64>();
+            let write = async {
+                for number in 0..count {
+                    near.write_u64(u64::try_from(number).unwrap()).await.unwrap();
+                }
+                drop(near);
+            };
+            let read = async {
+                let mut bytes = Vec::new();
+                far.read_to_end(&mut bytes).await.unwrap();
+                bytes
+            };
+            let ((), bytes) = tokio::join!(write, read);
+            let numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes));
+            assert!(numbers.eq(0..u64::try_from(count).unwrap()));
+        });
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_seen() {
+        with_connection(Duration::from_micros(100), async |mut near, mut far| {
+            far.write_all(b"last").await.unwrap();
+            drop(far);
+            let mut bytes = Vec::new();
+            near.read_to_end(&mut bytes).await.unwrap();
+            assert_eq!(bytes, b"last");
+        });
+    }
+}
