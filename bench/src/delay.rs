@@ -7,13 +7,7 @@
 //!
 //! Always true: no more than [`UNDER_WAY_MAX`] bytes are under way in a direction; then the sender waits.
 
-use std::{
-    collections::VecDeque,
-    io,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use rustix::time::{
@@ -24,6 +18,8 @@ use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split, unix::AsyncFd,
 };
 use wire::{Dial, Stream};
+
+use crate::monotonic;
 
 /// The most bytes under way in a direction.
 const UNDER_WAY_MAX: usize = 4 << 20;
@@ -72,7 +68,7 @@ async fn carry(
     delay: Duration,
 ) -> io::Result<()> {
     let timer = Timer::new()?;
-    let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+    let mut under_way: VecDeque<(Duration, Vec<u8>)> = VecDeque::new();
     let (mut bytes, mut ended) = (0, false);
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -83,7 +79,7 @@ async fn carry(
         }
         tokio::select! {
             biased;
-            waited = timer.until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+            waited = timer.until(due.unwrap_or_default()), if due.is_some() => {
                 waited?;
                 if let Some((_, piece)) = under_way.pop_front() {
                     bytes -= piece.len();
@@ -95,7 +91,7 @@ async fn carry(
                 0 => ended = true,
                 read => {
                     bytes += read;
-                    under_way.push_back((Instant::now() + delay, buffer[..read].to_vec()));
+                    under_way.push_back((monotonic() + delay, buffer[..read].to_vec()));
                 }
             }
         }
@@ -106,15 +102,19 @@ async fn carry(
 struct Timer(AsyncFd<OwnedFd>);
 
 impl Timer {
+    #[expect(
+        deprecated,
+        reason = "the other way is unsafe code; an OwnedFd is open as long as it lives"
+    )]
     fn new() -> io::Result<Timer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Timer(AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)?))
     }
 
-    /// Returns at `due` or as soon after it as the runtime comes to it.
-    async fn until(&self, due: Instant) -> io::Result<()> {
+    /// Returns at `due`, by [`monotonic`], or as soon after it as the runtime comes to it.
+    async fn until(&self, due: Duration) -> io::Result<()> {
         loop {
-            let left = due.saturating_duration_since(Instant::now());
+            let left = due.saturating_sub(monotonic());
             if left.is_zero() {
                 return Ok(());
             }
@@ -179,13 +179,13 @@ mod tests {
         let round_trip = Duration::from_micros(400);
         with_connection(round_trip, async |mut near, mut far| {
             for question in 0u8..50 {
-                let start = Instant::now();
+                let start = monotonic();
                 near.write_all(&[question]).await.unwrap();
                 assert_eq!(far.read_u8().await.unwrap(), question);
-                assert!(start.elapsed() >= round_trip / 2);
+                assert!(monotonic() - start >= round_trip / 2);
                 far.write_all(&[question]).await.unwrap();
                 assert_eq!(near.read_u8().await.unwrap(), question);
-                assert!(start.elapsed() >= round_trip);
+                assert!(monotonic() - start >= round_trip);
             }
         });
     }

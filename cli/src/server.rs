@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use bench::Delayed;
 use client::SystemClock;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
@@ -72,6 +73,8 @@ pub(crate) struct Options {
     /// More sessions than this are not opened.
     pub(crate) sessions_max: usize,
     pub(crate) role: Role,
+    /// Added to round trips to other servers, for measurements.
+    pub(crate) peer_rtt: Duration,
 }
 
 /// What a server is among those of its file system.
@@ -283,7 +286,7 @@ fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
-        cluster: cluster(data, &options.role, address)?,
+        cluster: cluster(data, options, address)?,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let engine = Arc::new(data.engine(&blocks)?);
@@ -294,11 +297,11 @@ fn open(
 /// How the server reaches the others of its cluster, if what is in `data` and what was asked for agree.
 fn cluster(
     data: &DataDir,
-    role: &Role,
+    options: &Options,
     address: SocketAddr,
 ) -> anyhow::Result<Option<ClusterOptions>> {
     let dir = data.path().display();
-    let (coordinator, lease) = match (data.server(), role) {
+    let (coordinator, lease) = match (data.server(), &options.role) {
         (None, Role::Alone) => return Ok(None),
         (None, Role::Coordinator { .. }) => {
             return Err(usage(format!(
@@ -336,7 +339,8 @@ fn cluster(
             "other servers cannot be told to come to {address}: --listen on one address"
         )));
     }
-    Ok(Some(ClusterOptions { dial: Arc::new(client::Tcp), coordinator, lease }))
+    let dial = Arc::new(Delayed::new(Arc::new(client::Tcp), options.peer_rtt));
+    Ok(Some(ClusterOptions { dial, coordinator, lease }))
 }
 
 fn limits(data: &DataDir, options: &Options) -> Limits {

@@ -1,6 +1,7 @@
 //! `pando bench`: time operations.
 
 mod crew;
+mod figures;
 mod fill;
 mod floor;
 mod folder;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+pub(crate) use figures::rtt;
+
 /// Time operations of a file system.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +35,7 @@ enum Command {
     List(list::Args),
     Fill(fill::Args),
     Report(report::Args),
+    Figures(figures::Args),
     #[command(hide = true)]
     Rank(rank::Args),
 }
@@ -44,6 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(args),
         Command::Fill(args) => fill::run(args),
         Command::Report(args) => report::run(args),
+        Command::Figures(args) => figures::run(args),
         Command::Rank(args) => rank::run(args),
     }
 }

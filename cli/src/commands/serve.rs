@@ -61,6 +61,9 @@ struct ClusterArgs {
     /// lost, renames of directories wait for as long.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
     cluster_lease: Duration,
+    /// Add a round trip to the connections to other servers, as of a network between them: for measurements.
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
+    rtt: Duration,
     /// End when the process that started this one does.
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -194,6 +197,7 @@ impl ServeArgs {
             connections_max: self.connections_max,
             sessions_max: self.sessions_max,
             role: Role::Alone,
+            peer_rtt: Duration::ZERO,
         }
     }
 }
@@ -244,6 +248,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let mut options = args.serve.options(false);
         options.role = args.cluster.role(&args.data);
+        options.peer_rtt = args.cluster.rtt;
         tokio::select! {
             joined = args.cluster.join(&args.data, &options.listen.address) => joined?,
             () = stop.asked() => bail!("interrupted"),

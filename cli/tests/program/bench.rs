@@ -161,3 +161,30 @@ fn everything_is_measured_and_drawn_beside_its_floors() {
     let again = succeed(&["bench", "report", text(&results), "--out", text(out.path())]);
     assert_eq!(again, said);
 }
+
+#[test]
+fn figures_are_data_and_drawings() {
+    let out = folder();
+    let args = ["bench", "figures", "infinifs", "--only", "balance", "--out", text(out.path())];
+    let said = succeed(&args);
+    assert!(said.contains("| target | goal |") && said.contains("over 32 servers"), "{said}");
+    let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap();
+    let figure: Value = serde_json::from_str(&read("balance.json")).unwrap();
+    assert_eq!(figure["charts"][1]["points"].as_array().unwrap().len(), 32);
+    assert!(figure["how"].as_str().unwrap().contains("No server ran"));
+    assert!(read("balance.svg").ends_with("</svg>\n"));
+    let reach: Value = serde_json::from_str(read("reach.jsonl").lines().next().unwrap()).unwrap();
+    assert!(reach["met"].is_boolean());
+}
+
+#[test]
+fn figures_of_a_cluster_of_processes_leave_nothing_behind() {
+    let (out, data) = (folder(), folder());
+    let small = ["--samples", "2", "--operations", "16", "--servers", "2", "--rtt", "50us"];
+    let paths = ["--depth", "2", "--out", text(out.path()), "--directory", text(data.path())];
+    let figures = ["bench", "figures", "infinifs", "--only", "fig10"];
+    let said = succeed(&[&figures[..], &small, &paths].concat());
+    assert!(said.contains("fig10: Figure 10"), "{said}");
+    assert!(out.path().join("fig10.svg").exists());
+    assert!(is_empty(data.path()));
+}

@@ -18,7 +18,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["serve"], &["--data", "--listen", "--http", "--commit-interval", "--durability"]),
-    (&["serve"], &["--coordinator", "--join", "--token-file", "--cluster-lease"]),
+    (&["serve"], &["--coordinator", "--join", "--token-file", "--cluster-lease", "--rtt"]),
     (&["dev"], &["--servers", "--dir", "--listen", "--mount", "--restart", "--cores", "--lease"]),
     (&["mount"], &["MOUNTPOINT", "--token", "-o", "--foreground", "--log"]),
     (&["umount"], &["MOUNTPOINT"]),
@@ -39,6 +39,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "list"], &["--entries", "--json"]),
     (&["bench", "fill"], &["--files", "--json"]),
     (&["bench", "report"], &["--out", "--size"]),
+    (&["bench", "figures", "infinifs"], &["--out", "--only", "--rtt", "--counts", "--files"]),
     (&["version"], &["--json"]),
 ];
 

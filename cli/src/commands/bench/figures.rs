@@ -1,0 +1,243 @@
+//! `pando bench figures`: the experiments of papers, on clusters of our own, as data and drawings.
+//!
+//! Each experiment is a file of `figures/`; it starts the servers that it needs (`site`), measures (`load`), and gives a
+//! [`Figure`] and rows of the table of targets. One that fails leaves the others as they are; the command then fails at its
+//! end. Servers end with the experiment that started them, whatever the end.
+
+mod cold;
+mod factors;
+mod growth;
+mod invalidation;
+mod latency;
+mod leases;
+mod load;
+mod mispredictions;
+mod placement;
+mod rates;
+mod reach;
+mod renames;
+mod scaling;
+mod site;
+
+use std::{
+    fs,
+    num::{NonZeroU16, NonZeroUsize},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use bench::{
+    figure::Figure,
+    report::{self, Line, TargetRow},
+};
+use clap::{Subcommand, ValueEnum, value_parser};
+
+use crate::{connect, output, signals::Stop};
+
+/// An experiment that has not ended after so many times [`Params::seconds`] waits for something that will not come.
+const TIMEOUT_SECONDS: u64 = 150;
+
+/// Repeat the experiments of a paper on this machine, and draw them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    paper: Paper,
+}
+
+#[derive(Debug, Subcommand)]
+enum Paper {
+    Infinifs(Params),
+}
+
+/// The experiments of InfiniFS (FAST 2022), with a cluster of processes on this machine.
+///
+/// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached, which is also
+/// DIR/reach.jsonl. On a machine with few cores throughput cannot grow with servers: what it is made of is shown, and
+/// what follows when each server has a core of its own.
+#[derive(Debug, clap::Args)]
+struct Params {
+    /// Where results go; it is made if need be.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Only these experiments.
+    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<Experiment>,
+    /// Servers of the experiments that have one size of cluster.
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = value_parser!(u16).range(2..=64))]
+    servers: u16,
+    /// Numbers of servers of those that grow the cluster, of at most 64.
+    #[arg(long, default_value = "1,2,4,8,16,32", value_name = "N,...", value_delimiter = ',',
+          value_parser = value_parser!(u16).range(1..=64))]
+    counts: Vec<u16>,
+    /// Operations of each measurement with many under way.
+    #[arg(long, default_value = "12000", value_name = "N")]
+    operations: NonZeroUsize,
+    /// Operations of each measurement with one under way.
+    #[arg(long, default_value = "200", value_name = "N")]
+    samples: NonZeroUsize,
+    /// Under way at a time, for each server.
+    #[arg(long, default_value = "16", value_name = "N")]
+    in_flight: NonZeroU16,
+    /// Files of the growing tree at its end.
+    #[arg(long, default_value = "200000", value_name = "N")]
+    files: NonZeroUsize,
+    /// Clients of the experiment with many.
+    #[arg(long, default_value = "32", value_name = "N")]
+    clients: NonZeroU16,
+    /// Directories above the files of figures 10 and 11; cold stats and mispredictions have 20 and 24, as is said.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = value_parser!(u16).range(1..=200))]
+    depth: u16,
+    /// The round trip that is added to the network of measurements of latency.
+    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = rtt)]
+    rtt: Duration,
+    /// How long each measurement lasts that is of a time and not of a number of operations.
+    #[arg(long, default_value_t = 3, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Where the servers keep their data [default: the folder for temporary files].
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+/// A round trip; for clap.
+pub(crate) fn rtt(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time > Duration::from_secs(1) { Err("it is more than 1s".to_owned()) } else { Ok(time) }
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Requests, server CPU and balance while servers are added.
+    Fig9,
+    /// Latency of each operation.
+    Fig10,
+    /// What speculation, cache and placement bring.
+    Fig11,
+    /// Creates and stats while the tree grows.
+    Fig12,
+    /// Lazy invalidation beside leases.
+    Fig13,
+    /// Renames of files and directories.
+    Fig14,
+    /// Mispredicted directories.
+    Fig15,
+    /// Round trips of a cold stat.
+    Cold,
+    /// What invalidations cost.
+    Invalidation,
+    /// mkdir and renames beside creates.
+    Rates,
+    /// Entries of a large tree over servers, by the placement alone.
+    Balance,
+}
+
+/// What an experiment found.
+struct Outcome {
+    figure: Figure,
+    reach: Vec<TargetRow>,
+}
+
+impl Experiment {
+    async fn run(self, params: &Params) -> anyhow::Result<Outcome> {
+        match self {
+            Experiment::Fig9 => scaling::run(params).await,
+            Experiment::Fig10 => latency::run(params).await,
+            Experiment::Fig11 => factors::run(params).await,
+            Experiment::Fig12 => growth::run(params).await,
+            Experiment::Fig13 => leases::run(params).await,
+            Experiment::Fig14 => renames::run(params).await,
+            Experiment::Fig15 => mispredictions::run(params).await,
+            Experiment::Cold => cold::run(params).await,
+            Experiment::Invalidation => invalidation::run(params).await,
+            Experiment::Rates => rates::run(params).await,
+            Experiment::Balance => Ok(placement::run()),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Paper::Infinifs(params) = &args.paper;
+    fs::create_dir_all(&params.out)
+        .with_context(|| format!("cannot make {}", params.out.display()))?;
+    connect::runtime()?.block_on(async {
+        let mut stop = Stop::listen()?;
+        tokio::select! {
+            ended = Box::pin(run_all(params)) => ended,
+            () = stop.asked() => bail!("interrupted"),
+        }
+    })
+}
+
+async fn run_all(params: &Params) -> anyhow::Result<ExitCode> {
+    let all = Experiment::value_variants();
+    let asked = if params.only.is_empty() { all } else { &params.only };
+    let (mut reach, mut failed) = (Vec::new(), Vec::new());
+    for experiment in asked {
+        let name = experiment.name();
+        let start = bench::monotonic();
+        let limit = Duration::from_secs(TIMEOUT_SECONDS * params.seconds);
+        let ended = tokio::time::timeout(limit, Box::pin(experiment.run(params))).await;
+        let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
+        match ended.unwrap_or_else(|_| bail!("it had not ended after {} s", limit.as_secs())) {
+            Ok(outcome) => {
+                let figure = &outcome.figure;
+                let data = serde_json::to_string_pretty(figure)? + "\n";
+                write(&params.out, &format!("{name}.json"), &data)?;
+                write(&params.out, &format!("{name}.svg"), &figure.svg())?;
+                output::print(&format!("{}\n(took {seconds:.1} s)\n", figure.text()))?;
+                reach.extend(outcome.reach.into_iter().map(Line::Target));
+            }
+            Err(error) => {
+                output::print(&format!("{name}: FAILED after {seconds:.1} s: {error:#}\n"))?;
+                failed.push(name);
+            }
+        }
+    }
+    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
+    write(&params.out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
+    output::print(&report::targets(&reach))?;
+    if !failed.is_empty() {
+        bail!("these failed: {}", failed.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let file = out.join(name);
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+impl Params {
+    /// A parameter and its value, for the figure.
+    fn of(&self, names: &[&str]) -> Vec<(String, String)> {
+        let value = |name: &str| match name {
+            "servers" => self.servers.to_string(),
+            "operations" => self.operations.to_string(),
+            "samples" => self.samples.to_string(),
+            "in-flight" => self.in_flight.to_string(),
+            "files" => self.files.to_string(),
+            "clients" => self.clients.to_string(),
+            "depth" => self.depth.to_string(),
+            "rtt" => humantime::format_duration(self.rtt).to_string(),
+            "seconds" => self.seconds.to_string(),
+            other => other.to_owned(),
+        };
+        names.iter().map(|name| (format!("--{name}"), value(name))).collect()
+    }
+
+    /// Under way at a time over `servers`.
+    fn under_way(&self, servers: u16) -> usize {
+        usize::from(self.in_flight.get()) * usize::from(servers)
+    }
+
+    /// How to see a target.
+    fn command(experiment: &str) -> String {
+        format!("pando bench figures infinifs --only {experiment}")
+    }
+}

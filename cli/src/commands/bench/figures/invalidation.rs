@@ -1,0 +1,76 @@
+//! What invalidations cost: the same load with and without renames of directories in it.
+
+use bench::figure::{Chart, Figure, Marks};
+
+use super::{
+    Outcome, Params,
+    load::{self, Op, Work, below},
+    reach::{Goal, row},
+    site::{Shape, Site},
+};
+
+/// One operation of so many is the rename of a directory.
+const RENAME_EVERY: usize = 10_000;
+const DIRECTORIES: usize = 256;
+const CLIENTS: usize = 8;
+/// Runs of each, in turn.
+const ROUNDS: usize = 4;
+
+pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
+    let site = Site::start(params, Shape::of(params.servers))?;
+    let watcher = site.client(|_| {}).await?;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(site.client(|_| {}).await?);
+    }
+    let dirs: Vec<_> = (0..DIRECTORIES).map(|dir| format!("/dir{dir}")).collect();
+    load::mkdirs(&watcher, &dirs).await?;
+    load::mkdirs(&watcher, &["/moved-0".to_owned()]).await?;
+    let under_way = params.under_way(params.servers);
+    let operations = (3 * params.operations.get()).max(RENAME_EVERY * 3);
+    let create = below(&dirs, &Op::Create, "file", operations);
+    let stat = |create: &[Work]| -> Vec<Work> {
+        create.iter().map(|(_, path)| (Op::Stat, path.clone())).collect()
+    };
+    load::run(&clients, &watcher, under_way, create.clone()).await?;
+    let mut rate = Chart::new("stats/s on this machine", "run", Marks::Bars);
+    let mut cpu = Chart::new("CPU of all servers for an operation, µs", "run", Marks::Bars);
+    let (mut without, mut with, mut ratios, mut moved) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    // One more comes before all, to warm up.
+    load::run(&clients, &watcher, under_way, stat(&create)).await?;
+    for round in 1..=ROUNDS {
+        let point = round.to_string();
+        let took = load::run(&clients, &watcher, under_way, stat(&create)).await?;
+        rate.add(&point, "no renames", took.per_second());
+        cpu.add(&point, "no renames", took.cpu_us());
+        without.push(took.per_second());
+        let mut work = stat(&create);
+        for at in (RENAME_EVERY / 2..work.len()).step_by(RENAME_EVERY) {
+            let (from, to) = (format!("/moved-{moved}"), format!("/moved-{}", moved + 1));
+            work[at] = (Op::Rename(to), from);
+            moved += 1;
+        }
+        let renamed = load::run(&clients, &watcher, under_way, work).await?;
+        rate.add(&point, "1 rename in 10,000", renamed.per_second());
+        cpu.add(&point, "1 rename in 10,000", renamed.cpu_us());
+        ratios.push(renamed.per_second() / took.per_second());
+        with.push(renamed.per_second());
+    }
+    site.stop()?;
+    let target = "stats a second with 1 directory rename in 10,000 operations, beside none";
+    let goal = ("/s", Goal::OfBeside(0.97));
+    let mut reach: Vec<_> =
+        row(target, goal, with, bench::median(without), "invalidation").into_iter().collect();
+    let target = "the same, each run beside the one before it";
+    reach.extend(row(target, ("", Goal::AtLeast(0.97)), ratios, None, "invalidation"));
+    let how = "Eight clients with warm caches look at files; in every other run one operation in 10,000 is the rename of a directory \
+               beside them. Every client that stands on the list of before is sent what has changed with its next answer.";
+    let figure = Figure {
+        name: "invalidation".to_owned(),
+        title: "The cost of invalidation".to_owned(),
+        how: how.to_owned(),
+        parameters: params.of(&["servers", "operations", "in-flight"]),
+        charts: vec![rate, cpu],
+    };
+    Ok(Outcome { figure, reach })
+}

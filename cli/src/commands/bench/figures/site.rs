@@ -1,0 +1,162 @@
+//! A cluster of processes for one experiment, as `pando dev` runs it; with one server, as `pando serve` does.
+//!
+//! Always true: when this is dropped its processes have ended and its folder is gone.
+
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use bench::Delayed;
+use client::{Client, Config, Tcp};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+
+use super::{super::folder::Folder, Params};
+use crate::{connect, data};
+
+/// Processes that were asked to end have so long.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// What a cluster is like.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) servers: u16,
+    /// Added to the round trips between servers, and of clients unless they say otherwise.
+    pub(super) rtt: Duration,
+    /// The value of `pando format --locality`.
+    pub(super) locality: &'static str,
+}
+
+impl Shape {
+    /// As a cluster is unless told otherwise.
+    pub(super) fn of(servers: u16) -> Shape {
+        Shape { servers, rtt: Duration::ZERO, locality: "directory" }
+    }
+}
+
+pub(super) struct Site {
+    process: Child,
+    addresses: Vec<String>,
+    token: String,
+    rtt: Duration,
+    _folder: Folder,
+}
+
+impl Site {
+    pub(super) fn start(params: &Params, shape: Shape) -> anyhow::Result<Site> {
+        let folder = Folder::make(params.directory.as_deref())?;
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let first = folder.path().join("server-0");
+        let mut format = Command::new(&program);
+        format.arg("format").arg("--data").arg(&first).args(["--name", "figures"]);
+        format.args(["--servers", &shape.servers.to_string(), "--locality", shape.locality]);
+        let formatted = format.stdin(Stdio::null()).stdout(Stdio::null()).status();
+        ensure!(formatted.context("cannot start this program")?.success(), "cannot format");
+        let token = data::read_token(&first.join("admin.token"))?;
+        let mut command = Command::new(&program);
+        let rtt = humantime::format_duration(shape.rtt).to_string().replace(' ', "");
+        if shape.servers == 1 {
+            command.arg("serve").arg("--data").arg(&first).args(["--cores", "1", "--http", "off"]);
+        } else {
+            command.arg("dev").arg("--dir").arg(folder.path());
+            command.args(["--servers", &shape.servers.to_string()]);
+            if !shape.rtt.is_zero() {
+                command.arg(format!("--serve-options=--rtt {rtt}"));
+            }
+        }
+        command.args(["--listen", "127.0.0.1:0"]);
+        // In a group of its own: the signals of a terminal are for us.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut process = command.spawn().context("cannot start servers")?;
+        let said = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut site =
+            Site { process, addresses: Vec::new(), token, rtt: shape.rtt, _folder: folder };
+        site.addresses = said_addresses(said)?;
+        Ok(site)
+    }
+
+    /// A session, with what `change` makes of how it is opened; every server knows it.
+    pub(super) async fn client(&self, change: impl FnOnce(&mut Config)) -> anyhow::Result<Client> {
+        self.client_over(self.rtt, change).await
+    }
+
+    /// The same over a network of another round trip.
+    pub(super) async fn client_over(
+        &self,
+        rtt: Duration,
+        change: impl FnOnce(&mut Config),
+    ) -> anyhow::Result<Client> {
+        let token = self.token.clone();
+        let mut config = connect::config(self.addresses.clone(), token, "pando bench figures");
+        config.dial = Arc::new(Delayed::new(Arc::new(Tcp), rtt));
+        change(&mut config);
+        let client = connect::connect(config).await?;
+        client.statfs().await.context("a server does not answer")?;
+        Ok(client)
+    }
+
+    /// Ends the servers as an operator would.
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        if self.process.try_wait()?.is_none() {
+            kill_process(Pid::from_child(&self.process), Signal::TERM)?;
+        }
+        let process = pidfd_open(Pid::from_child(&self.process), PidfdFlags::empty())?;
+        let mut ends = [PollFd::new(&process, PollFlags::IN)];
+        let timeout = Timespec::try_from(STOP_TIMEOUT).context("a time too long")?;
+        if poll(&mut ends, Some(&timeout))? > 0 {
+            let status = self.process.wait()?;
+            ensure!(status.success(), "the servers did not end well: {status}");
+            return Ok(());
+        }
+        // The servers end with the process that started them.
+        self.process.kill()?;
+        self.process.wait()?;
+        bail!("the servers had not ended after {} s and were killed", STOP_TIMEOUT.as_secs())
+    }
+}
+
+/// Waits until the servers work; where they are. What they say later is read as well, or they would wait for a reader.
+fn said_addresses(said: impl BufRead + Send + 'static) -> anyhow::Result<Vec<String>> {
+    let mut lines = said.lines();
+    let serving = loop {
+        match lines.next() {
+            Some(line) => {
+                let line = line?;
+                if line.starts_with("serving ") {
+                    break line;
+                }
+            }
+            None => bail!("the servers ended before they were ready"),
+        }
+    };
+    // It ends with the servers.
+    let reader = std::thread::Builder::new().name("reader".to_owned());
+    let reader = reader.spawn(move || lines.map_while(Result::ok).for_each(drop));
+    reader.context("cannot start a thread")?;
+    // `serving WHAT at HOST:PORT[,HOST:PORT...][ with token FILE][, status page ...]`
+    let (_, rest) = serving.rsplit_once(" at ").context("the servers say no address")?;
+    let addresses = rest.split_whitespace().next().unwrap_or_default();
+    Ok(addresses.split(',').filter(|address| !address.is_empty()).map(str::to_owned).collect())
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return;
+        }
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "ending the servers of an experiment");
+        }
+    }
+}
