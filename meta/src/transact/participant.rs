@@ -113,10 +113,16 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
 pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     let at = key::prepared(req.txn);
     let Some(record) = txn.get::<PreparedRecord>(&at)? else { return Ok(()) };
-    for write in record.writes.iter().filter(|_| req.commit) {
-        if let Some(lock) = lock::of_key(key_of(write)) {
+    for key in record.writes.iter().map(key_of).chain(&record.stands) {
+        if let Some(lock) = lock::of_key(key) {
             txn.lock(lock)?;
         }
+    }
+    // Race: until its keys were locked another core may have ended it.
+    if txn.get::<PreparedRecord>(&at)?.is_none() {
+        return Ok(());
+    }
+    for write in record.writes.iter().filter(|_| req.commit) {
         apply(txn, write)?;
     }
     if !txn.shared.bugs.has(Bug::CommitAppliedTwice) {

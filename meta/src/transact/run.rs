@@ -9,7 +9,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
-use base::{Encode as _, FsError, Time};
+use base::{DirId, Encode as _, FsError, Time};
 use bytes::Bytes;
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -51,6 +51,9 @@ pub(crate) struct Phase {
 struct Commit {
     txn: TxnId,
     plan: Rc<Plan>,
+    /// The directories that were announced to move, and those that stay meanwhile.
+    moves: Vec<DirId>,
+    chain: Vec<DirId>,
 }
 
 /// How a run ended.
@@ -137,7 +140,13 @@ impl Phase {
         done: Reply,
     ) -> Result<Ended> {
         let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
-        if remote.plan(cluster)? != *commit.plan {
+        // A directory that was not announced must not move, nor one for which others do not stay where they are.
+        let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
+        let plan = match remote.plan(cluster) {
+            Ok(plan) => plan,
+            Err(fault) => return Ok(Ended::Failed(fault)),
+        };
+        if !same_moves || plan != *commit.plan {
             return Ok(Ended::Differs(remote));
         }
         let header = &self.incoming.header;
@@ -276,6 +285,10 @@ impl Run<'_> {
         self.shared.initiated.begin(txn);
         let ended = self.prepared(remote, txn, &plan).await;
         drop(moves);
+        if self.shared.is_halted() {
+            // Whether it was written is not known: the next run says so to who asks.
+            std::future::pending::<()>().await;
+        }
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
         let told = tell(self.core.clone(), txn, Rc::clone(&plan), committed);
@@ -324,7 +337,8 @@ impl Run<'_> {
             driver::is_current(self.shared, &self.incoming.header, &self.incoming.request)?;
             coordinator::announce(self.shared, &remote.moves).await?;
         }
-        let commit = Commit { txn, plan: Rc::clone(plan) };
+        let (moves, chain) = (remote.moves.clone(), remote.chain.clone());
+        let commit = Commit { txn, plan: Rc::clone(plan), moves, chain };
         match self.phase(remote, Some(commit)).await? {
             Ended::Committed => Ok(Attempt::Committed),
             Ended::Differs(remote) | Ended::Lacks(remote) | Ended::InDoubt(remote, _) => {
@@ -419,6 +433,9 @@ async fn tell(core: Core, txn: TxnId, plan: Rc<Plan>, commit: bool) {
     }
     if shared.bugs.has(Bug::CommitForgottenEarly) {
         core.step(Step::Forget(vec![key::committed(txn)])).await;
+    }
+    if shared.is_halted() {
+        return;
     }
     let decide = Decide { txn, commit };
     if !commit {

@@ -33,6 +33,8 @@ pub(crate) struct Remote {
     /// Inode numbers that were drawn: each run gets the same.
     inos: Vec<Ino>,
     drawn: usize,
+    /// Something was not as it had been taken for granted: nothing is any more.
+    reads_all: bool,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
     /// The latest run lacked nothing, and moves no directory.
@@ -78,6 +80,8 @@ impl Remote {
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.inos.clear();
+        self.reads_all = true;
+        self.now = None;
         self.begin();
     }
 
@@ -126,7 +130,9 @@ impl Remote {
 
     /// Takes for granted that there is no such record; whoever has it will say.
     pub(super) fn assume_absent(&mut self, key: &[u8]) {
-        self.known.entry(Key::from_slice(key)).or_insert(None);
+        if !self.reads_all {
+            self.known.entry(Key::from_slice(key)).or_insert(None);
+        }
     }
 
     pub(super) fn put(&mut self, key: Key, value: Bytes) {
