@@ -9,7 +9,7 @@ use wire::{Answer, BlockGet, BlockPut, Reply, ReplyHeader, Request, Retry};
 use crate::{
     bugs::Bug,
     driver::{Incoming, Task, answer_of},
-    error::{Result, describe},
+    error::{Fault, Result, describe},
     file_locks::Turn,
     fsck,
     observe::Waiting,
@@ -128,6 +128,10 @@ fn check(
     aim: fsck::Aim,
     answer: impl FnOnce(std::result::Result<Reply, Answer>) + 'static,
 ) -> Result<Task> {
+    if shared.cluster.is_some() {
+        // What rests on other servers would be told as missing.
+        return Err(Fault::Refused("a cluster of several servers cannot be checked yet".into()));
+    }
     let check = fsck::start(shared, aim)?;
     let future = Box::pin(async move {
         answer(Ok(Reply::Job(check.number)));
