@@ -69,6 +69,11 @@ pub(crate) fn task(
                 }),
             }
         }
+        Request::DumpStart if shared.cluster.is_some() => {
+            // It would be a copy of one server's part.
+            let text = "a cluster of several servers cannot be dumped yet";
+            return Some(Err(Fault::Refused(text.into())));
+        }
         Request::DumpStart => Box::pin(async move {
             // The group is written: all that was answered is in it.
             match crate::dump::start(&shared) {
