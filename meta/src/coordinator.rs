@@ -287,4 +287,4 @@ fn millis(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

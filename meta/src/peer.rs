@@ -3,7 +3,8 @@
 //! Each core has its own, one to each server, made when it is needed. Requests are sent in the order in which they were
 //! asked, and the other end takes them in that order. When a connection breaks, or its other end is silent for too
 //! long, everything that waits on it is lost: it may have happened or not, so only what may be asked twice goes this
-//! way, and who asks decides whether to.
+//! way, and who asks decides whether to. What the other server fails at it would fail at again: that is an error, and no
+//! loss.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Cred, Encode as _, Epoch, HashMap, Reader, Seq, ShardId};
+use base::{Cred, Encode as _, Epoch, FsError, HashMap, Reader, Seq, ShardId};
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, split},
@@ -33,9 +34,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// After a failed attempt the next one is made so much later.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 
-/// Nobody knows whether it happened.
+/// Why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lost;
+pub(crate) enum Unanswered {
+    /// Nobody knows whether it happened. It may be asked again.
+    Lost,
+    /// The other server cannot do it, or it cannot be asked: asked again, it ends the same way.
+    Failed(FsError),
+}
+
+type Answered = Result<Reply, Unanswered>;
 
 /// The connections of one core.
 pub(crate) struct Peers {
@@ -47,7 +55,7 @@ pub(crate) struct Peers {
 #[derive(Default)]
 struct Link {
     out: RefCell<Vec<u8>>,
-    waiting: RefCell<HashMap<u64, oneshot::Sender<Reply>>>,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Answered>>>,
     calls: Cell<u64>,
     wake: Notify,
     running: Cell<bool>,
@@ -65,17 +73,21 @@ impl Peers {
         &self,
         server: u16,
         request: &Request,
-    ) -> impl Future<Output = Result<Reply, Lost>> + use<> {
+    ) -> impl Future<Output = Answered> + use<> {
         let link = Rc::clone(self.links.borrow_mut().entry(server).or_default());
         let (sender, answer) = oneshot::channel();
         let call = link.next_call();
-        link.waiting.borrow_mut().insert(call, sender);
-        put_request(&mut link.out.borrow_mut(), call, request);
-        link.wake.notify_one();
-        if !link.running.replace(true) {
-            tokio::task::spawn_local(run(Arc::clone(&self.shared), server, link));
+        if put_request(&mut link.out.borrow_mut(), call, request) {
+            link.waiting.borrow_mut().insert(call, sender);
+            link.wake.notify_one();
+            if !link.running.replace(true) {
+                tokio::task::spawn_local(run(Arc::clone(&self.shared), server, link));
+            }
+        } else {
+            // It is listened to below.
+            let _ = sender.send(Err(Unanswered::Failed(FsError::Io)));
         }
-        async move { answer.await.map_err(|_| Lost) }
+        async move { answer.await.unwrap_or(Err(Unanswered::Lost)) }
     }
 }
 
@@ -86,7 +98,8 @@ impl Link {
     }
 }
 
-fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) {
+/// Appends a request; `false` when it is too long.
+fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) -> bool {
     let header = RequestHeader {
         call,
         shard: ShardId(0),
@@ -103,6 +116,7 @@ fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) {
     if !put {
         tracing::error!("a request to another server is too long to send");
     }
+    put
 }
 
 /// Keeps the connection for as long as somebody waits on it or it holds.
@@ -192,17 +206,56 @@ fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
     let header = ReplyHeader::decode(&mut reader)?;
     let answer = Answer::decode(&mut reader)?;
     let waiting = link.waiting.borrow_mut().remove(&header.call);
-    match answer {
-        Answer::Done(reply) => {
-            if let Some(waiting) = waiting {
-                // Who asked may not want to know any more.
-                let _ = waiting.send(reply);
-            }
-        }
+    let answered = match answer {
+        Answer::Done(reply) => Ok(reply),
+        Answer::Failed(error) => Err(Unanswered::Failed(error)),
         Answer::Refused(reason) => {
             tracing::error!(reason, "another server refuses this one");
+            Err(Unanswered::Lost)
         }
-        Answer::Failed(_) | Answer::Retry(_) | Answer::Halted => {}
+        Answer::Retry(_) | Answer::Halted => Err(Unanswered::Lost),
+    };
+    if let Some(waiting) = waiting {
+        // Who asked may not want to know any more.
+        let _ = waiting.send(answered);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use store::{Batch, Engine as _};
+    use wire::{Expected, PeerRead, Prepare, Stands, TxnId};
+
+    use super::*;
+    use crate::{
+        coordinator::tests::several::in_cluster,
+        record::{key, key::Part},
+    };
+
+    #[test]
+    fn what_cannot_be_asked_or_done_is_an_error_and_no_loss() {
+        in_cluster(async |three| {
+            let failed = Err(Unanswered::Failed(FsError::Io));
+            let peers = &three.node(1).core.inner.peers;
+            let long = PeerRead { keys: vec![Bytes::from(vec![0; 1 << 20]); 9] };
+            assert_eq!(peers.ask(0, &Request::PeerRead(long)).await, failed);
+
+            let damaged = key::content(ShardId(0), base::DirId(77), 0, Part::Main);
+            let mut batch = Batch::default();
+            batch.put(&damaged, b"junk");
+            three.engines[0].write(batch).unwrap();
+            let at = Bytes::copy_from_slice(&damaged);
+            let was = Some(Bytes::from_static(b"other"));
+            let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
+            let txn = TxnId { server: 1, run: 1, number: 1 };
+            let prepare = Prepare { txn, expects, writes: Vec::new() };
+            assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
+
+            let read = PeerRead { keys: vec![at] };
+            let there = Reply::Values(vec![Some(Bytes::from_static(b"junk"))]);
+            assert_eq!(peers.ask(0, &Request::PeerRead(read)).await, Ok(there));
+        });
+    }
 }

@@ -1,6 +1,6 @@
 //! The coordinator by itself: a server on an engine in memory, asked directly.
 
-mod several;
+pub(crate) mod several;
 
 use std::{io, sync::Arc};
 

@@ -25,13 +25,15 @@ use crate::{
     driver::{self, Incoming},
     error::{Fault, Result},
     ops,
-    peer::Lost,
+    peer::Unanswered,
     record::{Key, key},
     server::{Counters, Shared},
     session::Session,
     txn::{Caller, Group, Remote, Txn, remote::Plan},
 };
 
+/// So many records are read with one request at most: its answer fits in a frame.
+const READ_KEYS_MAX: usize = 256;
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -187,10 +189,7 @@ struct Run<'a> {
 enum Attempt {
     Committed,
     /// Something was in the way, or had changed.
-    Again {
-        pause: bool,
-        remote: Box<Remote>,
-    },
+    Again(Box<Remote>),
 }
 
 impl Run<'_> {
@@ -213,14 +212,12 @@ impl Run<'_> {
             };
             match self.attempt(looked).await? {
                 Attempt::Committed => return Ok(()),
-                Attempt::Again { pause: pauses, remote: again } => {
+                Attempt::Again(again) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    if pauses {
-                        let full = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-                        let drawn = full / 2 + self.shared.random.next() % (full / 2);
-                        tokio::time::sleep(Duration::from_micros(drawn)).await;
-                        pause = (pause * 2).min(PAUSE_MAX);
-                    }
+                    let full = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+                    let drawn = full / 2 + self.shared.random.next() % (full / 2);
+                    tokio::time::sleep(Duration::from_micros(drawn)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
                     remote = again;
                     remote.forget();
                 }
@@ -249,12 +246,8 @@ impl Run<'_> {
     }
 
     async fn read(&self, remote: &mut Remote) -> Result<()> {
-        let mut by_server = std::collections::BTreeMap::<u16, Vec<Bytes>>::new();
-        for key in remote.missing() {
-            let server = self.cluster.server_of_key(key).ok_or(Fault::Retry(Retry::Busy))?;
-            by_server.entry(server).or_default().push(Bytes::copy_from_slice(key));
-        }
-        let asked: Vec<_> = by_server
+        let reads = reads_of(remote.missing(), |key| self.cluster.server_of_key(key))?;
+        let asked: Vec<_> = reads
             .into_iter()
             .map(|(server, keys)| {
                 let request = Request::PeerRead(PeerRead { keys: keys.clone() });
@@ -263,8 +256,12 @@ impl Run<'_> {
             })
             .collect();
         for (keys, answer) in join_all(asked).await {
-            // The client asks again, for as long as it takes.
-            let Ok(Reply::Values(values)) = answer else { return Err(Fault::Retry(Retry::Busy)) };
+            let values = match answer {
+                Ok(Reply::Values(values)) => values,
+                Err(Unanswered::Failed(error)) => return Err(error.into()),
+                // The client asks again, for as long as it takes.
+                Ok(_) | Err(Unanswered::Lost) => return Err(Fault::Retry(Retry::Busy)),
+            };
             for (key, value) in keys.iter().zip(values) {
                 remote.learn(Key::from_slice(key), value);
             }
@@ -280,7 +277,7 @@ impl Run<'_> {
         let moves = match self.begin_moves(&remote, txn, written) {
             Begun::Nothing => None,
             Begun::Moves(moves) => Some(moves),
-            Begun::Wait => return Ok(Attempt::Again { pause: true, remote }),
+            Begun::Wait => return Ok(Attempt::Again(remote)),
         };
         self.shared.initiated.begin(txn);
         let ended = self.prepared(remote, txn, &plan).await;
@@ -328,8 +325,8 @@ impl Run<'_> {
             })
             .collect();
         let votes = join_all(asked).await;
-        if let Some(pause) = is_refused(&votes) {
-            return Ok(Attempt::Again { pause, remote });
+        if !all_prepared(&votes)? {
+            return Ok(Attempt::Again(remote));
         }
         if remote.coordinated {
             // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
@@ -342,7 +339,7 @@ impl Run<'_> {
         match self.phase(remote, Some(commit)).await? {
             Ended::Committed => Ok(Attempt::Committed),
             Ended::Differs(remote) | Ended::Lacks(remote) | Ended::InDoubt(remote, _) => {
-                Ok(Attempt::Again { pause: true, remote })
+                Ok(Attempt::Again(remote))
             }
             Ended::Failed(fault) => Err(fault),
             Ended::Ran(..) => unreachable!("it is to have an effect"),
@@ -408,17 +405,34 @@ impl Drop for Moves<'_> {
     }
 }
 
-/// Whether somebody has not prepared, and whether to pause before the next attempt.
-fn is_refused(votes: &[std::result::Result<Reply, Lost>]) -> Option<bool> {
-    let of = |vote: &std::result::Result<Reply, Lost>| match vote {
-        Ok(Reply::Vote(vote)) => *vote,
-        Ok(_) | Err(Lost) => Vote::Busy,
-    };
-    let votes: Vec<Vote> = votes.iter().map(of).collect();
-    if votes.iter().all(|vote| *vote == Vote::Prepared) {
-        return None;
+/// What each server is asked for, with no request too large.
+fn reads_of(
+    keys: &[Key],
+    server_of: impl Fn(&Key) -> Option<u16>,
+) -> Result<Vec<(u16, Vec<Bytes>)>> {
+    let mut by_server = std::collections::BTreeMap::<u16, Vec<Bytes>>::new();
+    for key in keys {
+        let server = server_of(key).ok_or(Fault::Retry(Retry::Busy))?;
+        by_server.entry(server).or_default().push(Bytes::copy_from_slice(key));
     }
-    Some(votes.contains(&Vote::Busy))
+    let mut reads = Vec::new();
+    for (server, keys) in by_server {
+        reads.extend(keys.chunks(READ_KEYS_MAX).map(|keys| (server, keys.to_vec())));
+    }
+    Ok(reads)
+}
+
+/// Whether all have prepared; an error when one of them cannot, however often it is asked.
+fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool> {
+    let mut all = true;
+    for vote in votes {
+        match vote {
+            Ok(Reply::Vote(Vote::Prepared)) => {}
+            Err(Unanswered::Failed(error)) => return Err((*error).into()),
+            Ok(_) | Err(Unanswered::Lost) => all = false,
+        }
+    }
+    Ok(all)
 }
 
 /// Tells all participants how a transaction ended, until they have heard; a commit first becomes stable, and is
@@ -451,8 +465,28 @@ async fn tell(core: Core, txn: TxnId, plan: Rc<Plan>, commit: bool) {
 /// Tells a server until it has heard.
 pub(super) async fn tell_one(core: &Core, server: u16, decide: Decide) {
     let mut pause = PAUSE_FIRST;
-    while core.inner.peers.ask(server, &Request::Decide(decide)).await.is_err() {
+    while let Err(why) = core.inner.peers.ask(server, &Request::Decide(decide)).await {
+        if let Unanswered::Failed(error) = why {
+            tracing::warn!(server, %error, "another server cannot apply what was committed");
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX * 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_records_are_read_with_several_requests_to_each_server() {
+        let keys: Vec<Key> = (0..600_u32).map(|n| Key::from_slice(&n.to_be_bytes())).collect();
+        let reads = reads_of(&keys, |key| Some(u16::from(key[3] % 2))).unwrap();
+        let sizes: Vec<_> = reads.iter().map(|(server, keys)| (*server, keys.len())).collect();
+        assert_eq!(sizes, [(0, 256), (0, 44), (1, 256), (1, 44)]);
+        let mut read: Vec<_> = reads.into_iter().flat_map(|(_, keys)| keys).collect();
+        read.sort_unstable();
+        assert!(read.iter().map(|key| &key[..]).eq(keys.iter().map(|key| &key[..])));
+        assert!(reads_of(&keys, |_| None).is_err());
     }
 }

@@ -27,8 +27,9 @@ impl Dial for Pipes {
 }
 
 /// A server that runs; it is killed when this is dropped.
-struct Node {
+pub(crate) struct Node {
     server: Server,
+    pub(crate) core: crate::Core,
     tasks: Vec<AbortHandle>,
 }
 
@@ -42,7 +43,7 @@ impl Node {
         let (listener, mut connections) = mpsc::unbounded_channel();
         pipes.0.lock().insert(address.to_owned(), listener);
         let background = core.clone();
-        let executor = core.clone();
+        let (executor, of_node) = (core.clone(), core.clone());
         let accept = async move {
             let mut served = tokio::task::JoinSet::new();
             while let Some(stream) = connections.recv().await {
@@ -55,7 +56,7 @@ impl Node {
             tokio::task::spawn_local(async move { background.background().await }).abort_handle(),
             tokio::task::spawn_local(accept).abort_handle(),
         ];
-        Node { server, tasks }
+        Node { server, core: of_node, tasks }
     }
 
     fn shared(&self) -> &Shared {
@@ -78,9 +79,9 @@ impl Drop for Node {
 }
 
 /// A cluster of three servers, `a:1`, `b:1` and `c:1`.
-struct Three {
+pub(crate) struct Three {
     pipes: Arc<Pipes>,
-    engines: Vec<Arc<MemoryEngine>>,
+    pub(crate) engines: Vec<Arc<MemoryEngine>>,
     nodes: Vec<Option<Node>>,
 }
 
@@ -107,7 +108,7 @@ impl Three {
         three
     }
 
-    fn node(&self, server: usize) -> &Node {
+    pub(crate) fn node(&self, server: usize) -> &Node {
         self.nodes[server].as_ref().unwrap()
     }
 
@@ -134,7 +135,7 @@ impl Three {
     }
 }
 
-fn in_cluster(test: impl AsyncFnOnce(&mut Three)) {
+pub(crate) fn in_cluster(test: impl AsyncFnOnce(&mut Three)) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async { test(&mut Three::new().await).await });
