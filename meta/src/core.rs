@@ -163,6 +163,7 @@ impl Core {
             reclaim::run(self.clone()),
             compact::run(self.clone()),
             crate::fsck::run_repairs(self.clone()),
+            crate::fsck::run_asked(self.clone()),
             crate::trash::run(self.clone()),
             room::run(shared.clone()),
             recover::run(self.clone()),

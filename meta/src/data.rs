@@ -133,10 +133,6 @@ fn check(
     aim: fsck::Aim,
     answer: impl FnOnce(std::result::Result<Reply, Answer>) + 'static,
 ) -> Result<Task> {
-    if shared.cluster.is_some() {
-        // What rests on other servers would be told as missing.
-        return Err(Fault::Refused("a cluster of several servers cannot be checked yet".into()));
-    }
     let check = fsck::start(shared, aim)?;
     let future = Box::pin(async move {
         answer(Ok(Reply::Job(check.number)));

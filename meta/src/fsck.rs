@@ -8,7 +8,12 @@
 //! The walk over the records is done off the core. It goes through each shard once, in key order, and looks
 //! up what a record points to. It holds in memory: a bit for each inode number in use, a number for each
 //! directory, a count for each inode with several names, and some forty bytes for each stored block.
+//!
+//! A server of a cluster checks its own shards so, and leaves out what leads to another server's; `across` asks the others
+//! for that.
 
+mod across;
+mod asked;
 mod blocks;
 mod dirs;
 mod files;
@@ -22,19 +27,21 @@ mod tests;
 
 use std::sync::Arc;
 
-use base::{FsError, HashSet, SessionId};
+use base::{FsError, HashSet, SessionId, ShardId};
 use parking_lot::Mutex;
-use wire::{FsckPoll, FsckProgress};
+use wire::{FsckNames, FsckPoll, FsckProgress, NamesOf};
 
 use crate::{
     error::{Result, describe},
     server::Shared,
 };
+use asked::Asked;
 use blocks::Listing;
 use repair::{Fix, Repairs};
 use report::Report;
 use sweep::Sweep;
 
+pub(crate) use asked::run as run_asked;
 pub(crate) use repair::{Repair, run as run_repairs, step as repair};
 
 /// How often a check begins anew after it has repaired something. A repair may uncover more: one level of a tree
@@ -46,6 +53,7 @@ const ROUNDS_MAX: u32 = 1000;
 pub(crate) struct Jobs {
     latest: Mutex<Option<Job>>,
     repairs: Repairs,
+    asked: Asked,
 }
 
 /// What a check is for.
@@ -78,8 +86,12 @@ pub(crate) struct Check {
     report: Arc<Report>,
 }
 
-/// Accepts a check, unless one is running.
+/// Accepts a check, unless one is running. On a cluster it finds, and changes nothing: what is wrong between two servers
+/// cannot be mended by one, and a block store may be shared.
 pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
+    if shared.cluster.is_some() && aim != (Aim::Find { gc: false }) {
+        return Err(FsError::NotSupported.into());
+    }
     let mut latest = shared.jobs.latest.lock();
     if latest.as_ref().is_some_and(|job| !job.report.is_done()) {
         return Err(FsError::Busy.into());
@@ -98,6 +110,16 @@ pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
         job.report.cancel();
     }
     Ok(job.report.progress())
+}
+
+/// What a check that is done has found of inodes that may have several names: a page of it.
+pub(crate) fn names(shared: &Shared, req: FsckNames) -> Result<Vec<NamesOf>> {
+    let latest = shared.jobs.latest.lock();
+    let job = latest.as_ref().filter(|job| job.number == req.job).ok_or(FsError::NotFound)?;
+    if !job.report.is_done() {
+        return Err(FsError::Busy.into());
+    }
+    Ok(job.report.names_after(req.after))
 }
 
 impl Drop for Check {
@@ -135,15 +157,28 @@ impl Check {
         let snapshot = shared.engine.snapshot();
 
         let (config, report) = (shared.config.clone(), self.report.clone());
+        let owned = shared.cluster.as_ref().map(|cluster| {
+            (0..config.shards).map(|shard| cluster.owns(ShardId(shard))).collect::<Vec<bool>>()
+        });
         let swept = shared.options.offload.run(move || {
-            let mut sweep = Sweep::new(snapshot.as_ref(), &config, &report, listing);
-            sweep.run().map(|()| sweep.blocks)
+            let mut sweep = Sweep::new(snapshot.as_ref(), &config, &report, listing, owned);
+            sweep.run().map(|()| {
+                report.set_names(sweep.names());
+                sweep.blocks
+            })
         });
         let listing = swept.await.map_err(|error| describe(&error))?;
         if self.report.is_cancelled() {
             return Err("it was cancelled".into());
         }
         listing.find_missing(shared, &self.report).await;
+        if let Some(cluster) = &shared.cluster {
+            across::check(shared, cluster, &self.report).await?;
+            // Other servers may have put blocks into the store, and name them.
+            if !shared.options.blocks_url.is_empty() {
+                return Ok(false);
+            }
+        }
         if let Aim::Repair { discard_lost, .. } = self.aim
             && self.mend(discard_lost).await
         {

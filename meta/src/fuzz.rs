@@ -236,6 +236,7 @@ impl Client {
             | Request::FsckStart(_)
             | Request::Repair(_)
             | Request::FsckPoll(_)
+            | Request::FsckNames(_)
             | Request::LockCancel(_)
             | Request::Load
             | Request::Slow(_)

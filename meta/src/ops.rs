@@ -138,6 +138,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         }
         Request::Status => Ok(Reply::Status(txn.shared.status())),
         Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
+        Request::FsckNames(req) => crate::fsck::names(txn.shared, *req).map(Reply::FsckNames),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
         Request::Lock(req) => {
             count(&counters.lock);

@@ -1,6 +1,6 @@
 //! Requests of administrators. They need a token for the whole tree that is not read-only or bound to a user.
 
-use base::codec;
+use base::{Ino, Time, codec};
 
 codec! {
     /// What a server is doing.
@@ -94,6 +94,31 @@ codec! {
         pub job: u64,
         /// End it.
         pub cancel: bool,
+    }
+}
+
+codec! {
+    /// What a check that is done has found of inodes that may have several names, on a server of a cluster. Answer: a list
+    /// of [`NamesOf`]; `NotFound` when there is no such check, `Busy` while it runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckNames {
+        /// The job.
+        pub job: u64,
+        /// Only of inodes after this one.
+        pub after: Ino,
+    }
+}
+
+codec! {
+    /// Names of an inode on one server.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct NamesOf {
+        /// The inode.
+        pub ino: Ino,
+        /// How many names the server has.
+        pub found: u32,
+        /// Where the inode itself is: how many names it counts, and when it changed last (its ctime).
+        pub counted: Option<(u32, Time)>,
     }
 }
 

@@ -66,6 +66,7 @@ impl Request {
             Request::Status
             | Request::FsckStart(_)
             | Request::FsckPoll(_)
+            | Request::FsckNames(_)
             | Request::Repair(_)
             | Request::Load
             | Request::Slow(_)

@@ -22,8 +22,8 @@ pub mod session;
 pub mod token;
 
 pub use admin::{
-    DumpNext, DumpPage, DumpStarted, FsckPoll, FsckProgress, FsckStart, Info, ProcessStatus,
-    Repair, SessionStatus, Status,
+    DumpNext, DumpPage, DumpStarted, FsckNames, FsckPoll, FsckProgress, FsckStart, Info, NamesOf,
+    ProcessStatus, Repair, SessionStatus, Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,

@@ -170,6 +170,8 @@ codec! {
         Info(admin::Info) = 53,
         /// Start a check that repairs.
         Repair(admin::Repair) = 54,
+        /// How many names a check has found.
+        FsckNames(admin::FsckNames) = 55,
 
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
@@ -259,6 +261,8 @@ codec! {
         Fsck(admin::FsckProgress) = 17,
         /// To `Info`: names and values.
         Lines(Vec<(String, String)>) = 18,
+        /// To `FsckNames`: what comes next, in order of inode numbers; nothing at the end.
+        FsckNames(Vec<admin::NamesOf>) = 19,
         /// To `DumpStart`.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.

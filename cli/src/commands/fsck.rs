@@ -23,11 +23,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// goes on, and checks again until nothing is left that it can repair. What has lost its place goes to /lost+found,
 /// under its inode number. Ctrl-C ends the check; what was repaired stays so.
 ///
+/// On several servers all of them are checked together, and what leads from one to another. They are not looked at in one moment,
+/// so what does not fit is looked at again, and is wrong only if it still is. There --repair and --gc are refused.
+///
 /// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done,
 /// or was cancelled.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server.
+    /// The server, or any of several.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
     #[command(flatten)]
@@ -83,18 +86,30 @@ fn checked(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
+/// What was started.
+enum Job {
+    /// At the only server: its number.
+    OfOne(u64),
+    Everywhere(client::Fsck),
+}
+
 /// Runs the check to its end; whether it was cancelled.
 async fn check(
     client: &Client,
     args: &Args,
     stop: &mut Stop,
 ) -> anyhow::Result<(FsckProgress, bool)> {
+    if client.servers() > 1 && (args.repair || args.gc) {
+        anyhow::bail!("--repair and --gc are for a file system of one server: nothing was done");
+    }
     let started = if args.repair {
-        client.repair_start(args.gc, args.discard_lost).await
+        client.repair_start(args.gc, args.discard_lost).await.map(Job::OfOne)
+    } else if args.gc {
+        client.fsck_start(true).await.map(Job::OfOne)
     } else {
-        client.fsck_start(args.gc).await
+        client.fsck_start_everywhere().await.map(Job::Everywhere)
     };
-    let job = match started {
+    let mut job = match started {
         Err(client::Error::Fs(base::FsError::Busy)) => anyhow::bail!("a check is running already"),
         started => connect::for_administrators(started).context("cannot start the check")?,
     };
@@ -104,7 +119,11 @@ async fn check(
             () = tokio::time::sleep(POLL_INTERVAL) => false,
             () = stop.asked() => true,
         };
-        let progress = client.fsck_poll(job, cancel).await.context("the check was lost")?;
+        let progress = match &mut job {
+            Job::OfOne(job) => client.fsck_poll(*job, cancel).await,
+            Job::Everywhere(check) => check.poll(client, cancel).await,
+        };
+        let progress = progress.context("the check was lost")?;
         // The number of records is an estimate, and may be passed.
         bar.set_length(progress.records_estimated.max(progress.records));
         bar.set_position(progress.records);

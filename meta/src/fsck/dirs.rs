@@ -83,7 +83,10 @@ impl<'a> Sweep<'a> {
         }
         self.born(dir, &content, &what);
         self.entered(dir, &content, &what);
-        self.reaches_root(dir, &content, &what);
+        // On a cluster the way up leads over other servers.
+        if !self.is_one_of_several() {
+            self.reaches_root(dir, &content, &what);
+        }
     }
 
     pub(super) fn is_there(&self, key: &[u8]) -> bool {
@@ -117,6 +120,9 @@ impl<'a> Sweep<'a> {
         }
         let home = self.config.locality.home(*birth_parent, content.home);
         let key = self.name_key(home, *birth_parent, birth_name, Part::RenameList);
+        if self.is_elsewhere(&key) {
+            return;
+        }
         let list: Option<RenameList> =
             self.get(&key, || format!("the rename list of {}", what(self)));
         let listed = list.is_some_and(|list| list.versions.contains(birth_version));
@@ -136,6 +142,9 @@ impl<'a> Sweep<'a> {
             return self.find(format!("directory {dir} has no name"));
         };
         let key = self.name_key(content.parent_home, content.parent, name, Part::Main);
+        if self.is_elsewhere(&key) {
+            return;
+        }
         let entry: Option<EntryRecord> = self.get(&key, || what(self));
         let Content { ino, home, mode, uid, gid, .. } = *content;
         match entry {

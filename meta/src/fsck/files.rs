@@ -74,6 +74,7 @@ impl<'a> Sweep<'a> {
                 }
                 let linked = self.linked.entry(ino).or_default();
                 (linked.nlink, linked.in_slot) = (inode.nlink, true);
+                linked.changed = inode.times.ctime;
                 let reclaimed = inode.nlink == 0 && self.is_there(&key::reclaim(ino));
                 if reclaimed {
                     Report::count(&self.report.orphans);
@@ -207,6 +208,8 @@ impl<'a> Sweep<'a> {
         let mut wrong: Vec<(Ino, u32, u32)> = self
             .linked
             .iter()
+            // Names that another server has are not found here: on a cluster the one who asked compares.
+            .filter(|_| !self.is_one_of_several())
             .filter(|(_, linked)| linked.in_slot && linked.found != linked.nlink)
             .map(|(ino, linked)| (*ino, linked.nlink, linked.found))
             .collect();

@@ -148,6 +148,9 @@ impl Sweep<'_> {
             EntryRecord::Dir(access) => self.access(dir, name, &access),
             EntryRecord::Link(ino) => {
                 self.linked.entry(ino).or_default().found += 1;
+                if self.is_elsewhere(&key::inode(ino, Part::Main)) {
+                    return;
+                }
                 let slot =
                     self.get(&key::inode(ino, Part::Main), || format!("the slot of inode {ino}"));
                 if !matches!(slot, Some(Slot::Inode(_))) {
@@ -187,6 +190,9 @@ impl Sweep<'_> {
     fn access(&self, dir: Where, name: &EntryName, access: &Access) {
         let what = || self.path(dir, Some(name));
         let key = self.content_key(access.home, access.id);
+        if self.is_elsewhere(&key) {
+            return;
+        }
         let content: Option<Content> =
             self.get(&key, || format!("the content record of {}", what()));
         let Some(content) = content.filter(|content| content.ino == access.ino) else {
@@ -234,6 +240,9 @@ impl Sweep<'_> {
             base::Locality::Directory => self.content_key(id, id),
             base::Locality::Subtree => key::content(shard, id, 0, Part::Main),
         };
+        if self.is_elsewhere(&key) {
+            return true;
+        }
         let content: Option<Content> =
             self.get(&key, || format!("the content record of directory {id}"));
         content.is_some_and(|content| {

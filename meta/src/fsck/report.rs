@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::HashMap;
+use base::{HashMap, Ino};
 use parking_lot::Mutex;
-use wire::FsckProgress;
+use wire::{FsckProgress, NamesOf};
 
 use super::Fix;
 
@@ -12,6 +12,8 @@ use super::Fix;
 const FINDINGS_MAX: usize = 1000;
 /// So many repairs are done before the next look.
 const FIXES_MAX: usize = 100_000;
+/// So many inodes are told of at a time.
+const NAMES_PAGE: usize = 1000;
 /// A finding in words has at most so many characters.
 const FINDING_CHARS_MAX: usize = 1000;
 
@@ -23,6 +25,8 @@ pub(super) struct Report {
     records: AtomicU64,
     records_estimated: u64,
     findings: Mutex<Findings>,
+    /// On a server of a cluster: what was found of inodes that may have several names, in order.
+    names: Mutex<Vec<NamesOf>>,
     pub(super) files: AtomicU64,
     pub(super) directories: AtomicU64,
     pub(super) orphans: AtomicU64,
@@ -89,6 +93,18 @@ impl Report {
                 findings.repaired.push(line);
             }
         }
+    }
+
+    /// What was found of inodes that may have several names, in order.
+    pub(super) fn set_names(&self, names: Vec<NamesOf>) {
+        *self.names.lock() = names;
+    }
+
+    /// Of inodes after `after`, for those who asked.
+    pub(super) fn names_after(&self, after: Ino) -> Vec<NamesOf> {
+        let names = self.names.lock();
+        let from = names.partition_point(|names| names.ino <= after);
+        names[from..].iter().take(NAMES_PAGE).copied().collect()
     }
 
     /// Something was repaired: everything is counted anew.

@@ -3,10 +3,12 @@
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow};
 
 use base::{
-    Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, limits::REQUESTS_IN_FLIGHT_MAX,
+    Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, Time,
+    limits::REQUESTS_IN_FLIGHT_MAX, placement::shard_of,
 };
 use bytes::Bytes;
 use store::Snapshot;
+use wire::NamesOf;
 
 use super::{
     Fix,
@@ -21,7 +23,12 @@ use crate::record::{
     key::Part,
     system::{Reserved, StoredAnswer},
 };
-use crate::{cluster::Member, coordinator::roster::Roster, unsynced::Unsynced};
+use crate::{
+    cluster::Member,
+    coordinator::roster::Roster,
+    transact::{CommittedRecord, PreparedRecord},
+    unsynced::Unsynced,
+};
 
 /// The state of a check.
 pub(super) struct Sweep<'a> {
@@ -51,6 +58,8 @@ pub(super) struct Sweep<'a> {
     at: RefCell<Option<Fix>>,
     /// The first number of each shard that is not reserved.
     reserved: BTreeMap<ShardId, u64>,
+    /// Of a server of a cluster: which shards it has.
+    owned: Option<Vec<bool>>,
     /// Why it cannot go on.
     failed: Option<store::Error>,
 }
@@ -61,6 +70,7 @@ pub(super) struct Linked {
     pub(super) found: u32,
     pub(super) nlink: u32,
     pub(super) in_slot: bool,
+    pub(super) changed: Time,
 }
 
 impl<'a> Sweep<'a> {
@@ -69,6 +79,7 @@ impl<'a> Sweep<'a> {
         config: &'a Config,
         report: &'a Report,
         blocks: Listing,
+        owned: Option<Vec<bool>>,
     ) -> Sweep<'a> {
         Sweep {
             snapshot,
@@ -86,6 +97,7 @@ impl<'a> Sweep<'a> {
             reclaiming: HashSet::default(),
             at: RefCell::default(),
             reserved: BTreeMap::new(),
+            owned,
             failed: None,
         }
     }
@@ -93,6 +105,9 @@ impl<'a> Sweep<'a> {
     /// Looks at everything.
     pub(super) fn run(&mut self) -> store::Result<()> {
         for shard in (0..self.config.shards).map(ShardId) {
+            if !self.owns(shard) {
+                continue;
+            }
             self.look_at(Some(Fix::Look(key::counter(shard))));
             if let Some(Reserved { end }) = self.get(&key::counter(shard), || "a counter".into()) {
                 self.reserved.insert(shard, end);
@@ -108,7 +123,9 @@ impl<'a> Sweep<'a> {
             self.scan_kind(shard, b'A', |sweep, key, value| sweep.quota(shard, key, value))?;
             self.scan_kind(shard, b'R', Self::reclaiming)?;
         }
-        self.root();
+        if self.owns(shard_of(DirId::ROOT, 0, self.config.shards)) {
+            self.root();
+        }
         self.scan(&[], &[u8::MAX; 8], Self::record)?;
         self.close_group();
         self.close_slot();
@@ -158,6 +175,11 @@ impl<'a> Sweep<'a> {
         if shard.0 >= self.config.shards {
             return self.unknown(key);
         }
+        // Every store is made with the counters of all shards.
+        if !key::is_the_servers(key) && *kind != b'C' && !self.owns(shard) {
+            let line = "a record of a shard that another server has";
+            return self.find(format!("{line}: key={}", hex(key)));
+        }
         match (kind, key.len()) {
             (b'N', _) => self.name(shard, key, value),
             (b'D', 22) => self.directory(shard, key, value),
@@ -176,8 +198,43 @@ impl<'a> Sweep<'a> {
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
             (b'M', 3) if shard.0 == 0 => self.alone::<Member>(key, value, "membership"),
             (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
+            (b'P', 21) if shard.0 == 0 && self.owned.is_some() => {
+                self.alone::<PreparedRecord>(key, value, "prepared transaction");
+            }
+            (b'X', 21) if shard.0 == 0 && self.owned.is_some() => {
+                self.alone::<CommittedRecord>(key, value, "committed transaction");
+            }
             _ => self.unknown(key),
         }
+    }
+
+    /// Whether this server has a shard.
+    fn owns(&self, shard: ShardId) -> bool {
+        self.owned.as_ref().is_none_or(|owned| owned.get(usize::from(shard.0)) == Some(&true))
+    }
+
+    /// Of a server of a cluster: what others must know to count the names of inodes.
+    pub(super) fn names(&mut self) -> Vec<NamesOf> {
+        if !self.is_one_of_several() {
+            return Vec::new();
+        }
+        let linked = std::mem::take(&mut self.linked).into_iter().map(|(ino, linked)| {
+            let counted = linked.in_slot.then_some((linked.nlink, linked.changed));
+            NamesOf { ino, found: linked.found, counted }
+        });
+        let mut names: Vec<NamesOf> = linked.collect();
+        names.sort_unstable_by_key(|names| names.ino);
+        names
+    }
+
+    /// Whether it is one of several.
+    pub(super) fn is_one_of_several(&self) -> bool {
+        self.owned.is_some()
+    }
+
+    /// Whether another server has a key: what is there is not looked at here.
+    pub(super) fn is_elsewhere(&self, key: &[u8]) -> bool {
+        !self.owns(key::shard_of(key))
     }
 
     fn unknown(&self, key: &[u8]) {
@@ -245,7 +302,9 @@ impl<'a> Sweep<'a> {
         let end = self.reserved.get(&ino.shard()).copied();
         let at = self.at.borrow().clone();
         let here = if let Some(Fix::Look(key)) = at { Some(key) } else { None };
-        if counter == 0 || end.is_none_or(|end| counter >= end) {
+        // Another server knows what it has given out.
+        let given = !self.owns(ino.shard()) || end.is_some_and(|end| counter < end);
+        if counter == 0 || !given {
             let line = format!("{}: inode number {ino} was never given out", what(self));
             match here {
                 Some(key) => self.find_to_fix(line, Fix::Reserve(ino, key)),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(super) fn all() -> Vec<Reply> {
-    let admin = vec![status(), fsck(), dump_started(), dump_page()];
+    let admin = vec![status(), fsck(), fsck_names(), dump_started(), dump_page()];
     let others = vec![Reply::Welcome(welcome())];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
@@ -170,6 +170,14 @@ fn fsck() -> Reply {
         findings: vec!["a finding".into()],
         findings_total: 7,
     })
+}
+
+fn fsck_names() -> Reply {
+    let counted = Some((2, base::Time { sec: 1_700_000_000, nsec: 5 }));
+    Reply::FsckNames(vec![
+        crate::NamesOf { ino: Ino(77), found: 1, counted },
+        crate::NamesOf { ino: Ino(78), found: 3, counted: None },
+    ])
 }
 
 fn dump_started() -> Reply {

@@ -179,6 +179,7 @@ fn others() -> Vec<Request> {
         Request::FsckStart(FsckStart { gc: true }),
         Request::Repair(Repair { gc: true, discard_lost: false }),
         Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
+        Request::FsckNames(crate::FsckNames { job: 300, after: base::Ino(77) }),
         Request::Info(Info { node: node() }),
         Request::DumpStart,
         Request::DumpNext(crate::DumpNext {

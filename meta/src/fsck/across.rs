@@ -1,0 +1,447 @@
+//! What leads from one server of a cluster to another: looked up there, on the live file system.
+//!
+//! `fsck` calls it after the walk over this server's snapshot, which leaves out whatever another server has. It goes through
+//! the directories and names of this server in pages, and asks the others for the records that they lead to; then it
+//! walks up from each directory of this server until it comes to the root or to where it was before.
+//!
+//! Two servers are never looked at in one moment. So what does not fit is looked at again after a while, here and there, several
+//! times: it is a finding only if the same record here has led to something wrong each time. Nothing is changed.
+//!
+//! It holds a page, and the ids of directories that are known to reach the root: those of this server and those above them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    sync::Arc,
+    time::Duration,
+};
+
+use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId, placement::shard_of};
+use bytes::Bytes;
+
+use super::report::Report;
+use crate::{
+    cluster::Cluster,
+    error::describe,
+    record::{
+        Access, Config, Content, EntryRecord, Key, Record as _, RenameList, Slot, key, key::Part,
+    },
+    server::Shared,
+};
+
+/// So many records of others are asked for at a time.
+const PAGE: usize = 256;
+/// What does not fit is looked at again after each of these.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_millis(600),
+    Duration::from_millis(1000),
+];
+/// A server that does not answer is asked so often,
+const ASKED_MAX: u32 = 60;
+/// with so much time between.
+const ASKED_PAUSE: Duration = Duration::from_millis(250);
+
+type Result<T> = std::result::Result<T, String>;
+
+/// One record leads to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Claim {
+    /// The record that leads there.
+    here: Key,
+    there: Key,
+    wants: Wants,
+}
+
+/// What must be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wants {
+    /// The content record of this entry, which leads back to it.
+    Content { at: At, id: DirId, ino: Ino },
+    /// The entry of this directory.
+    Entry { at: At, access: Access },
+    /// A rename list that has the version under which this directory was born, which is elsewhere now.
+    Listed { id: DirId, version: NameVersion },
+    /// The directory of a version in a rename list, elsewhere.
+    Born { at: At, version: NameVersion },
+    /// An inode, in its slot.
+    Slot { at: At, ino: Ino },
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct At {
+    dir: DirId,
+    name: EntryName,
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "(directory {})/{}", self.dir, self.name)
+    }
+}
+
+/// Where records are.
+struct Places<'a>(&'a Config);
+
+impl Places<'_> {
+    fn content(&self, home: DirId, dir: DirId) -> Key {
+        key::content(shard_of(home, 0, self.0.shards), dir, 0, Part::Main)
+    }
+
+    fn name(&self, home: DirId, at: &At, part: Part) -> Key {
+        let shard = shard_of(home, 0, self.0.shards);
+        key::name(shard, at.dir, self.0.hash_key.pos(&at.name), &at.name, part)
+    }
+
+    /// What a record leads to. What cannot be read leads nowhere: that was found before.
+    fn claims(&self, here: &[u8], value: &[u8]) -> Vec<Claim> {
+        let value = Bytes::copy_from_slice(value);
+        let claim = |there, wants| Claim { here: Key::from_slice(here), there, wants };
+        if key::is_content(here) {
+            let content = Content::from_record(&value).ok();
+            let content = key::parse_dir(here).zip(content);
+            return content.map_or_else(Vec::new, |(id, content)| {
+                self.of_content(id, &content)
+                    .into_iter()
+                    .map(|(there, wants)| claim(there, wants))
+                    .collect()
+            });
+        }
+        let Some((dir, (_, name, part))) = key::parse_dir(here).zip(key::parse_name(here)) else {
+            return Vec::new();
+        };
+        let Ok(name) = EntryName::new(name) else { return Vec::new() };
+        let at = At { dir, name };
+        if part == Part::Main as u8 {
+            return match EntryRecord::from_record(&value) {
+                Ok(EntryRecord::Dir(Access { id, ino, home, .. })) => {
+                    vec![claim(self.content(home, id), Wants::Content { at, id, ino })]
+                }
+                Ok(EntryRecord::Link(ino)) => {
+                    vec![claim(key::inode(ino, Part::Main), Wants::Slot { at, ino })]
+                }
+                Ok(EntryRecord::Node(_)) | Err(_) => Vec::new(),
+            };
+        }
+        if part != Part::RenameList as u8 {
+            return Vec::new();
+        }
+        let versions = RenameList::from_record(&value).map(|list| list.versions);
+        let born = versions.unwrap_or_default().into_iter().map(|version| {
+            let id = self.0.hash_key.dir_id(dir, &at.name, version);
+            let there = match self.0.locality {
+                base::Locality::Directory => self.content(id, id),
+                // A directory whose home is not its own is in the group of its birth place.
+                base::Locality::Subtree => key::content(key::shard_of(here), id, 0, Part::Main),
+            };
+            claim(there, Wants::Born { at: at.clone(), version })
+        });
+        born.collect()
+    }
+
+    fn of_content(&self, id: DirId, content: &Content) -> Vec<(Key, Wants)> {
+        let mut claims = Vec::new();
+        let Content { ino, home, mode, uid, gid, parent, .. } = *content;
+        let Some(name) = content.name.clone() else { return claims };
+        let at = At { dir: parent, name };
+        let access = Access { id, ino, home, mode, uid, gid };
+        let there = self.name(content.parent_home, &at, Part::Main);
+        if let Some(name) = content.birth_name.clone() {
+            let birth = At { dir: content.birth_parent, name };
+            if birth != at {
+                let born_at = self.0.locality.home(birth.dir, home);
+                let list = self.name(born_at, &birth, Part::RenameList);
+                claims.push((list, Wants::Listed { id, version: content.birth_version }));
+            }
+        }
+        claims.push((there, Wants::Entry { at, access }));
+        claims
+    }
+}
+
+impl Claim {
+    /// What is wrong with what is there.
+    fn wrong(&self, value: Option<&Bytes>) -> Option<String> {
+        match &self.wants {
+            Wants::Content { at, id, ino } => {
+                let content = value.and_then(|value| Content::from_record(value).ok());
+                let Some(content) = content.filter(|content| content.ino == *ino) else {
+                    return Some(format!("{at} has no content record: id={id} ino={ino}"));
+                };
+                let back = content.name.map(|name| At { dir: content.parent, name });
+                let there = back.as_ref().map_or_else(|| "/".to_owned(), ToString::to_string);
+                (back.as_ref() != Some(at))
+                    .then(|| format!("{at} is the directory that is at {there}: id={id} ino={ino}"))
+            }
+            Wants::Entry { at, access } => {
+                match value.and_then(|value| EntryRecord::from_record(value).ok()) {
+                    Some(EntryRecord::Dir(found)) if found == *access => None,
+                    Some(EntryRecord::Dir(found))
+                        if (found.id, found.ino) == (access.id, access.ino) =>
+                    {
+                        Some(format!("{at}: its entry has another mode, owner or home"))
+                    }
+                    Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_))
+                    | None => Some(format!(
+                        "{at} is not there, but its contents are: id={} ino={}",
+                        access.id, access.ino
+                    )),
+                }
+            }
+            Wants::Listed { id, version } => {
+                let list = value.and_then(|value| RenameList::from_record(value).ok());
+                let listed = list.is_some_and(|list| list.versions.contains(version));
+                (!listed)
+                    .then(|| format!("directory {id} was moved and its birth place does not know"))
+            }
+            Wants::Born { at, version } => {
+                let content = value.and_then(|value| Content::from_record(value).ok());
+                let lives = content.is_some_and(|content| {
+                    let (born, name) = (content.birth_parent, content.birth_name.as_ref());
+                    let born_here = born == at.dir && name == Some(&at.name);
+                    let is_here =
+                        content.parent == at.dir && content.name.as_ref() == Some(&at.name);
+                    born_here && content.birth_version == *version && !is_here
+                });
+                (!lives).then(|| {
+                    format!(
+                        "the rename list of {at} has version {version}, which lives nowhere else"
+                    )
+                })
+            }
+            Wants::Slot { at, ino } => {
+                let slot = value.and_then(|value| Slot::from_record(value).ok());
+                (!matches!(slot, Some(Slot::Inode(_))))
+                    .then(|| format!("{at} leads to inode {ino}, which is not in its slot"))
+            }
+        }
+    }
+}
+
+/// The way up from a directory of this server.
+struct Climb {
+    here: Key,
+    walked: Vec<DirId>,
+    /// The directory that is next, and where it is.
+    at: DirId,
+    ino: Ino,
+    key: Key,
+}
+
+/// Some of this server's records.
+#[derive(Default)]
+struct Page {
+    claims: Vec<Claim>,
+    /// Content records.
+    dirs: Vec<Key>,
+    /// Where the next page begins; `None` after the last one.
+    next: Option<Key>,
+}
+
+/// The state of this part of a check.
+pub(super) struct Across<'a> {
+    shared: &'a Arc<Shared>,
+    cluster: &'a Cluster,
+    report: &'a Report,
+    rooted: HashSet<DirId>,
+}
+
+/// Looks at all that leads from this server to others.
+pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Report) -> Result<()> {
+    let rooted = HashSet::from_iter([DirId::ROOT]);
+    let mut across = Across { shared, cluster, report, rooted };
+    for shard in (0..shared.config.shards).map(ShardId).filter(|shard| cluster.owns(*shard)) {
+        for kind in [b'D', b'N'] {
+            let prefix = key::kind(shard, kind);
+            across.range(prefix.clone(), key::end_of(&prefix)).await?;
+        }
+    }
+    Ok(())
+}
+
+impl Across<'_> {
+    async fn range(&mut self, mut from: Key, to: Key) -> Result<()> {
+        loop {
+            let page = self.page(from, to.clone()).await?;
+            self.follow(page.claims).await?;
+            self.climb(page.dirs).await?;
+            match page.next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn page(&self, from: Key, to: Key) -> Result<Page> {
+        if self.report.is_cancelled() {
+            return Err("it was cancelled".into());
+        }
+        let (shared, map) = (Arc::clone(self.shared), self.cluster.map());
+        let me = self.cluster.me;
+        let read = self.shared.options.offload.run(move || {
+            let (mut page, places) = (Page::default(), Places(&shared.config));
+            let read = shared.engine.scan(&from, &to, &mut |here, value| {
+                if page.claims.len() >= PAGE || page.dirs.len() >= PAGE {
+                    page.next = Some(Key::from_slice(here));
+                    return ControlFlow::Break(());
+                }
+                let claims = places.claims(here, value).into_iter();
+                let others = |claim: &Claim| map.server_of(key::shard_of(&claim.there)) != Some(me);
+                page.claims.extend(claims.filter(others));
+                if key::is_content(here) {
+                    page.dirs.push(Key::from_slice(here));
+                }
+                ControlFlow::Continue(())
+            });
+            read.map(|()| page)
+        });
+        read.await.map_err(|error| describe(&error))
+    }
+
+    /// Looks at what records lead to.
+    async fn follow(&self, claims: Vec<Claim>) -> Result<()> {
+        let mut left = self.unmet(claims).await?;
+        for pause in PAUSES {
+            if left.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(pause).await;
+            let still = self.still(left).await?;
+            left = self.unmet(still).await?;
+        }
+        let wrong = left.iter().map(|(claim, line)| (claim.clone(), line.clone())).collect();
+        let still = self.still(wrong).await?;
+        for (claim, line) in left {
+            if still.contains(&claim) {
+                self.report.find(line);
+            }
+        }
+        Ok(())
+    }
+
+    async fn unmet(&self, claims: Vec<Claim>) -> Result<Vec<(Claim, String)>> {
+        let found = self.read(claims.iter().map(|claim| claim.there.clone())).await?;
+        let unmet = claims.into_iter().filter_map(|claim| {
+            let line = claim.wrong(found.get(&claim.there).and_then(Option::as_ref))?;
+            Some((claim, line))
+        });
+        Ok(unmet.collect())
+    }
+
+    /// Those whose record leads there now.
+    async fn still(&self, claims: Vec<(Claim, String)>) -> Result<Vec<Claim>> {
+        let found = self.read(claims.iter().map(|(claim, _)| claim.here.clone())).await?;
+        let places = Places(&self.shared.config);
+        let still = claims.into_iter().map(|(claim, _)| claim).filter(|claim| {
+            let value = found.get(&claim.here).and_then(Option::as_ref);
+            value.is_some_and(|value| places.claims(&claim.here, value).contains(claim))
+        });
+        Ok(still.collect())
+    }
+
+    /// Walks up from directories.
+    async fn climb(&mut self, dirs: Vec<Key>) -> Result<()> {
+        let mut left = self.astray(dirs).await?;
+        for pause in PAUSES {
+            if left.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(pause).await;
+            left = self.astray(left.into_iter().map(|(here, _)| here).collect()).await?;
+        }
+        left.into_iter().for_each(|(_, line)| self.report.find(line));
+        Ok(())
+    }
+
+    /// Those from which the root is not reached, and why. Where it is something above that leads nowhere, that is told of
+    /// the one that is in it.
+    async fn astray(&mut self, dirs: Vec<Key>) -> Result<Vec<(Key, String)>> {
+        let mut astray = Vec::new();
+        let found = self.read(dirs.iter().cloned()).await?;
+        let mut climbs: Vec<Climb> = Vec::new();
+        for here in dirs {
+            let id = key::parse_dir(&here).filter(|id| *id != DirId::ROOT);
+            let value = found.get(&here).and_then(Option::as_ref);
+            let content = value.and_then(|value| Content::from_record(value).ok());
+            let (Some(id), Some(content)) = (id, content) else { continue };
+            climbs.push(self.from(here, vec![id], &content));
+        }
+        while !climbs.is_empty() {
+            let mut next = Vec::new();
+            for climb in climbs {
+                if self.rooted.contains(&climb.at) {
+                    self.rooted.extend(climb.walked);
+                } else if climb.walked.contains(&climb.at) {
+                    astray
+                        .push((climb.here, format!("directory {} is in a loop", climb.walked[0])));
+                } else {
+                    next.push(climb);
+                }
+            }
+            let found = self.read(next.iter().map(|climb| climb.key.clone())).await?;
+            climbs = Vec::new();
+            for mut climb in next {
+                let value = found.get(&climb.key).and_then(Option::as_ref);
+                let content = value.and_then(|value| Content::from_record(value).ok());
+                match content.filter(|content| content.ino == climb.ino) {
+                    Some(content) => {
+                        climb.walked.push(climb.at);
+                        climbs.push(self.from(climb.here, climb.walked, &content));
+                    }
+                    None if climb.walked.len() == 1 => {
+                        let id = climb.walked[0];
+                        let line = format!("directory {id} is in a directory that is not there");
+                        astray.push((climb.here, line));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(astray)
+    }
+
+    fn from(&self, here: Key, walked: Vec<DirId>, content: &Content) -> Climb {
+        let key = Places(&self.shared.config).content(content.parent_home, content.parent);
+        Climb { here, walked, at: content.parent, ino: content.parent_ino, key }
+    }
+
+    /// Reads records, wherever they are.
+    async fn read(&self, keys: impl Iterator<Item = Key>) -> Result<HashMap<Key, Option<Bytes>>> {
+        let keys: BTreeSet<Key> = keys.collect();
+        let (mut ours, mut theirs) = (Vec::new(), BTreeMap::<u16, Vec<Bytes>>::new());
+        for key in keys {
+            match self.cluster.server_of_key(&key) {
+                Some(server) if server != self.cluster.me => {
+                    theirs.entry(server).or_default().push(Bytes::copy_from_slice(&key));
+                }
+                Some(_) | None => ours.push(key),
+            }
+        }
+        let shared = Arc::clone(self.shared);
+        let here = self.shared.options.offload.run(move || {
+            let read = |key: Key| Ok((key.clone(), shared.engine.get(&key)?));
+            ours.into_iter().map(read).collect::<store::Result<HashMap<_, _>>>()
+        });
+        let mut found = here.await.map_err(|error| describe(&error))?;
+        for (server, keys) in theirs {
+            let values = self.ask(server, &keys).await?;
+            found.extend(keys.iter().map(|key| Key::from_slice(key)).zip(values));
+        }
+        Ok(found)
+    }
+
+    async fn ask(&self, server: u16, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
+        for _ in 0..ASKED_MAX {
+            if self.report.is_cancelled() {
+                return Err("it was cancelled".into());
+            }
+            match self.shared.jobs.asked.ask(server, keys.to_vec()).await {
+                Some(values) if values.len() == keys.len() => return Ok(values),
+                Some(_) | None => tokio::time::sleep(ASKED_PAUSE).await,
+            }
+        }
+        Err(format!("server {server} does not answer"))
+    }
+}
