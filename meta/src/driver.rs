@@ -149,6 +149,9 @@ fn in_session(
             remote.complete = done.is_ok() && numbered && !remote.coordinated;
             Outcome::Elsewhere(remote)
         }
+        Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
+            Outcome::Elsewhere(txn.take_remote().expect("it is torn"))
+        }
         Ok(done) if numbered => {
             let mut answer = txn.take_scratch();
             Answer::Done(done).encode(&mut answer);

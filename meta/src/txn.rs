@@ -151,6 +151,11 @@ impl<'a> Txn<'a> {
         })
     }
 
+    /// Whether what it has read of other servers did not fit together, and must be read anew.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.remote.borrow().as_ref().is_some_and(|remote| remote.is_torn())
+    }
+
     /// The keys that it has written here.
     pub(crate) fn written(&self) -> Vec<Key> {
         self.group.written()

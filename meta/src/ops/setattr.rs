@@ -13,11 +13,11 @@ use base::{
     Access, Attr, Cred, FileKind, FsError, SetAttr, SetTime, Time,
     attr::{MODE_BITS, MODE_SETGID, without_set_id},
 };
-use wire::{DirRef, NodeRef, Retry, Setattr};
+use wire::{DirRef, NodeRef, Setattr};
 
 use super::write;
 use crate::{
-    error::{Fault, Result},
+    error::Result,
     lock,
     record::{EntryRecord, Times},
     txn::{Dir, Located, Node, Txn},
@@ -91,12 +91,9 @@ pub(super) fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
             txn.put(key, &EntryRecord::Dir(Txn::access_of(dir)));
             Ok(())
         }
-        // Records of several servers that are not of one moment: the client asks again.
-        Some(_) | None if txn.is_remote() => Err(Fault::Retry(Retry::Busy)),
-        Some(_) | None => {
+        Some(_) | None => Err(txn.unfit(|| {
             tracing::error!(id = %dir.id, "a directory's back pointer leads nowhere; run `pando fsck`");
-            Err(FsError::Io.into())
-        }
+        })),
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) enum Ended {
     Lacks(Box<Remote>),
     /// The outcome of another transaction must be known first.
     InDoubt(Box<Remote>, TxnId),
+    /// What it knows does not fit together.
+    Torn(Box<Remote>),
     /// It does not want what was prepared.
     Differs(Box<Remote>),
     /// It is in the group, with its answer.
@@ -118,6 +120,7 @@ impl Phase {
         match done {
             Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
             Err(Fault::InDoubt(other)) => Ok(Ended::InDoubt(remote, other)),
+            Err(Fault::Retry(Retry::Busy)) if remote.is_torn() => Ok(Ended::Torn(remote)),
             Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
                 self.remote = Some(remote);
                 Err(fault)
@@ -195,7 +198,7 @@ enum Attempt {
 impl Run<'_> {
     /// Tries until it is committed and answered.
     async fn attempts(&self, mut remote: Box<Remote>) -> Result<()> {
-        let mut pause = PAUSE_FIRST;
+        let mut pauses = Pauses(PAUSE_FIRST);
         loop {
             if self.incoming.connection.is_closed() {
                 return Err(Fault::Retry(Retry::Busy));
@@ -214,10 +217,7 @@ impl Run<'_> {
                 Attempt::Committed => return Ok(()),
                 Attempt::Again(again) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    let full = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-                    let drawn = full / 2 + self.shared.random.next() % (full / 2);
-                    tokio::time::sleep(Duration::from_micros(drawn)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    pauses.pause(self.shared).await;
                     remote = again;
                     remote.forget();
                 }
@@ -227,6 +227,7 @@ impl Run<'_> {
 
     /// Reads what the operation needs of other servers, until it can run.
     async fn look(&self, mut remote: Box<Remote>) -> Result<(Looked, Box<Reply>)> {
+        let mut pauses = Pauses(PAUSE_FIRST);
         loop {
             self.read(&mut remote).await?;
             match self.phase(remote, None).await? {
@@ -238,6 +239,12 @@ impl Run<'_> {
                     self.shared.prepared.until_ended(txn).await;
                     remote = again;
                     remote.forget();
+                }
+                Ended::Torn(mut again) => {
+                    if !again.is_damaged() {
+                        pauses.pause(self.shared).await;
+                    }
+                    remote = again;
                 }
                 Ended::Failed(fault) => return Err(fault),
                 Ended::Differs(_) | Ended::Committed => unreachable!("it has no effect"),
@@ -338,9 +345,10 @@ impl Run<'_> {
         let commit = Commit { txn, plan: Rc::clone(plan), moves, chain };
         match self.phase(remote, Some(commit)).await? {
             Ended::Committed => Ok(Attempt::Committed),
-            Ended::Differs(remote) | Ended::Lacks(remote) | Ended::InDoubt(remote, _) => {
-                Ok(Attempt::Again(remote))
-            }
+            Ended::Differs(remote)
+            | Ended::Lacks(remote)
+            | Ended::InDoubt(remote, _)
+            | Ended::Torn(remote) => Ok(Attempt::Again(remote)),
             Ended::Failed(fault) => Err(fault),
             Ended::Ran(..) => unreachable!("it is to have an effect"),
         }
@@ -370,6 +378,18 @@ impl Run<'_> {
         }
         let answer = driver::answer_of(self.shared, fault);
         self.incoming.connection.reply_now(self.reply, &answer);
+    }
+}
+
+/// Pauses that grow, so that those who are in each other's way get out of it.
+struct Pauses(Duration);
+
+impl Pauses {
+    async fn pause(&mut self, shared: &Shared) {
+        let full = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        let drawn = full / 2 + shared.random.next() % (full / 2);
+        tokio::time::sleep(Duration::from_micros(drawn)).await;
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
     }
 }
 

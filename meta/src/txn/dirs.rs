@@ -6,7 +6,7 @@ use base::{
 };
 use wire::{DirRef, Entry, Retry};
 
-use super::{Txn, halves};
+use super::{Remote, Txn, halves};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
@@ -14,9 +14,6 @@ use crate::{
     record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
     transact::locks::Want,
 };
-
-/// Records of several servers that are not of one moment: the client asks again, and then they are read anew.
-const TORN: Fault = Fault::Retry(Retry::Busy);
 
 /// A content record and where its group is.
 #[derive(Clone)]
@@ -115,11 +112,9 @@ impl Txn<'_> {
         self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
-            Some(_) | None if self.is_remote() => Err(TORN),
-            Some(_) | None => {
+            Some(_) | None => Err(self.unfit(|| {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
-                Err(FsError::Io.into())
-            }
+            })),
         }
     }
 
@@ -201,11 +196,19 @@ impl Txn<'_> {
                 settled => return settled,
             }
         }
-        if self.is_remote() {
-            return Err(TORN);
+        Err(self.unfit(|| {
+            tracing::error!("a record leads to one that is not there; run `pando fsck`");
+        }))
+    }
+
+    /// Records do not fit together. Those of several servers may not be of one moment: then all are read anew.
+    /// Otherwise they are damaged, which `report` says.
+    pub(crate) fn unfit(&self, report: impl FnOnce()) -> Fault {
+        if self.is_remote() && self.with_remote(Remote::tears) {
+            return Fault::Retry(Retry::Busy);
         }
-        tracing::error!("a record leads to one that is not there; run `pando fsck`");
-        Err(FsError::Io.into())
+        report();
+        FsError::Io.into()
     }
 
     /// Notes a change of a directory's entries.
@@ -270,11 +273,9 @@ impl Txn<'_> {
         let content = self.get_content(&self.content_key(dir.content.parent_home, id))?;
         match content.filter(|content| content.ino == dir.content.parent_ino) {
             Some(content) => Ok(Dir { id, content }),
-            None if self.is_remote() => Err(TORN),
-            None => {
+            None => Err(self.unfit(|| {
                 tracing::error!(%id, "a directory's back pointer leads nowhere; run `pando fsck`");
-                Err(FsError::Io.into())
-            }
+            })),
         }
     }
 }

@@ -6,6 +6,9 @@
 //!
 //! Always true: what an operation has seen of other servers is in `known`, and all that it saw in its latest run in
 //! `seen`; a transaction commits only when their servers have promised that it stays so.
+//!
+//! What was read of several servers need not be of one moment. What does not fit together is read anew; when the same
+//! does not fit again and again, it is damaged.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +21,9 @@ use crate::{
     error::{Fault, Result},
     record::{Content, Key, Record, key},
 };
+
+/// What is torn so often in a row, and is the same each time, is damaged.
+const TEARS_MAX: u32 = 6;
 
 /// The view.
 #[derive(Default)]
@@ -35,6 +41,12 @@ pub(crate) struct Remote {
     drawn: usize,
     /// Something was not as it had been taken for granted: nothing is any more.
     reads_all: bool,
+    /// In the latest run something did not fit together.
+    torn: bool,
+    /// What was known the last time that this was so, and how often it was the same.
+    tears: (HashMap<Key, Option<Bytes>>, u32),
+    /// What does not fit together is damaged.
+    damaged: bool,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
     /// The latest run lacked nothing, and moves no directory.
@@ -74,6 +86,7 @@ impl Remote {
         self.chain.clear();
         self.drawn = 0;
         self.complete = false;
+        self.torn = false;
     }
 
     /// What was read may not be so any more.
@@ -81,8 +94,41 @@ impl Remote {
         self.known.clear();
         self.inos.clear();
         self.reads_all = true;
+        self.damaged = false;
         self.now = None;
         self.begin();
+    }
+
+    /// Something does not fit together; `false`: it is damaged.
+    pub(super) fn tears(&mut self) -> bool {
+        self.torn |= !self.damaged;
+        !self.damaged
+    }
+
+    /// Whether something did not fit together in the latest run.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn
+    }
+
+    /// After a run that was torn: whether to run it once more with what is known, as it is damaged. Otherwise it is
+    /// forgotten, to be read anew.
+    ///
+    /// Race: whoever removes a directory, or the slot of an inode, removes what leads to it in the same transaction,
+    /// and neither comes back under the same number. So what was seen twice is not of several moments.
+    pub(crate) fn is_damaged(&mut self) -> bool {
+        let (was, times) = &mut self.tears;
+        let same = was.len() == self.known.len()
+            && was.iter().all(|(key, value)| {
+                self.known.get(key).is_some_and(|now| is_same(key, value.as_ref(), now.as_ref()))
+            });
+        *times = if same { *times + 1 } else { 1 };
+        if *times >= TEARS_MAX {
+            self.damaged = true;
+            return true;
+        }
+        *was = std::mem::take(&mut self.known);
+        self.forget();
+        false
     }
 
     /// What the latest run lacked.
@@ -191,6 +237,17 @@ impl Remote {
             plan.entry(server(at)?).or_default().writes.push(write);
         }
         Ok(plan)
+    }
+}
+
+/// Whether nothing but times and counts has changed.
+fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
+    let stable = |record: &Bytes| Content::from_record(record).map(|content| content.stable());
+    match (was, now) {
+        (Some(was), Some(now)) if was != now && key::is_content(key) => {
+            matches!((stable(was), stable(now)), (Ok(was), Ok(now)) if was == now)
+        }
+        (was, now) => was == now,
     }
 }
 
