@@ -12,7 +12,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
 use tokio::sync::{Notify, oneshot};
-use wire::{Answer, ReplyHeader};
+use wire::{Answer, ReplyHeader, Retry};
 
 use crate::{
     bugs::{self, Bug},
@@ -242,9 +242,21 @@ impl Inner {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
                 Outcome::Again(Fault::InDoubt(txn)) => {
                     let core = Rc::clone(self);
+                    let session = incoming.connection.session();
                     tokio::task::spawn_local(async move {
                         core.shared.prepared.until_ended(txn).await;
-                        core.push(Work::Request(incoming));
+                        // Nobody hears the answer any more, and the client may have asked again elsewhere.
+                        if incoming.connection.is_closed() {
+                            return;
+                        }
+                        if incoming.connection.is_of(session.as_ref()) {
+                            core.push(Work::Request(incoming));
+                        } else {
+                            incoming.connection.reply_now(
+                                ReplyHeader { call: incoming.header.call, cache_version: 0 },
+                                &Answer::Retry(Retry::NoSession),
+                            );
+                        }
                     });
                     return;
                 }

@@ -134,7 +134,7 @@ fn in_session(
         if unlisted { Err(Fault::WriteFirst) } else { is_current(shared, header, request) };
     if let Err(fault) = current {
         if numbered {
-            session.not_executed(header.seq);
+            remember_refusal(session, header.seq, &fault);
         }
         return finish(shared, incoming, reply, Err(fault));
     }
@@ -166,23 +166,36 @@ fn in_session(
         }
         Err(fault) => {
             if numbered {
-                match &fault {
-                    // Remembered, though not stored: an echo of it must not succeed where it failed.
-                    Fault::Answer(error) => {
-                        session.answered(header.seq, Answer::Failed(*error).to_vec().into());
-                    }
-                    Fault::Retry(_)
-                    | Fault::Refused(_)
-                    | Fault::Locked(_)
-                    | Fault::InUse(_)
-                    | Fault::InDoubt(_)
-                    | Fault::Remote
-                    | Fault::WriteFirst
-                    | Fault::Halt(_) => session.not_executed(header.seq),
-                }
+                remember_refusal(session, header.seq, &fault);
             }
             finish(shared, incoming, reply, Err(fault))
         }
+    }
+}
+
+/// Notes how a numbered request ended that had no effect.
+///
+/// What ends its number is remembered, though not stored: the client goes on with another number, here or elsewhere,
+/// and no echo of this one may succeed where it failed.
+pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
+    let last = match fault {
+        Fault::Answer(error) => Some(Answer::Failed(*error)),
+        Fault::Retry(
+            retry
+            @ (Retry::StaleCache(_) | Retry::StaleDir | Retry::Coordinate | Retry::AtBirth(_)),
+        ) => Some(Answer::Retry(retry.clone())),
+        Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Moved(_))
+        | Fault::Refused(_)
+        | Fault::Locked(_)
+        | Fault::InUse(_)
+        | Fault::InDoubt(_)
+        | Fault::Remote
+        | Fault::WriteFirst
+        | Fault::Halt(_) => None,
+    };
+    match last {
+        Some(answer) => session.answered(seq, answer.to_vec().into()),
+        None => session.not_executed(seq),
     }
 }
 

@@ -89,6 +89,11 @@ impl Connection {
         self.session.borrow().clone()
     }
 
+    /// Whether it still belongs to `session`.
+    pub(crate) fn is_of(&self, session: Option<&Arc<Session>>) -> bool {
+        self.session.borrow().as_ref().map(Arc::as_ptr) == session.map(Arc::as_ptr)
+    }
+
     /// The server that it comes from, if it comes from one.
     pub(crate) fn peer(&self) -> Option<u16> {
         self.peer.get()

@@ -12,6 +12,7 @@ mod huge;
 mod link;
 mod locks;
 mod names;
+mod parked;
 mod quotas;
 mod rename;
 mod room;

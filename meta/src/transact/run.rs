@@ -41,6 +41,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// One run of an operation, for a core to execute.
 pub(crate) struct Phase {
     pub(crate) incoming: Rc<Incoming>,
+    session: Arc<Session>,
     reply: ReplyHeader,
     remote: Option<Box<Remote>>,
     /// `None`: without effect.
@@ -90,13 +91,11 @@ impl Phase {
         now: Time,
     ) -> Result<Ended> {
         let mut remote = self.remote.take().expect("it is given back before a run is repeated");
-        let Some(session) = self.incoming.connection.session() else {
-            return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
-        };
-        if !group.enter(&session) {
+        let (incoming, session) = (Rc::clone(&self.incoming), Arc::clone(&self.session));
+        // It ends as the request of the session that it began for, whoever has the connection by now.
+        if !incoming.connection.is_of(Some(&session)) || !group.enter(&session) {
             return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
         }
-        let incoming = Rc::clone(&self.incoming);
         let (header, request) = (&incoming.header, &incoming.request);
         // Once its own move is announced, that is news to everybody but itself.
         let holds = || match &self.commit {
@@ -172,9 +171,11 @@ impl Phase {
 pub(crate) async fn run(core: Core, incoming: Incoming, remote: Box<Remote>) {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return };
+    let session = incoming.connection.session().expect("its first run was in a session");
     let reply =
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
-    let run = Run { core: &core, shared: &shared, cluster, incoming: Rc::new(incoming), reply };
+    let incoming = Rc::new(incoming);
+    let run = Run { core: &core, shared: &shared, cluster, incoming, session, reply };
     if let Err(fault) = run.attempts(remote).await {
         run.answer(fault);
     }
@@ -185,6 +186,7 @@ struct Run<'a> {
     shared: &'a Arc<Shared>,
     cluster: &'a Cluster,
     incoming: Rc<Incoming>,
+    session: Arc<Session>,
     reply: ReplyHeader,
 }
 
@@ -357,7 +359,8 @@ impl Run<'_> {
     async fn phase(&self, remote: Box<Remote>, commit: Option<Commit>) -> Result<Ended> {
         let (done, ended) = oneshot::channel();
         let (incoming, remote) = (Rc::clone(&self.incoming), Some(remote));
-        let phase = Phase { incoming, reply: self.reply, remote, commit, done };
+        let session = Arc::clone(&self.session);
+        let phase = Phase { incoming, session, reply: self.reply, remote, commit, done };
         self.core.inner.push(Work::Phase(Box::new(phase)));
         // The core drops it only when the server has halted.
         ended.await.map_err(|_| Fault::Answer(FsError::Io))
@@ -365,16 +368,8 @@ impl Run<'_> {
 
     /// Answers what did not happen.
     fn answer(&self, fault: Fault) {
-        let header = &self.incoming.header;
-        if self.incoming.request.mutates()
-            && let Some(session) = self.incoming.connection.session()
-        {
-            match &fault {
-                Fault::Answer(error) => {
-                    session.answered(header.seq, Answer::Failed(*error).to_vec().into());
-                }
-                _ => session.not_executed(header.seq),
-            }
+        if self.incoming.request.mutates() {
+            driver::remember_refusal(&self.session, self.incoming.header.seq, &fault);
         }
         let answer = driver::answer_of(self.shared, fault);
         self.incoming.connection.reply_now(self.reply, &answer);
