@@ -514,6 +514,7 @@ impl Client {
             to_dir: to_at.dir,
             to_name: to_name.clone(),
             mode,
+            way: from_at.way.iter().chain(&to_at.way).copied().collect(),
         });
         let stand = match (from_at.stand, to_at.stand) {
             (0, other) | (other, 0) => other,

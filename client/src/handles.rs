@@ -306,6 +306,7 @@ impl FileSystem for Client {
             to_dir: *to.0,
             to_name: to.1.clone(),
             mode,
+            way: Vec::new(),
         });
         let done = self.core.ask(cred, from.0.home, request).await?;
         let Reply::Renamed(renamed) = done.reply else { return Err(unexpected()) };

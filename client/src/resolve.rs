@@ -45,7 +45,12 @@ pub(crate) struct Parent {
     pub(crate) slash: bool,
     /// See [`wire::RequestHeader::cache_version`].
     pub(crate) stand: u64,
+    /// See [`wire::Rename::way`].
+    pub(crate) way: WayMarks,
 }
+
+/// The directories that a path went through, also where symbolic links led it elsewhere.
+pub(crate) type WayMarks = SmallVec<[u32; 8]>;
 
 /// What a path names.
 #[derive(Debug, Clone)]
@@ -73,6 +78,8 @@ impl Found {
 struct Way {
     /// The directories from the root to where we are.
     chain: SmallVec<[CachedDir; 4]>,
+    /// All that were passed.
+    marks: WayMarks,
     steps: Steps,
     links: u32,
     /// The oldest version that any part of the chain comes from; 0 while there is none.
@@ -97,6 +104,11 @@ pub(crate) enum End {
 impl Way {
     fn top(&self) -> &CachedDir {
         self.chain.last().expect("the root is never popped")
+    }
+
+    fn enter(&mut self, dir: CachedDir) {
+        self.marks.push(wire::way_mark(dir.dir.id));
+        self.chain.push(dir);
     }
 
     fn stands_on(&mut self, version: u64) {
@@ -156,7 +168,7 @@ impl Core {
             None => Last::Dot,
         };
         let slash = way.steps.tail != Tail::Plain;
-        Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
+        Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand, way: way.marks })
     }
 
     /// What a path names. Attributes may be missing where they are wanted all the same: see [`Entry::whole`].
@@ -227,7 +239,8 @@ impl Core {
             Some(root) => root,
             None => self.ask_root(cred).await?,
         };
-        Ok(Way { chain: smallvec![root], steps, links: 0, stand: 0, fresh: false, end })
+        let marks = smallvec![wire::way_mark(root.dir.id)];
+        Ok(Way { chain: smallvec![root], marks, steps, links: 0, stand: 0, fresh: false, end })
     }
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
@@ -252,8 +265,9 @@ impl Core {
             Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
-                let (chain, end) = (way.chain.clone(), way.end);
-                *way = Way { chain, steps, links: 0, stand: 0, fresh: true, end };
+                way.marks.truncate(1);
+                let (chain, marks, end) = (way.chain.clone(), way.marks.clone(), way.end);
+                *way = Way { chain, marks, steps, links: 0, stand: 0, fresh: true, end };
                 self.advance(cred, way, keep, links).await
             }
             ended => ended,
@@ -332,7 +346,7 @@ impl Core {
         {
             way.top().permits_walk(cred)?;
             way.steps.left.pop();
-            way.chain.push(found);
+            way.enter(found);
             way.stands_on(cache.version());
         }
         Ok(())
@@ -375,7 +389,7 @@ impl Core {
                 if last {
                     return Ok(Some(Landing { name, entry }));
                 }
-                way.chain.push(found);
+                way.enter(found);
             } else if let Some(target) = &entry.target {
                 if last && links == Links::Keep && way.steps.tail == Tail::Plain {
                     return Ok(Some(Landing { name, entry }));

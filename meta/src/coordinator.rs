@@ -13,6 +13,7 @@ mod leases;
 mod link;
 pub(crate) mod roster;
 pub(crate) mod run;
+pub(crate) mod ways;
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -28,6 +29,7 @@ use self::{
     graph::Graph,
     leases::{Beat, Leases},
     roster::{Place, Roster},
+    ways::Ways,
 };
 use crate::{
     OpenError,
@@ -47,6 +49,8 @@ pub(crate) struct Coordinator {
     state: Mutex<State>,
     /// Renames of directories in flight.
     graph: Mutex<Graph>,
+    /// Where directories were seen.
+    ways: Mutex<Ways>,
     /// Changes with the log, and with what is known of who has how much of it.
     changed: Notify,
 }
@@ -78,12 +82,18 @@ impl Coordinator {
         state.store(engine)?;
         let state = Mutex::new(state);
         let changed = Notify::new();
-        Ok((Coordinator { state, graph: Mutex::default(), changed }, first))
+        let (graph, ways) = (Mutex::default(), Mutex::default());
+        Ok((Coordinator { state, graph, ways, changed }, first))
     }
 
     /// The graph of directory renames in flight.
     pub(crate) fn graph(&self) -> MutexGuard<'_, Graph> {
         self.graph.lock()
+    }
+
+    /// What renames of directories have seen of the tree.
+    pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock()
     }
 
     /// How far the list of `server` has come.

@@ -3,7 +3,9 @@
 use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
-use wire::{Answer, PeerHello, Reply, ReplyHeader, Request, RequestHeader, Retry};
+use wire::{
+    Answer, CacheEvents, PeerHello, Reply, ReplyHeader, Request, RequestHeader, Retry, way_mark,
+};
 
 use crate::{
     bugs::Bug,
@@ -317,10 +319,20 @@ pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Requ
     if request.acts()
         && header.cache_version != 0
         && let Some(events) = shared.invalidations.since(header.cache_version)
+        && is_on_the_way(&events, request)
     {
         return Err(Fault::Retry(Retry::StaleCache(events)));
     }
     Ok(())
+}
+
+/// Whether any of the events may have to do with what the request stands on.
+fn is_on_the_way(events: &CacheEvents, request: &Request) -> bool {
+    let way = match request {
+        Request::Rename(rename) => &rename.way[..],
+        _ => &[],
+    };
+    way.is_empty() || events.reset || events.dirs.iter().any(|dir| way.contains(&way_mark(*dir)))
 }
 
 /// Whether the request has come to the right server, and that may serve.

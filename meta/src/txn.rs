@@ -21,6 +21,7 @@ use std::{
 
 use base::{Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use wire::{Retry, TxnId};
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
@@ -30,6 +31,7 @@ pub(crate) use remote::Remote;
 
 use crate::{
     bugs::Bug,
+    coordinator::ways::Ways,
     error::{Fault, Result},
     file_locks::LetIn,
     lock::LockId,
@@ -234,17 +236,29 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Refuses what only the coordinator does, unless this server is that.
+    pub(crate) fn is_coordinators(&self) -> Result<()> {
+        let elsewhere = self.shared.cluster.as_ref().is_some_and(|cluster| !cluster.coordinates());
+        if elsewhere { Err(Fault::Retry(Retry::Coordinate)) } else { Ok(()) }
+    }
+
     /// A directory is about to move, or to change its permissions. In a cluster only the coordinator does that.
     pub(crate) fn coordinate(&self, moved: DirId) -> Result<()> {
-        let Some(cluster) = &self.shared.cluster else { return Ok(()) };
-        if !cluster.coordinates() {
-            return Err(Fault::Retry(Retry::Coordinate));
+        if self.shared.cluster.is_none() {
+            return Ok(());
         }
+        self.is_coordinators()?;
         self.with_remote(|remote| {
             remote.coordinated = true;
             remote.moves.push(moved);
         });
         Ok(())
+    }
+
+    /// What the coordinator remembers of renames, if this server is that.
+    pub(crate) fn ways(&self) -> Option<MutexGuard<'_, Ways>> {
+        let coordinator = self.shared.cluster.as_ref()?.coordinator.as_ref()?;
+        Some(coordinator.ways())
     }
 
     /// The directory must stay where it is until what is moved has moved.

@@ -36,7 +36,7 @@ pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
-    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked,
+    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked, way_mark,
 };
 pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
 pub use observe::{

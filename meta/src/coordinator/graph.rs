@@ -6,10 +6,11 @@
 //! on the coordinator only; it does no IO and keeps nothing when the coordinator ends: what was prepared then is settled
 //! before anybody reads a chain through it.
 //!
-//! How a rename goes: read [`Graph::generation`], read the chain above the new parent, [`Graph::begin`]. If that is
-//! granted and the generation is what it was, the chain is true until [`Graph::end`]: a move changes only the chains
-//! below what it moves, which have the moved directory in them, and so whoever could change it is kept out. If the
-//! generation is another one, a rename that ended meanwhile may have changed the chain: end, and begin anew.
+//! How a rename goes (`transact::run`): read the chain above the new parent, [`Graph::begin`], and look again. If the
+//! chain is what it was, it is true until [`Graph::end`]: a move changes only the chains below what it moves, which have
+//! the moved directory in them, and so whoever could change it is kept out. The second look is at the records of this
+//! server within the group that commits, and at those of others when they prepare; if anything is not as it was, a rename
+//! that ended meanwhile has changed it: end, and begin anew.
 //!
 //! Invariant: no directory that one rename moves is moved by another, or above the place where another goes.
 
@@ -35,7 +36,6 @@ pub(crate) enum Begun {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Graph {
     granted: u64,
-    ended: u64,
     flights: BTreeMap<Token, Flight>,
     /// What is moved, and by whom.
     moved: HashMap<DirId, Token>,
@@ -50,11 +50,6 @@ struct Flight {
 }
 
 impl Graph {
-    /// How many renames have ended.
-    pub(crate) fn generation(&self) -> u64 {
-        self.ended
-    }
-
     /// How many are in flight.
     pub(crate) fn len(&self) -> usize {
         self.flights.len()
@@ -84,7 +79,6 @@ impl Graph {
     /// has ended already nothing is left to do.
     pub(crate) fn end(&mut self, token: Token) {
         let Some(flight) = self.flights.remove(&token) else { return };
-        self.ended += 1;
         for dir in &flight.moved {
             self.moved.remove(dir);
         }
@@ -124,9 +118,9 @@ mod tests {
         let mut graph = Graph::default();
         let first = granted(graph.begin(&[A], &[B, ROOT]));
         assert_eq!(graph.begin(&[B], &[A, ROOT]), Begun::Wait);
-        assert_eq!((graph.generation(), graph.len()), (0, 1));
+        assert_eq!(graph.len(), 1);
         graph.end(first);
-        assert_eq!((graph.generation(), graph.len()), (1, 0));
+        assert_eq!(graph.len(), 0);
         granted(graph.begin(&[B], &[A, ROOT]));
     }
 
@@ -165,7 +159,6 @@ mod tests {
         let token = granted(graph.begin(&[A], &[B, B, ROOT]));
         graph.end(token);
         graph.end(token);
-        assert_eq!(graph.generation(), 1);
         assert!(graph.flights.is_empty() && graph.moved.is_empty() && graph.above.is_empty());
     }
 }

@@ -17,11 +17,12 @@ use wire::{DirRef, Rename, RenameMode, Renamed, Retry};
 use super::{rmdir, unlink};
 use crate::{
     bugs::Bug,
+    coordinator::ways::{Group, Moved},
     error::{Fault, Result},
     lock,
     record::{
-        Access, Content, EntryRecord, Location, QuotaId, QuotaRecord, RenameList, Usage, XattrSet,
-        key::Part,
+        Access, Content, EntryRecord, Key, Location, QuotaId, QuotaRecord, RenameList, Usage,
+        XattrSet, key::Part,
     },
     trash,
     txn::{Dir, Located, Place, Txn},
@@ -125,16 +126,46 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     Ok(Renamed { moved: source.ino(), replaced_dir })
 }
 
-/// What every rename reads.
+/// What every rename reads, and the coordinator for a directory, as far as it can know.
 fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
+    if txn.shared.cluster.is_none() {
+        return Ok(());
+    }
     let content = |dir: &DirRef| txn.content_key(dir.home, dir.id);
     let entry = |dir: &DirRef, name| txn.name_key(dir.home, dir.id, name, Part::Main);
-    txn.want(&[
-        content(&req.from_dir),
-        entry(&req.from_dir, &req.from_name),
-        content(&req.to_dir),
-        entry(&req.to_dir, &req.to_name),
-    ])
+    let source = entry(&req.from_dir, &req.from_name);
+    let moves_dir = if txn.has_shard(txn.shard(req.from_dir.home)) {
+        let source: Option<EntryRecord> = txn.get(&source)?;
+        match source {
+            Some(EntryRecord::Dir(access)) => {
+                txn.is_coordinators()?;
+                Some(Some(Group { id: access.id, home: access.home }))
+            }
+            Some(EntryRecord::Node(_) | EntryRecord::Link(_)) | None => None,
+        }
+    } else {
+        // It was sent to the coordinator because it moves one.
+        txn.ways().is_some().then_some(None)
+    };
+    let target = entry(&req.to_dir, &req.to_name);
+    let mut keys = vec![content(&req.from_dir), source, content(&req.to_dir), target];
+    if let (Some(ways), Some(moved)) = (txn.ways(), moves_dir) {
+        let config = &txn.shared.config;
+        let predicted = || {
+            let id = config.hash_key.dir_id(req.from_dir.id, &req.from_name, NameVersion(0));
+            let group = Group { id, home: config.locality.home(id, req.from_dir.home) };
+            let (home, dir) = (req.from_dir.home, req.from_dir.id);
+            let birth = txn.name_key(home, dir, &req.from_name, Part::RenameList);
+            Moved { group, birth }
+        };
+        let hint = ways.moved(req.from_dir.id, &req.from_name).unwrap_or_else(predicted);
+        let group = moved.unwrap_or(hint.group);
+        keys.extend([txn.content_key(group.home, group.id), hint.birth]);
+        if !req.from_dir.same(&req.to_dir) {
+            keys.extend(ways.up(req.to_dir.id).map(|up| txn.content_key(up.home, up.id)));
+        }
+    }
+    txn.want(&keys)
 }
 
 fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
@@ -359,7 +390,22 @@ pub(crate) fn note_move(
     child.content.parent_ino = new.content.ino;
     child.content.parent_home = new.content.home;
     child.content.name = Some(name.clone());
-    note_birthplace(txn, child).map(drop)
+    note_birthplace(txn, child)?;
+    if let (Some(birth), Some(mut ways)) = (birth_key(txn, child), txn.ways()) {
+        let group = Group { id: child.id, home: child.content.home };
+        ways.has_moved(new.id, name, Moved { group, birth });
+        ways.is_below(child.id, Group { id: new.id, home: new.content.home });
+    }
+    Ok(())
+}
+
+/// The key of the rename list of the name that a directory was born under.
+fn birth_key(txn: &Txn<'_>, child: &Dir) -> Option<Key> {
+    let name = child.content.birth_name.as_ref()?;
+    // Where the birth parent's group is follows from its id: no directory's home ever changes.
+    let parent = child.content.birth_parent;
+    let home = txn.shared.config.locality.home(parent, child.content.home);
+    Some(txn.name_key(home, parent, name, Part::RenameList))
 }
 
 /// Notes at a directory's birth place whether it lives elsewhere; whether that was news.
@@ -395,15 +441,12 @@ fn change_rename_list(
     child: &Dir,
     change: impl FnOnce(&mut Vec<NameVersion>, NameVersion),
 ) -> Result<bool> {
-    let Some(name) = &child.content.birth_name else {
+    let Some(key) = birth_key(txn, child) else {
         // The root; or a repair could not find out, and nobody expects it anywhere.
         let root = child.id == DirId::ROOT;
         return if root { Err(Fault::Answer(FsError::Busy)) } else { Ok(false) };
     };
-    // Where the birth parent's group is follows from its id: no directory's home ever changes.
-    let home = txn.shared.config.locality.home(child.content.birth_parent, child.content.home);
     txn.lock(lock::dir_lock(child.content.birth_parent))?;
-    let key = txn.name_key(home, child.content.birth_parent, name, Part::RenameList);
     let old: RenameList = txn.get(&key)?.unwrap_or_default();
     let mut list = old.clone();
     change(&mut list.versions, child.content.birth_version);

@@ -9,6 +9,7 @@ use wire::{DirRef, Entry, Retry};
 use super::{Remote, Txn, halves};
 use crate::{
     bugs::Bug,
+    coordinator::ways::Group,
     error::{Fault, Result},
     lock,
     record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
@@ -259,6 +260,10 @@ impl Txn<'_> {
         while at.id != ancestor && at.content.parent != ancestor {
             if at.id == DirId::ROOT || at.content.parent == DirId::ROOT {
                 return Ok(false);
+            }
+            let above = Group { id: at.content.parent, home: at.content.parent_home };
+            if let Some(mut ways) = self.ways() {
+                ways.is_below(at.id, above);
             }
             at = self.parent(&at)?;
             self.stays(at.id);

@@ -125,6 +125,7 @@ fn concurrent_renames_lose_no_file_and_double_none() {
                     to_dir: dirs[draw(2)],
                     to_name: name(&format!("f{}", draw(6))),
                     mode,
+                    way: Vec::new(),
                 };
                 let answer = insist(client, &Request::Rename(rename)).await;
                 moved += usize::from(matches!(answer, Answer::Done(_)));
@@ -164,7 +165,7 @@ fn concurrent_renames_of_directories_make_no_loop() {
                 let (from_dir, to_dir) = (dirs[draw(7)], dirs[draw(7)]);
                 let (from_name, to_name) = (text.clone(), text);
                 let mode = RenameMode::NoReplace;
-                let rename = Rename { from_dir, from_name, to_dir, to_name, mode };
+                let rename = Rename { from_dir, from_name, to_dir, to_name, mode, way: Vec::new() };
                 let answer = insist(client, &Request::Rename(rename)).await;
                 moved += usize::from(matches!(answer, Answer::Done(_)));
             }
@@ -264,7 +265,8 @@ pub(super) async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usi
         (5..=7, _) => {
             let mode = [RenameMode::Replace, RenameMode::Exchange][exchange];
             let (from_dir, from_name) = (dir, name(text));
-            Request::Rename(Rename { from_dir, from_name, to_dir, to_name: to, mode })
+            let way = Vec::new();
+            Request::Rename(Rename { from_dir, from_name, to_dir, to_name: to, mode, way })
         }
         (_, None) => return false,
         (8, Some(entry)) => Request::Link(Link { target: node(&entry), dir: to_dir, name: to }),

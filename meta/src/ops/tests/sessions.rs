@@ -5,8 +5,8 @@ use std::time::Duration;
 use base::{Cred, FsError, Seq, limits::REQUESTS_IN_FLIGHT_MAX};
 use tokio::io::AsyncWriteExt as _;
 use wire::{
-    Answer, Claim, ClaimedFile, FileRef, Mkdir, Opened, Reply, Request, Retry, Rmdir, Statfs,
-    Token, Unlink, frame,
+    Answer, Claim, ClaimedFile, FileRef, Mkdir, Opened, Rename, RenameMode, Reply, Request, Retry,
+    Rmdir, Statfs, Token, Unlink, frame, way_mark,
 };
 
 use super::{
@@ -134,6 +134,34 @@ fn a_repeated_request_is_answered_whatever_has_become_of_what_it_stood_on() {
         let answer = client.ask(mkdir(&client, "x")).await;
         let Answer::Retry(Retry::StaleCache(events)) = answer else { panic!("{answer:?}") };
         assert!(events.reset, "no version of an earlier run is current");
+    });
+}
+
+#[test]
+fn a_rename_is_stale_only_by_what_happened_on_its_way() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let dir = client.mkdir(&root, "d").await.unwrap();
+        client.mkdir(&root, "elsewhere").await.unwrap();
+        client.create(&dir, "f").await.unwrap();
+        client.stands_on = client.latest.cache_version;
+        let rename = |from: &str, to: &str, way: Vec<u32>| {
+            let (from_name, to_name) = (name(from), name(to));
+            let mode = RenameMode::Replace;
+            Request::Rename(Rename { from_dir: dir, from_name, to_dir: dir, to_name, mode, way })
+        };
+        let way = vec![way_mark(root.id), way_mark(dir.id)];
+        let mut other = world.client().await;
+        other.rename((&root, "elsewhere"), (&root, "moved")).await.unwrap();
+        let answer = client.ask(rename("f", "g", Vec::new())).await;
+        assert!(matches!(answer, Answer::Retry(Retry::StaleCache(_))), "{answer:?}");
+        let answer = client.ask(rename("f", "g", way.clone())).await;
+        assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+        other.rename((&root, "d"), (&root, "e")).await.unwrap();
+        let answer = client.ask(rename("g", "h", way)).await;
+        let Answer::Retry(Retry::StaleCache(events)) = answer else { panic!("{answer:?}") };
+        assert_eq!(events.dirs.last(), Some(&dir.id));
     });
 }
 
