@@ -3,6 +3,7 @@
 //! It reads the JSON lines of `bench md`, `bench floor` and of itself. It measures nothing and opens no file.
 
 mod svg;
+mod target;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use crate::{Row, floor::FloorRow, median};
 
 pub(crate) use svg::escape;
 pub use svg::svg;
+pub use target::{Against, Goal, TargetRow};
 
 /// One phase of one iteration, and of which run it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,29 +24,6 @@ pub struct RunRow {
     /// What came of it.
     #[serde(flatten)]
     pub row: Row,
-}
-
-/// A target, and what was reached.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TargetRow {
-    /// What it is about.
-    pub target: String,
-    /// What should be reached, in words.
-    pub goal: String,
-    /// Whether it was.
-    pub met: bool,
-    /// The unit of the figures.
-    pub unit: String,
-    /// The median.
-    pub reached: f64,
-    /// The least and the most of the iterations.
-    pub spread: (f64, f64),
-    /// The floor of the same run, in the same unit.
-    pub floor: Option<f64>,
-    /// What was reached, divided by the floor.
-    pub ratio: Option<f64>,
-    /// How to see it.
-    pub command: String,
 }
 
 /// A line of results.

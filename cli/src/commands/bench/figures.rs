@@ -14,7 +14,6 @@ mod load;
 mod mispredictions;
 mod placement;
 mod rates;
-mod reach;
 mod renames;
 mod scaling;
 mod site;
@@ -30,7 +29,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use bench::{
     figure::Figure,
-    report::{self, Line, TargetRow},
+    report::{self, Goal, Line, TargetRow},
 };
 use clap::{Subcommand, ValueEnum, value_parser};
 
@@ -235,9 +234,16 @@ impl Params {
     fn under_way(&self, servers: u16) -> usize {
         usize::from(self.in_flight.get()) * usize::from(servers)
     }
+}
 
-    /// How to see a target.
-    fn command(experiment: &str) -> String {
-        format!("pando bench figures infinifs --only {experiment}")
-    }
+/// A row of the table of targets, of an experiment.
+fn row(
+    target: &str,
+    goal: (&str, Goal),
+    values: Vec<f64>,
+    beside: Option<f64>,
+    experiment: &str,
+) -> Option<TargetRow> {
+    let command = format!("pando bench figures infinifs --only {experiment}");
+    TargetRow::of(target, goal, values, beside, &command)
 }

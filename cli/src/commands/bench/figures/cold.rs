@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use bench::figure::{Chart, Figure, Marks};
+use bench::{
+    figure::{Chart, Figure, Marks},
+    report::Goal,
+};
 use client::Resolution;
 
 use super::{
     Outcome, Params,
     load::{self, Op},
-    reach::{Goal, row},
+    row,
     site::{Shape, Site},
 };
 

@@ -1,11 +1,14 @@
 //! What invalidations cost: the same load with and without renames of directories in it.
 
-use bench::figure::{Chart, Figure, Marks};
+use bench::{
+    figure::{Chart, Figure, Marks},
+    report::{Against, Goal},
+};
 
 use super::{
     Outcome, Params,
     load::{self, Op, Work, below},
-    reach::{Goal, row},
+    row,
     site::{Shape, Site},
 };
 
@@ -58,7 +61,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     }
     site.stop()?;
     let target = "stats a second with 1 directory rename in 10,000 operations, beside none";
-    let goal = ("/s", Goal::OfBeside(0.97));
+    let goal = ("/s", Goal::PartOf(Against::Beside, 0.97));
     let mut reach: Vec<_> =
         row(target, goal, with, bench::median(without), "invalidation").into_iter().collect();
     let target = "the same, each run beside the one before it";

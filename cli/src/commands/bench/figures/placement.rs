@@ -4,12 +4,10 @@ use base::HashKey;
 use bench::{
     balance::{Tree, entries, imbalance},
     figure::{Chart, Figure, Marks},
+    report::Goal,
 };
 
-use super::{
-    Outcome,
-    reach::{Goal, row},
-};
+use super::{Outcome, row};
 
 const TREE: Tree = Tree { directories: 100_000, branches: 10, files: 20 };
 /// As `pando format` has them.

@@ -1,11 +1,14 @@
 //! mkdir and renames of files beside creates, with many under way.
 
-use bench::figure::{Chart, Figure, Marks};
+use bench::{
+    figure::{Chart, Figure, Marks},
+    report::{Against, Goal},
+};
 
 use super::{
     Outcome, Params,
     load::{self, Op, Work, below},
-    reach::{Goal, row},
+    row,
     site::{Shape, Site},
 };
 
@@ -57,7 +60,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let beside = bench::median(of("create"));
     let beside_create = |name: &str, part: f64| {
         let target = format!("{name} beside create, {} servers", params.servers);
-        row(&target, ("/s", Goal::OfBeside(part)), of(name), beside, "rates")
+        row(&target, ("/s", Goal::PartOf(Against::Beside, part)), of(name), beside, "rates")
     };
     let rows = [
         beside_create("mkdir", 0.5),

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bench::{
     figure::{Chart, Figure, Marks},
-    report::TargetRow,
+    report::{Against, Goal, TargetRow},
 };
 
 use super::{
     Outcome, Params,
     load::{self, Op, Work, below},
-    reach::{Goal, row},
+    row,
     site::{Shape, Site},
 };
 
@@ -74,7 +74,13 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         (size.value(&MANY.to_string(), "median"), size.value("1", "median"))
     {
         let target = format!("rename of a directory with {MANY} files, beside one with one");
-        reach.extend(row(&target, ("µs", Goal::TimesBeside(1.1)), vec![many], Some(one), "fig14"));
+        reach.extend(row(
+            &target,
+            ("µs", Goal::Times(Against::Beside, 1.1)),
+            vec![many],
+            Some(one),
+            "fig14",
+        ));
     }
     let how = "Everything is renamed to another directory, of which the server is mostly another one; the paths are cached. \
                Latency: one at a time, with the round trip added for the client and between servers. The paper divides a \

@@ -1,11 +1,14 @@
 //! Figure 9, scaling: what it is made of while servers are added.
 
-use bench::figure::{Chart, Figure, Marks};
+use bench::{
+    figure::{Chart, Figure, Marks},
+    report::{Against, Goal},
+};
 
 use super::{
     Outcome, Params,
     load::{self, Op, Took, below},
-    reach::{Goal, row},
+    row,
     site::{Shape, Site},
 };
 
@@ -66,7 +69,13 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             let cpu = rounds.iter().map(Took::cpu_us).collect();
             let beside = charts.cpu.value(&least.to_string(), op);
             let target = format!("server CPU of a {op}, {most} servers beside {least}");
-            reach.extend(row(&target, ("µs", Goal::TimesBeside(1.1)), cpu, beside, "fig9"));
+            reach.extend(row(
+                &target,
+                ("µs", Goal::Times(Against::Beside, 1.1)),
+                cpu,
+                beside,
+                "fig9",
+            ));
             let requests = rounds.iter().map(Took::requests_each).collect();
             let target = format!("requests for a {op}, warm, {most} servers");
             reach.extend(row(&target, ("", Goal::Below(1.005)), requests, None, "fig9"));

@@ -1,24 +1,11 @@
 //! The targets, one after the other: what each says, and what was measured for it.
 
-use bench::report::{Floors, Line, TargetRow, spread};
+use bench::report::{Against, Floors, Goal, Line, TargetRow};
 use serde_json::Value;
 
 use super::{MOUNT_OFF, NATIVE_1, NATIVE_16, NATIVE_128, Others, Scale, UP_OFF};
 
 const MB: f64 = 1e6;
-
-/// What is compared with what.
-#[derive(Clone, Copy)]
-enum Goal {
-    /// The figure is at least this.
-    AtLeast(f64),
-    /// The figure is below this.
-    Below(f64),
-    /// The figure is at least so much of its floor.
-    OfFloor(f64),
-    /// The figure is below so many times its floor.
-    TimesFloor(f64),
-}
 
 /// All targets that were measured.
 pub(super) fn all(scale: &Scale, lines: &[Line], others: &Others) -> Vec<TargetRow> {
@@ -32,39 +19,6 @@ pub(super) fn all(scale: &Scale, lines: &[Line], others: &Others) -> Vec<TargetR
 struct Results<'a> {
     lines: &'a [Line],
     floors: Floors,
-}
-
-/// A row; none when nothing was measured for it.
-fn row(
-    target: &str,
-    (unit, goal): (&str, Goal),
-    values: Vec<f64>,
-    floor: Option<f64>,
-    command: &str,
-) -> Option<TargetRow> {
-    let (reached, least, most) = spread(values)?;
-    let ratio = floor.map(|floor| reached / floor);
-    let (goal, met) = match goal {
-        Goal::AtLeast(least) => (format!("at least {least} {unit}"), reached >= least),
-        Goal::Below(most) => (format!("under {most} {unit}"), reached < most),
-        Goal::OfFloor(part) => {
-            (format!("at least {part} of the floor"), ratio.is_some_and(|ratio| ratio >= part))
-        }
-        Goal::TimesFloor(times) => {
-            (format!("under {times} times the floor"), ratio.is_some_and(|ratio| ratio < times))
-        }
-    };
-    Some(TargetRow {
-        target: target.to_owned(),
-        goal,
-        met,
-        unit: unit.to_owned(),
-        reached,
-        spread: (least, most),
-        floor,
-        ratio,
-        command: command.to_owned(),
-    })
 }
 
 impl Results<'_> {
@@ -87,17 +41,23 @@ impl Results<'_> {
         let alone = "pando bench md HOST:PORT --ranks 1";
         let rate = |target: &str, run: &str, phase: &str, goal: f64, command: &str| {
             let floor = self.floors.beside(run, phase);
-            row(target, ("/s", Goal::AtLeast(goal)), self.rates(run, phase), floor, command)
+            TargetRow::of(
+                target,
+                ("/s", Goal::AtLeast(goal)),
+                self.rates(run, phase),
+                floor,
+                command,
+            )
         };
         let cpu = |target: &str, phase: &str, times: f64| {
             let values = self.values(NATIVE_128, phase, |row| row.server_cpu_us_per_op);
             let floor = self.floors.server_cpu_us("echo_128", phase);
-            row(target, ("µs", Goal::TimesFloor(times)), values, floor, one)
+            TargetRow::of(target, ("µs", Goal::Times(Against::Floor, times)), values, floor, one)
         };
         let median = |target: &str, phase: &str| {
             let values = self.values(NATIVE_1, phase, |row| Some(row.p50_us));
             let floor = self.floors.p50_us("echo_1");
-            row(target, ("µs", Goal::TimesFloor(1.5)), values, floor, alone)
+            TargetRow::of(target, ("µs", Goal::Times(Against::Floor, 1.5)), values, floor, alone)
         };
         let rows = [
             rate("native creates, one connection", NATIVE_128, "file_create", 120_000.0, one),
@@ -116,7 +76,13 @@ impl Results<'_> {
         let rate = |target: &str, run: &str, phase: &str, part: f64| {
             let floor = self.floors.beside(run, phase);
             let command = "pando bench md MOUNT, mounted with -o attr_timeout=0,entry_timeout=0";
-            row(target, ("/s", Goal::OfFloor(part)), self.rates(run, phase), floor, command)
+            TargetRow::of(
+                target,
+                ("/s", Goal::PartOf(Against::Floor, part)),
+                self.rates(run, phase),
+                floor,
+                command,
+            )
         };
         let rows = [
             rate("mount of `up`: stats, caches off", UP_OFF, "file_stat", 0.6),
@@ -136,9 +102,9 @@ impl Others {
         let io = |target: &str, field: &str| {
             let floor = self.io["local"][field].as_f64();
             let command = format!("pando bench io MOUNT --size {}", scale.io);
-            row(
+            TargetRow::of(
                 target,
-                ("MB/s", Goal::OfFloor(0.5)),
+                ("MB/s", Goal::PartOf(Against::Floor, 0.5)),
                 number(&self.io["target"], field),
                 floor,
                 &command,
@@ -153,35 +119,35 @@ impl Others {
         let rows = [
             io("mount: sequential write with fsync", "write_mb_per_s"),
             io("mount: cold sequential read", "read_mb_per_s"),
-            row(
+            TargetRow::of(
                 &format!("list a directory of {} entries", scale.entries),
                 ("s", Goal::Below(3.0)),
                 number(&self.list, "list_seconds"),
                 None,
                 &list,
             ),
-            row(
+            TargetRow::of(
                 "memory that the mount grows by while it lists",
                 ("MB", Goal::Below(16.0)),
                 grown.into_iter().collect(),
                 None,
                 &list,
             ),
-            row(
+            TargetRow::of(
                 &format!("memory of a server with {} new files", scale.fill),
                 ("MB", Goal::Below(200.0)),
                 memory,
                 None,
                 &fill,
             ),
-            row(
+            TargetRow::of(
                 "disk for each file, not yet compacted",
                 ("B", Goal::Below(150.0)),
                 number(&self.fill, "store_bytes_per_file"),
                 None,
                 &fill,
             ),
-            row(
+            TargetRow::of(
                 &format!("start after a kill with {} files", scale.fill),
                 ("s", Goal::Below(2.0)),
                 vec![self.start],
