@@ -110,25 +110,10 @@ pub fn permits_removal(dir: &Attr, owner: u32, cred: &Cred) -> Result<(), FsErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ino, Time};
+    use crate::Ino;
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
-        let time = Time::default();
-        Attr {
-            ino: Ino(2),
-            kind,
-            mode,
-            nlink: 1,
-            uid: 10,
-            gid: 20,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        }
+        Attr { mode, uid: 10, gid: 20, ..Attr::blank(Ino(2), kind) }
     }
 
     fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {

@@ -281,7 +281,7 @@ pub fn without_umask(mode: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ino, Time};
+    use crate::Ino;
 
     /// An ACL in the words of setfacl: `u:` and `g:` with an id, `m`, `o`.
     fn acl(text: &str) -> Vec<u8> {
@@ -313,22 +313,7 @@ mod tests {
     }
 
     fn attr(mode: u32) -> Attr {
-        let time = Time::default();
-        Attr {
-            ino: Ino(2),
-            kind: FileKind::File,
-            mode: mode | MODE_ACL,
-            nlink: 1,
-            uid: 10,
-            gid: 20,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        }
+        Attr { mode: mode | MODE_ACL, uid: 10, gid: 20, ..Attr::blank(Ino(2), FileKind::File) }
     }
 
     #[test]

@@ -161,6 +161,30 @@ codec! {
     }
 }
 
+impl Attr {
+    /// Of something new and empty that nobody can use yet: no permission, root's, born at the epoch, with one name (a
+    /// directory has itself as well).
+    #[must_use]
+    pub fn blank(ino: Ino, kind: FileKind) -> Attr {
+        let time = Time::default();
+        Attr {
+            ino,
+            kind,
+            mode: 0,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        }
+    }
+}
+
 codec! {
     /// A time to set.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -195,19 +195,14 @@ impl State {
         self.last_ino += 1;
         let (ino, now) = (Ino(self.last_ino), self.now());
         let attr = Attr {
-            ino,
-            kind,
             mode,
-            nlink: if kind == FileKind::Directory { 2 } else { 1 },
             uid,
             gid,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
             atime: now,
             mtime: now,
             ctime: now,
             btime: now,
+            ..Attr::blank(ino, kind)
         };
         self.inodes
             .insert(ino, Inode { attr, xattrs: BTreeMap::new(), opens: 0, linkable: false, body });

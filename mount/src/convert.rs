@@ -170,22 +170,7 @@ mod tests {
     use base::Ino;
 
     fn file(size: u64, allocated: u64) -> Attr {
-        let time = Time::default();
-        Attr {
-            ino: Ino(2),
-            kind: FileKind::File,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size,
-            allocated,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        }
+        Attr { mode: 0o644, size, allocated, ..Attr::blank(Ino(2), FileKind::File) }
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{Attr, DirId, FileKind, Ino, Time};
+    use base::{Attr, DirId, FileKind, Ino};
 
     fn entry(pos: u64, name: &str) -> ReaddirEntry {
         let name = EntryName::new(name.as_bytes()).unwrap();
@@ -170,22 +170,7 @@ mod tests {
     }
 
     fn ahead(after: u64, entries: Vec<ReaddirEntry>, end: bool) -> Ahead {
-        let time = Time::default();
-        let attr = Attr {
-            ino: Ino(1),
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        };
+        let attr = Attr { mode: 0o755, ..Attr::blank(Ino(1), FileKind::Directory) };
         let page = ReaddirPage { entries, end, attr, parent_ino: Ino(1) };
         Ahead { after, page, plus: true, asked: Instant::now(), changes: 0 }
     }

@@ -308,22 +308,7 @@ mod tests {
     use base::{DirId, FileKind};
 
     fn attr(ino: u64, kind: FileKind) -> Attr {
-        let time = Time::default();
-        Attr {
-            ino: Ino(ino),
-            kind,
-            mode: 0o755,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        }
+        Attr { mode: 0o755, ..Attr::blank(Ino(ino), kind) }
     }
 
     fn dir(ino: u64) -> DirRef {

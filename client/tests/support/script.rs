@@ -72,19 +72,13 @@ pub(crate) struct Peer {
 pub(crate) fn attr(ino: u64, kind: FileKind) -> Attr {
     let time = Time { sec: 1, nsec: 0 };
     Attr {
-        ino: Ino(ino),
-        kind,
         mode: 0o755,
         nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        allocated: 0,
         atime: Time { sec: 999, nsec: 0 },
         mtime: time,
         ctime: time,
         btime: time,
+        ..Attr::blank(Ino(ino), kind)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Directories and entries within a transaction.
 
 use base::{
-    Access, Attr, DirId, EntryName, FileKind, FsError, Ino, ShardId, Time, access::permits_removal,
+    Access, Attr, DirId, EntryName, FileKind, FsError, Ino, ShardId, access::permits_removal,
     placement::shard_of,
 };
 use wire::{DirRef, Entry, Retry};
@@ -313,21 +313,11 @@ impl Steps {
 
 /// What a directory's parent knows of it.
 fn access_attr(access: &record::Access) -> Attr {
-    let time = Time::default();
     Attr {
-        ino: access.ino,
-        kind: FileKind::Directory,
         mode: access.mode,
-        nlink: 2,
         uid: access.uid,
         gid: access.gid,
-        rdev: 0,
-        size: 0,
-        allocated: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
+        ..Attr::blank(access.ino, FileKind::Directory)
     }
 }
 

@@ -58,21 +58,7 @@ impl Client {
     ) -> std::result::Result<Client, String> {
         let token = World::sign(token);
         let stream = Client::greet(world).await;
-        let attr = Attr {
-            ino: Ino(0),
-            kind: FileKind::Directory,
-            mode: 0,
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: base::Time::default(),
-            mtime: base::Time::default(),
-            ctime: base::Time::default(),
-            btime: base::Time::default(),
-        };
+        let attr = Attr::blank(Ino(0), FileKind::Directory);
         let root = DirRef { id: base::DirId(0), ino: Ino(0), home: base::DirId(0), ticket: 0 };
         let welcome = Welcome {
             session: base::SessionId(0),
