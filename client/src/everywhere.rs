@@ -38,28 +38,20 @@ impl Client {
     /// # Errors
     /// `NotPermitted` when the token does not administer.
     pub async fn statuses(&self) -> Result<Vec<Status>> {
-        let servers = (0u16..).take(self.core.channels.count());
-        let all = servers.map(|server| async move {
-            let done = self.core.ask(&self.cred, Route::Server(server), Request::Status).await?;
-            match done.reply {
-                Reply::Status(status) => Ok(status),
-                _ => Err(unexpected()),
-            }
-        });
-        try_join_all(all).await
+        let status = |reply| match reply {
+            Reply::Status(status) => Ok(status),
+            _ => Err(unexpected()),
+        };
+        self.ask_all(&Request::Status, status).await
     }
 
     /// Space and inodes of all servers.
     pub(crate) async fn statfs_of_all(&self) -> Result<Statfs> {
-        let servers = (0u16..).take(self.core.channels.count());
-        let all = servers.map(|server| async move {
-            let done = self.core.ask(&self.cred, Route::Server(server), Request::Statfs).await?;
-            match done.reply {
-                Reply::Statfs(statfs) => Ok(statfs),
-                _ => Err(unexpected()),
-            }
-        });
-        let all = try_join_all(all).await?;
+        let statfs = |reply| match reply {
+            Reply::Statfs(statfs) => Ok(statfs),
+            _ => Err(unexpected()),
+        };
+        let all = self.ask_all(&Request::Statfs, statfs).await?;
         let sum = |part: fn(&Statfs) -> u64| all.iter().map(part).fold(0, u64::saturating_add);
         Ok(Statfs {
             bytes: sum(|statfs| statfs.bytes),
@@ -67,5 +59,19 @@ impl Client {
             files: sum(|statfs| statfs.files),
             files_free: sum(|statfs| statfs.files_free),
         })
+    }
+
+    /// What every server answers, in the order of the cluster map: all are asked at once.
+    async fn ask_all<T>(
+        &self,
+        request: &Request,
+        take: impl Fn(Reply) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let servers = (0u16..).take(self.core.channels.count());
+        let take = &take;
+        let all = servers.map(|server| async move {
+            take(self.core.ask(&self.cred, Route::Server(server), request.clone()).await?.reply)
+        });
+        try_join_all(all).await
     }
 }
