@@ -2,7 +2,7 @@
 //!
 //! `fuzz/` runs them under a fuzzer (feature `fuzzing`), the tests below over its corpus.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc};
 
 use base::{
     Clock, Cred, Decode as _, DirId, Encode as _, Epoch, Ino, Locality, Random, Seq, ShardId, Time,
@@ -16,7 +16,7 @@ use wire::{
 };
 
 use crate::{
-    Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format,
+    FormatOptions, Server, ServerOptions, format,
     record::{
         ChunkRecord, Config, Content, EntryRecord, Reclaim, Record, RenameList, SessionRecord,
         Slot, Tail, chunk::is_sound, inode::XattrSet, key, system::Reserved, system::StoredAnswer,
@@ -309,20 +309,7 @@ fn serve_nothing() -> Server {
         signing_key: SIGNING_KEY.to_vec(),
     };
     format(engine.as_ref(), &options, clock.as_ref(), random.as_ref()).expect("it is empty");
-    let options = ServerOptions {
-        address: "memory:1".into(),
-        cores: 1,
-        durability: Durability::Relaxed,
-        commit_interval: Duration::from_millis(20),
-        lease: Duration::from_secs(60),
-        offload: Offload::Inline,
-        blocks_url: String::new(),
-        blocks_options: Vec::new(),
-        space: Arc::new(|| (1 << 40, 1 << 39)),
-        process: Arc::new(Default::default),
-        limits: Limits::default(),
-        cluster: None,
-    };
+    let options = ServerOptions::simulated("memory:1");
     Server::open(engine, Blocks::memory(), options, clock, random).expect("it was just formatted")
 }
 

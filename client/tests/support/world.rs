@@ -19,7 +19,7 @@ use std::{
 use base::{Clock, FsError, Locality, Random, Time};
 use client::{Client, Config, Dial, Error, Result, Stream};
 use futures::future::BoxFuture;
-use meta::{Durability, FormatOptions, Offload, Server, ServerOptions};
+use meta::{FormatOptions, Server, ServerOptions};
 use store::{Blocks, MemoryEngine};
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
@@ -205,18 +205,9 @@ impl World {
     /// Starts a server on what is stored.
     pub(crate) fn start(&self) {
         let options = ServerOptions {
-            address: "world:1".into(),
-            cores: 1,
-            durability: Durability::Relaxed,
-            commit_interval: Duration::from_millis(20),
             lease: Duration::from_secs(30),
-            offload: Offload::Inline,
             blocks_url: self.blocks_url.clone(),
-            blocks_options: Vec::new(),
-            process: Arc::new(wire::ProcessStatus::default),
-            space: Arc::new(|| (1 << 40, 1 << 39)),
-            limits: meta::Limits::default(),
-            cluster: None,
+            ..ServerOptions::simulated("world:1")
         };
         let server = Server::open(
             self.engine.clone(),

@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context as _;
 use base::Clock;
 use futures::TryStreamExt as _;
-use meta::{Bug, ClusterOptions, FormatOptions, Offload, Server, ServerOptions};
+use meta::{Bug, ClusterOptions, FormatOptions, Server, ServerOptions};
 use store::{Batch, Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
@@ -215,22 +215,15 @@ impl Host {
     fn options(&self, process: &Arc<Process>) -> ServerOptions {
         let Inner { plan, network, server, .. } = &*self.inner;
         ServerOptions {
-            address: address_of(*server),
-            cores: 1,
             durability: plan.durability,
             commit_interval: plan.commit_interval,
             lease: plan.lease,
-            offload: Offload::Inline,
-            blocks_url: String::new(),
-            blocks_options: Vec::new(),
-            process: Arc::new(wire::ProcessStatus::default),
-            space: Arc::new(|| (1 << 40, 1 << 39)),
-            limits: meta::Limits::default(),
             cluster: (plan.servers > 1).then(|| ClusterOptions {
                 dial: network.server_port(*server, process),
                 coordinator: if *server == 0 { String::new() } else { address_of(0) },
                 lease: plan.server_lease,
             }),
+            ..ServerOptions::simulated(&address_of(*server))
         }
     }
 

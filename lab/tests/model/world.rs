@@ -16,7 +16,7 @@ use base::{Cred, EntryName, Locality, Random};
 use client::{Client, Config, Dial, FileSystem, Stream};
 use futures::future::BoxFuture;
 use lab::clock::HandClock;
-use meta::{Durability, FormatOptions, Offload, Server, ServerOptions, format};
+use meta::{Durability, FormatOptions, Server, ServerOptions, format};
 use store::{Blocks, Engine, MemoryEngine};
 use tokio::{
     io::DuplexStream,
@@ -87,18 +87,9 @@ impl World {
         };
         format(engine.as_ref(), &options, &clock, random.as_ref()).expect("the engine is empty");
         let options = ServerOptions {
-            address: "memory:1".into(),
-            cores: 1,
             durability: setup.durability,
-            commit_interval: Duration::from_millis(20),
             lease: Duration::from_secs(30),
-            offload: Offload::Inline,
-            blocks_url: String::new(),
-            blocks_options: Vec::new(),
-            process: Arc::new(wire::ProcessStatus::default),
-            space: Arc::new(|| (1 << 40, 1 << 39)),
-            limits: meta::Limits::default(),
-            cluster: None,
+            ..ServerOptions::simulated("memory:1")
         };
         let server =
             Server::open(engine, Blocks::memory(), options, Arc::new(clock.clone()), random)

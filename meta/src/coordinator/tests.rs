@@ -10,9 +10,7 @@ use store::{Blocks, MemoryEngine};
 use wire::{Dial, Request, Stream};
 
 use super::*;
-use crate::{
-    ClusterOptions, Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format,
-};
+use crate::{ClusterOptions, FormatOptions, Server, ServerOptions, format};
 
 const LEASE: Duration = Duration::from_secs(8);
 
@@ -68,20 +66,7 @@ fn open_at(
     address: &str,
     cluster: Option<ClusterOptions>,
 ) -> std::result::Result<Server, OpenError> {
-    let options = ServerOptions {
-        address: address.into(),
-        cores: 1,
-        durability: Durability::Relaxed,
-        commit_interval: Duration::from_millis(20),
-        lease: Duration::from_secs(60),
-        offload: Offload::Inline,
-        blocks_url: String::new(),
-        blocks_options: Vec::new(),
-        process: Arc::new(wire::ProcessStatus::default),
-        space: Arc::new(|| (1 << 40, 1 << 39)),
-        limits: Limits::default(),
-        cluster,
-    };
+    let options = ServerOptions { cluster, ..ServerOptions::simulated(address) };
     Server::open(engine.clone(), Blocks::memory(), options, Arc::new(Still), Arc::new(Still))
 }
 

@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use wire::Token;
 
 use super::client::Client;
-use crate::{Core, Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format};
+use crate::{Core, Durability, FormatOptions, Limits, Server, ServerOptions, format};
 
 const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
 
@@ -254,18 +254,10 @@ fn open(
     random: &Arc<Seeded>,
 ) -> Server {
     let options = ServerOptions {
-        address: "memory:1".into(),
         cores: setup.cores,
         durability: setup.durability,
-        commit_interval: Duration::from_millis(20),
-        lease: Duration::from_secs(60),
-        offload: Offload::Inline,
-        blocks_url: String::new(),
-        blocks_options: Vec::new(),
-        process: Arc::new(wire::ProcessStatus::default),
-        space: Arc::new(|| (1 << 40, 1 << 39)),
         limits: setup.limits.clone(),
-        cluster: None,
+        ..ServerOptions::simulated("memory:1")
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
 }

@@ -1,0 +1,99 @@
+//! What a server has done since its start, counted. Read for `--http`, `status`, and by tests; nothing is decided by it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters since the start.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            /// Their names and values.
+            pub(crate) fn list(&self) -> Vec<(String, u64)> {
+                vec![$((stringify!($name).to_owned(), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections accepted.
+    connections,
+    /// Connections that were told to wait because there were too many.
+    connections_refused,
+    /// Requests read.
+    requests,
+    /// Engine writes; requests over groups is the size of a group.
+    groups,
+    /// Mutating requests that were asked again and got their stored answer.
+    duplicates_suppressed,
+    /// Requests refused because another core held a lock, and run again.
+    lock_conflicts,
+    /// Transactions over several servers that met another one, or something that had changed, and began anew.
+    transactions_repeated,
+    /// Syncs of the engine.
+    syncs,
+    /// Sessions opened.
+    sessions_opened,
+    /// Sessions resumed.
+    sessions_resumed,
+    /// Sessions ended by their lease.
+    sessions_expired,
+    /// Sessions ended by administrators.
+    sessions_evicted,
+    /// Hellos that were told to wait because there were too many sessions.
+    sessions_refused,
+    /// Sessions resumed whose client had answers that a power cut has taken.
+    sessions_set_back,
+    /// Look-ups, walks included.
+    lookup,
+    /// stat by handle.
+    getattr,
+    /// chmod, chown, utimes, truncate.
+    setattr,
+    /// Files made.
+    create,
+    /// Directories made.
+    mkdir,
+    /// Symbolic links made.
+    symlink,
+    /// Hard links made.
+    link,
+    /// Names removed.
+    unlink,
+    /// Directories removed.
+    rmdir,
+    /// Renames.
+    rename,
+    /// Pages of listings.
+    readdir,
+    /// Opens.
+    open,
+    /// Writes of contents.
+    write,
+    /// Look-ups of blocks.
+    block_map,
+    /// Extended attributes read or changed.
+    xattr,
+    /// Locks taken, changed and given back.
+    lock,
+    /// Blocks stored through the server.
+    block_put,
+    /// Blocks read through the server.
+    block_get,
+    /// Blocks deleted in the background.
+    blocks_deleted,
+    /// Chunks rewritten in the background.
+    chunks_compacted,
+    /// Inodes removed in the background.
+    inodes_reclaimed,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,101 @@
+//! The inode numbers that a server gives out, shard by shard.
+//!
+//! Invariant: a number that was given out is below the end that is stored for its shard, on stable storage.
+
+use base::{Ino, ShardId};
+use parking_lot::Mutex;
+use store::{Batch, Engine};
+
+use crate::{
+    OpenError,
+    bugs::{Bug, Planted},
+    record::{Record as _, key, system::Reserved},
+};
+
+/// How many inode numbers are reserved at a time on each shard.
+const INOS_RESERVED: u64 = 1 << 16;
+
+/// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them is used, so
+/// no power cut gives a number out twice.
+pub(crate) struct InoCounters {
+    shards: Vec<Mutex<Range>>,
+}
+
+struct Range {
+    next: u64,
+    end: u64,
+}
+
+impl InoCounters {
+    /// Nothing reserved: each shard does it with its first number. For a start on a full disk.
+    pub(super) fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
+        let ranges = (0..shards).map(|shard| {
+            let reserved = engine.get(&key::counter(ShardId(shard)))?;
+            let end = Reserved::from_record(&reserved.ok_or(OpenError::NotFormatted)?)?.end;
+            Ok(Mutex::new(Range { next: end, end }))
+        });
+        Ok(InoCounters { shards: ranges.collect::<Result<_, OpenError>>()? })
+    }
+
+    pub(super) fn reserve(
+        engine: &dyn Engine,
+        shards: u16,
+        bugs: Planted,
+    ) -> Result<InoCounters, OpenError> {
+        let mut batch = Batch::default();
+        let mut ranges = Vec::with_capacity(usize::from(shards));
+        for shard in (0..shards).map(ShardId) {
+            let reserved = engine.get(&key::counter(shard))?.ok_or(OpenError::NotFormatted)?;
+            let next = Reserved::from_record(&reserved)?.end;
+            let end = next + INOS_RESERVED;
+            batch.put(&key::counter(shard), &Reserved { end }.to_record());
+            ranges.push(Mutex::new(Range { next, end }));
+        }
+        if !bugs.has(Bug::InosNotReserved) {
+            engine.write(batch)?;
+            engine.sync()?;
+        }
+        Ok(InoCounters { shards: ranges })
+    }
+
+    /// The next number of `shard`. One in many thousands waits for a sync.
+    pub(crate) fn next(&self, shard: ShardId, engine: &dyn Engine) -> crate::error::Result<Ino> {
+        let mut range = self.shards[usize::from(shard.0)].lock();
+        if range.next == range.end {
+            let end = range.end + INOS_RESERVED;
+            let mut batch = Batch::default();
+            batch.put(&key::counter(shard), &Reserved { end }.to_record());
+            engine.write(batch)?;
+            engine.sync()?;
+            range.end = end;
+        }
+        range.next += 1;
+        Ok(Ino::new(shard, range.next - 1))
+    }
+
+    /// The first number of `shard` that is not reserved.
+    pub(crate) fn end(&self, shard: ShardId) -> u64 {
+        self.shards[usize::from(shard.0)].lock().end
+    }
+
+    /// Whether a number may have been given out.
+    pub(crate) fn was_given_out(&self, ino: Ino) -> bool {
+        let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        let range = self.shards.get(usize::from(ino.shard().0)).map(|range| range.lock());
+        counter > 0 && range.is_some_and(|range| counter < range.end)
+    }
+
+    /// Gives out only numbers after `ino` on its shard; the first one that is not reserved, which the caller
+    /// stores. `None` when there is no such shard, or hardly a number after it.
+    pub(crate) fn raise(&self, ino: Ino) -> Option<u64> {
+        let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        let mut range = self.shards.get(usize::from(ino.shard().0))?.lock();
+        if counter == 0 || counter > 1 << (Ino::COUNTER_BITS - 1) {
+            return None;
+        }
+        if counter >= range.end {
+            (range.next, range.end) = (counter + 1, counter + 1);
+        }
+        Some(range.end)
+    }
+}

@@ -1,0 +1,122 @@
+//! How a server is to serve: what its process tells it when it is opened.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{cluster::ClusterOptions, room::FreeBytes};
+
+/// When an operation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is visible and survives a crash of the server; it is on stable storage after `fsync`, `sync`
+    /// or the commit interval.
+    Relaxed,
+    /// When it is on stable storage.
+    Strict,
+}
+
+/// Where work that blocks is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// On threads of the runtime, so that a core never waits for a disk.
+    Threads,
+    /// Where it is called: in a simulation nothing blocks.
+    Inline,
+}
+
+impl Offload {
+    /// Runs `work` and returns what it returned.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        match self {
+            Offload::Inline => {
+                // Others go on meanwhile, as they do beside a thread.
+                tokio::task::yield_now().await;
+                work()
+            }
+            Offload::Threads => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime is shutting down: whoever waits is dropped with it.
+                    Err(_) => std::future::pending().await,
+                },
+            },
+        }
+    }
+}
+
+/// Total and free bytes of the place where blocks and metadata are.
+pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
+
+/// What the server's process uses of its machine.
+pub type Process = Arc<dyn Fn() -> wire::ProcessStatus + Send + Sync>;
+
+/// How to serve.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// The address that clients are told.
+    pub address: String,
+    /// How many cores will be run. More than one makes the lock table real.
+    pub cores: usize,
+    /// When operations are answered.
+    pub durability: Durability,
+    /// Answered operations are on stable storage after so long at most.
+    pub commit_interval: Duration,
+    /// A session ends when nothing was heard of it for so long.
+    pub lease: Duration,
+    /// Where blocking work is done.
+    pub offload: Offload,
+    /// What clients must know to reach a shared block store themselves; empty: they go through the server.
+    pub blocks_url: String,
+    /// Options of the shared store (endpoint, region, keys).
+    pub blocks_options: Vec<(String, String)>,
+    /// Space of the file system.
+    pub space: Space,
+    /// What the server's process uses of its machine.
+    pub process: Process,
+    /// How much the server lets itself be given.
+    pub limits: Limits,
+    /// How it reaches the others, where the file system has several servers.
+    pub cluster: Option<ClusterOptions>,
+}
+
+impl ServerOptions {
+    /// For tests and simulations: one core that never leaves its thread, relaxed, alone, with a disk that is never full.
+    #[must_use]
+    pub fn simulated(address: &str) -> ServerOptions {
+        ServerOptions {
+            address: address.to_owned(),
+            cores: 1,
+            durability: Durability::Relaxed,
+            commit_interval: Duration::from_millis(20),
+            lease: Duration::from_secs(60),
+            offload: Offload::Inline,
+            blocks_url: String::new(),
+            blocks_options: Vec::new(),
+            space: Arc::new(|| (1 << 40, 1 << 39)),
+            process: Arc::new(wire::ProcessStatus::default),
+            limits: Limits::default(),
+            cluster: None,
+        }
+    }
+}
+
+/// How much a server lets itself be given.
+#[derive(Clone)]
+pub struct Limits {
+    /// Free bytes of the disks that its data is on.
+    pub free: FreeBytes,
+    /// So many of them are kept free: below it writes are refused. 0: nothing is, until the disk refuses.
+    pub reserve: u64,
+    /// More sessions than this are not opened; clients wait until others end.
+    pub sessions_max: usize,
+}
+
+impl Default for Limits {
+    /// No reserve, and more sessions than anybody has.
+    fn default() -> Limits {
+        Limits { free: Arc::new(|| u64::MAX), reserve: 0, sessions_max: 1 << 16 }
+    }
+}
