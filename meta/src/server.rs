@@ -295,6 +295,11 @@ impl Shared {
         self.cluster.as_ref().map_or_else(|| self.alone.clone(), |cluster| (*cluster.map()).clone())
     }
 
+    /// Whether this server has `shard`; the only server has all.
+    pub(crate) fn owns(&self, shard: ShardId) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
+    }
+
     /// What a client must know of the file system.
     pub(crate) fn fs_info(&self) -> FsInfo {
         let shared_store = !self.options.blocks_url.is_empty();

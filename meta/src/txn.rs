@@ -175,7 +175,7 @@ impl<'a> Txn<'a> {
 
     /// Whether this server has a shard.
     pub(crate) fn has_shard(&self, shard: ShardId) -> bool {
-        self.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
+        self.shared.owns(shard)
     }
 
     fn with_remote<T>(&self, act: impl FnOnce(&mut Remote) -> T) -> T {
@@ -292,8 +292,7 @@ impl<'a> Txn<'a> {
         self.group.charge(self.charges.keep());
         self.group.after.events.extend(self.events);
         let shared = self.shared;
-        let here =
-            |ino: &Ino| shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(ino.shard()));
+        let here = |ino: &Ino| shared.owns(ino.shard());
         self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
         self.group.after.unsynced.extend(self.unsynced);
         self.group.after.ended.extend(self.ended);

@@ -71,7 +71,7 @@ pub(crate) fn run(
             session.join(rights);
         }
         let standing = session.standing();
-        let knows_root = shared.cluster.as_ref().is_none_or(|cluster| cluster.owns(ShardId(0)));
+        let knows_root = shared.owns(ShardId(0));
         let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
         let mut txn = Txn::new(shared, group, caller, now);
         let (id, ino, home) = (root.0, root.1, root.2);
@@ -204,7 +204,7 @@ fn root_of(
     token: &Token,
     now: Time,
 ) -> Result<(DirId, Ino, DirId, base::Attr)> {
-    if shared.cluster.as_ref().is_some_and(|cluster| !cluster.owns(ShardId(0))) {
+    if !shared.owns(ShardId(0)) {
         // It was told elsewhere; here it is no more than a name.
         return Ok((DirId::ROOT, Ino::ROOT, DirId::ROOT, root_content(now).attr()));
     }
