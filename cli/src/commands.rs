@@ -6,6 +6,7 @@ mod completions;
 mod dev;
 mod du;
 mod dump;
+mod everywhere;
 mod format;
 mod fsck;
 mod info;

@@ -7,6 +7,17 @@ use wire::{Reply, Request, Statfs, Status};
 use crate::{Client, Result, client::unexpected, route::Route};
 
 impl Client {
+    /// How many servers the file system has.
+    #[must_use]
+    pub fn servers(&self) -> u16 {
+        u16::try_from(self.core.channels.count()).unwrap_or(u16::MAX)
+    }
+
+    /// What a server answers, by its position in the cluster map, whatever it has.
+    pub(crate) async fn ask_server(&self, server: u16, request: Request) -> Result<Reply> {
+        Ok(self.core.ask(&self.cred, Route::Server(server), request).await?.reply)
+    }
+
     /// Returns when all that was answered before is on stable storage, as far as the servers still have it, and what others
     /// have written to `file`. Servers at which nothing of this client has changed since the last time are not asked.
     pub(crate) async fn make_stable(&self, file: Option<Ino>) -> Result<()> {
@@ -14,8 +25,7 @@ impl Client {
         let channels = &self.core.channels;
         let file = file.map(|ino| channels.server_of(ino));
         let alone = !channels.are_several();
-        let servers = (0u16..).take(channels.count());
-        let asked = servers.filter_map(|server| {
+        let asked = (0..self.servers()).filter_map(|server| {
             let changes = channels.at(server).unsynced();
             let wanted = alone || changes.is_some() || file == Some(server);
             wanted.then(|| self.sync_at(server, changes))
@@ -26,7 +36,7 @@ impl Client {
     }
 
     async fn sync_at(&self, server: u16, changes: Option<u64>) -> Result<()> {
-        self.core.ask(&self.cred, Route::Server(server), Request::Sync).await?;
+        self.ask_server(server, Request::Sync).await?;
         if let Some(changes) = changes {
             self.core.channels.at(server).synced(changes);
         }
@@ -67,11 +77,9 @@ impl Client {
         request: &Request,
         take: impl Fn(Reply) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let servers = (0u16..).take(self.core.channels.count());
         let take = &take;
-        let all = servers.map(|server| async move {
-            take(self.core.ask(&self.cred, Route::Server(server), request.clone()).await?.reply)
-        });
+        let all = (0..self.servers())
+            .map(|server| async move { take(self.ask_server(server, request.clone()).await?) });
         try_join_all(all).await
     }
 }

@@ -13,7 +13,7 @@ use base::{Ino, Time};
 use futures::future::{join_all, try_join_all};
 use wire::{FsckNames, FsckPoll, FsckProgress, FsckStart, NamesOf, Reply, Request};
 
-use crate::{Client, Result, client::unexpected, route::Route};
+use crate::{Client, Result, client::unexpected};
 
 /// So many inodes with wrong counts are looked at again.
 const SUSPECTS_MAX: usize = 10_000;
@@ -44,12 +44,6 @@ struct List {
 }
 
 impl Client {
-    /// How many servers the file system has.
-    #[must_use]
-    pub fn servers(&self) -> u16 {
-        u16::try_from(self.core.channels.count()).unwrap_or(u16::MAX)
-    }
-
     /// Starts a check on all servers. For administrators.
     ///
     /// # Errors
@@ -74,10 +68,6 @@ impl Client {
             join_all(begun).await;
         }
         started.into_iter().collect()
-    }
-
-    async fn ask_server(&self, server: u16, request: Request) -> Result<Reply> {
-        Ok(self.core.ask(&self.cred, Route::Server(server), request).await?.reply)
     }
 
     async fn poll_server(&self, server: u16, job: u64, cancel: bool) -> Result<FsckProgress> {

@@ -1,4 +1,6 @@
-//! What administrators ask of a server: where time goes, what is open, who is there.
+//! What administrators ask of servers: where time goes, what is open, who is there.
+//!
+//! Each server tells of itself only. Who wants all of it asks each one, from 0 to [`Client::servers`].
 
 use base::{Ino, SessionId};
 use wire::{
@@ -32,49 +34,51 @@ impl Client {
         }
     }
 
-    /// Who is there.
+    /// Who is at `server`, by its position in the cluster map. It waits for a server that is not there, as all of these.
     ///
     /// # Errors
     /// As [`Client::server_load`].
-    pub async fn sessions(&self) -> Result<Vec<SessionDetail>> {
-        match self.ask_root(Request::Sessions).await?.reply {
+    pub async fn sessions(&self, server: u16) -> Result<Vec<SessionDetail>> {
+        match self.ask_server(server, Request::Sessions).await? {
             Reply::Sessions(sessions) => Ok(sessions),
             _ => Err(unexpected()),
         }
     }
 
-    /// About `max` open files after inode `after`, of all sessions or one.
+    /// About `max` files that are open at `server` after inode `after`, of all sessions or one.
     ///
     /// # Errors
     /// As [`Client::server_load`].
     pub async fn opens(
         &self,
+        server: u16,
         after: Ino,
         session: Option<SessionId>,
         max: u32,
     ) -> Result<OpenPage> {
-        match self.ask_root(Request::Opens(OpensQuery { after, session, max })).await?.reply {
+        let query = OpensQuery { after, session, max };
+        match self.ask_server(server, Request::Opens(query)).await? {
             Reply::Opens(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
 
-    /// Locks that are held or waited for.
+    /// Locks that are held or waited for at `server`.
     ///
     /// # Errors
     /// As [`Client::server_load`].
-    pub async fn locks(&self, query: LocksQuery) -> Result<LockPage> {
-        match self.ask_root(Request::Locks(query)).await?.reply {
+    pub async fn locks(&self, server: u16, query: LocksQuery) -> Result<LockPage> {
+        match self.ask_server(server, Request::Locks(query)).await? {
             Reply::Locks(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
 
-    /// Ends a session: what it had open is closed.
+    /// Ends a session at `server`: what it had open there is closed.
     ///
     /// # Errors
     /// `NotFound` when there is no such session; else as [`Client::server_load`].
-    pub async fn evict(&self, session: SessionId) -> Result<()> {
-        self.ask_root(Request::Evict(Evict { session })).await.map(|_| ())
+    pub async fn evict(&self, server: u16, session: SessionId) -> Result<()> {
+        self.ask_server(server, Request::Evict(Evict { session })).await.map(|_| ())
     }
 }

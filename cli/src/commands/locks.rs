@@ -8,11 +8,8 @@ use client::Client;
 use serde::Serialize;
 use wire::{LockEntry, LocksQuery};
 
-use super::sessions::session_id;
-use crate::{
-    connect::{self, Servers, TokenArgs},
-    output,
-};
+use super::{everywhere, sessions::session_id};
+use crate::connect::{self, Servers, TokenArgs};
 
 /// How many are asked for at a time.
 const PAGE: u32 = 4096;
@@ -62,23 +59,18 @@ struct Lock {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0.clone(), args.token.read()?, "pando locks");
-    let mut locks = connect::runtime()?.block_on(async {
+    let locks = connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
         let locks = Box::pin(list(&client, &args)).await;
         client.close().await?;
         locks
     })?;
-    locks.retain(|lock| lock.waiting_ms.is_some() || !args.waiting);
-    if args.json {
-        output::print_json(&locks)?;
-    } else {
-        output::print(&to_text(&locks))?;
-    }
+    let heads = ["STATE", "MODE", "KIND", "BYTES", "PID", "SESSION", "CLIENT", "FILE"];
+    locks.print(args.json, &heads, cells)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(client: &Client, args: &Args) -> anyhow::Result<Vec<Lock>> {
-    let sessions = connect::for_administrators(client.sessions().await)?;
+async fn list(client: &Client, args: &Args) -> anyhow::Result<everywhere::Found<Lock>> {
     let ino = match &args.path {
         Some(path) => {
             let attr = client.stat(path).await.map_err(|error| anyhow!(error));
@@ -86,10 +78,24 @@ async fn list(client: &Client, args: &Args) -> anyhow::Result<Vec<Lock>> {
         }
         None => None,
     };
-    let mut query = LocksQuery { after: Ino(0), session: args.session, ino, max: PAGE };
+    let query = LocksQuery { after: Ino(0), session: args.session, ino, max: PAGE };
+    everywhere::ask(client, async |server| {
+        let mut locks = list_at(server, query).await?;
+        locks.retain(|lock| lock.waiting_ms.is_some() || !args.waiting);
+        Ok(locks)
+    })
+    .await
+}
+
+/// The locks at a server.
+async fn list_at(
+    server: everywhere::Server<'_>,
+    mut query: LocksQuery,
+) -> anyhow::Result<Vec<Lock>> {
+    let sessions = server.answer(server.client.sessions(server.number)).await?;
     let mut found: Vec<LockEntry> = Vec::new();
     loop {
-        let page = client.locks(query).await?;
+        let page = server.answer(server.client.locks(server.number, query)).await?;
         found.extend(page.locks);
         match found.last() {
             Some(last) if !page.end => query.after = last.ino,
@@ -135,23 +141,19 @@ impl Lock {
     }
 }
 
-fn to_text(locks: &[Lock]) -> String {
-    let row = |lock: &Lock| {
-        let state = lock.waiting_ms.map_or_else(
-            || "held".to_owned(),
-            |ms| format!("waits {}", humantime::format_duration(Duration::from_secs(ms / 1000))),
-        );
-        vec![
-            state,
-            lock.mode.to_owned(),
-            lock.kind.to_owned(),
-            lock.bytes(),
-            lock.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-            lock.session.clone(),
-            lock.client.clone(),
-            lock.path.clone().unwrap_or_else(|| format!("(inode {})", lock.ino)),
-        ]
-    };
-    let heads = ["STATE", "MODE", "KIND", "BYTES", "PID", "SESSION", "CLIENT", "FILE"];
-    output::table(&heads, &locks.iter().map(row).collect::<Vec<_>>())
+fn cells(lock: &Lock) -> Vec<String> {
+    let state = lock.waiting_ms.map_or_else(
+        || "held".to_owned(),
+        |ms| format!("waits {}", humantime::format_duration(Duration::from_secs(ms / 1000))),
+    );
+    vec![
+        state,
+        lock.mode.to_owned(),
+        lock.kind.to_owned(),
+        lock.bytes(),
+        lock.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+        lock.session.clone(),
+        lock.client.clone(),
+        lock.path.clone().unwrap_or_else(|| format!("(inode {})", lock.ino)),
+    ]
 }

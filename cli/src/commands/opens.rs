@@ -5,11 +5,8 @@ use std::process::ExitCode;
 use base::{Ino, SessionId};
 use serde::Serialize;
 
-use super::sessions::session_id;
-use crate::{
-    connect::{self, Servers, TokenArgs},
-    output,
-};
+use super::{everywhere, sessions::session_id};
+use crate::connect::{self, Servers, TokenArgs};
 
 /// How many are asked for at a time.
 const PAGE: u32 = 4096;
@@ -45,56 +42,55 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0, args.token.read()?, "pando opens");
     let files = connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
-        let sessions = connect::for_administrators(client.sessions().await)?;
-        let (mut files, mut after) = (Vec::new(), Ino(0));
-        loop {
-            let page = client.opens(after, args.session, PAGE).await?;
-            files.extend(page.files);
-            match files.last() {
-                Some(last) if !page.end => after = last.ino,
-                Some(_) | None => break,
-            }
-        }
+        let files = Box::pin(everywhere::ask(&client, |server| list(server, args.session))).await;
         client.close().await?;
-        let client_of = |session: SessionId| {
-            let found = sessions.iter().find(|detail| detail.session == session);
-            found.map_or_else(String::new, |detail| detail.client.clone())
-        };
-        let file = |file: wire::OpenFile| OpenFile {
-            ino: file.ino.0,
-            session: file.session.to_string(),
-            read: file.read,
-            write: file.write,
-            client: client_of(file.session),
-            path: (!file.path.is_empty()).then_some(file.path),
-        };
-        anyhow::Ok(files.into_iter().map(file).collect::<Vec<_>>())
+        files
     })?;
-    if args.json {
-        output::print_json(&files)?;
-    } else {
-        output::print(&to_text(&files))?;
-    }
+    files.print(args.json, &["INO", "FOR", "SESSION", "CLIENT", "FILE"], cells)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_text(files: &[OpenFile]) -> String {
-    let row = |file: &OpenFile| {
-        let mode = match (file.read, file.write) {
-            (true, true) => "rw",
-            (false, true) => "w",
-            (true | false, false) => "r",
-        };
-        vec![
-            file.ino.to_string(),
-            mode.to_owned(),
-            file.session.clone(),
-            file.client.clone(),
-            file.path.clone().unwrap_or_default(),
-        ]
+/// What is open at a server.
+async fn list(
+    server: everywhere::Server<'_>,
+    session: Option<SessionId>,
+) -> anyhow::Result<Vec<OpenFile>> {
+    let sessions = server.answer(server.client.sessions(server.number)).await?;
+    let (mut files, mut after) = (Vec::new(), Ino(0));
+    loop {
+        let page = server.answer(server.client.opens(server.number, after, session, PAGE)).await?;
+        files.extend(page.files);
+        match files.last() {
+            Some(last) if !page.end => after = last.ino,
+            Some(_) | None => break,
+        }
+    }
+    let client_of = |session: SessionId| {
+        let found = sessions.iter().find(|detail| detail.session == session);
+        found.map_or_else(String::new, |detail| detail.client.clone())
     };
-    output::table(
-        &["INO", "FOR", "SESSION", "CLIENT", "FILE"],
-        &files.iter().map(row).collect::<Vec<_>>(),
-    )
+    let file = |file: wire::OpenFile| OpenFile {
+        ino: file.ino.0,
+        session: file.session.to_string(),
+        read: file.read,
+        write: file.write,
+        client: client_of(file.session),
+        path: (!file.path.is_empty()).then_some(file.path),
+    };
+    Ok(files.into_iter().map(file).collect())
+}
+
+fn cells(file: &OpenFile) -> Vec<String> {
+    let mode = match (file.read, file.write) {
+        (true, true) => "rw",
+        (false, true) => "w",
+        (true | false, false) => "r",
+    };
+    vec![
+        file.ino.to_string(),
+        mode.to_owned(),
+        file.session.clone(),
+        file.client.clone(),
+        file.path.clone().unwrap_or_default(),
+    ]
 }

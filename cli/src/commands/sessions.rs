@@ -2,19 +2,21 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, anyhow};
-use base::SessionId;
+use anyhow::{Context as _, bail};
+use base::{FsError, SessionId};
+use client::Client;
 use serde::Serialize;
 
-use crate::{
-    connect::{self, Servers, TokenArgs},
-    output,
-};
+use super::everywhere;
+use crate::connect::{self, Servers, TokenArgs};
 
-/// List the sessions of a server, or end one. Needs the administrator's token.
+/// List the sessions of a file system, or end one. Needs the administrator's token.
 ///
 /// A session that is evicted loses its open files and its locks; its client opens another one. Whoever has a token
 /// can come back: to keep somebody out, their token must expire.
+///
+/// Of several servers each lists the sessions that have come to it, with what they have there; a session that is
+/// evicted ends at all of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -42,21 +44,40 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
         if let Some(session) = args.evict {
-            let evicted = match client.evict(session).await {
-                Err(client::Error::Fs(base::FsError::NotFound)) => {
-                    Err(anyhow!("there is no session {session}"))
-                }
-                evicted => connect::for_administrators(evicted),
-            };
+            let evicted = Box::pin(evict(&client, session)).await;
             client.close().await?;
             return evicted.context("cannot end the session");
         }
-        let sessions = connect::for_administrators(client.sessions().await)?;
+        let sessions = everywhere::ask(&client, async |server: everywhere::Server<'_>| {
+            let sessions = server.answer(client.sessions(server.number)).await?;
+            Ok(sessions.into_iter().map(Session::from).collect())
+        });
+        let sessions = Box::pin(sessions).await?;
         client.close().await?;
-        let sessions: Vec<Session> = sessions.into_iter().map(Session::from).collect();
-        if args.json { output::print_json(&sessions) } else { output::print(&to_text(&sessions)) }
+        let heads = ["SESSION", "OPEN", "LOCKS", "SILENT", "TREE", "CLIENT"];
+        sessions.print(args.json, &heads, cells)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a session wherever it is.
+async fn evict(client: &Client, session: SessionId) -> anyhow::Result<()> {
+    let ended = everywhere::ask(client, async |server: everywhere::Server<'_>| {
+        let evicted = async {
+            match client.evict(server.number, session).await {
+                Ok(()) => Ok(vec![()]),
+                Err(client::Error::Fs(FsError::NotFound)) => Ok(Vec::new()),
+                Err(error) => Err(error),
+            }
+        };
+        server.answer(evicted).await
+    });
+    let ended = ended.await?;
+    ended.complete("what the session has there goes on until its lease ends")?;
+    if ended.is_empty() {
+        bail!("there is no session {session}");
+    }
+    Ok(())
 }
 
 #[derive(Serialize)]
@@ -89,28 +110,24 @@ impl From<wire::SessionDetail> for Session {
     }
 }
 
-fn to_text(sessions: &[Session]) -> String {
-    let row = |session: &Session| {
-        let idle = Duration::from_secs(session.idle_ms / 1000);
-        let mut may = session.path.clone().unwrap_or_else(|| "(not back yet)".to_owned());
-        if let Some(uid) = session.uid {
-            may += &format!(" as {uid}");
-        }
-        if session.read_only {
-            may += " read-only";
-        }
-        vec![
-            session.session.clone(),
-            session.open_files.to_string(),
-            match session.locks_waiting {
-                0 => session.locks_held.to_string(),
-                waiting => format!("{}, waits for {waiting}", session.locks_held),
-            },
-            humantime::format_duration(idle).to_string(),
-            may,
-            session.client.clone(),
-        ]
-    };
-    let heads = ["SESSION", "OPEN", "LOCKS", "SILENT", "TREE", "CLIENT"];
-    output::table(&heads, &sessions.iter().map(row).collect::<Vec<_>>())
+fn cells(session: &Session) -> Vec<String> {
+    let idle = Duration::from_secs(session.idle_ms / 1000);
+    let mut may = session.path.clone().unwrap_or_else(|| "(not back yet)".to_owned());
+    if let Some(uid) = session.uid {
+        may += &format!(" as {uid}");
+    }
+    if session.read_only {
+        may += " read-only";
+    }
+    vec![
+        session.session.clone(),
+        session.open_files.to_string(),
+        match session.locks_waiting {
+            0 => session.locks_held.to_string(),
+            waiting => format!("{}, waits for {waiting}", session.locks_held),
+        },
+        humantime::format_duration(idle).to_string(),
+        may,
+        session.client.clone(),
+    ]
 }

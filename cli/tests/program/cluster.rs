@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use base::LockMode;
+use client::{Client, Config, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
@@ -118,6 +120,70 @@ fn a_join_that_was_interrupted_goes_on_with_the_same_number() {
     assert_eq!(fs::read(second.join("member")).unwrap(), member);
     until_sound(coordinator.address(), &token);
     drop(joined);
+}
+
+/// What an administrator's list has.
+fn list(command: &str, server: &str, token: &Path) -> Vec<Value> {
+    let said = succeed(&[command, server, "--token", text(token), "--json"]);
+    serde_json::from_str(&said).unwrap()
+}
+
+/// The servers of which a list has rows of this session.
+fn servers_of(rows: &[Value], session: &Value) -> Vec<u64> {
+    let rows = rows.iter().filter(|row| row["session"] == *session);
+    rows.map(|row| row["server"].as_u64().expect("each row says its server")).collect()
+}
+
+#[test]
+fn lists_of_a_cluster_are_of_all_servers_and_a_session_is_evicted_at_all() {
+    let data = formatted("2");
+    let coordinator = coordinate(&data);
+    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+    let folder = folder();
+    let second = folder.path().join("second");
+    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
+    until_sound(&address, &token);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let text_of_token = fs::read_to_string(&token).unwrap();
+    let mut config = Config::new(vec![address.clone()], text_of_token.trim());
+    config.client_name = "the test".into();
+    // One file open, and locked, at each server: of so many directories some are at either.
+    let (client, files) = runtime.block_on(async {
+        let client = Box::pin(Client::connect(config)).await.unwrap();
+        let mut files = Vec::new();
+        for dir in 0..16 {
+            client.mkdir(format!("/{dir}"), 0o755).await.unwrap();
+            let options = OpenOptions::both().create(0o644);
+            let file = client.open_with(format!("/{dir}/file"), options).await.unwrap();
+            file.lock(LockMode::Exclusive).await.unwrap();
+            files.push(file);
+        }
+        (client, files)
+    });
+    let sessions = list("sessions", &address, &token);
+    let ours = sessions.iter().find(|row| row["client"] == "the test").expect("it is listed");
+    let session = &ours["session"];
+    assert_eq!(servers_of(&sessions, session), [0, 1]);
+    let opens = list("opens", &address, &token);
+    let locks = list("locks", &address, &token);
+    for rows in [&opens, &locks] {
+        let servers = servers_of(rows, session);
+        assert_eq!(servers.len(), 16);
+        assert!(servers.contains(&0) && servers.contains(&1), "{servers:?}");
+        assert!(rows.iter().all(|row| row["client"] == "the test"), "{rows:#?}");
+    }
+    let said = succeed(&["opens", &address, "--token", text(&token)]);
+    assert!(said.starts_with("SERVER"), "{said}");
+
+    let id = session.as_str().unwrap();
+    succeed(&["sessions", &address, "--token", text(&token), "--evict", id]);
+    assert_eq!(servers_of(&list("opens", &address, &token), session), [0; 0]);
+    assert_eq!(servers_of(&list("locks", &address, &token), session), [0; 0]);
+    let none = ["sessions", &address, "--token", text(&token), "--evict", "1234"];
+    assert!(fail(1, &none).contains("there is no session"));
+    drop((files, client));
+    assert_eq!((joined.stop(), coordinator.stop()), (Some(0), Some(0)));
 }
 
 /// A process that `pando dev` started, as it said.
