@@ -1,46 +1,42 @@
 //! A check of a whole file system, on all of its servers together.
 //!
 //! `pando fsck` and the simulation start it and follow it. Each server checks what it has, and what leads from there to the others.
-//! What no server can see alone is compared here: how many names an inode counts against how many all servers have. It goes
-//! through their lists side by side, a page of each at a time.
+//! What no server can see alone is compared here (`sides`): how many names an inode counts against how many all servers have, and
+//! which inode numbers more than one uses. When all servers are done, what they know to repair is repaired (`mend`), a
+//! thing at a time, and everything is checked again, until nothing is left that can be.
 //!
 //! The servers are not looked at in one moment. So where numbers differ, everything is checked once more, and only what is as
 //! wrong as before, and has not changed meanwhile, is wrong.
+//!
+//! It holds findings and repairs in pages, never what was checked.
 
-use std::collections::VecDeque;
+mod mend;
+mod sides;
 
-use base::{Ino, Time};
 use futures::future::{join_all, try_join_all};
-use wire::{FsckNames, FsckPoll, FsckProgress, FsckStart, NamesOf, Reply, Request};
+use wire::{FsckPoll, FsckProgress, FsckStart, Reply, Request};
 
 use crate::{Client, Result, client::unexpected};
-
-/// So many inodes with wrong counts are looked at again.
-const SUSPECTS_MAX: usize = 10_000;
+use mend::{Repairs, Round};
+use sides::Suspects;
 
 /// A check that runs on all servers.
 pub struct Fsck {
     /// Its number at each server.
     jobs: Vec<u64>,
     /// What was wrong the first time.
-    suspects: Option<Vec<Suspect>>,
+    suspects: Option<Suspects>,
+    /// What was repaired, if anything is to be.
+    repairs: Option<Repairs>,
+    state: State,
 }
 
-/// An inode that has more or fewer names than it counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Suspect {
-    ino: Ino,
-    counted: u32,
-    found: u32,
-    changed: Time,
-}
-
-/// What a server says of inodes with several names, in order.
-struct List {
-    job: u64,
-    read: VecDeque<NamesOf>,
-    after: Ino,
-    end: bool,
+enum State {
+    /// Servers are checking.
+    Checking,
+    /// All of them are done, and what they have found is repaired.
+    Mending(Box<Round>),
+    Done(FsckProgress),
 }
 
 impl Client {
@@ -49,7 +45,18 @@ impl Client {
     /// # Errors
     /// `Busy` when one is running; `NotPermitted` when the token does not administer.
     pub async fn fsck_start_everywhere(&self) -> Result<Fsck> {
-        Ok(Fsck { jobs: self.start_all().await?, suspects: None })
+        let jobs = self.start_all().await?;
+        Ok(Fsck { jobs, suspects: None, repairs: None, state: State::Checking })
+    }
+
+    /// Starts a check on all servers that repairs what it finds; with `discard_lost` also where contents cannot be had any
+    /// more. For administrators.
+    ///
+    /// # Errors
+    /// As [`Client::fsck_start_everywhere`].
+    pub async fn repair_start_everywhere(&self, discard_lost: bool) -> Result<Fsck> {
+        let repairs = Some(Repairs::new(discard_lost));
+        Ok(Fsck { repairs, ..self.fsck_start_everywhere().await? })
     }
 
     async fn start_all(&self) -> Result<Vec<u64>> {
@@ -77,17 +84,6 @@ impl Client {
             _ => Err(unexpected()),
         }
     }
-
-    async fn names_page(&self, server: u16, list: &mut List) -> Result<()> {
-        let request = Request::FsckNames(FsckNames { job: list.job, after: list.after });
-        let Reply::FsckNames(names) = self.ask_server(server, request).await? else {
-            return Err(unexpected());
-        };
-        list.end = names.is_empty();
-        list.after = names.last().map_or(list.after, |last| last.ino);
-        list.read = names.into();
-        Ok(())
-    }
 }
 
 impl Fsck {
@@ -96,62 +92,69 @@ impl Fsck {
     /// # Errors
     /// `NotFound` when a server does not know of it any more: it was started anew.
     pub async fn poll(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
+        let mut progress = match &mut self.state {
+            State::Done(progress) => return Ok(progress.clone()),
+            State::Checking => self.check(client, cancel).await?,
+            State::Mending(round) if cancel => round.found.clone(),
+            State::Mending(_) => self.mend(client).await?,
+        };
+        if let Some(repairs) = &self.repairs {
+            repairs.tell(&mut progress);
+        }
+        if progress.done {
+            self.state = State::Done(progress.clone());
+        }
+        Ok(progress)
+    }
+
+    async fn check(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let all =
             (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, cancel));
-        let all = try_join_all(all).await?;
-        let several = all.len() > 1;
-        let mut sum = together(all);
-        if !several || cancel || !sum.done {
+        let mut sum = together(try_join_all(all).await?);
+        if cancel || !sum.done || self.jobs.len() < 2 {
             return Ok(sum);
         }
-        let wrong = self.wrong_names(client).await?;
-        let Some(before) = self.suspects.take() else {
-            if !wrong.is_empty() {
+        let wrong = sides::compare(client, &self.jobs).await?;
+        let mut links = Vec::new();
+        match self.suspects.take() {
+            None if !wrong.is_empty() => {
                 self.suspects = Some(wrong);
                 self.jobs = client.start_all().await?;
                 sum.done = false;
+                return Ok(sum);
             }
-            return Ok(sum);
-        };
-        for wrong in wrong.into_iter().filter(|wrong| before.contains(wrong)) {
-            let Suspect { ino, counted, found, .. } = wrong;
-            sum.findings.push(format!(
-                "inode {ino} counts {counted} names, but all servers together have {found}"
-            ));
-            sum.findings_total += 1;
+            None => {}
+            Some(before) => {
+                let confirmed = wrong.also_in(&before);
+                let lines = confirmed.lines();
+                sum.findings_total += u64::try_from(lines.len()).unwrap_or(u64::MAX);
+                sum.findings.extend(lines);
+                links = confirmed.links;
+            }
         }
-        // Whoever asks once more gets the same.
-        self.suspects = Some(before);
+        if self.repairs.as_ref().is_some_and(Repairs::may_go_on) && sum.findings_total > 0 {
+            sum.done = false;
+            self.state = State::Mending(Box::new(Round::new(sum.clone(), links)));
+        }
         Ok(sum)
     }
 
-    /// Goes through the lists of all servers side by side.
-    async fn wrong_names(&self, client: &Client) -> Result<Vec<Suspect>> {
-        let list = |job: &u64| List { job: *job, read: VecDeque::new(), after: Ino(0), end: false };
-        let mut lists: Vec<List> = self.jobs.iter().map(list).collect();
-        let mut wrong = Vec::new();
-        while wrong.len() < SUSPECTS_MAX {
-            for (server, list) in (0..).zip(&mut lists) {
-                if list.read.is_empty() && !list.end {
-                    client.names_page(server, list).await?;
-                }
-            }
-            let next =
-                lists.iter().filter_map(|list| list.read.front()).map(|names| names.ino).min();
-            let Some(ino) = next else { break };
-            let (mut found, mut counts) = (0u32, None);
-            for list in &mut lists {
-                if let Some(names) = list.read.pop_front_if(|names| names.ino == ino) {
-                    found = found.saturating_add(names.found);
-                    counts = counts.or(names.counted);
-                }
-            }
-            // One that is not there was found by the server that has the name.
-            if let Some((counted, changed)) = counts.filter(|(counted, _)| *counted != found) {
-                wrong.push(Suspect { ino, counted, found, changed });
-            }
+    /// Repairs some of what was found.
+    async fn mend(&mut self, client: &Client) -> Result<FsckProgress> {
+        let (State::Mending(round), Some(repairs)) = (&mut self.state, &mut self.repairs) else {
+            return Err(unexpected());
+        };
+        if !round.go_on(client, &self.jobs, repairs).await? {
+            return Ok(round.found.clone());
         }
-        Ok(wrong)
+        if !round.has_mended() {
+            return Ok(round.end());
+        }
+        let found = round.found.clone();
+        repairs.look_again();
+        self.jobs = client.start_all().await?;
+        self.state = State::Checking;
+        Ok(found)
     }
 }
 
@@ -166,7 +169,7 @@ fn together(all: Vec<FsckProgress>) -> FsckProgress {
         findings: Vec::new(),
         findings_total: 0,
     };
-    for (server, one) in all.into_iter().enumerate() {
+    for (server, one) in (0..).zip(all) {
         sum.done &= one.done;
         sum.records += one.records;
         sum.records_estimated += one.records_estimated;
@@ -177,11 +180,13 @@ fn together(all: Vec<FsckProgress>) -> FsckProgress {
                 None => sum.counts.push((name, count)),
             }
         }
-        sum.findings.extend(
-            one.findings
-                .into_iter()
-                .map(|line| if several { format!("server {server}: {line}") } else { line }),
-        );
+        let named = |line| if several { of_server(server, line) } else { line };
+        sum.findings.extend(one.findings.into_iter().map(named));
     }
     sum
+}
+
+/// A finding with the server that has found it.
+fn of_server(server: u16, line: String) -> String {
+    format!("server {server}: {line}")
 }

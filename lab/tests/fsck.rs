@@ -1,12 +1,12 @@
-//! A check of a cluster finds what is wrong between its servers, and names it.
+//! A check of a cluster finds what is wrong between its servers, names it, and repairs it.
 //!
-//! Each test begins with a sound cluster, on which nothing is found.
+//! Each test begins with a sound cluster, on which nothing is found, and ends with one; but for those that say what is not repaired.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 use std::{ops::ControlFlow, time::Duration};
 
 use base::{Cred, Encode as _, placement::shard_of};
-use client::{Client, FileSystem as _};
+use client::{Client, FileSystem as _, Fsck};
 use lab::sim::{plan::Plan, trace::Trace, world::World};
 use store::{Batch, Engine as _};
 use tokio::task::LocalSet;
@@ -26,6 +26,22 @@ type Record = (Vec<u8>, Vec<u8>);
 /// Runs a test on a tree over three servers: `/d0` to `/d5`, `/p/q/r`, where `q` was born as `/q`, and `/file`, linked into each of
 /// `/d0` to `/d5`.
 fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
+    with_cluster(async |cluster, client| {
+        test(cluster, client).await;
+        let found = findings(&cluster.world, client).await;
+        assert_ne!(found, [""; 0]);
+        let repaired = repair(&cluster.world, client).await;
+        let (repaired, wrong): (Vec<_>, Vec<_>) =
+            repaired.into_iter().partition(|line| line.starts_with("repaired: "));
+        assert_eq!(wrong, [""; 0], "after {repaired:#?} of {found:#?}");
+        assert_ne!(repaired, [""; 0]);
+        assert_eq!(findings(&cluster.world, client).await, [""; 0]);
+        assert_eq!(repair(&cluster.world, client).await, [""; 0]);
+    });
+}
+
+/// As [`on_a_cluster`], of what is not repaired.
+fn with_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -48,13 +64,20 @@ fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
         world.wait(Duration::from_secs(5)).await;
         assert_eq!(findings(&world, client).await, [""; 0]);
         test(&Cluster { world: world.clone(), shards }, client).await;
-        assert_ne!(findings(&world, client).await, [""; 0]);
     });
 }
 
 /// What a check says.
 async fn findings(world: &World, client: &Client) -> Vec<String> {
-    let mut check = client.fsck_start_everywhere().await.unwrap();
+    followed(world, client, client.fsck_start_everywhere().await.unwrap()).await
+}
+
+/// What a check says that repairs.
+async fn repair(world: &World, client: &Client) -> Vec<String> {
+    followed(world, client, client.repair_start_everywhere(false).await.unwrap()).await
+}
+
+async fn followed(world: &World, client: &Client, mut check: Fsck) -> Vec<String> {
     loop {
         let progress = check.poll(client, false).await.unwrap();
         if progress.done {
@@ -108,6 +131,26 @@ impl Cluster {
 
     fn put(&self, key: &[u8], value: &[u8]) {
         self.change(|batch| batch.put(key, value), key);
+    }
+
+    /// Writes behind the back of a server, which goes on.
+    fn slip(&self, host: usize, key: &[u8], value: &[u8]) {
+        let mut batch = Batch::default();
+        batch.put(key, value);
+        self.world.hosts()[host].engine().write(batch).unwrap();
+    }
+
+    fn get(&self, host: usize, key: &[u8]) -> Option<Vec<u8>> {
+        Some(self.world.hosts()[host].engine().get(key).unwrap()?.to_vec())
+    }
+
+    /// What is wrong stays so, and this is said of it.
+    async fn stays(&self, client: &Client, what: &str) {
+        for _ in 0..2 {
+            let found = repair(&self.world, client).await;
+            assert!(found.iter().any(|line| line.contains(what)), "{what}: {found:#?}");
+            assert!(!found.iter().any(|line| line.starts_with("repaired: ")), "{found:#?}");
+        }
     }
 
     async fn finds(&self, client: &Client, what: &str) {
@@ -177,16 +220,14 @@ fn an_inode_whose_names_are_on_other_servers_counts_them() {
 }
 
 #[test]
-fn a_record_of_a_shard_that_another_server_has_is_found() {
-    on_a_cluster(async |cluster, client| {
+fn a_record_of_a_shard_that_another_server_has_is_found_and_stays() {
+    with_cluster(async |cluster, client| {
         let (dir, _) = elsewhere(cluster, client).await;
         let (key, value) = cluster.of_dir(b'D', &dir).remove(0);
         let here = cluster.host(u16::from_be_bytes([key[0], key[1]]));
-        let other = &cluster.world.hosts()[(here + 1) % usize::from(SERVERS)];
-        let mut batch = Batch::default();
-        batch.put(&key, &value);
-        other.engine().write(batch).unwrap();
+        cluster.slip((here + 1) % usize::from(SERVERS), &key, &value);
         cluster.finds(client, "a record of a shard that another server has").await;
+        cluster.stays(client, "a record of a shard that another server has").await;
     });
 }
 
@@ -214,5 +255,216 @@ fn a_loop_that_nothing_leads_to_is_found() {
         let content = [&content[..at], &to, &content[at + from.len()..]].concat();
         cluster.put(&key, &content);
         cluster.finds(client, &format!("directory {} is in a loop", q.id)).await;
+    });
+}
+
+#[test]
+fn a_directory_whose_parent_is_gone_is_in_lost_and_found_with_all_below_it() {
+    on_a_cluster(async |cluster, client| {
+        // Contents and all entries of the directory that `q` is in are gone.
+        let p = dir(client, &client.root().0, "p").await;
+        let (key, _) = cluster.entry(&client.root().0, "p");
+        cluster.delete(&key);
+        let (key, _) = cluster.of_dir(b'D', &p).remove(0);
+        cluster.delete(&key);
+        let (key, _) = cluster.entry(&p, "q");
+        cluster.delete(&key);
+        cluster.finds(client, "is in a directory that is not there").await;
+        let repaired = repair(&cluster.world, client).await;
+        assert!(repaired.iter().all(|line| line.starts_with("repaired: ")), "{repaired:#?}");
+        let found = client.read_dir("/lost+found").await.unwrap().all().await.unwrap();
+        let mut below = Vec::new();
+        for entry in found {
+            let name = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+            below.extend(client.stat(format!("/lost+found/{name}/r")).await.ok());
+        }
+        assert_eq!(below.len(), 1, "{repaired:#?}");
+        // So that there is something to repair.
+        let (key, _) = cluster.entry(&dir(client, &client.root().0, "d0").await, "link");
+        cluster.delete(&key);
+    });
+}
+
+#[test]
+fn names_that_lead_to_no_inode_are_removed() {
+    on_a_cluster(async |cluster, client| {
+        let ino = client.stat("/file").await.unwrap().ino;
+        let key = [&ino.shard().0.to_be_bytes()[..], b"I", &ino.0.to_be_bytes(), &[0]].concat();
+        cluster.delete(&key);
+        cluster.finds(client, &format!("leads to inode {ino}, which is not in its slot")).await;
+    });
+}
+
+#[test]
+fn an_inode_without_any_name_gets_one() {
+    on_a_cluster(async |cluster, client| {
+        let ino = client.stat("/file").await.unwrap().ino;
+        for number in 0..6 {
+            let holder = dir(client, &client.root().0, &format!("d{number}")).await;
+            let (key, _) = cluster.entry(&holder, "link");
+            cluster.delete(&key);
+        }
+        let (key, _) = cluster.entry(&client.root().0, "file");
+        cluster.delete(&key);
+        cluster.finds(client, "counts 7 names, but all servers together have 0").await;
+        repair(&cluster.world, client).await;
+        let saved = client.read(format!("/lost+found/{}", ino.0)).await.unwrap();
+        assert_eq!(&saved[..], b"contents");
+        let (key, _) = cluster.entry(&client.root().0, "d0");
+        cluster.delete(&key);
+    });
+}
+
+#[test]
+fn an_entry_that_repeats_another_mode_gets_the_right_one() {
+    on_a_cluster(async |cluster, client| {
+        let (found, name) = elsewhere(cluster, client).await;
+        let (key, content) = cluster.of_dir(b'D', &found).remove(0);
+        let (mut was, mut new) = (Vec::new(), Vec::new());
+        0o755u32.encode(&mut was);
+        0o700u32.encode(&mut new);
+        let at = content.windows(was.len()).position(|bytes| bytes == was).unwrap();
+        let content = [&content[..at], &new, &content[at + was.len()..]].concat();
+        cluster.put(&key, &content);
+        cluster.finds(client, &format!("/{name}: its entry has another mode, owner or home")).await;
+    });
+}
+
+#[test]
+fn a_directory_that_was_moved_is_known_where_it_was_born() {
+    on_a_cluster(async |cluster, client| {
+        let q = [b"q", &[0, 1][..]].concat();
+        let all = cluster.of_dir(b'N', &client.root().0).into_iter();
+        let (key, _) = all.into_iter().find(|(key, _)| key.ends_with(&q)).unwrap();
+        cluster.delete(&key);
+        cluster.finds(client, "was moved and its birth place does not know").await;
+    });
+}
+
+#[test]
+fn inode_numbers_that_two_servers_use_are_found_and_stay() {
+    with_cluster(async |cluster, client| {
+        let (found, name) = elsewhere(cluster, client).await;
+        let host = cluster.host(shard_of(found.home, 0, cluster.shards).0);
+        let mut taken = None;
+        for path in ["/file", "/p", "/q", "/d0", "/d1", "/d2", "/d3", "/d4", "/d5"] {
+            let Ok(attr) = client.stat(path).await else { continue };
+            let other = if attr.kind == base::FileKind::Directory {
+                let there = dir(client, &client.root().0, &path[1..]).await;
+                cluster.host(shard_of(there.home, 0, cluster.shards).0)
+            } else {
+                cluster.host(attr.ino.shard().0)
+            };
+            taken = taken.or((other != host).then_some(attr.ino));
+        }
+        let (mut was, mut new) = (Vec::new(), Vec::new());
+        found.ino.encode(&mut was);
+        let taken = taken.unwrap();
+        taken.encode(&mut new);
+        let records =
+            [cluster.of_dir(b'D', &found).remove(0), cluster.entry(&client.root().0, &name)];
+        for (key, record) in records {
+            let at = record.windows(was.len()).position(|bytes| bytes == was).unwrap();
+            cluster.put(&key, &[&record[..at], &new, &record[at + was.len()..]].concat());
+        }
+        let line = format!("inode number {taken} is used on several servers: ");
+        cluster.finds(client, &line).await;
+        cluster.stays(client, &line).await;
+    });
+}
+
+/// The key of a transaction that is prepared.
+fn prepared(server: u16) -> Vec<u8> {
+    let number = 12345u64;
+    [&[0, 0, b'P'][..], &server.to_be_bytes(), &77u64.to_be_bytes(), &number.to_be_bytes()].concat()
+}
+
+/// A prepared record that would put `value` under `key`.
+fn would_put(version: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut record = vec![version];
+    Vec::<bytes::Bytes>::new().encode(&mut record);
+    let put = wire::PeerWrite::Put((key.to_vec().into(), value.to_vec().into()));
+    vec![put].encode(&mut record);
+    record
+}
+
+#[test]
+fn a_transaction_that_stays_prepared_ends_as_its_initiator_says() {
+    on_a_cluster(async |cluster, client| {
+        let (found, _) = elsewhere(cluster, client).await;
+        let (key, value) = cluster.entry(&found, "link");
+        let host = cluster.host(u16::from_be_bytes([key[0], key[1]]));
+        let end = key.len() - "link".len() - 2;
+        let new = [&key[..end], b"new\0\0"].concat();
+        let initiator = u16::try_from((host + 1) % usize::from(SERVERS)).unwrap();
+        cluster.slip(host, &prepared(initiator), &would_put(value[0], &new, &value));
+        cluster.finds(client, "stays prepared, which says that it is aborted").await;
+        assert_eq!(cluster.get(host, &new), None);
+    });
+}
+
+#[test]
+fn a_transaction_that_is_committed_elsewhere_is_applied() {
+    on_a_cluster(async |cluster, client| {
+        let (found, name) = elsewhere(cluster, client).await;
+        let (key, value) = cluster.entry(&found, "link");
+        let host = cluster.host(u16::from_be_bytes([key[0], key[1]]));
+        let initiator = (host + 1) % usize::from(SERVERS);
+        // It is to put back what is taken away here.
+        cluster.delete(&key);
+        let id = prepared(u16::try_from(initiator).unwrap());
+        cluster.slip(host, &id, &would_put(value[0], &key, &value));
+        let mut committed = id.clone();
+        committed[2] = b'X';
+        let mut record = vec![value[0]];
+        vec![u16::try_from(host).unwrap()].encode(&mut record);
+        cluster.slip(initiator, &committed, &record);
+        cluster.finds(client, "stays prepared, which says that it is committed").await;
+        let repaired = repair(&cluster.world, client).await;
+        assert!(repaired.iter().all(|line| line.starts_with("repaired: ")), "{repaired:#?}");
+        assert_eq!(client.stat(format!("/{name}/link")).await.unwrap().nlink, 7);
+        cluster.delete(&key);
+    });
+}
+
+#[test]
+fn a_transaction_that_nobody_can_have_begun_stays() {
+    with_cluster(async |cluster, client| {
+        let (found, _) = elsewhere(cluster, client).await;
+        let (key, value) = cluster.entry(&found, "link");
+        let host = cluster.host(u16::from_be_bytes([key[0], key[1]]));
+        cluster.slip(host, &prepared(SERVERS + 4), &would_put(value[0], b"\0\0Nnone", b""));
+        cluster.stays(client, "stays prepared, and no other server can have begun it").await;
+    });
+}
+
+#[test]
+fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
+    with_cluster(async |cluster, client| {
+        let machine = cluster.world.connect("busy").await.unwrap();
+        let busy = async {
+            for round in 0.. {
+                let (from, to) = (round % 6, (round + 1) % 6);
+                let client = &machine.client;
+                client.mkdir(format!("/d{from}/dir"), 0o755).await.unwrap();
+                client.rename(format!("/d{from}/dir"), format!("/d{to}/moved")).await.unwrap();
+                client.link("/file", format!("/d{to}/moved/other")).await.unwrap();
+                client.write(format!("/d{from}/plain"), b"contents").await.unwrap();
+                client.rename(format!("/d{from}/plain"), format!("/d{to}/plain")).await.unwrap();
+                client.chmod(format!("/d{from}"), 0o700 | (round % 8)).await.unwrap();
+                client.unlink(format!("/d{to}/moved/other")).await.unwrap();
+                client.rmdir(format!("/d{to}/moved")).await.unwrap();
+                client.unlink(format!("/d{to}/plain")).await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = busy => unreachable!("it goes on and on"),
+            () = async {
+                for _ in 0..3 {
+                    assert_eq!(repair(&cluster.world, client).await, [""; 0]);
+                }
+            } => {}
+        }
+        machine.close().await.unwrap();
     });
 }

@@ -18,22 +18,28 @@ mod blocks;
 mod dirs;
 mod files;
 mod names;
+mod packed;
 mod quotas;
 mod repair;
 mod report;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod undecided;
 
 use std::sync::Arc;
 
 use base::{FsError, HashSet, SessionId, ShardId};
 use parking_lot::Mutex;
-use wire::{FsckNames, FsckPoll, FsckProgress, NamesOf};
+use wire::{
+    FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, InosPage, Mend,
+    MendLinks, NamesOf,
+};
 
 use crate::{
     error::{Result, describe},
     server::Shared,
+    txn::{Caller, Txn},
 };
 use asked::Asked;
 use blocks::Listing;
@@ -86,8 +92,8 @@ pub(crate) struct Check {
     report: Arc<Report>,
 }
 
-/// Accepts a check, unless one is running. On a cluster it finds, and changes nothing: what is wrong between two servers
-/// cannot be mended by one, and a block store may be shared.
+/// Accepts a check, unless one is running. On a cluster it finds, and changes nothing: whoever follows it asks for repairs
+/// when all servers are checked ([`mend`]), and a block store may be shared.
 pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     if shared.cluster.is_some() && aim != (Aim::Find { gc: false }) {
         return Err(FsError::NotSupported.into());
@@ -114,12 +120,40 @@ pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
 
 /// What a check that is done has found of inodes that may have several names: a page of it.
 pub(crate) fn names(shared: &Shared, req: FsckNames) -> Result<Vec<NamesOf>> {
+    Ok(done(shared, req.job)?.names_after(req.after))
+}
+
+/// What it knows to repair: a page of it.
+pub(crate) fn fixes(shared: &Shared, req: FsckFixes) -> Result<Vec<FsckFix>> {
+    Ok(done(shared, req.job)?.fixes_from(req.turn, req.from))
+}
+
+/// Which inode numbers it has found in use: some pages of them.
+pub(crate) fn inos(shared: &Shared, req: FsckInos) -> Result<Vec<InosPage>> {
+    Ok(done(shared, req.job)?.inos_from(req.from))
+}
+
+/// What a check has found that is done.
+fn done(shared: &Shared, number: u64) -> Result<Arc<Report>> {
     let latest = shared.jobs.latest.lock();
-    let job = latest.as_ref().filter(|job| job.number == req.job).ok_or(FsError::NotFound)?;
+    let job = latest.as_ref().filter(|job| job.number == number).ok_or(FsError::NotFound)?;
     if !job.report.is_done() {
         return Err(FsError::Busy.into());
     }
-    Ok(job.report.names_after(req.after))
+    Ok(job.report.clone())
+}
+
+/// Looks at something again that a check of a cluster has found; whether it was wrong, and is right now.
+pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
+    let fix = match &req.mend {
+        Mend::Found(packed) => packed::unpack(packed)?,
+        Mend::Links(MendLinks { ino, found, counted }) => {
+            Fix::Links { ino: *ino, found: *found, nlink: *counted }
+        }
+    };
+    // Whoever asks, the server does it.
+    txn.caller = Caller::SERVER;
+    repair::mend(txn, &fix, req.discard_lost)
 }
 
 impl Drop for Check {
@@ -164,6 +198,7 @@ impl Check {
             let mut sweep = Sweep::new(snapshot.as_ref(), &config, &report, listing, owned);
             sweep.run().map(|()| {
                 report.set_names(sweep.names());
+                report.set_inos(sweep.inos());
                 sweep.blocks
             })
         });
@@ -192,18 +227,18 @@ impl Check {
     /// first, and then everything is looked at anew.
     async fn mend(&self, discard_lost: bool) -> bool {
         let mut found = self.report.take_fixes();
-        found.sort_by_key(|(fix, _)| fix.phase());
-        let mut phase = None;
+        found.sort_by_key(|(fix, _)| fix.turn());
+        let mut turn = None;
         for (fix, lines) in found {
-            if self.report.is_cancelled() || phase.is_some_and(|phase| phase < fix.phase()) {
+            if self.report.is_cancelled() || turn.is_some_and(|turn| turn < fix.turn()) {
                 break;
             }
-            let fixes_in = fix.phase();
+            let its = fix.turn();
             if self.shared.jobs.repairs.mend(fix, discard_lost).await {
                 self.report.repaired(lines);
-                phase = Some(fixes_in);
+                turn = Some(its);
             }
         }
-        phase.is_some()
+        turn.is_some()
     }
 }

@@ -237,6 +237,9 @@ impl Client {
             | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::FsckNames(_)
+            | Request::FsckFixes(_)
+            | Request::FsckInos(_)
+            | Request::FsckMend(_)
             | Request::LockCancel(_)
             | Request::Load
             | Request::Slow(_)

@@ -139,6 +139,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Status => Ok(Reply::Status(txn.shared.status())),
         Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
         Request::FsckNames(req) => crate::fsck::names(txn.shared, *req).map(Reply::FsckNames),
+        Request::FsckFixes(req) => crate::fsck::fixes(txn.shared, *req).map(Reply::FsckFixes),
+        Request::FsckInos(req) => crate::fsck::inos(txn.shared, *req).map(Reply::FsckInos),
+        Request::FsckMend(req) => crate::fsck::mend(txn, req).map(Reply::Mended),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
         Request::Lock(req) => {
             count(&counters.lock);

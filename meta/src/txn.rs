@@ -133,8 +133,13 @@ impl<'a> Txn<'a> {
 
     /// It is a part of this transaction over several servers.
     pub(crate) fn part_of(mut self, own: TxnId) -> Self {
-        self.own = Some(own);
+        self.be_part_of(own);
         self
+    }
+
+    /// As [`Txn::part_of`].
+    pub(crate) fn be_part_of(&mut self, own: TxnId) {
+        self.own = Some(own);
     }
 
     /// What it has learnt and wants of other servers; `None` when it needed nothing of any.

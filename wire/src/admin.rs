@@ -1,6 +1,7 @@
 //! Requests of administrators. They need a token for the whole tree that is not read-only or bound to a user.
 
 use base::{Ino, Time, codec};
+use bytes::Bytes;
 
 codec! {
     /// What a server is doing.
@@ -123,6 +124,92 @@ codec! {
 }
 
 codec! {
+    /// What a check that is done knows to repair, on a server of a cluster. Answer: a list of [`FsckFix`], in order of their
+    /// numbers; `NotFound` when there is no such check, `Busy` while it runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckFixes {
+        /// The job.
+        pub job: u64,
+        /// Only those of this turn.
+        pub turn: u8,
+        /// From this number on.
+        pub from: u32,
+    }
+}
+
+codec! {
+    /// Something to repair.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FsckFix {
+        /// Its number.
+        pub number: u32,
+        /// What it is, for [`Mend::Found`].
+        pub fix: Bytes,
+        /// What is wrong there, in words.
+        pub lines: Vec<String>,
+    }
+}
+
+codec! {
+    /// Which inode numbers a check that is done has found in use, on a server of a cluster. Answer: a list of [`InosPage`];
+    /// `NotFound` when there is no such check, `Busy` while it runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckInos {
+        /// The job.
+        pub job: u64,
+        /// From this page on.
+        pub from: u64,
+    }
+}
+
+codec! {
+    /// A page of inode numbers.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct InosPage {
+        /// Which one: all pages are equally long.
+        pub page: u64,
+        /// A bit for each number, the lowest bit of the first byte first.
+        pub bits: Bytes,
+    }
+}
+
+codec! {
+    /// Looks at something again that a check has found, over all servers that it concerns, and repairs it if it is still
+    /// wrong. Answer: whether it was repaired.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FsckMend {
+        /// What.
+        pub mend: Mend,
+        /// Give up contents that cannot be read any more.
+        pub discard_lost: bool,
+    }
+}
+
+codec! {
+    /// What to look at again.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Mend {
+        /// What a server has found: [`FsckFix::fix`].
+        Found(Bytes) = 1,
+        /// Names of an inode.
+        Links(MendLinks) = 2,
+    }
+}
+
+codec! {
+    /// An inode that counts other names than it has.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct MendLinks {
+        /// The inode.
+        pub ino: Ino,
+        /// How many names all servers together had.
+        pub found: u32,
+        /// How many it counted.
+        pub counted: u32,
+    }
+}
+
+codec! {
     /// A check, running or done.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsckProgress {
@@ -157,7 +244,7 @@ codec! {
         /// The dump.
         pub dump: u64,
         /// Where the page begins: as the page before says, empty for the first.
-        pub from: bytes::Bytes,
+        pub from: Bytes,
         /// There is no need for more: forget the dump.
         pub end: bool,
     }
@@ -170,7 +257,7 @@ codec! {
         /// Its number.
         pub dump: u64,
         /// What it begins with, as it is written.
-        pub header: bytes::Bytes,
+        pub header: Bytes,
         /// About how many records there are.
         pub records_estimated: u64,
     }
@@ -181,10 +268,10 @@ codec! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DumpPage {
         /// Keys and values, ascending.
-        pub records: Vec<(bytes::Bytes, bytes::Bytes)>,
+        pub records: Vec<(Bytes, Bytes)>,
         /// Blocks that these name, and how long each is.
         pub blocks: Vec<(base::BlockId, u32)>,
         /// Where the next page begins; `None` after the last.
-        pub next: Option<bytes::Bytes>,
+        pub next: Option<Bytes>,
     }
 }

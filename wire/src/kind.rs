@@ -67,6 +67,8 @@ impl Request {
             | Request::FsckStart(_)
             | Request::FsckPoll(_)
             | Request::FsckNames(_)
+            | Request::FsckFixes(_)
+            | Request::FsckInos(_)
             | Request::Repair(_)
             | Request::Load
             | Request::Slow(_)
@@ -79,6 +81,9 @@ impl Request {
             | Request::Cluster
             | Request::Join(_) => {
                 return Kind { administrative: true, ..Kind::BARE };
+            }
+            Request::FsckMend(_) => {
+                return Kind { mutates: true, needs: Little, administrative: true, ..Kind::BARE };
             }
             // What servers ask each other.
             Request::PeerHello(_)

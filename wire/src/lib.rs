@@ -22,8 +22,9 @@ pub mod session;
 pub mod token;
 
 pub use admin::{
-    DumpNext, DumpPage, DumpStarted, FsckNames, FsckPoll, FsckProgress, FsckStart, Info, NamesOf,
-    ProcessStatus, Repair, SessionStatus, Status,
+    DumpNext, DumpPage, DumpStarted, FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll,
+    FsckProgress, FsckStart, Info, InosPage, Mend, MendLinks, NamesOf, ProcessStatus, Repair,
+    SessionStatus, Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,

@@ -172,6 +172,12 @@ codec! {
         Repair(admin::Repair) = 54,
         /// How many names a check has found.
         FsckNames(admin::FsckNames) = 55,
+        /// What a check knows to repair.
+        FsckFixes(admin::FsckFixes) = 56,
+        /// Which inode numbers it has found in use.
+        FsckInos(admin::FsckInos) = 57,
+        /// Repair something that it has found.
+        FsckMend(admin::FsckMend) = 58,
 
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
@@ -263,6 +269,12 @@ codec! {
         Lines(Vec<(String, String)>) = 18,
         /// To `FsckNames`: what comes next, in order of inode numbers; nothing at the end.
         FsckNames(Vec<admin::NamesOf>) = 19,
+        /// To `FsckFixes`: what comes next, in order; nothing at the end.
+        FsckFixes(Vec<admin::FsckFix>) = 20,
+        /// To `FsckInos`: what comes next, in order; nothing at the end.
+        FsckInos(Vec<admin::InosPage>) = 21,
+        /// To `FsckMend`: whether it was wrong, and is right now.
+        Mended(bool) = 22,
         /// To `DumpStart`.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.

@@ -20,8 +20,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader,
-    Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote, XattrMode, frame,
+    AllocateMode, Answer, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply,
+    ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote,
+    XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -67,6 +68,7 @@ variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
+variants!(Mend { Found, Links });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(SliceSource { Embedded, Block, Zeros });
@@ -108,6 +110,9 @@ variants!(Request {
     Repair,
     FsckPoll,
     FsckNames,
+    FsckFixes,
+    FsckInos,
+    FsckMend,
     Info,
     Lock,
     LockTest,
@@ -152,6 +157,9 @@ variants!(Reply {
     Fsck,
     Lines,
     FsckNames,
+    FsckFixes,
+    FsckInos,
+    Mended,
     Lock,
     Renamed,
     Offset,
@@ -198,6 +206,7 @@ fn parts() -> Vec<Case> {
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
         all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),
+        all(requests::mends(), Case::of),
         all(
             [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::SetClearSetgid],
             Case::of,

@@ -5,7 +5,8 @@
 //! walks up from each directory of this server until it comes to the root or to where it was before.
 //!
 //! Two servers are never looked at in one moment. So what does not fit is looked at again after a while, here and there, several
-//! times: it is a finding only if the same record here has led to something wrong each time. Nothing is changed.
+//! times: it is a finding only if the same record here has led to something wrong each time. Nothing is changed; to repair it
+//! is to look at that record again, in a transaction over the servers that it leads to.
 //!
 //! It holds a page, and the ids of directories that are known to reach the root: those of this server and those above them.
 
@@ -18,8 +19,9 @@ use std::{
 
 use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId, placement::shard_of};
 use bytes::Bytes;
+use wire::{PeerRead, Reply, Request};
 
-use super::report::Report;
+use super::{Fix, report::Report};
 use crate::{
     cluster::Cluster,
     error::describe,
@@ -242,9 +244,9 @@ struct Page {
 
 /// The state of this part of a check.
 pub(super) struct Across<'a> {
-    shared: &'a Arc<Shared>,
-    cluster: &'a Cluster,
-    report: &'a Report,
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) cluster: &'a Cluster,
+    pub(super) report: &'a Report,
     rooted: HashSet<DirId>,
 }
 
@@ -252,6 +254,7 @@ pub(super) struct Across<'a> {
 pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Report) -> Result<()> {
     let rooted = HashSet::from_iter([DirId::ROOT]);
     let mut across = Across { shared, cluster, report, rooted };
+    across.undecided().await?;
     for shard in (0..shared.config.shards).map(ShardId).filter(|shard| cluster.owns(*shard)) {
         for kind in [b'D', b'N'] {
             let prefix = key::kind(shard, kind);
@@ -315,7 +318,7 @@ impl Across<'_> {
         let still = self.still(wrong).await?;
         for (claim, line) in left {
             if still.contains(&claim) {
-                self.report.find(line);
+                self.report.find_to_fix(line, Fix::Look(claim.here));
             }
         }
         Ok(())
@@ -351,7 +354,9 @@ impl Across<'_> {
             tokio::time::sleep(pause).await;
             left = self.astray(left.into_iter().map(|(here, _)| here).collect()).await?;
         }
-        left.into_iter().for_each(|(_, line)| self.report.find(line));
+        for (here, line) in left {
+            self.report.find_to_fix(line, Fix::Look(here));
+        }
         Ok(())
     }
 
@@ -433,13 +438,22 @@ impl Across<'_> {
     }
 
     async fn ask(&self, server: u16, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
+        let request = Request::PeerRead(PeerRead { keys: keys.to_vec() });
+        match self.request(server, request).await? {
+            Reply::Values(values) if values.len() == keys.len() => Ok(values),
+            _ => Err(format!("server {server} does not answer what it is asked")),
+        }
+    }
+
+    /// Asks another server until it answers.
+    pub(super) async fn request(&self, server: u16, request: Request) -> Result<Reply> {
         for _ in 0..ASKED_MAX {
             if self.report.is_cancelled() {
                 return Err("it was cancelled".into());
             }
-            match self.shared.jobs.asked.ask(server, keys.to_vec()).await {
-                Some(values) if values.len() == keys.len() => return Ok(values),
-                Some(_) | None => tokio::time::sleep(ASKED_PAUSE).await,
+            match self.shared.jobs.asked.ask(server, request.clone()).await {
+                Some(reply) => return Ok(reply),
+                None => tokio::time::sleep(ASKED_PAUSE).await,
             }
         }
         Err(format!("server {server} does not answer"))

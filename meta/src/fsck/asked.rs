@@ -1,18 +1,18 @@
 //! What a check asks other servers: it is on no core, and only cores have connections to them.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use wire::{PeerRead, Reply, Request};
+use wire::{Reply, Request};
 
 use crate::Core;
 
-type Values = Vec<Option<Bytes>>;
+/// An answer is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whom to ask, for which records, and who waits for them.
-type Question = (u16, Vec<Bytes>, oneshot::Sender<Values>);
+/// Whom to ask, for what, and who waits for the answer.
+type Question = (u16, Request, oneshot::Sender<Reply>);
 
 /// Questions that wait for the background.
 #[derive(Default)]
@@ -22,12 +22,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Reads records of another server, in order; `None` when there was no answer.
-    pub(super) async fn ask(&self, server: u16, keys: Vec<Bytes>) -> Option<Values> {
-        let (sender, values) = oneshot::channel();
-        self.queue.lock().push_back((server, keys, sender));
+    /// Asks another server; `None` when there was no answer.
+    pub(super) async fn ask(&self, server: u16, request: Request) -> Option<Reply> {
+        let (sender, reply) = oneshot::channel();
+        self.queue.lock().push_back((server, request, sender));
         self.wake.notify_one();
-        values.await.ok()
+        reply.await.ok()
     }
 }
 
@@ -36,14 +36,15 @@ pub(crate) async fn run(core: Core) {
     let asked = &core.inner.shared.jobs.asked;
     loop {
         let next = asked.queue.lock().pop_front();
-        let Some((server, keys, sender)) = next else {
+        let Some((server, request, sender)) = next else {
             asked.wake.notified().await;
             continue;
         };
-        let request = Request::PeerRead(PeerRead { keys });
-        if let Ok(Reply::Values(values)) = core.inner.peers.ask(server, &request).await {
+        // Whoever reads what is prepared waits for its outcome, which may never come.
+        let reply = tokio::time::timeout(PATIENCE, core.inner.peers.ask(server, &request)).await;
+        if let Ok(Ok(reply)) = reply {
             // Whoever asked may have gone.
-            let _ = sender.send(values);
+            let _ = sender.send(reply);
         }
     }
 }

@@ -7,6 +7,10 @@
 //! Wrong counts are repaired by differences. A snapshot says by how much a count differs from what there is, and
 //! operations that went on since change both alike.
 //!
+//! On a cluster whoever follows the checks asks for each repair, and it runs as any operation does: what it reads and
+//! writes of other servers is prepared there. What would have to read more than single records of another server is refused, in
+//! words, and so is what would put an inode where no server would look for it.
+//!
 //! Invariant: nothing that can still be read is given up. What has lost its place goes to `/lost+found`, under its
 //! inode number. Only [`Fix::Lost`], and chunks that nobody can read, give up contents, and only when that was asked for.
 
@@ -22,12 +26,13 @@ use base::{BlockId, DirId, Ino, ShardId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
+use wire::TxnId;
 
 use crate::{
     Core,
     core::Step,
-    error::Result,
-    record::{Key, QuotaId, Record, Usage, VERSION as RECORD_VERSION},
+    error::{Fault, Result},
+    record::{Key, QuotaId, Record, Usage, VERSION as RECORD_VERSION, key},
     txn::Txn,
 };
 
@@ -58,16 +63,20 @@ pub(crate) enum Fix {
     Named(Ino, u32, BlockId),
     /// A block that a chunk names is not there, or not whole.
     Lost(Ino, u32, BlockId),
+    /// A transaction stays prepared, and its initiator says whether it is committed.
+    Decide(TxnId, bool),
 }
 
 impl Fix {
-    /// When it is its turn: what may find its place again comes before what would lose it.
-    pub(super) fn phase(&self) -> u8 {
+    /// When it is its turn: what may find its place again comes before what would lose it, and what keeps others out
+    /// before all else.
+    pub(super) fn turn(&self) -> u8 {
         match self {
+            Fix::Decide(..) => 0,
             Fix::Look(key) => match key.get(2) {
-                Some(b'D') => 1,
-                Some(b'I') => 2,
-                Some(_) | None => 0,
+                Some(b'D') => 2,
+                Some(b'I') => 3,
+                Some(_) | None => 1,
             },
             Fix::Counts { .. }
             | Fix::Usage(..)
@@ -75,9 +84,9 @@ impl Fix {
             | Fix::Reserve(..)
             | Fix::Renumber(_)
             | Fix::InUse(..)
-            | Fix::Named(..) => 0,
-            Fix::Group(..) => 1,
-            Fix::Links { .. } | Fix::Stray(..) | Fix::Lost(..) => 2,
+            | Fix::Named(..) => 1,
+            Fix::Group(..) => 2,
+            Fix::Links { .. } | Fix::Stray(..) | Fix::Lost(..) => 3,
         }
     }
 }
@@ -128,9 +137,16 @@ pub(crate) async fn run(core: Core) {
 
 /// Does one.
 pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
-    let lose = repair.discard_lost;
     *repair.mended.lock() = false;
-    let mended = match &repair.fix {
+    let mended = mend(txn, &repair.fix, repair.discard_lost)?;
+    *repair.mended.lock() = mended;
+    Ok(())
+}
+
+/// Looks at something again; whether it was wrong, and is right now. `lose`: contents that cannot be read any more may be
+/// given up.
+pub(super) fn mend(txn: &mut Txn<'_>, fix: &Fix, lose: bool) -> Result<bool> {
+    Ok(match fix {
         Fix::Look(key) => look(txn, key, lose)?,
         Fix::Group(shard, dir) => dirs::group(txn, *shard, *dir)?,
         Fix::Counts { shard, dir, ino, entries, subdirs } => {
@@ -145,9 +161,8 @@ pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
         Fix::InUse(ino, key) => files::in_use(txn, *ino, key)?,
         Fix::Named(ino, chunk, block) => files::named(txn, *ino, *chunk, *block)?,
         Fix::Lost(ino, chunk, block) => lose && files::punch(txn, *ino, *chunk, *block)?,
-    };
-    *repair.mended.lock() = mended;
-    Ok(())
+        Fix::Decide(id, commit) => system::decide(txn, *id, *commit)?,
+    })
 }
 
 fn look(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
@@ -175,6 +190,35 @@ fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     );
     txn.delete(key.clone());
     Ok(true)
+}
+
+/// What clients have cached of a directory will not hold any more. On a cluster the coordinator tells them before, so it
+/// does such a repair.
+fn tell_clients(txn: &mut Txn<'_>, dir: DirId) -> Result<()> {
+    txn.coordinate(dir)?;
+    txn.events.push(dir);
+    Ok(())
+}
+
+/// What is under a prefix is read only where it is: who repairs this is another server.
+fn is_here(txn: &Txn<'_>, prefix: &[u8]) -> Result<()> {
+    if txn.has_shard(key::shard_of(prefix)) {
+        return Ok(());
+    }
+    Err(Fault::Refused("it is on several servers, and would have to be read as a whole".into()))
+}
+
+/// Whether an inode number may have been given out; of other servers' numbers it is taken for granted.
+fn was_given_out(txn: &Txn<'_>, ino: Ino) -> bool {
+    let exists = ino.shard().0 < txn.shared.config.shards;
+    exists && !txn.has_shard(ino.shard()) || txn.shared.inos.was_given_out(ino)
+}
+
+/// A number for what is on a shard: where that is another server's, one of this server's.
+fn new_ino(txn: &mut Txn<'_>, shard: ShardId) -> Result<Ino> {
+    let all = (0..txn.shared.config.shards).map(ShardId);
+    let own = std::iter::once(shard).chain(all).find(|shard| txn.has_shard(*shard));
+    txn.new_ino(own.unwrap_or(shard))
 }
 
 /// The record under a key, if it is there and sound.

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::{HashMap, Ino};
 use parking_lot::Mutex;
-use wire::{FsckProgress, NamesOf};
+use wire::{FsckFix, FsckProgress, InosPage, NamesOf};
 
-use super::Fix;
+use super::{Fix, packed::pack, sweep::InoSet};
 
 /// So many findings are kept in words; the rest is counted.
 const FINDINGS_MAX: usize = 1000;
@@ -14,6 +14,10 @@ const FINDINGS_MAX: usize = 1000;
 const FIXES_MAX: usize = 100_000;
 /// So many inodes are told of at a time.
 const NAMES_PAGE: usize = 1000;
+/// So many repairs are told of at a time.
+const FIXES_PAGE: usize = 100;
+/// So many pages of inode numbers are.
+const INO_PAGES: usize = 32;
 /// A finding in words has at most so many characters.
 const FINDING_CHARS_MAX: usize = 1000;
 
@@ -27,6 +31,8 @@ pub(super) struct Report {
     findings: Mutex<Findings>,
     /// On a server of a cluster: what was found of inodes that may have several names, in order.
     names: Mutex<Vec<NamesOf>>,
+    /// And which inode numbers are in use.
+    inos: Mutex<InoSet>,
     pub(super) files: AtomicU64,
     pub(super) directories: AtomicU64,
     pub(super) orphans: AtomicU64,
@@ -105,6 +111,27 @@ impl Report {
         let names = self.names.lock();
         let from = names.partition_point(|names| names.ino <= after);
         names[from..].iter().take(NAMES_PAGE).copied().collect()
+    }
+
+    /// What may be repaired when it is the turn of it, for those who asked.
+    pub(super) fn fixes_from(&self, turn: u8, from: u32) -> Vec<FsckFix> {
+        let findings = self.findings.lock();
+        let numbered = (0u32..).zip(&findings.fixes).filter(|(number, _)| *number >= from);
+        let its = numbered.filter(|(_, (fix, _))| fix.turn() == turn);
+        let packed = its.filter_map(|(number, (fix, lines))| {
+            Some(FsckFix { number, fix: pack(fix)?, lines: lines.clone() })
+        });
+        packed.take(FIXES_PAGE).collect()
+    }
+
+    /// Which inode numbers are in use.
+    pub(super) fn set_inos(&self, inos: InoSet) {
+        *self.inos.lock() = inos;
+    }
+
+    /// Some pages of them, for those who asked.
+    pub(super) fn inos_from(&self, page: u64) -> Vec<InosPage> {
+        self.inos.lock().pages_from(page, INO_PAGES)
     }
 
     /// Something was repaired: everything is counted anew.

@@ -8,7 +8,7 @@ use base::{
 };
 use bytes::Bytes;
 use store::Snapshot;
-use wire::NamesOf;
+use wire::{InosPage, NamesOf};
 
 use super::{
     Fix,
@@ -178,7 +178,8 @@ impl<'a> Sweep<'a> {
         // Every store is made with the counters of all shards.
         if !key::is_the_servers(key) && *kind != b'C' && !self.owns(shard) {
             let line = "a record of a shard that another server has";
-            return self.find(format!("{line}: key={}", hex(key)));
+            // What its server has under the key is another record.
+            return self.report.find(format!("{line}: key={}", hex(key)));
         }
         match (kind, key.len()) {
             (b'N', _) => self.name(shard, key, value),
@@ -225,6 +226,11 @@ impl<'a> Sweep<'a> {
         let mut names: Vec<NamesOf> = linked.collect();
         names.sort_unstable_by_key(|names| names.ino);
         names
+    }
+
+    /// Of a server of a cluster: the inode numbers that it has found in use.
+    pub(super) fn inos(&mut self) -> InoSet {
+        if self.is_one_of_several() { std::mem::take(&mut self.inos) } else { InoSet::default() }
     }
 
     /// Whether it is one of several.
@@ -420,6 +426,15 @@ impl InoSet {
         let new = page[word] & bit == 0;
         page[word] |= bit;
         new
+    }
+
+    /// Pages in order, for other servers' to be held against them.
+    pub(super) fn pages_from(&self, from: u64, max: usize) -> Vec<InosPage> {
+        let mut pages: Vec<u64> = self.pages.keys().copied().filter(|page| *page >= from).collect();
+        pages.sort_unstable();
+        pages.truncate(max);
+        let bits = |page: u64| self.pages[&page].iter().flat_map(|word| word.to_le_bytes());
+        pages.into_iter().map(|page| InosPage { page, bits: bits(page).collect() }).collect()
     }
 
     /// Whether a number is in the set.

@@ -11,7 +11,16 @@ use crate::{
 };
 
 pub(super) fn all() -> Vec<Reply> {
-    let admin = vec![status(), fsck(), fsck_names(), dump_started(), dump_page()];
+    let admin = vec![
+        status(),
+        fsck(),
+        fsck_names(),
+        fsck_fixes(),
+        fsck_inos(),
+        Reply::Mended(true),
+        dump_started(),
+        dump_page(),
+    ];
     let others = vec![Reply::Welcome(welcome())];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
@@ -178,6 +187,15 @@ fn fsck_names() -> Reply {
         crate::NamesOf { ino: Ino(77), found: 1, counted },
         crate::NamesOf { ino: Ino(78), found: 3, counted: None },
     ])
+}
+
+fn fsck_fixes() -> Reply {
+    let lines = vec!["a finding".to_owned()];
+    Reply::FsckFixes(vec![crate::FsckFix { number: 1000, fix: "what".into(), lines }])
+}
+
+fn fsck_inos() -> Reply {
+    Reply::FsckInos(vec![crate::InosPage { page: 9, bits: vec![1, 0, 128].into() }])
 }
 
 fn dump_started() -> Reply {

@@ -151,7 +151,13 @@ fn contents() -> Vec<Request> {
     ]
 }
 
+pub(super) fn mends() -> [crate::Mend; 2] {
+    let links = crate::MendLinks { ino: base::Ino(77), found: 3, counted: 2 };
+    [crate::Mend::Found("what".into()), crate::Mend::Links(links)]
+}
+
 fn others() -> Vec<Request> {
+    let [found, links] = mends();
     let xattr = Bytes::from_static(b"user.key");
     let (mode, range) = (LockMode::Exclusive, ByteRange { first: 5, last: ByteRange::END });
     let lock = Lock {
@@ -181,6 +187,10 @@ fn others() -> Vec<Request> {
         Request::Repair(Repair { gc: true, discard_lost: false }),
         Request::FsckPoll(FsckPoll { job: 300, cancel: true }),
         Request::FsckNames(crate::FsckNames { job: 300, after: base::Ino(77) }),
+        Request::FsckFixes(crate::FsckFixes { job: 300, turn: 2, from: 1000 }),
+        Request::FsckInos(crate::FsckInos { job: 300, from: 9 }),
+        Request::FsckMend(crate::FsckMend { mend: found, discard_lost: true }),
+        Request::FsckMend(crate::FsckMend { mend: links, discard_lost: false }),
         Request::Info(Info { node: node() }),
         Request::DumpStart,
         Request::DumpNext(crate::DumpNext {

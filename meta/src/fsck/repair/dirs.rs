@@ -2,7 +2,9 @@
 
 use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
 
-use super::{drop_record, files, lost, names, sound, unsound};
+use super::{
+    drop_record, files, is_here, lost, names, new_ino, sound, tell_clients, unsound, was_given_out,
+};
 use crate::{
     error::Result,
     format::root_content,
@@ -59,6 +61,8 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
         // One of two records of it is enough: the one that its names are with.
         let mut other = key::names(shard, id);
         other[..2].copy_from_slice(&twin[..2]);
+        is_here(txn, &main)?;
+        is_here(txn, &other)?;
         let is_here = !txn.scan_prefix(&key::names(shard, id), 1)?.is_empty();
         if !is_here || !txn.scan_prefix(&other, 1)?.is_empty() {
             return drop_record(txn, &main);
@@ -101,10 +105,12 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     let parent: Option<Content> =
         sound(txn, &txn.content_key(dir.content.parent_home, dir.content.parent))?;
     let (Some(parent), Some(name)) = (parent, dir.content.name.clone()) else {
+        tell_clients(txn, dir.id)?;
         lost::directory(txn, dir)?;
         return Ok(true);
     };
     if is_in_loop(txn, dir)? {
+        tell_clients(txn, dir.id)?;
         txn.lock(lock::dir_lock(dir.content.parent))?;
         leave(txn, dir, &name)?;
         lost::directory(txn, dir)?;
@@ -117,22 +123,23 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     let mut mended = false;
     match txn.get_bytes(&key)? {
         None => {
+            tell_clients(txn, dir.id)?;
             txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
             above.content.entries += 1;
             above.content.subdirs = above.content.subdirs.saturating_add(1);
             txn.put_dir(&above);
-            txn.events.push(dir.id);
             mended = true;
         }
         Some(bytes) => match unsound(&bytes) {
             Some(EntryRecord::Dir(access)) if access.id == dir.id => {
                 if access != Txn::access_of(dir) {
+                    tell_clients(txn, dir.id)?;
                     txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
-                    txn.events.push(dir.id);
                     mended = true;
                 }
             }
             Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_)) | None => {
+                tell_clients(txn, dir.id)?;
                 lost::directory(txn, dir)?;
                 return Ok(true);
             }
@@ -184,6 +191,7 @@ fn is_in_loop(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
         if walked.contains(&at.1) {
             return Ok(at.1 == dir.id);
         }
+        txn.stays(at.1);
         walked.push(at.1);
         match sound::<Content>(txn, &txn.content_key(at.0, at.1))? {
             Some(content) => at = (content.parent_home, content.parent),
@@ -226,8 +234,8 @@ pub(super) fn rebuilt(
     if txn.shared.config.locality == Locality::Directory {
         access.home = access.id;
     }
-    if !txn.shared.inos.was_given_out(access.ino) {
-        access.ino = txn.new_ino(txn.shard(access.home))?;
+    if !was_given_out(txn, access.ino) {
+        access.ino = new_ino(txn, txn.shard(access.home))?;
     }
     let config = &txn.shared.config;
     let born = (0..VERSIONS_TRIED)
@@ -263,8 +271,11 @@ pub(super) fn rebuilt(
 
 /// The directory that an entry means, where its record is not at the home that the entry says.
 pub(super) fn elsewhere(txn: &Txn<'_>, access: &Access) -> Result<Option<Dir>> {
-    for shard in (0..txn.shared.config.shards).map(ShardId) {
-        let key = key::content(shard, access.id, 0, Part::Main);
+    let key = |shard| key::content(shard, access.id, 0, Part::Main);
+    let all = (0..txn.shared.config.shards).map(ShardId);
+    txn.want(&all.clone().map(key).collect::<Vec<_>>())?;
+    for shard in all {
+        let key = key(shard);
         let content: Option<Content> = sound(txn, &key)?;
         if let Some(content) = content.filter(|content| txn.shard(content.home) == shard) {
             return Ok(Some(Dir { id: access.id, content }));
@@ -279,13 +290,13 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     txn.lock(lock::DIRECTORY_RENAME)?;
     txn.lock(lock::dir_lock(id))?;
     let Some(mut content) = sound::<Content>(txn, key)? else { return Ok(false) };
-    if txn.shared.inos.was_given_out(content.ino) {
+    if was_given_out(txn, content.ino) {
         return Ok(false);
     }
+    tell_clients(txn, id)?;
     // Its entry, and directories below it, follow when they are looked at.
-    content.ino = txn.new_ino(txn.shard(content.home))?;
+    content.ino = new_ino(txn, txn.shard(content.home))?;
     txn.put_dir(&Dir { id, content });
-    txn.events.push(id);
     Ok(true)
 }
 
@@ -298,19 +309,23 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         return Ok(false);
     }
     let prefix = key::names(shard, id);
+    is_here(txn, &prefix)?;
     let names = txn.scan_prefix(&prefix, MOVED_AT_ONCE)?;
     let Some(home) = home_of(txn, shard, id, &names) else { return Ok(false) };
     let right = txn.shard(home);
     let content: Option<Content> = sound(txn, &key::content(right, id, 0, Part::Main))?;
     let Some(content) = content else {
-        let ino = txn.new_ino(right)?;
+        let ino = new_ino(txn, right)?;
         let access = Access { id, ino, home, mode: 0o700, uid: 0, gid: 0 };
         let above = lost::and_found(txn)?;
         let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;
         lost::directory(txn, &mut dir)?;
+        // Nobody has cached it with its new number; on a cluster nobody need be told.
+        txn.events.push(dir.id);
         txn.put_dir(&dir);
         return Ok(true);
     };
+    is_here(txn, &key::names(right, id))?;
     let mut dir = Dir { id, content };
     for (key, value) in names {
         txn.delete(key.clone());

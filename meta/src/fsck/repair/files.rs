@@ -34,6 +34,7 @@ pub(super) struct Measured {
 /// Goes through the chunks of an inode. Before anything is written.
 pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
     let mut found = Measured::default();
+    super::is_here(txn, &key::chunks(ino))?;
     // What the file was cut by is behind its end until it is removed.
     let tail = sound::<Tail>(txn, &key::tail(ino))?.map_or(u32::MAX, |tail| tail.first);
     let prefix = key::chunks(ino);

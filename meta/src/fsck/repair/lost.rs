@@ -30,7 +30,13 @@ pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
     let root = Dir { id: DirId::ROOT, content: root };
     let name = EntryName::new(NAME).expect("it is a name");
     match txn.entry(&root, &name)? {
-        Some(EntryRecord::Dir(access)) => txn.child_locked(&access),
+        Some(EntryRecord::Dir(access)) if txn.shared.cluster.is_none() => txn.child_locked(&access),
+        // Where it does not fit, that is to be repaired first, and not a moment to be waited out.
+        Some(EntryRecord::Dir(access)) => {
+            let content = sound(txn, &txn.content_key(access.home, access.id))?;
+            let content = content.filter(|content: &Content| content.ino == access.ino);
+            Ok(Dir { id: access.id, content: content.ok_or(FsError::Io)? })
+        }
         // Somebody has made something else of that name.
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => Err(FsError::Exists.into()),
         None => {
@@ -72,7 +78,7 @@ pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     dir.content.name = Some(name.clone());
     crate::ops::rename::note_birthplace(txn, dir)?;
     txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
-    txn.events.push(dir.id);
+    txn.stays(above.id);
     above.content.entries += 1;
     above.content.subdirs = above.content.subdirs.saturating_add(1);
     txn.touch(&mut above);
@@ -97,8 +103,15 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     txn.charge_freely(inode.quota, used.minus());
     txn.charge_freely(above.content.quota, used);
     inode.quota = above.content.quota;
-    let place = Place::Entry(crate::record::Location::of(&above, &name));
-    txn.settle_inode(&mut located, place, None);
+    if txn.shared.cluster.is_none() {
+        let place = Place::Entry(crate::record::Location::of(&above, &name));
+        txn.settle_inode(&mut located, place, None);
+    } else {
+        // On a cluster it is in its slot, wherever its name is.
+        txn.put_entry(&above, &name, &EntryRecord::Link(located.inode.ino));
+        located.inode.moved = false;
+        txn.put_inode(&located);
+    }
     above.content.entries += 1;
     txn.touch(&mut above);
     txn.put_dir(&above);
@@ -159,6 +172,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
 
 /// Chunks with nothing in them are not worth a file.
 fn empty(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
+    super::is_here(txn, &key::chunks(ino))?;
     let chunks = txn.scan_prefix(&key::chunks(ino), usize::MAX)?;
     let any = !chunks.is_empty();
     for (key, _) in chunks {

@@ -3,9 +3,9 @@
 use base::{DirId, EntryName, Locality, ShardId, placement::shard_of};
 use bytes::Bytes;
 
-use super::{drop_record, files, lost, sound, unsound};
+use super::{drop_record, files, lost, sound, tell_clients, unsound};
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     lock,
     record::{
         Access, Content, Contents, EntryRecord, Inode, Key, Location, RenameList, Slot, XattrSet,
@@ -138,6 +138,10 @@ fn node(
     seen: &Inode,
     lose: bool,
 ) -> Result<bool> {
+    if !txn.has_shard(seen.ino.shard()) {
+        let text = "it was born on another server, where nobody would look for it here";
+        return Err(Fault::Refused(text.into()));
+    }
     txn.lock(lock::ino_lock(seen.ino))?;
     // Race: who writes to the file has locked only the inode, and may just have changed it.
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
@@ -190,8 +194,8 @@ fn child(
     let content: Option<Content> = sound(txn, &txn.content_key(access.home, access.id))?;
     let Some(content) = content else {
         if let Some(child) = super::dirs::elsewhere(txn, access)? {
+            tell_clients(txn, child.id)?;
             txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
-            txn.events.push(child.id);
             return Ok(true);
         }
         let child = super::dirs::rebuilt(txn, access, &dir, name)?;
@@ -206,11 +210,11 @@ fn child(
             drop_record(txn, key)?;
             uncount(txn, dir, true);
         } else {
+            tell_clients(txn, child.id)?;
             super::dirs::doubt_birth(txn, &mut child);
             crate::ops::rename::note_move(txn, &mut child, &dir, name)?;
             txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
             txn.put_dir(&child);
-            txn.events.push(child.id);
         }
         return Ok(true);
     }
@@ -218,8 +222,8 @@ fn child(
     if *access == right {
         return Ok(false);
     }
+    tell_clients(txn, child.id)?;
     txn.put_entry(&dir, name, &EntryRecord::Dir(right));
-    txn.events.push(child.id);
     Ok(true)
 }
 

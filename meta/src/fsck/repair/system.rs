@@ -1,6 +1,7 @@
 //! Records of the server itself, and of quotas. Most of them it has in memory as well.
 
 use base::{Ino, ShardId};
+use wire::{Decide, TxnId};
 
 use super::{drop_record, sound};
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
         key::{self, UsagePart},
         system::Reserved,
     },
+    transact::participant,
     txn::Txn,
 };
 
@@ -42,7 +44,7 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             Ok(true)
         }
         // Nothing else says what they say; without one that can be read no server opens.
-        (b'M', 3 | 4) if shard.0 == 0 => Ok(false),
+        (b'M', 3 | 4) | (b'P' | b'X', 21) if shard.0 == 0 => Ok(false),
         (b'S', 11) if shard.0 == 0 => session(txn, key),
         (b'G', 19) => {
             if sound::<Garbage>(txn, key)?.is_some() {
@@ -114,6 +116,14 @@ pub(super) fn forget(txn: &mut Txn<'_>, id: QuotaId) -> Result<bool> {
         drop_record(txn, &key)?;
     }
     Ok(any)
+}
+
+/// Ends a transaction that is prepared here, as its initiator has said.
+pub(super) fn decide(txn: &mut Txn<'_>, id: TxnId, commit: bool) -> Result<bool> {
+    let there = txn.get_bytes(&key::prepared(id))?.is_some();
+    txn.be_part_of(id);
+    participant::decide(txn, &Decide { txn: id, commit })?;
+    Ok(there)
 }
 
 /// Reserves a number that is in use, and all before it. What has a number that cannot be gets another.

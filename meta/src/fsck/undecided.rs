@@ -1,0 +1,71 @@
+//! Transactions that stay prepared on a server of a cluster, and keep others out.
+//!
+//! `across` begins with them: whoever reads what they hold waits. One that is under way ends in milliseconds, and what a
+//! crash has left is ended when its initiator is asked. So what stays for seconds will stay, unless somebody ends it. It is ended
+//! only as its initiator says; where that says nothing, it stays, and stays a finding.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use base::ShardId;
+use wire::{AskOutcome, Outcome, Reply, Request, TxnId};
+
+use super::{Fix, across::Across};
+use crate::{error::describe, record::key};
+
+/// They are looked for so often,
+const LOOKS: u32 = 12;
+/// with so much time between.
+const PAUSE: Duration = Duration::from_millis(500);
+/// So many are told of.
+const TOLD_MAX: usize = 10_000;
+
+impl Across<'_> {
+    /// Finds those that stay, and asks how they ended.
+    pub(super) async fn undecided(&self) -> Result<(), String> {
+        let mut left = self.prepared()?;
+        for _ in 0..LOOKS {
+            if left.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+            let now = self.prepared()?;
+            left.retain(|txn| now.binary_search(txn).is_ok());
+        }
+        for txn in left {
+            let TxnId { server, run, number } = txn;
+            let what = format!("transaction {number} of run {run:x} of server {server}");
+            let others = (0..self.cluster.servers).filter(|other| *other != self.cluster.me);
+            if !others.into_iter().any(|other| other == server) {
+                self.report
+                    .find(format!("{what} stays prepared, and no other server can have begun it"));
+                continue;
+            }
+            let request = Request::AskOutcome(AskOutcome { txn });
+            let (said, commit) = match self.request(server, request).await? {
+                Reply::Outcome(Outcome::Committed) => ("committed", Some(true)),
+                Reply::Outcome(Outcome::Aborted) => ("aborted", Some(false)),
+                _ => ("under way", None),
+            };
+            let line = format!("{what} stays prepared, which says that it is {said}");
+            match commit {
+                Some(commit) => self.report.find_to_fix(line, Fix::Decide(txn, commit)),
+                None => self.report.find(line),
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that are prepared here now, in order.
+    fn prepared(&self) -> Result<Vec<TxnId>, String> {
+        let prefix = key::kind(ShardId(0), b'P');
+        let mut found = Vec::new();
+        let visit = &mut |key: &[u8], _: &[u8]| {
+            found.extend(key::parse_transaction(key));
+            if found.len() < TOLD_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let scanned = self.shared.engine.scan(&prefix, &key::end_of(&prefix), visit);
+        scanned.map_err(|error| describe(&error))?;
+        found.sort_unstable();
+        Ok(found)
+    }
+}
