@@ -1,0 +1,309 @@
+//! How many requests an operation by path is, and how many servers it touches, in a cluster of four.
+//!
+//! The path is twenty directories deep, and goes over all servers. Warm is a client that has walked it before, cold one
+//! that has just come; both have a session at every server. What servers ask each other for an operation counts as well:
+//! a server is touched by it if it executes anything for it.
+#![expect(clippy::unwrap_used, reason = "these are tests")]
+
+use std::{pin::Pin, time::Duration};
+
+use base::{Locality, placement::shard_of};
+use client::{Client, New};
+use lab::sim::{
+    plan::Plan,
+    trace::Trace,
+    world::{Machine, World},
+};
+use tokio::{runtime::Builder, task::LocalSet};
+use wire::{NodeRef, XattrMode};
+
+const SERVERS: u16 = 4;
+const DEPTH: usize = 20;
+
+/// A world in which nothing goes wrong, and directories are homed as `InfiniFS` says. Nobody asks anything only to be
+/// heard of meanwhile.
+fn in_cluster(test: impl AsyncFnOnce(&World)) {
+    let long = Duration::from_secs(1000);
+    let plan = Plan {
+        shards: 64,
+        locality: Locality::Directory,
+        access_cache: true,
+        inline_bytes_max: 4096,
+        lease: long,
+        server_lease: long,
+        ..Plan::draw(1, SERVERS)
+    };
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let local = LocalSet::new();
+    runtime.block_on(local.run_until(async {
+        let world = World::new(plan, None, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        test(&world).await;
+    }));
+}
+
+/// What an operation costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cost {
+    /// Requests of the client.
+    requests: u64,
+    /// Servers that it asks.
+    asked: usize,
+    /// Servers that execute anything for it.
+    touched: usize,
+}
+
+async fn cost<T>(
+    world: &World,
+    client: &Client,
+    operation: impl Future<Output = client::Result<T>>,
+) -> Cost {
+    let executed = || world.hosts().iter().map(|host| host.counter("requests")).collect::<Vec<_>>();
+    let more = |after: &[u64], before: &[u64]| -> Vec<u64> {
+        after.iter().zip(before).map(|(after, before)| after - before).collect()
+    };
+    // What earlier ones have left to do goes first.
+    world.wait(Duration::from_secs(1)).await;
+    let (before, executed_before) = (client.requests_by_server(), executed());
+    operation.await.unwrap();
+    let requests = more(&client.requests_by_server(), &before);
+    // Who has prepared something hears the outcome.
+    world.wait(Duration::from_secs(1)).await;
+    let touched = more(&executed(), &executed_before);
+    let any = |counts: &[u64]| counts.iter().filter(|count| **count > 0).count();
+    Cost { requests: requests.iter().sum(), asked: any(&requests), touched: any(&touched) }
+}
+
+/// A deep directory, and directories in it that other servers have than itself.
+struct Deep {
+    path: String,
+    elsewhere: Vec<String>,
+}
+
+async fn make_deep(world: &World) -> Deep {
+    let machine = world.connect("maker").await.unwrap();
+    let client = &machine.client;
+    let path: String = (0..DEPTH).map(|depth| format!("/d{depth}")).collect();
+    client.create_dir_all(&path, 0o755).await.unwrap();
+    for name in ["f", "g", "h", "many"] {
+        client.write(format!("{path}/{name}"), b"x").await.unwrap();
+    }
+    client.link(format!("{path}/many"), format!("{path}/again")).await.unwrap();
+    client.symlink("f", format!("{path}/symlink")).await.unwrap();
+    let here = server_of(client, &path, world).await;
+    let mut elsewhere = Vec::new();
+    for number in 0..16 {
+        let dir = format!("{path}/sub{number}");
+        client.mkdir(&dir, 0o755).await.unwrap();
+        if server_of(client, &dir, world).await != here {
+            elsewhere.push(dir);
+        }
+    }
+    machine.close().await.unwrap();
+    Deep { path, elsewhere }
+}
+
+/// A client with a session at every server that knows of no directory.
+async fn newcomer(world: &World) -> Machine {
+    let machine = world.connect("newcomer").await.unwrap();
+    // It finds nothing, but asks everywhere.
+    for number in 0..64 {
+        drop(machine.client.stat(format!("/nothing/{number}")).await);
+    }
+    machine
+}
+
+/// The server of a directory.
+async fn server_of(client: &Client, path: &str, world: &World) -> u16 {
+    match client.resolve(path).await.unwrap() {
+        NodeRef::Dir(dir) => shard_of(dir.home, 0, world.plan().shards).0 % SERVERS,
+        NodeRef::File(_) => unreachable!("it is a directory"),
+    }
+}
+
+type Operation<'a> = Pin<Box<dyn Future<Output = client::Result<()>> + 'a>>;
+
+/// An operation in the deep directory, in which those before it were done.
+fn operation<'a>(client: &'a Client, deep: &'a Deep, name: &str) -> Operation<'a> {
+    let Deep { path: at, elsewhere } = deep;
+    let [sub, gone, moves, mode, ..] = &elsewhere[..] else { unreachable!("there are sixteen") };
+    let in_it = move |name: &str| format!("{at}/{name}");
+    let new = New { kind: base::FileKind::File, mode: 0o644, rdev: 0 };
+    macro_rules! done {
+        ($done:expr) => {
+            Box::pin(async move { $done.await.map(drop) })
+        };
+    }
+    match name {
+        "create a file" => done!(client.mknod(in_it("new"), new)),
+        "stat a file" => done!(client.stat(in_it("new"))),
+        "stat a directory" => done!(client.stat(sub)),
+        "list a directory" => done!(async { client.read_dir(at).await?.all().await }),
+        "open a file" => done!(async { client.open(in_it("f")).await.map(std::mem::forget) }),
+        "read a small file" => done!(client.read(in_it("f"))),
+        "write a small file" => done!(client.write(in_it("f"), b"other")),
+        "chmod a file" => done!(client.chmod(in_it("f"), 0o600)),
+        "truncate a file" => done!(client.truncate(in_it("f"), 1)),
+        "set an attribute" => done!(client.set_xattr(in_it("f"), "user.a", b"b", XattrMode::Set)),
+        "list attributes" => done!(client.list_xattrs(in_it("f"))),
+        "make a symbolic link" => done!(client.symlink("f", in_it("other symlink"))),
+        "read a symbolic link" => done!(client.readlink(in_it("symlink"))),
+        "rename a file within its directory" => done!(client.rename(in_it("g"), in_it("g2"))),
+        "rename a file to another directory" => {
+            done!(client.rename(in_it("h"), format!("{sub}/h")))
+        }
+        "stat that file" => done!(client.stat(format!("{sub}/h"))),
+        "link a file" => done!(client.link(in_it("f"), in_it("f2"))),
+        "link a file into another directory" => done!(client.link(in_it("f"), format!("{sub}/f"))),
+        "stat a file with several names" => done!(client.stat(in_it("many"))),
+        "unlink one of several names" => done!(client.unlink(in_it("again"))),
+        "unlink one that is elsewhere" => done!(client.unlink(format!("{sub}/f"))),
+        "unlink a file" => done!(client.unlink(in_it("new"))),
+        "make a directory" => done!(client.mkdir(in_it("newer"), 0o755)),
+        "remove a directory" => done!(client.rmdir(gone)),
+        "rename a directory" => done!(client.rename(moves, format!("{sub}/moved"))),
+        "chmod a directory" => done!(client.chmod(mode, 0o700)),
+        other => unreachable!("{other} is no operation"),
+    }
+}
+
+/// What each operation takes: requests, servers that the client asks, and servers that do anything for it.
+type Table = [(&'static str, u64, usize, usize)];
+
+/// With a warm cache one request to one server, but
+/// - two where a file is found by its name, and then named by its inode: to open it, to change or list its attributes, to
+///   link it; and four to replace its contents;
+/// - where a name or a directory comes to be, or goes, on another server than the one that is asked, that server prepares it;
+/// - the contents of a file that was moved stay on the server of its birth, which is asked by that of its name;
+/// - a directory that moves, or whose permissions change, is announced to all servers.
+const WARM: &Table = &[
+    ("create a file", 1, 1, 1),
+    ("stat a file", 1, 1, 1),
+    ("stat a directory", 1, 1, 1),
+    ("list a directory", 1, 1, 1),
+    ("open a file", 2, 1, 1),
+    ("read a small file", 2, 1, 1),
+    ("write a small file", 4, 1, 1),
+    ("chmod a file", 2, 1, 1),
+    ("truncate a file", 2, 1, 1),
+    ("set an attribute", 2, 1, 1),
+    ("list attributes", 2, 1, 1),
+    ("make a symbolic link", 1, 1, 1),
+    ("read a symbolic link", 1, 1, 1),
+    ("rename a file within its directory", 1, 1, 1),
+    ("rename a file to another directory", 1, 1, 2),
+    ("stat that file", 1, 1, 2),
+    ("link a file", 2, 1, 1),
+    ("link a file into another directory", 2, 2, 2),
+    ("stat a file with several names", 1, 1, 1),
+    ("unlink one of several names", 1, 1, 1),
+    ("unlink one that is elsewhere", 1, 1, 2),
+    ("unlink a file", 1, 1, 1),
+    ("make a directory", 1, 1, 2),
+    ("remove a directory", 1, 1, 2),
+    ("rename a directory", 1, 1, 4),
+    ("chmod a directory", 2, 2, 4),
+];
+
+/// Cold, one message to each server finds the whole path, in one round. A stat, or what else is answered with what was
+/// found, is no more than that; what is done by name, or with what was found, is one request more, as is a second path.
+const COLD: &Table = &[
+    ("create a file", 5, 4, 4),
+    ("stat a file", 4, 4, 4),
+    ("stat a directory", 4, 4, 4),
+    ("list a directory", 5, 4, 4),
+    ("open a file", 5, 4, 4),
+    ("read a small file", 5, 4, 4),
+    ("write a small file", 8, 4, 4),
+    ("chmod a file", 5, 4, 4),
+    ("truncate a file", 5, 4, 4),
+    ("set an attribute", 5, 4, 4),
+    ("list attributes", 5, 4, 4),
+    ("make a symbolic link", 5, 4, 4),
+    ("read a symbolic link", 4, 4, 4),
+    ("rename a file within its directory", 5, 4, 4),
+    ("rename a file to another directory", 6, 4, 4),
+    ("stat that file", 5, 4, 4),
+    ("link a file", 5, 4, 4),
+    ("link a file into another directory", 6, 4, 4),
+    ("stat a file with several names", 4, 4, 4),
+    ("unlink one of several names", 5, 4, 4),
+    ("unlink one that is elsewhere", 5, 4, 4),
+    ("unlink a file", 5, 4, 4),
+    ("make a directory", 5, 4, 4),
+    ("remove a directory", 5, 4, 4),
+    ("rename a directory", 7, 4, 4),
+    ("chmod a directory", 5, 4, 4),
+];
+
+#[test]
+fn what_each_operation_costs_with_a_warm_cache() {
+    in_cluster(async |world| {
+        let deep = make_deep(world).await;
+        let machine = newcomer(world).await;
+        let client = &machine.client;
+        let mut found = Vec::new();
+        for (name, ..) in WARM {
+            // What changed a directory on the way made the client drop it.
+            for dir in &deep.elsewhere {
+                drop(client.stat(dir).await);
+            }
+            let cost = cost(world, client, operation(client, &deep, name)).await;
+            found.push((*name, cost.requests, cost.asked, cost.touched));
+        }
+        assert_eq!(found, WARM, "{}", shown(&found));
+        machine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_each_operation_costs_when_nothing_is_known() {
+    in_cluster(async |world| {
+        let deep = make_deep(world).await;
+        let mut found = Vec::new();
+        for (name, ..) in COLD {
+            let machine = newcomer(world).await;
+            let client = &machine.client;
+            let cost = cost(world, client, operation(client, &deep, name)).await;
+            found.push((*name, cost.requests, cost.asked, cost.touched));
+            machine.close().await.unwrap();
+        }
+        assert_eq!(found, COLD, "{}", shown(&found));
+    });
+}
+
+fn shown(table: &Table) -> String {
+    table.iter().map(|row| format!("    {row:?},\n")).collect()
+}
+
+#[test]
+fn a_cold_path_is_one_round_of_a_message_to_each_server() {
+    in_cluster(async |world| {
+        let path = make_deep(world).await.path;
+        for path in [format!("{path}/f"), path] {
+            let machine = world.connect("cold").await.unwrap();
+            let client = &machine.client;
+            let Cost { requests, asked, .. } = cost(world, client, client.stat(&path)).await;
+            assert_eq!((requests, asked), (u64::from(SERVERS), usize::from(SERVERS)));
+            let stats = client.stats();
+            assert_eq!((stats.speculations, stats.mispredictions), (1, 0));
+            machine.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_was_moved_takes_one_round_more() {
+    in_cluster(async |world| {
+        let path = make_deep(world).await.path;
+        let mover = world.connect("mover").await.unwrap();
+        mover.client.rename("/d0/d1", "/d0/moved").await.unwrap();
+        mover.close().await.unwrap();
+        let machine = world.connect("cold").await.unwrap();
+        let client = &machine.client;
+        client.stat(path.replace("/d1/", "/moved/")).await.unwrap();
+        let stats = client.stats();
+        assert_eq!((stats.speculations, stats.mispredictions), (2, 1));
+        machine.close().await.unwrap();
+    });
+}
