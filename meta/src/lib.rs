@@ -8,10 +8,8 @@
 //! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
 
 mod bugs;
-#[allow(dead_code, reason = "the loop that keeps the lease comes next")]
 mod cluster;
 mod compact;
-#[allow(dead_code, reason = "its callers are being written")]
 mod coordinator;
 mod core;
 mod data;
@@ -24,7 +22,6 @@ mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod hot;
-#[allow(dead_code, reason = "the loop that keeps the lease comes next")]
 mod invalidation;
 mod lock;
 mod observe;
