@@ -46,14 +46,6 @@ pub(crate) fn servers(text: &str) -> Result<Servers, String> {
     text.split(',').map(address).collect::<Result<_, _>>().map(Servers)
 }
 
-/// The address in `HOST:PORT`; for clap.
-pub(crate) fn server(text: &str) -> Result<String, String> {
-    match &servers(text)?.0[..] {
-        [address] => Ok(address.clone()),
-        _ => Err("it must be one HOST:PORT".to_owned()),
-    }
-}
-
 /// Servers of one file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers(pub(crate) Vec<String>);

@@ -89,8 +89,8 @@ pub(crate) enum Role {
     },
     /// Another one.
     Member {
-        /// Where the coordinator is; `None`: where it was last.
-        coordinator: Option<String>,
+        /// Where the coordinator may be, besides where it was last.
+        coordinators: Vec<String>,
     },
 }
 
@@ -301,7 +301,7 @@ fn cluster(
     address: SocketAddr,
 ) -> anyhow::Result<Option<ClusterOptions>> {
     let dir = data.path().display();
-    let (coordinator, lease) = match (data.server(), &options.role) {
+    let (coordinators, lease) = match (data.server(), &options.role) {
         (None, Role::Alone) => return Ok(None),
         (None, Role::Coordinator { .. }) => {
             return Err(usage(format!(
@@ -314,7 +314,7 @@ fn cluster(
                 "{dir} holds a file system of its own: a server joins with an empty directory"
             )));
         }
-        (Some(0), Role::Coordinator { lease }) => (String::new(), *lease),
+        (Some(0), Role::Coordinator { lease }) => (Vec::new(), *lease),
         (Some(0), Role::Alone | Role::Member { .. }) => {
             return Err(usage(format!(
                 "{dir} is that of a cluster's coordinator: serve it with `pando serve --coordinator`"
@@ -325,9 +325,7 @@ fn cluster(
                 "{dir} is that of server {server} of a cluster, and not of its coordinator, server 0"
             )));
         }
-        (Some(_), Role::Member { coordinator }) => {
-            (coordinator.clone().unwrap_or_default(), CLUSTER_LEASE)
-        }
+        (Some(_), Role::Member { coordinators }) => (coordinators.clone(), CLUSTER_LEASE),
         (Some(server), Role::Alone) => {
             return Err(usage(format!(
                 "{dir} is that of server {server} of a cluster: serve it with `pando serve --join`"
@@ -340,7 +338,7 @@ fn cluster(
         )));
     }
     let dial = Arc::new(Delayed::new(Arc::new(client::Tcp), options.peer_rtt));
-    Ok(Some(ClusterOptions { dial, coordinator, lease }))
+    Ok(Some(ClusterOptions { dial, coordinators, lease }))
 }
 
 fn limits(data: &DataDir, options: &Options) -> Limits {

@@ -32,8 +32,8 @@ use crate::{
 pub struct ClusterOptions {
     /// The network.
     pub dial: Arc<dyn Dial>,
-    /// Where the coordinator is reached while no map says it; empty: this server is it.
-    pub coordinator: String,
+    /// Where the coordinator may be, tried in turn with where the map says; empty: nobody said, or this server is it.
+    pub coordinators: Vec<String>,
     /// A server serves for so long after it has last asked for its lease.
     pub lease: Duration,
 }
@@ -140,9 +140,7 @@ impl Cluster {
         let map = self.map();
         match map.servers.get(usize::from(server)) {
             Some(address) => Some(address.clone()),
-            None if server == 0 && !self.options.coordinator.is_empty() => {
-                Some(self.options.coordinator.clone())
-            }
+            None if server == 0 => self.options.coordinators.first().cloned(),
             None => None,
         }
     }

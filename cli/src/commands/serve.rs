@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use wire::Join;
 
 use crate::{
-    connect,
+    connect::{self, Servers},
     data::{self, Joining},
     failure::usage,
     output,
@@ -50,10 +50,10 @@ struct ClusterArgs {
     /// Be the coordinator: the data directory is the one that `pando format --servers N` made.
     #[arg(long, conflicts_with_all = ["join", "token_file"])]
     coordinator: bool,
-    /// Be another server of the cluster that has its coordinator there. A data directory that has joined before may
-    /// be told where the coordinator is now, and otherwise looks where it was.
-    #[arg(long, value_name = "HOST:PORT", value_parser = connect::server)]
-    join: Option<String>,
+    /// Be another server of the cluster that has its coordinator there; of several addresses, at one of them. A data
+    /// directory that has joined before need not be told: it also looks where the coordinator was last.
+    #[arg(long, value_name = "HOST:PORT", value_parser = connect::servers)]
+    join: Option<Servers>,
     /// The administrator's token, with which a server joins; it need not be given again.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -210,12 +210,14 @@ impl ClusterArgs {
         }
         // Without any option it is what its directory says, unless that is the coordinator's.
         let member = self.join.is_some() || data::server_of(data).is_some_and(|server| server > 0);
-        if member { Role::Member { coordinator: self.join.clone() } } else { Role::Alone }
+        let told = || self.join.clone().map_or_else(Vec::new, |Servers(told)| told);
+        if member { Role::Member { coordinators: told() } } else { Role::Alone }
     }
 
     /// Makes the data directory of a server that has not joined yet.
     async fn join(&self, data: &Path, address: &str) -> anyhow::Result<()> {
-        let Some(coordinator) = self.join.clone().filter(|_| !data::is_formatted(data)) else {
+        let Some(Servers(coordinators)) = self.join.clone().filter(|_| !data::is_formatted(data))
+        else {
             return Ok(());
         };
         let Some(token) = &self.token_file else {
@@ -227,7 +229,7 @@ impl ClusterArgs {
         let joining = Joining::begin(data)?;
         let join = Join { address: address.to_owned(), member: joining.member() };
         let client =
-            connect::connect_incomplete(connect::config(vec![coordinator], token, "joins")).await?;
+            connect::connect_incomplete(connect::config(coordinators, token, "joins")).await?;
         let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
         let joined = connect::for_administrators(client.join(join).await)?;
         client.close().await?;

@@ -220,7 +220,7 @@ impl Host {
             lease: plan.lease,
             cluster: (plan.servers > 1).then(|| ClusterOptions {
                 dial: network.server_port(*server, process),
-                coordinator: if *server == 0 { String::new() } else { address_of(0) },
+                coordinators: if *server == 0 { Vec::new() } else { vec![address_of(0)] },
                 lease: plan.server_lease,
             }),
             ..ServerOptions::simulated(&address_of(*server))

@@ -90,17 +90,15 @@ impl Link<'_> {
     }
 
     /// Where the server may be: the coordinator where we were told that it is, and all where the map says; each in
-    /// turn, as one of them may be out of date.
+    /// turn, as any of them may be out of date.
     fn address(&self) -> Option<String> {
-        let told = &self.cluster.options.coordinator;
-        let told = (self.server == 0 && !told.is_empty()).then(|| told.clone());
-        let known = self.cluster.map().servers.get(usize::from(self.server)).cloned();
-        match (told, known) {
-            (Some(told), Some(known)) => {
-                Some(if self.misses.is_multiple_of(2) { told } else { known })
-            }
-            (told, known) => told.or(known),
-        }
+        let told = if self.server == 0 { &self.cluster.options.coordinators[..] } else { &[] };
+        let map = self.cluster.map();
+        let known = map.servers.get(usize::from(self.server));
+        let places: Vec<&String> =
+            told.iter().chain(known.filter(|known| !told.contains(known))).collect();
+        let turn = usize::try_from(self.misses).ok()?.checked_rem(places.len())?;
+        places.get(turn).map(|place| (*place).clone())
     }
 }
 

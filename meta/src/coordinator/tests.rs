@@ -55,7 +55,7 @@ fn formatted(servers: u16) -> Arc<MemoryEngine> {
 fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server, OpenError> {
     let cluster = cluster.then(|| ClusterOptions {
         dial: Arc::new(Nowhere),
-        coordinator: String::new(),
+        coordinators: Vec::new(),
         lease: LEASE,
     });
     open_at(engine, "a:1", cluster)

@@ -35,9 +35,14 @@ pub(crate) struct Node {
 
 impl Node {
     /// Starts a server on its engine.
-    fn start(pipes: &Arc<Pipes>, engine: &Arc<MemoryEngine>, address: &str, to: &str) -> Node {
-        let (coordinator, dial) = (to.to_owned(), pipes.clone());
-        let cluster = ClusterOptions { dial, coordinator, lease: LEASE };
+    fn start(
+        pipes: &Arc<Pipes>,
+        engine: &Arc<MemoryEngine>,
+        address: &str,
+        coordinators: &[&str],
+    ) -> Node {
+        let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
+        let cluster = ClusterOptions { dial: pipes.clone(), coordinators, lease: LEASE };
         let server = open_at(engine, address, Some(cluster)).unwrap();
         let core = server.core(0);
         let (listener, mut connections) = mpsc::unbounded_channel();
@@ -91,7 +96,7 @@ impl Three {
     async fn new() -> Three {
         let pipes = Arc::new(Pipes::default());
         let first = formatted(3);
-        let coordinator = Node::start(&pipes, &first, "a:1", "");
+        let coordinator = Node::start(&pipes, &first, "a:1", &[]);
         let mut three = Three { pipes, engines: vec![first], nodes: vec![Some(coordinator)] };
         for member in [1, 2] {
             let address = ADDRESSES[usize::from(member)].to_owned();
@@ -117,7 +122,11 @@ impl Three {
     }
 
     fn start_at(&mut self, server: usize, address: &str) {
-        let to = if server == 0 { "" } else { "a:1" };
+        self.start_told(server, address, if server == 0 { &[] } else { &["a:1"] });
+    }
+
+    /// As [`Three::start_at`], where one was told that the coordinator may be.
+    fn start_told(&mut self, server: usize, address: &str, to: &[&str]) {
         self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], address, to));
     }
 
@@ -222,6 +231,32 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
         assert_eq!(Member::from_record(&member).unwrap().map.epoch, Epoch(2));
         let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
         assert_eq!(three.node(1).version(), version);
+    });
+}
+
+#[test]
+fn a_coordinator_that_is_elsewhere_is_found_by_who_was_told_of_both_places() {
+    in_cluster(async |three| {
+        three.kill(1);
+        three.start_told(1, "b:1", &["a:1", "elsewhere:1"]);
+        three.kill(0);
+        three.start_at(0, "elsewhere:1");
+        three.settle().await;
+        assert_eq!(three.node(1).cluster().map().servers[0], "elsewhere:1");
+        assert!(three.node(1).cluster().has_lease());
+        // The other one looks where it was; it must be started anew.
+        assert_eq!(three.node(2).cluster().map().servers[0], "a:1");
+        three.kill(2);
+        three.start_told(2, "c:1", &["elsewhere:1"]);
+        three.settle().await;
+        assert_eq!(three.serving(), [true; 3]);
+        // From now on it is in the map that both have.
+        for server in [1, 2] {
+            three.kill(server);
+            three.start_told(server, ADDRESSES[server], &[]);
+        }
+        three.settle().await;
+        assert_eq!(three.serving(), [true; 3]);
     });
 }
 
