@@ -91,9 +91,11 @@ impl Channels {
         let mut router = self.router.write();
         let moved: Vec<&Lane> = (0..)
             .zip(&self.lanes)
-            .filter(|(server, _)| {
+            .filter(|(server, lane)| {
                 let now = map.servers.get(usize::from(*server)).map(String::as_str);
-                router.address(*server).is_some_and(|before| Some(before) != now)
+                let moved = router.address(*server).is_some_and(|before| Some(before) != now);
+                // Whoever dials for the first time after this is led by the new map.
+                moved && lane.kept.load(Ordering::Acquire)
             })
             .map(|(_, lane)| lane)
             .collect();

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Encode as _, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
+use base::{ClusterMap, Encode as _, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use futures::future::{Either, select};
 use tokio::{
@@ -38,6 +38,8 @@ const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(10);
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 const CLAIMED_FILES_MAX: usize = 1000;
+/// After as many attempts to come back, and at first more often, the addresses that the program gave are asked, too.
+const LOOK_AGAIN_ATTEMPTS: u64 = 64;
 
 /// An open session on a fresh connection.
 pub(crate) struct Opened {
@@ -110,8 +112,8 @@ enum Failed {
     Time,
     #[error("server is not ready, or has all the connections or sessions that it takes")]
     NotReady,
-    #[error("the server that begins sessions is {0}")]
-    Elsewhere(String),
+    #[error("another server begins sessions")]
+    Elsewhere(ClusterMap),
     #[error("server has no such session, or is another one")]
     Stranger,
     #[error("refused: {0}")]
@@ -142,8 +144,8 @@ pub(crate) async fn open(
         let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
-            Ok(Err(Failed::Elsewhere(address))) => {
-                elsewhere = Some(address);
+            Ok(Err(Failed::Elsewhere(map))) => {
+                elsewhere = root_address(&map);
                 pauses.pause(config.random.as_ref()).await;
                 continue;
             }
@@ -159,6 +161,12 @@ pub(crate) async fn open(
     Err(Error::Refused("no address to connect to".to_owned()))
 }
 
+/// Where a new session begins.
+fn root_address(map: &ClusterMap) -> Option<String> {
+    let root = map.server_of(base::ShardId(0)).unwrap_or_default();
+    map.servers.get(usize::from(root)).cloned()
+}
+
 /// The addresses that the program gave, in turn.
 pub(crate) fn in_turn(config: &Config) -> impl FnMut() -> Option<String> {
     let mut addresses = config.addresses.iter().cycle();
@@ -172,24 +180,8 @@ async fn attempt(
     complete: bool,
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
-    let stream = config.dial.dial(address).await?;
-    let mut talk = Talk { stream, inbox: BytesMut::new(), calls: 0 };
-    talk.stream.write_all(&opening()).await?;
-    let hello = Request::Hello(Hello {
-        token: config.token.clone(),
-        client: config.client_name.clone(),
-        resume: past.map(|past| Resume {
-            session: past.welcome.session,
-            secret: past.welcome.secret,
-            answered: past.answered,
-            blocks: past.blocks,
-            proof: past.welcome.proof,
-        }),
-        kernel_checks: config.kernel_checks,
-    });
-    let (Reply::Welcome(welcome), version) = talk.ask(&hello).await? else {
-        return Err(Failed::NotReady);
-    };
+    let mut talk = Talk::begin(config, address).await?;
+    let (welcome, version) = talk.hello(config, past).await?;
     if complete && welcome.map.servers.is_empty() {
         return Err(Failed::NotReady);
     }
@@ -215,6 +207,36 @@ struct Talk {
 }
 
 impl Talk {
+    async fn begin(config: &Config, address: &str) -> Result<Talk, Failed> {
+        let mut stream = config.dial.dial(address).await?;
+        stream.write_all(&opening()).await?;
+        Ok(Talk { stream, inbox: BytesMut::new(), calls: 0 })
+    }
+
+    /// Opens a session, or goes on with one.
+    async fn hello(
+        &mut self,
+        config: &Config,
+        past: Option<&Past>,
+    ) -> Result<(Welcome, u64), Failed> {
+        let hello = Request::Hello(Hello {
+            token: config.token.clone(),
+            client: config.client_name.clone(),
+            resume: past.map(|past| Resume {
+                session: past.welcome.session,
+                secret: past.welcome.secret,
+                answered: past.answered,
+                blocks: past.blocks,
+                proof: past.welcome.proof,
+            }),
+            kernel_checks: config.kernel_checks,
+        });
+        match self.ask(&hello).await? {
+            (Reply::Welcome(welcome), version) => Ok((welcome, version)),
+            _ => Err(Failed::NotReady),
+        }
+    }
+
     /// The answer, and the version of the server's invalidation list.
     async fn ask(&mut self, request: &Request) -> Result<(Reply, u64), Failed> {
         self.ask_as(0, request).await
@@ -246,11 +268,7 @@ impl Talk {
                     Answer::Failed(error) => return Err(Failed::Refused(error.to_string())),
                     Answer::Refused(reason) => return Err(Failed::Refused(reason)),
                     // A new session begins at the server of the root.
-                    Answer::Retry(Retry::Moved(map)) => {
-                        let root = map.server_of(base::ShardId(0)).unwrap_or_default();
-                        let address = map.servers.into_iter().nth(usize::from(root));
-                        return Err(address.map_or(Failed::NotReady, Failed::Elsewhere));
-                    }
+                    Answer::Retry(Retry::Moved(map)) => return Err(Failed::Elsewhere(map)),
                     Answer::Retry(
                         Retry::Busy
                         | Retry::NoSession
@@ -367,27 +385,63 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
     let address = || {
         attempts += 1;
         if attempts > 1 {
-            ask_for_map(core, server);
+            ask_for_map(core, server, attempts);
         }
         core.channels.address(server).or_else(&mut known)
     };
     open(&core.config, address, Some(&past), true, claims, || channel.closing()).await
 }
 
-/// A server does not answer where it should be: another one may know where it is now. Any request brings a newer map.
-fn ask_for_map(core: &Arc<Core>, server: u16) {
-    let Some(other) = core.channels.another(server) else { return };
-    if core.asks_for_map.swap(true, Ordering::AcqRel) {
+/// A server does not answer where it should be: another one may know where it is now. Where none is left that answers,
+/// all may be elsewhere, and the addresses that the program gave may lead to one; that is tried now and then only, as the
+/// first server opens a session to answer.
+fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
+    let other = core.channels.another(server);
+    let alone = other.is_none() && core.channels.are_several();
+    let due = attempts.is_power_of_two() || attempts.is_multiple_of(LOOK_AGAIN_ATTEMPTS);
+    if other.is_none() && !(alone && due) || core.asks_for_map.swap(true, Ordering::AcqRel) {
         return;
     }
     let core = Arc::clone(core);
     core.clone().spawn(async move {
-        let request = Request::Getattr(Getattr { node: NodeRef::Dir(core.welcome().root) });
-        let cred = core.config.cred.clone();
-        // Whatever it is: the map came with it, if there is a newer one.
-        let _ = core.ask(&cred, Route::Server(other), request).await;
+        match other {
+            Some(other) => {
+                let node = NodeRef::Dir(core.welcome().root);
+                let cred = core.config.cred.clone();
+                let request = Request::Getattr(Getattr { node });
+                // Whatever it is: the map came with it, if there is a newer one.
+                let _ = core.ask(&cred, Route::Server(other), request).await;
+            }
+            None => look_again(&core).await,
+        }
         core.asks_for_map.store(false, Ordering::Release);
     });
+}
+
+/// Asks for a newer map wherever the program said that a server is.
+async fn look_again(core: &Core) {
+    for address in &core.config.addresses {
+        match timeout(ATTEMPT_TIME_MAX, map_at(&core.config, address)).await {
+            Ok(Ok(map)) if core.channels.learn(&map) => return,
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(address, %error, "no map"),
+            Err(_) => tracing::debug!(address, "no map in time"),
+        }
+    }
+}
+
+/// The map that a server has. To be told it one begins a session, which is ended at once.
+async fn map_at(config: &Config, address: &str) -> Result<ClusterMap, Failed> {
+    let mut talk = Talk::begin(config, address).await?;
+    match talk.hello(config, None).await {
+        Ok((welcome, _)) => {
+            // When it is not heard its lease ends it.
+            let _ = talk.ask(&Request::Bye).await;
+            Ok(welcome.map)
+        }
+        Err(Failed::Elsewhere(map)) => Ok(map),
+        Err(failed) => Err(failed),
+    }
 }
 
 async fn serve(core: &Arc<Core>, server: u16, opened: Opened) -> Ended {

@@ -155,6 +155,42 @@ async fn a_server_that_cannot_be_reached_is_asked_for_at_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn servers_that_are_all_elsewhere_are_found_where_the_program_said() {
+    const NAME: &str = "name:1";
+    // The name leads to the first server first, and to the second when both have moved.
+    let (mut config, mut servers) = config_of(&[ONE, TWO, NAME, "one:2", "two:2"]);
+    config.addresses = vec![NAME.to_owned()];
+    let (client, (first, _)) =
+        tokio::join!(Client::connect(config), servers[2].welcome(welcome_of(0)));
+    let client = client.unwrap();
+    let waiting = mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    let (sent, _) = second.next().await;
+    drop((first, second));
+    servers.drain(..2).for_each(drop);
+    let [name, one, two] = &mut servers[..] else { panic!("three are left") };
+
+    let mut asked = name.accept().await;
+    let (header, Request::Hello(hello)) = asked.next().await else { panic!("a hello") };
+    assert_eq!(hello.resume, None);
+    let newer = map(2, &["one:2", "two:2"]);
+    asked.answer(&header, Answer::Retry(Retry::Moved(newer.clone()))).await;
+    let there = Welcome { map: newer, opened: false, ..welcome_of(1) };
+    let (mut second, hello) = two.welcome(there.clone()).await;
+    assert_eq!(hello.resume.unwrap().session, SessionId(5));
+    let (again, _) = second.next().await;
+    assert_eq!((again.epoch, again.seq), (Epoch(2), sent.seq));
+    second.answer(&again, entry_of_dir(400)).await;
+    waiting.await.unwrap().unwrap();
+
+    let task = mkdir(&client, dir_on(0), "b");
+    let (mut first, _) = one.welcome(Welcome { incarnation: 10, ..there }).await;
+    let (header, _) = first.next().await;
+    first.answer(&header, entry_of_dir(401)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_at_birth_is_asked_for_there_until_that_is_wrong() {
     let World { client, mut servers, mut first } = connect().await;
     let file = born_on(1, dir_on(0));
