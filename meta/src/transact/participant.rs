@@ -41,12 +41,11 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if txn.shared.prepared.has(req.txn) {
         return Ok(Vote::Prepared);
     }
-    let modes = modes(&req.expects, &req.writes);
-    for (key, _) in &modes {
-        if let Some(lock) = lock::of_key(key) {
-            txn.lock(lock)?;
-        }
-    }
+    let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
+    let stands = req.expects.iter().map(|expected| expected.key.clone());
+    let stands = stands.filter(|key| !written(key)).collect();
+    let record = PreparedRecord { stands, writes: req.writes.clone() };
+    lock_all(txn, &record)?;
     for expected in &req.expects {
         match is_as_expected(txn, expected) {
             Ok(true) => {}
@@ -55,31 +54,34 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
             Err(fault) => return Err(fault),
         }
     }
-    if !txn.shared.bugs.has(Bug::PreparedNotHeld) && !txn.shared.prepared.take(req.txn, modes) {
+    let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
+    if holds && !txn.shared.prepared.take(req.txn, held(&record)) {
         return Ok(Vote::Busy);
     }
-    let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
-    let stands = req.expects.iter().map(|expected| expected.key.clone());
-    let stands = stands.filter(|key| !written(key)).collect();
-    let record = PreparedRecord { stands, writes: req.writes.clone() };
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
         txn.put(key::prepared(req.txn), &record);
     }
     Ok(Vote::Prepared)
 }
 
-/// What a transaction does with each key, the most of it.
-fn modes(expects: &[Expected], writes: &[PeerWrite]) -> Vec<(Key, Mode)> {
-    let mut modes: BTreeMap<Key, Mode> = BTreeMap::new();
-    let mut note = |key: &Bytes, mode: Mode| {
-        let held = modes.entry(Key::from_slice(key)).or_insert(mode);
-        *held = mode.max(*held);
-    };
-    expects.iter().for_each(|expected| note(&expected.key, Mode::Stands));
-    for write in writes {
-        note(key_of(write), mode_of(write));
+fn lock_all(txn: &mut Txn<'_>, record: &PreparedRecord) -> Result<()> {
+    for key in record.writes.iter().map(key_of).chain(&record.stands) {
+        if let Some(lock) = lock::of_key(key) {
+            txn.lock(lock)?;
+        }
     }
-    modes.into_iter().collect()
+    Ok(())
+}
+
+/// What a transaction does with each key, the most of it.
+pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
+    let mut held: BTreeMap<Key, Mode> = BTreeMap::new();
+    held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Stands)));
+    for write in &record.writes {
+        let mode = held.entry(Key::from_slice(key_of(write))).or_insert(Mode::Stands);
+        *mode = mode_of(write).max(*mode);
+    }
+    held.into_iter().collect()
 }
 
 fn key_of(write: &PeerWrite) -> &Bytes {
@@ -113,11 +115,7 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
 pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     let at = key::prepared(req.txn);
     let Some(record) = txn.get::<PreparedRecord>(&at)? else { return Ok(()) };
-    for key in record.writes.iter().map(key_of).chain(&record.stands) {
-        if let Some(lock) = lock::of_key(key) {
-            txn.lock(lock)?;
-        }
-    }
+    lock_all(txn, &record)?;
     // Race: until its keys were locked another core may have ended it.
     if txn.get::<PreparedRecord>(&at)?.is_none() {
         return Ok(());
@@ -162,15 +160,4 @@ pub(crate) fn outcome(txn: &Txn<'_>, req: &AskOutcome) -> Result<Outcome> {
     }
     let committed = txn.get::<CommittedRecord>(&key::committed(req.txn))?;
     Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })
-}
-
-/// The keys of a transaction that was prepared before this start.
-pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
-    let mut held: BTreeMap<Key, Mode> = BTreeMap::new();
-    held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Stands)));
-    for write in &record.writes {
-        let mode = held.entry(Key::from_slice(key_of(write))).or_insert(Mode::Stands);
-        *mode = mode_of(write).max(*mode);
-    }
-    held.into_iter().collect()
 }

@@ -12,7 +12,7 @@ use store::Engine;
 use tokio::time::Instant;
 use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
 
-use super::{CommittedRecord, PreparedRecord, locks::Prepared, participant, run::tell_one};
+use super::{CommittedRecord, PreparedRecord, locks::Prepared, participant, tell::tell};
 use crate::{
     Core, OpenError,
     bugs::Bug,
@@ -53,7 +53,7 @@ pub(crate) async fn run(core: Core) {
     match stored::<CommittedRecord>(shared.engine.as_ref(), b'X') {
         Ok(committed) => {
             for (txn, record) in committed {
-                tokio::task::spawn_local(finish(core.clone(), txn, record));
+                tokio::task::spawn_local(tell(core.clone(), txn, record.participants, true));
             }
         }
         Err(error) => tracing::error!(%error, "commits of before this start cannot be read"),
@@ -76,17 +76,6 @@ pub(crate) async fn run(core: Core) {
         join_all(late.into_iter().map(|txn| ask(&core, txn))).await;
         tokio::time::sleep(PERIOD).await;
     }
-}
-
-/// Tells the participants of a transaction that it is committed, and forgets it when they know.
-async fn finish(core: Core, txn: TxnId, record: CommittedRecord) {
-    core.inner.shared.sync.wait().await;
-    let told = record
-        .participants
-        .iter()
-        .map(|server| tell_one(&core, *server, Decide { txn, commit: true }));
-    join_all(told).await;
-    core.step(Step::Forget(vec![key::committed(txn)])).await;
 }
 
 /// Asks the initiator of a transaction how it ended, and ends it here if that is known.

@@ -13,15 +13,15 @@ use base::{DirId, Encode as _, FsError, Time};
 use bytes::Bytes;
 use futures::future::join_all;
 use tokio::sync::oneshot;
-use wire::{Answer, Decide, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
+use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
-use super::{CommittedRecord, locks::Mode};
+use super::{CommittedRecord, locks::Mode, tell::tell};
 use crate::{
     Core,
     bugs::Bug,
     cluster::Cluster,
     coordinator::{self, Coordinator, graph},
-    core::{Step, Work},
+    core::Work,
     driver::{self, Incoming},
     error::{Fault, Result},
     ops,
@@ -297,8 +297,8 @@ impl Run<'_> {
         }
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
-        let told = tell(self.core.clone(), txn, Rc::clone(&plan), committed);
-        tokio::task::spawn_local(told);
+        let participants = plan.keys().copied().collect();
+        tokio::task::spawn_local(tell(self.core.clone(), txn, participants, committed));
         ended
     }
 
@@ -448,45 +448,6 @@ fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool
         }
     }
     Ok(all)
-}
-
-/// Tells all participants how a transaction ended, until they have heard; a commit first becomes stable, and is
-/// forgotten when all have it on stable storage.
-async fn tell(core: Core, txn: TxnId, plan: Rc<Plan>, commit: bool) {
-    if plan.is_empty() {
-        return;
-    }
-    let shared = core.inner.shared.clone();
-    if commit && !shared.bugs.has(Bug::CommitNotAwaited) {
-        shared.sync.wait().await;
-    }
-    if shared.bugs.has(Bug::CommitForgottenEarly) {
-        core.step(Step::Forget(vec![key::committed(txn)])).await;
-    }
-    if shared.is_halted() {
-        return;
-    }
-    let decide = Decide { txn, commit };
-    if !commit {
-        // Who does not hear it asks.
-        let peers = &core.inner.peers;
-        join_all(plan.keys().map(|server| peers.ask(*server, &Request::Decide(decide)))).await;
-        return;
-    }
-    join_all(plan.keys().map(|server| tell_one(&core, *server, decide))).await;
-    core.step(Step::Forget(vec![key::committed(txn)])).await;
-}
-
-/// Tells a server until it has heard.
-pub(super) async fn tell_one(core: &Core, server: u16, decide: Decide) {
-    let mut pause = PAUSE_FIRST;
-    while let Err(why) = core.inner.peers.ask(server, &Request::Decide(decide)).await {
-        if let Unanswered::Failed(error) = why {
-            tracing::warn!(server, %error, "another server cannot apply what was committed");
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX * 10);
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,52 @@
+//! The initiator tells the participants how a transaction ended.
+//!
+//! `run` spawns it when a transaction has ended, and `recover` for commits that a crash has left. It says committed only
+//! when that is stable, and forgets the commit only when what was applied is.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use wire::{Decide, Request, TxnId};
+
+use crate::{Core, bugs::Bug, core::Step, peer::Unanswered, record::key};
+
+/// The pause before a server is told again, at first and at most.
+const PAUSE_FIRST: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Tells them: of a commit until all have heard, of anything else once, because who does not hear it asks.
+pub(super) async fn tell(core: Core, txn: TxnId, participants: Vec<u16>, commit: bool) {
+    if participants.is_empty() {
+        return;
+    }
+    let shared = core.inner.shared.clone();
+    if commit && !shared.bugs.has(Bug::CommitNotAwaited) {
+        shared.sync.wait().await;
+    }
+    if shared.bugs.has(Bug::CommitForgottenEarly) {
+        core.step(Step::Forget(vec![key::committed(txn)])).await;
+    }
+    if shared.is_halted() {
+        return;
+    }
+    let decide = Decide { txn, commit };
+    if !commit {
+        let asked = |server: &u16| core.inner.peers.ask(*server, &Request::Decide(decide));
+        join_all(participants.iter().map(asked)).await;
+        return;
+    }
+    join_all(participants.iter().map(|server| tell_one(&core, *server, decide))).await;
+    core.step(Step::Forget(vec![key::committed(txn)])).await;
+}
+
+/// Tells a server until it has heard.
+async fn tell_one(core: &Core, server: u16, decide: Decide) {
+    let mut pause = PAUSE_FIRST;
+    while let Err(why) = core.inner.peers.ask(server, &Request::Decide(decide)).await {
+        if let Unanswered::Failed(error) = why {
+            tracing::warn!(server, %error, "another server cannot apply what was committed");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
