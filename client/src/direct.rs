@@ -48,11 +48,8 @@ impl Core {
                     || req.mode == wire::RenameMode::Exchange
                         && cache.child(&req.to_dir, &req.to_name).is_some()
             }
-            Request::Setattr(req) => {
-                let set = &req.set;
-                let permits = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-                permits && matches!(req.node, NodeRef::Dir(_))
-            }
+            // A new owner is mostly the old one, as tar(1) and cp(1) set it: that is seen where the directory is.
+            Request::Setattr(req) => req.set.mode.is_some() && matches!(req.node, NodeRef::Dir(_)),
             Request::Setxattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),
             Request::Removexattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),
             _ => false,

@@ -246,6 +246,15 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Setattr(_)), "{request:?}");
     assert_eq!((header.shard, header.seq), (ShardId(0), Seq(2)));
+
+    // An owner may be the one that it has: the server of the directory knows.
+    go(&client, async move |client| {
+        let set = SetAttr { uid: Some(0), gid: Some(0), ..SetAttr::default() };
+        client.setattr(&Cred::ROOT, &NodeRef::Dir(from), set).await
+    });
+    let (header, request) = second.next().await;
+    assert!(matches!(request, Request::Setattr(_)), "{request:?}");
+    assert_eq!(header.shard.0 % 2, 1);
 }
 
 /// Opens a file that was born on `shard`, whose server is `peer`.
