@@ -27,6 +27,10 @@ codec! {
 /// The lowest position a name can have; smaller numbers mean "before the first entry" and `.` and `..`.
 pub const POS_MIN: u64 = 16;
 
+/// The first half of a key that makes short ids, without their number of bits.
+#[cfg(feature = "short-ids")]
+const SHORT: u64 = 0x7368_6f72_7469_6400;
+
 impl HashKey {
     /// The id of the directory born as `name` in `parent`, with `version`.
     ///
@@ -37,9 +41,30 @@ impl HashKey {
         hasher.write(&parent.0.to_le_bytes());
         hasher.write(&version.0.to_le_bytes());
         hasher.write(name.as_bytes());
-        let id = hasher.finish128().as_u128();
+        let id = self.shorten(hasher.finish128().as_u128());
         // Small ids are reserved; the root is 1.
         DirId(if id < 256 { id + 256 } else { id })
+    }
+
+    /// A key like it, whose ids of directories have only so many of 128 bits. For tests of ids that collide.
+    #[cfg(feature = "short-ids")]
+    #[must_use]
+    pub fn shortened(self, bits: u8) -> HashKey {
+        HashKey { k0: SHORT | u64::from(bits), ..self }
+    }
+
+    #[cfg(feature = "short-ids")]
+    fn shorten(self, id: u128) -> u128 {
+        match self.k0 ^ SHORT {
+            bits @ 1..128 => id & ((1 << bits) - 1),
+            _ => id,
+        }
+    }
+
+    #[cfg(not(feature = "short-ids"))]
+    #[expect(clippy::unused_self, reason = "the signature is that of a build with short ids")]
+    fn shorten(self, id: u128) -> u128 {
+        id
     }
 
     /// Where `name` stands in a listing: its 63-bit hash, bits reversed, so that entries sort in recursive
@@ -118,6 +143,15 @@ mod tests {
         let pos = KEY.pos(&name("home"));
         assert_eq!(format!("{id}"), "be313051f023a07c7e581feefdfb1dff");
         assert_eq!(format!("{pos:x}"), "41e8e5cbe5497f68");
+    }
+
+    #[test]
+    #[cfg(feature = "short-ids")]
+    fn short_ids_are_short_and_no_others() {
+        let short = KEY.shortened(6);
+        let id = |key: HashKey, at: u32| key.dir_id(DirId::ROOT, &name("a"), NameVersion(at)).0;
+        assert!((0..100).all(|at| (256..256 + 64).contains(&id(short, at))));
+        assert!((0..100).all(|at| id(KEY, at) > 1 << 64));
     }
 
     #[test]

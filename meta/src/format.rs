@@ -115,6 +115,21 @@ pub fn format(
     Ok(engine.sync()?)
 }
 
+/// Makes the ids of directories of a file system that was just made so short that they collide. For tests.
+///
+/// # Errors
+/// When there is none that can be read.
+#[cfg(feature = "bugs")]
+pub fn shorten_ids(engine: &dyn Engine, bits: u8) -> Result<(), FormatError> {
+    let config = engine.get(&key::config())?.unwrap_or_default();
+    let mut config = Config::from_record(&config)?;
+    config.hash_key = config.hash_key.shortened(bits);
+    let mut batch = Batch::default();
+    batch.put(&key::config(), &config.to_record());
+    engine.write(batch)?;
+    Ok(engine.sync()?)
+}
+
 /// What a server needs to know to make its part of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belonging {

@@ -48,6 +48,8 @@ pub use bugs::Bug;
 pub use cluster::ClusterOptions;
 pub use core::Core;
 pub use error::{OpenError, Problem};
+#[cfg(feature = "bugs")]
+pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use room::FreeBytes;
 pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};

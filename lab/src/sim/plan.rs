@@ -26,6 +26,8 @@ pub struct Plan {
     pub lease: Duration,
     /// Shards.
     pub shards: u16,
+    /// Ids of directories have only so many bits, so that they collide.
+    pub id_bits: Option<u8>,
     /// Contents up to so many bytes are in the entry.
     pub inline_bytes_max: u32,
     /// Which home directories get.
@@ -89,6 +91,7 @@ impl Plan {
             commit_interval: random.ms(1..200),
             lease: random.ms(3000..12_000),
             shards: random.pick(&[1, 2, 5, 16]).max(servers),
+            id_bits: None,
             inline_bytes_max: random.pick(&[0, 100, 4096]),
             locality: random.pick(&[Locality::Directory, Locality::Subtree]),
             fine_clock: !random.one_in(3),

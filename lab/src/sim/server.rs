@@ -103,6 +103,9 @@ impl Host {
                 signing_key: SIGNING_KEY.to_vec(),
             };
             meta::format(engine.as_ref(), &options, clock.as_ref(), &random)?;
+            if let Some(bits) = plan.id_bits {
+                meta::shorten_ids(engine.as_ref(), bits)?;
+            }
         }
         Ok(Host {
             inner: Rc::new(Inner {
