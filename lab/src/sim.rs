@@ -19,7 +19,7 @@ mod pipe;
 pub mod plan;
 pub mod random;
 pub mod server;
-mod show;
+pub mod show;
 pub mod trace;
 pub mod work;
 pub mod world;

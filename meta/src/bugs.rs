@@ -70,7 +70,7 @@ pub enum Bug {
     LatePrepareKept,
     /// A server serves when its lease has ended (`driver`).
     LeaseIgnored,
-    /// Directories are renamed without regard to each other (`transact::run`).
+    /// What is above the place where a directory goes may move meanwhile (`txn::dirs`).
     GraphIgnored,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]

@@ -14,9 +14,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use store::{Batch, Engine, EngineStats, Error, MemoryEngine, Op, Result, Snapshot, kv::Visit};
 
-use super::trace::{DEAD, Trace, hash_of};
+use super::{
+    show::Message,
+    trace::{DEAD, Trace, hash_of},
+};
 
 /// Whether a process lives, and how long it has.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Process {
     writes_left: AtomicI64,
     /// That write is not done any more.
     before: AtomicBool,
+    /// It dies when it has sent one of these.
+    last_words: Mutex<Option<Message>>,
 }
 
 impl Process {
@@ -36,6 +42,7 @@ impl Process {
             alive: AtomicBool::new(true),
             writes_left: AtomicI64::new(i64::MAX),
             before: AtomicBool::new(false),
+            last_words: Mutex::new(None),
         })
     }
 
@@ -54,6 +61,18 @@ impl Process {
     pub fn die_at(&self, writes: i64, before: bool) {
         self.writes_left.store(writes, Ordering::Relaxed);
         self.before.store(before, Ordering::Relaxed);
+    }
+
+    /// It dies when it has sent such a message, which arrives; `None`: it does not.
+    pub fn die_with(&self, message: Option<Message>) {
+        *self.last_words.lock() = message;
+    }
+
+    /// It has sent these.
+    pub(super) fn has_sent(&self, messages: &[Message]) {
+        if messages.iter().any(|message| *self.last_words.lock() == Some(*message)) {
+            self.die();
+        }
     }
 
     /// Runs a write, unless the process is dead or dies before it.

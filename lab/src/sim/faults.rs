@@ -3,28 +3,93 @@
 
 use std::time::Duration;
 
-use super::{network::Cut, random::SimRandom, server::Host, world::World};
+use super::{
+    network::Cut, plan::Aim, random::SimRandom, server::Host, show::Message, world::World,
+};
+
+/// Aimed faults leave so much less room for others.
+const SELDOM: u64 = 4;
 
 /// Lets things go wrong until it is dropped.
 ///
 /// # Errors
 /// When a server cannot be started again.
 pub async fn run(world: World) -> anyhow::Result<()> {
+    let random = world.random("aimed faults");
+    let aimed = async {
+        match world.plan().aim {
+            Aim::Nothing => Ok(()),
+            Aim::Promises => break_promises(&world, &random).await,
+            Aim::Leases => outlast_leases(&world, &random).await,
+            Aim::Answers => delay_answers(&world, &random).await,
+        }
+    };
+    futures::try_join!(hit_anything(&world), aimed).map(|_| ())
+}
+
+async fn hit_anything(world: &World) -> anyhow::Result<()> {
     let random = world.random("faults");
+    let seldom = if world.plan().aim == Aim::Nothing { 1 } else { SELDOM };
     loop {
-        let calm = u64::try_from(world.plan().calm.as_millis()).expect("a short time");
+        let calm = u64::try_from(world.plan().calm.as_millis()).expect("a short time") * seldom;
         world.wait(random.ms(calm / 4..calm * 2)).await;
         let host = &world.hosts()[random.index(world.hosts().len())];
         match random.below(12) {
-            0..=3 => crash(&world, host, &random).await?,
-            4..=7 => cut(&world, &random).await,
+            0..=3 => crash(world, host, &random).await?,
+            4..=7 => cut(world, &random).await,
             8 => {
-                doom(&world, host, &random).await;
-                crash(&world, host, &random).await?;
+                doom(world, host, &random).await;
+                crash(world, host, &random).await?;
             }
-            9 => stop(&world, host, &random).await,
-            10 => part(&world, host, &random),
-            _ => slow(&world, host, &random).await,
+            9 => stop(world, host, &random).await,
+            10 => part(world, host, &random),
+            _ => slow(world, host, &random).await,
+        }
+    }
+}
+
+/// Servers die with what they have just sent on its way.
+async fn break_promises(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    loop {
+        world.wait(random.ms(10..200)).await;
+        let host = &world.hosts()[random.index(world.hosts().len())];
+        host.doom_with(random.pick(&Message::ALL));
+        until_dead(world, host, random).await;
+        host.pardon();
+        if !host.is_alive() {
+            strike(world, host, random);
+            world.wait(random.ms(0..300)).await;
+            host.start()?;
+        }
+    }
+}
+
+/// The coordinator and another server do not reach each other, for up to some leases.
+async fn outlast_leases(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    let lease = u64::try_from(world.plan().server_lease.as_millis()).expect("a short time");
+    loop {
+        world.wait(random.ms(1..lease)).await;
+        let (coordinator, others) = world.hosts().split_first().expect("there are several");
+        let (one, other) = (coordinator.place(), others[random.index(others.len())].place());
+        let time = random.ms(lease / 2..lease * 3);
+        world.trace().say(format_args!("wall {one:?} {other:?} {time:?}"));
+        world.count(|counts| counts.walls += 1);
+        world.network().wall(one, other, time);
+        world.network().wall(other, one, time);
+        world.wait(time).await;
+    }
+}
+
+/// What a server says to clients arrives late; what it says to servers, and what others say, does not.
+async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    loop {
+        world.wait(random.ms(1..150)).await;
+        let server = world.hosts()[random.index(world.hosts().len())].place();
+        let time = random.ms(10..500);
+        world.trace().say(format_args!("late answers of {server:?} {time:?}"));
+        world.count(|counts| counts.walls += 1);
+        for client in world.network().clients() {
+            world.network().wall(server, client, time);
         }
     }
 }
@@ -34,17 +99,8 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     let power = world.plan().power_cuts && random.one_in(2);
     let all = world.hosts().len() > 1 && random.one_in(5);
     let hosts = if all { world.hosts() } else { std::slice::from_ref(host) };
-    for host in hosts {
-        if power {
-            host.power_cut();
-        } else {
-            host.kill();
-        }
-    }
-    world.count(|counts| {
-        counts.kills += 1;
-        counts.power_cuts += u64::from(power);
-    });
+    hosts.iter().for_each(|host| end(host, power));
+    count_crash(world, power);
     for host in hosts {
         if !random.one_in(3) {
             world.wait(random.ms(0..300)).await;
@@ -54,10 +110,37 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     Ok(())
 }
 
+fn end(host: &Host, power: bool) {
+    if power {
+        host.power_cut();
+    } else {
+        host.kill();
+    }
+}
+
+fn count_crash(world: &World, power: bool) {
+    world.count(|counts| {
+        counts.kills += 1;
+        counts.power_cuts += u64::from(power);
+    });
+}
+
+/// A server that was doomed is killed, or its power cut.
+fn strike(world: &World, host: &Host, random: &SimRandom) {
+    let power = world.plan().power_cuts && !random.one_in(4);
+    end(host, power);
+    count_crash(world, power);
+}
+
 /// A server dies with one of its next writes, or is killed after a while.
 async fn doom(world: &World, host: &Host, random: &SimRandom) {
     let writes = i64::try_from(random.within(1..12)).expect("a small number");
     host.doom(writes, random.one_in(2));
+    until_dead(world, host, random).await;
+}
+
+/// Waits until a server that was doomed has died, though not for long.
+async fn until_dead(world: &World, host: &Host, random: &SimRandom) {
     for _ in 0..100 {
         if !host.is_alive() {
             // Nobody notices for a moment.

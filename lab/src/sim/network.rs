@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     disk::Process,
     pipe::{End, Pipe},
-    plan::Weather,
+    plan::{Aim, Plan, Weather},
     random::SimRandom,
     trace::Trace,
 };
@@ -32,6 +32,8 @@ use super::{
 pub struct Network {
     inner: Arc<Mutex<Inner>>,
     pub(super) weather: Weather,
+    /// Somebody wants to know what servers send.
+    pub(super) watched: bool,
     pub(super) random: SimRandom,
     pub(super) trace: Trace,
 }
@@ -115,7 +117,8 @@ pub enum Cut {
 impl Network {
     /// A network without anybody.
     #[must_use]
-    pub fn new(weather: Weather, random: SimRandom, trace: Trace) -> Network {
+    pub fn new(plan: &Plan, random: SimRandom, trace: Trace) -> Network {
+        let (weather, watched) = (plan.weather, plan.aim == Aim::Promises);
         let inner = Inner {
             listeners: BTreeMap::new(),
             links: Vec::new(),
@@ -123,7 +126,7 @@ impl Network {
             gone: Vec::new(),
             connections: 0,
         };
-        Network { inner: Arc::new(Mutex::new(inner)), weather, random, trace }
+        Network { inner: Arc::new(Mutex::new(inner)), weather, watched, random, trace }
     }
 
     /// A server listens at an address: what it receives are its ends of new connections.

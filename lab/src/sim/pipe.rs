@@ -120,6 +120,8 @@ pub struct End {
     weather: Weather,
     random: SimRandom,
     trace: Trace,
+    /// Faults are aimed at what is sent.
+    watched: bool,
 }
 
 impl End {
@@ -135,6 +137,7 @@ impl End {
             process,
             timer: Box::pin(sleep_until(Instant::now())),
             weather: network.weather,
+            watched: network.watched,
             random: network.random.clone(),
             trace: network.trace.clone(),
         }
@@ -223,9 +226,12 @@ impl AsyncWrite for End {
         let len = self.piece(buf.len().min(WINDOW_BYTES));
         let due = pipe.last.max(Instant::now() + self.weather.delay(&self.random));
         pipe.last = due;
-        if self.trace.prints() {
+        if self.trace.prints() || self.watched {
             let number = pipe.number;
-            pipe.show.sent(&self.trace, number, &buf[..len]);
+            let messages = pipe.show.sent(&self.trace, number, &buf[..len]);
+            if let Some(process) = &self.process {
+                process.has_sent(&messages);
+            }
         }
         pipe.sent.push_back((due, buf.copy_to_bytes(len)));
         pipe.bytes += len;

@@ -44,6 +44,22 @@ pub struct Plan {
     pub dirty_bytes_max: u64,
     /// The mean time between two faults.
     pub calm: Duration,
+    /// What some of the faults are aimed at.
+    pub aim: Aim,
+}
+
+/// Faults hit anything at any time. In some worlds of several servers most of them are aimed at one thing, which would
+/// be hit by chance too seldom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// At nothing.
+    Nothing,
+    /// Servers die when they have just sent what another one relies on.
+    Promises,
+    /// A server and the coordinator do not reach each other for longer than a lease.
+    Leases,
+    /// Answers to clients come late, from one server and not from others.
+    Answers,
 }
 
 /// How connections behave.
@@ -82,10 +98,15 @@ impl Plan {
         let random = SimRandom::new(seed).stream("plan");
         let strict = random.one_in(2);
         let several = SimRandom::new(seed).stream("servers");
+        let server_lease = several.ms(400..3000);
+        let aim = match servers {
+            1 => Aim::Nothing,
+            _ => several.pick(&[Aim::Nothing, Aim::Promises, Aim::Leases, Aim::Answers]),
+        };
         Plan {
             seed,
             servers,
-            server_lease: several.ms(400..3000),
+            server_lease,
             durability: if strict { Durability::Strict } else { Durability::Relaxed },
             power_cuts: random.one_in(2),
             commit_interval: random.ms(1..200),
@@ -100,10 +121,11 @@ impl Plan {
                 stall_one_in: random.within(10..200),
                 pieces: random.one_in(2),
             },
-            access_cache: !random.one_in(4),
+            access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
             calm: random.ms(60..400),
+            aim,
         }
     }
 

@@ -34,6 +34,7 @@ use super::{
     pipe::End,
     plan::Plan,
     random::SimRandom,
+    show::Message,
     trace::Trace,
 };
 
@@ -265,9 +266,19 @@ impl Host {
         }
     }
 
-    /// Takes back what [`Host::doom`] said, if it has not struck.
+    /// The server will die when it has sent such a message.
+    pub fn doom_with(&self, message: Message) {
+        if let Some(running) = &*self.inner.running.borrow() {
+            running.process.die_with(Some(message));
+        }
+    }
+
+    /// Takes back what was said of its death, if that has not struck.
     pub fn pardon(&self) {
-        self.doom(i64::MAX, false);
+        if let Some(running) = &*self.inner.running.borrow() {
+            running.process.die_at(i64::MAX, false);
+            running.process.die_with(None);
+        }
     }
 
     /// Whether the server runs and was not struck by its doom.

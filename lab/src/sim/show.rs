@@ -1,11 +1,12 @@
-//! What goes over a connection, in words, for a run that is printed.
+//! What goes over a connection: in words, for a run that is printed, and what servers rely on, for faults that are aimed
+//! at it.
 
 use std::mem;
 
 use base::{Decode, DecodeError, Reader};
 use bytes::{Bytes, BytesMut};
 use wire::{
-    Answer, FrameError, ReplyHeader, Request, RequestHeader,
+    Answer, FrameError, Outcome, Reply, ReplyHeader, Request, RequestHeader, Vote,
     frame::{take_frame, take_opening},
 };
 
@@ -13,6 +14,38 @@ use super::trace::Trace;
 
 /// Longer messages are cut off.
 const CHARS_MAX: usize = 300;
+
+/// What a server says to another one, which relies on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// "Keep this for a transaction."
+    Prepare,
+    /// "It is kept."
+    Prepared,
+    /// "It has happened", unasked or asked for.
+    Committed,
+}
+
+impl Message {
+    /// All of them.
+    pub const ALL: [Message; 3] = [Message::Prepare, Message::Prepared, Message::Committed];
+
+    fn of_request(request: &Request) -> Option<Message> {
+        match request {
+            Request::Prepare(_) => Some(Message::Prepare),
+            Request::Decide(decide) if decide.commit => Some(Message::Committed),
+            _ => None,
+        }
+    }
+
+    fn of_answer(answer: &Answer) -> Option<Message> {
+        match answer {
+            Answer::Done(Reply::Vote(Vote::Prepared)) => Some(Message::Prepared),
+            Answer::Done(Reply::Outcome(Outcome::Committed)) => Some(Message::Committed),
+            _ => None,
+        }
+    }
+}
 
 /// The messages of one direction, as they are sent.
 pub(super) struct Show {
@@ -26,15 +59,22 @@ impl Show {
         Show { to_server, opened: !to_server, bytes: BytesMut::new() }
     }
 
-    /// Shows what is complete.
-    pub(super) fn sent(&mut self, trace: &Trace, pipe: u64, bytes: &[u8]) {
+    /// Shows what is complete, if it is to be shown, and says what of it servers rely on.
+    pub(super) fn sent(&mut self, trace: &Trace, pipe: u64, bytes: &[u8]) -> Vec<Message> {
         self.bytes.extend_from_slice(bytes);
-        if let Err(error) = self.show(trace, pipe) {
+        let mut found = Vec::new();
+        if let Err(error) = self.show(trace, pipe, &mut found) {
             trace.show(format_args!("pipe {pipe} {error}"));
         }
+        found
     }
 
-    fn show(&mut self, trace: &Trace, pipe: u64) -> Result<(), FrameError> {
+    fn show(
+        &mut self,
+        trace: &Trace,
+        pipe: u64,
+        found: &mut Vec<Message>,
+    ) -> Result<(), FrameError> {
         if !mem::replace(&mut self.opened, true) && !take_opening(&mut self.bytes)? {
             self.opened = false;
             return Ok(());
@@ -42,17 +82,20 @@ impl Show {
         while let Some(frame) = take_frame(&mut self.bytes)? {
             let text = if self.to_server {
                 let (header, request): (RequestHeader, Request) = decode(&frame)?;
-                format!(
-                    "call={} seq={} lowest={} {request:?}",
-                    header.call, header.seq, header.unanswered
-                )
+                found.extend(Message::of_request(&request));
+                trace.prints().then(|| {
+                    let (call, seq, lowest) = (header.call, header.seq, header.unanswered);
+                    format!("-> call={call} seq={seq} lowest={lowest} {request:?}")
+                })
             } else {
                 let (header, answer): (ReplyHeader, Answer) = decode(&frame)?;
-                format!("call={} {answer:?}", header.call)
+                found.extend(Message::of_answer(&answer));
+                trace.prints().then(|| format!("<- call={} {answer:?}", header.call))
             };
-            let text: String = text.chars().take(CHARS_MAX).collect();
-            let arrow = if self.to_server { "->" } else { "<-" };
-            trace.show(format_args!("{pipe:x} {arrow} {text}"));
+            if let Some(text) = text {
+                let text: String = text.chars().take(CHARS_MAX).collect();
+                trace.show(format_args!("{pipe:x} {text}"));
+            }
         }
         Ok(())
     }

@@ -4,11 +4,13 @@
 //! world gets, the seed decides.
 
 mod contents;
+mod crossed;
 mod linear;
 mod locks;
 mod lost;
 mod model;
 mod mortal;
+mod moved;
 mod once;
 mod opened;
 mod paths;
@@ -16,7 +18,7 @@ mod race;
 
 use std::pin::Pin;
 
-use super::world::World;
+use super::{plan::Aim, world::World};
 
 /// A workload that was set up; `run` also checks.
 pub struct Work {
@@ -46,7 +48,14 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
         return Ok(works);
     }
     for number in 0..3 {
-        let choice = if number == 0 && world.plan().servers > 1 { 6 } else { random.below(8) };
+        let choice = match (number, world.plan().aim) {
+            (0, _) if world.plan().servers > 1 => 6,
+            // Who looks through a cache.
+            (1, Aim::Leases | Aim::Answers) => 8,
+            (2, Aim::Answers) => 6,
+            (2, Aim::Leases) => 9,
+            (_, Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Answers) => random.below(8),
+        };
         works.push(match choice {
             0 => Work::new("once", once::set_up(world, number).await?),
             1 => Work::new("paths", paths::set_up(world, number).await?),
@@ -55,7 +64,9 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             4 => Work::new("opened", opened::set_up(world, number).await?),
             5 => Work::new("race", race::set_up(world, number).await?),
             6 => Work::new("linear", linear::set_up(world, number).await?),
-            _ => Work::new("mortal", mortal::set_up(world, number).await?),
+            7 => Work::new("mortal", mortal::set_up(world, number).await?),
+            8 => Work::new("moved", moved::set_up(world, number).await?),
+            _ => Work::new("crossed", crossed::set_up(world, number).await?),
         });
     }
     if world.random("locks").one_in(3) {

@@ -95,7 +95,7 @@ impl World {
     pub fn new(plan: Plan, bug: Option<Bug>, trace: &Trace) -> anyhow::Result<World> {
         trace.start();
         let random = SimRandom::new(plan.seed);
-        let network = Network::new(plan.weather, random.stream("network"), trace.clone());
+        let network = Network::new(&plan, random.stream("network"), trace.clone());
         let clock: Arc<dyn Clock> = Arc::new(SimClock::start(plan.fine_clock));
         let mut hosts = Vec::new();
         for server in 0..plan.servers {

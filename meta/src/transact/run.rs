@@ -307,11 +307,9 @@ impl Run<'_> {
         let coordinator = self.cluster.coordinator.as_ref().filter(|_| remote.coordinated);
         let Some(coordinator) = coordinator else { return Begun::Nothing };
         let mut graph = coordinator.graph();
-        let (moves, chain): (&[_], &[_]) = match self.shared.bugs.has(Bug::GraphIgnored) {
-            true => (&[], &[]),
-            false => (&remote.moves, &remote.chain),
+        let graph::Begun::Granted(token) = graph.begin(&remote.moves, &remote.chain) else {
+            return Begun::Wait;
         };
-        let graph::Begun::Granted(token) = graph.begin(moves, chain) else { return Begun::Wait };
         // What walks see of it; other changes are seen with the commit.
         let shown = |key: &Key| {
             key::is_name(key) || key::parse_dir(key).is_some_and(|dir| remote.moves.contains(&dir))

@@ -254,6 +254,27 @@ impl Txn<'_> {
     ///
     /// Race: the caller has locked all directory renames, so the chain stays as we walk it.
     pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
+        if self.shared.bugs.has(Bug::GraphIgnored) {
+            return self.was_within(dir, ancestor);
+        }
+        self.walks_to(dir, ancestor)
+    }
+
+    /// As it is once, and may not be any more when it matters ([`Bug::GraphIgnored`]).
+    fn was_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
+        if self.own.is_some() {
+            return Ok(false);
+        }
+        self.with_remote(|remote| remote.careless = true);
+        let within = self.walks_to(dir, ancestor);
+        self.with_remote(|remote| {
+            remote.careless = false;
+            remote.chain.clear();
+        });
+        within
+    }
+
+    fn walks_to(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         let mut at = dir.clone();
         let mut steps = Steps::from(dir.id);
         self.stays(at.id);

@@ -41,6 +41,8 @@ pub(crate) struct Remote {
     drawn: usize,
     /// Something was not as it had been taken for granted: nothing is any more.
     reads_all: bool,
+    /// What is read may change meanwhile ([`crate::bugs::Bug::GraphIgnored`]).
+    pub(super) careless: bool,
     /// In the latest run something did not fit together.
     torn: bool,
     /// What was known the last time that this was so, and how often it was the same.
@@ -87,6 +89,7 @@ impl Remote {
         self.drawn = 0;
         self.complete = false;
         self.torn = false;
+        self.careless = false;
     }
 
     /// What was read may not be so any more.
@@ -156,7 +159,9 @@ impl Remote {
             });
         }
         if let Some(known) = self.known.get(key) {
-            self.seen.insert(Key::from_slice(key));
+            if !self.careless {
+                self.seen.insert(Key::from_slice(key));
+            }
             return Ok(known.clone());
         }
         self.want(key);

@@ -15,7 +15,7 @@ use wire::RenameMode;
 
 use crate::{
     check::linear::{self, Attributes, By, Call, History, Path, Seen, Verdict},
-    sim::{random::SimRandom, world::World},
+    sim::{plan::Aim, random::SimRandom, world::World},
 };
 
 /// Names are so deep at most.
@@ -56,11 +56,16 @@ pub(super) async fn set_up(
         names: random.pick(&[b"ab", b"abc"]),
         history: RefCell::new(History::new(root.ino, several)),
     });
+    let aim = world.plan().aim;
     Ok(async move {
         let operations = random.within(8..16);
         let mut workers: Vec<Vec<Worker>> = Vec::new();
         for (number, machine) in machines.iter().enumerate() {
-            let at_once = if random.one_in(3) { 2 } else { 1 };
+            let at_once = match aim {
+                Aim::Answers => random.within(1..4),
+                Aim::Nothing | Aim::Promises | Aim::Leases if random.one_in(3) => 2,
+                Aim::Nothing | Aim::Promises | Aim::Leases => 1,
+            };
             let workers_of = (0..at_once).map(|hand| Worker {
                 name: format!("{number}.{hand}"),
                 client: machine.client.clone(),
