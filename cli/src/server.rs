@@ -338,7 +338,12 @@ fn cluster(
         )));
     }
     let dial = Arc::new(Delayed::new(Arc::new(client::Tcp), options.peer_rtt));
-    Ok(Some(ClusterOptions { dial, coordinators, lease }))
+    Ok(Some(ClusterOptions {
+        dial,
+        coordinators,
+        lease,
+        awake_or_not: Arc::new(system::since_boot),
+    }))
 }
 
 fn limits(data: &DataDir, options: &Options) -> Limits {

@@ -53,6 +53,11 @@ pub(crate) fn space(path: &Path) -> (u64, u64) {
         .unwrap_or_default()
 }
 
+/// The time since the machine was started, while it slept included.
+pub(crate) fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
 /// What this process uses of the machine.
 pub(crate) fn process_status() -> wire::ProcessStatus {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();

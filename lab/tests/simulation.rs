@@ -81,7 +81,6 @@ macro_rules! finds {
     };
 }
 
-// Planted, but not found yet: PromiseNotStable, PendingSaidAborted, LeaseIgnored, GraphIgnored, LateLookupTaken.
 finds! {
     it_finds_that_answers_are_not_stored: AnswerNotStored of 1 within 10,
     it_finds_that_echoes_are_executed: EchoExecuted of 1 within 600,
@@ -96,7 +95,7 @@ finds! {
     it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited of 1 within 300,
     it_finds_that_a_stale_inode_is_accepted: StaleInoAccepted of 1 within 300,
     it_finds_that_announcements_are_not_awaited: AnnounceNotAwaited of 3 within 1500,
-    it_finds_versions_without_their_events: VersionWithoutEvent of 3 within 300,
+    it_finds_versions_without_their_events: VersionWithoutEvent of 3 within 100,
     it_finds_that_what_is_prepared_is_not_held: PreparedNotHeld of 3 within 50,
     it_finds_that_what_is_prepared_is_forgotten: PreparedForgotten of 3 within 100,
     it_finds_that_expectations_are_ignored: ExpectationsIgnored of 3 within 150,
@@ -107,4 +106,9 @@ finds! {
     it_finds_that_a_commit_is_applied_twice: CommitAppliedTwice of 3 within 50,
     it_finds_that_a_late_prepare_is_kept: LatePrepareKept of 3 within 50,
     it_finds_that_a_prepare_is_not_stored: PrepareNotStored of 3 within 50,
+    it_finds_that_a_promise_is_not_stable: PromiseNotStable of 3 within 200,
+    it_finds_that_what_is_pending_is_said_to_be_aborted: PendingSaidAborted of 3 within 200,
+    it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored of 3 within 500,
+    it_finds_that_renames_ignore_each_other: GraphIgnored of 3 within 200,
+    it_finds_that_a_late_look_up_is_taken: LateLookupTaken of 3 within 400,
 }

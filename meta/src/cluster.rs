@@ -22,7 +22,7 @@ use wire::{Dial, Lease, PeerHello};
 
 use crate::{
     OpenError,
-    coordinator::Coordinator,
+    coordinator::{Coordinator, millis},
     record::{Record, key},
     server::Shared,
 };
@@ -36,6 +36,8 @@ pub struct ClusterOptions {
     pub coordinators: Vec<String>,
     /// A server serves for so long after it has last asked for its lease.
     pub lease: Duration,
+    /// What leases are measured with: a time since some start that goes on while the machine sleeps.
+    pub awake_or_not: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 codec! {
@@ -65,10 +67,10 @@ pub(crate) struct Cluster {
     pub(crate) run: u64,
     pub(crate) options: ClusterOptions,
     map: RwLock<Arc<ClusterMap>>,
-    started: Instant,
-    /// When the lease ends, milliseconds after `started`.
+    /// When the lease ends, milliseconds as [`Cluster::time`] counts.
     lease_ends: AtomicU64,
     transactions: AtomicU64,
+    challenges: AtomicU64,
     member: u64,
     /// What the first server has beside it.
     pub(crate) coordinator: Option<Coordinator>,
@@ -106,9 +108,9 @@ impl Cluster {
             run,
             options,
             map: RwLock::new(Arc::new(member.map.clone())),
-            started: Instant::now(),
             lease_ends: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
+            challenges: AtomicU64::new(0),
             member: member.member,
             coordinator,
         }
@@ -165,16 +167,31 @@ impl Cluster {
         self.me == 0
     }
 
+    /// The time by which leases end.
+    pub(crate) fn time(&self) -> Duration {
+        (self.options.awake_or_not)()
+    }
+
     /// The lease lasts until `ends` at least.
-    pub(crate) fn extend_lease(&self, ends: Instant) {
-        let ends = ends.saturating_duration_since(self.started).as_millis();
-        self.lease_ends.fetch_max(u64::try_from(ends).unwrap_or(u64::MAX), Ordering::AcqRel);
+    fn extend_lease(&self, ends: Duration) {
+        self.lease_ends.fetch_max(millis(ends), Ordering::AcqRel);
     }
 
     /// Whether the lease has not ended.
     pub(crate) fn has_lease(&self) -> bool {
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        now < self.lease_ends.load(Ordering::Acquire)
+        millis(self.time()) < self.lease_ends.load(Ordering::Acquire)
+    }
+
+    /// What this server says first when it comes to another: it asks what to prove.
+    pub(crate) fn hello(&self) -> PeerHello {
+        PeerHello { from: self.me, run: self.run, proof: Bytes::new() }
+    }
+
+    /// What somebody who comes has to prove himself with: no two are the same, neither of this run nor, as `random` is
+    /// drawn anew, of any other.
+    pub(crate) fn next_challenge(&self, random: u64) -> u128 {
+        let number = self.challenges.fetch_add(1, Ordering::Relaxed);
+        u128::from(random) << 64 | u128::from(number)
     }
 
     /// A number for a transaction that this server initiates.
@@ -189,7 +206,7 @@ impl Cluster {
 pub(crate) fn take_lease(
     shared: &Shared,
     cluster: &Cluster,
-    asked: Instant,
+    asked: Duration,
     lease: Lease,
 ) -> Result<(), store::Error> {
     let Lease { ms, map, events } = lease;
@@ -212,22 +229,35 @@ pub(crate) fn take_lease(
     Ok(())
 }
 
-fn mac(signing_key: &[u8], uuid: u128, from: u16, run: u64) -> Hmac<Sha256> {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(signing_key).expect("HMAC takes keys of any length");
-    mac.update(&PeerHello::proven(uuid, from, run));
-    mac
+/// Who came to whom, on which connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Visit {
+    /// The file system.
+    pub(crate) uuid: u128,
+    /// The server that is visited.
+    pub(crate) to: u16,
+    /// What it has answered, which no other connection is answered.
+    pub(crate) challenge: u128,
 }
 
-/// What a server says when it comes to another.
-pub(crate) fn hello(signing_key: &[u8], uuid: u128, from: u16, run: u64) -> PeerHello {
-    let proof = mac(signing_key, uuid, from, run).finalize().into_bytes();
-    PeerHello { from, run, proof: Bytes::copy_from_slice(&proof) }
-}
+impl Visit {
+    fn mac(self, signing_key: &[u8], hello: &PeerHello) -> Hmac<Sha256> {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(signing_key).expect("HMAC takes keys of any length");
+        mac.update(&hello.proven(self.uuid, self.to, self.challenge));
+        mac
+    }
 
-/// Whether it was a server of this file system that said so.
-pub(crate) fn is_proven(hello: &PeerHello, signing_key: &[u8], uuid: u128) -> bool {
-    mac(signing_key, uuid, hello.from, hello.run).verify_slice(&hello.proof).is_ok()
+    /// What a server says to prove that it is one.
+    pub(crate) fn prove(self, signing_key: &[u8], hello: PeerHello) -> PeerHello {
+        let proof = self.mac(signing_key, &hello).finalize().into_bytes();
+        PeerHello { proof: Bytes::copy_from_slice(&proof), ..hello }
+    }
+
+    /// Whether it was a server of this file system that said so, here and now.
+    pub(crate) fn is_proven(self, signing_key: &[u8], hello: &PeerHello) -> bool {
+        self.mac(signing_key, hello).verify_slice(&hello.proof).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -236,10 +266,13 @@ mod tests {
 
     #[test]
     fn only_who_has_the_key_of_the_file_system_comes_as_a_server() {
-        let said = hello(b"key", 7, 2, 99);
-        assert!(is_proven(&said, b"key", 7));
-        assert!(!is_proven(&said, b"other", 7));
-        assert!(!is_proven(&said, b"key", 8));
-        assert!(!is_proven(&PeerHello { from: 1, ..said }, b"key", 7));
+        let visit = Visit { uuid: 7, to: 1, challenge: 5 };
+        let said = visit.prove(b"key", PeerHello { from: 2, run: 99, proof: Bytes::new() });
+        assert!(visit.is_proven(b"key", &said));
+        assert!(!visit.is_proven(b"other", &said));
+        assert!(!Visit { uuid: 8, ..visit }.is_proven(b"key", &said));
+        assert!(!Visit { to: 0, ..visit }.is_proven(b"key", &said));
+        assert!(!Visit { challenge: 6, ..visit }.is_proven(b"key", &said));
+        assert!(!visit.is_proven(b"key", &PeerHello { from: 1, ..said }));
     }
 }

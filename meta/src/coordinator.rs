@@ -292,7 +292,8 @@ fn alone(shared: &Shared) -> ClusterStatus {
     ClusterStatus { servers_expected: 1, servers, epoch, version, renames: 0, problems: vec![] }
 }
 
-fn millis(time: Duration) -> u64 {
+/// Whole milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -9,7 +9,8 @@ use wire::{
 
 use crate::{
     bugs::Bug,
-    cluster, coordinator, data,
+    cluster::Visit,
+    coordinator, data,
     error::{Fault, Result},
     observe::{Nanos, Verdict},
     ops,
@@ -212,7 +213,7 @@ fn between_servers(
     let Incoming { connection, request, .. } = incoming;
     if let Request::PeerHello(hello) = request {
         let result = greet(shared, connection, hello);
-        return finish(shared, incoming, reply, result.map(|()| Reply::Nothing));
+        return finish(shared, incoming, reply, result);
     }
     if connection.peer().is_none() {
         let fault = Fault::Refused("only servers of the cluster may ask this".into());
@@ -258,14 +259,21 @@ fn between_servers(
 }
 
 /// Another server has come.
-fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<()> {
-    let known = shared.cluster.is_some()
-        && cluster::is_proven(hello, &shared.config.signing_key, shared.config.uuid);
-    if !known {
-        return Err(Fault::Refused("no server of this cluster".into()));
+fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<Reply> {
+    let stranger = || Fault::Refused("no server of this cluster".into());
+    let cluster = shared.cluster.as_ref().ok_or_else(stranger)?;
+    if hello.proof.is_empty() {
+        let challenge = cluster.next_challenge(shared.random.next());
+        connection.challenge(challenge);
+        return Ok(Reply::Challenge(challenge));
+    }
+    let (uuid, to) = (shared.config.uuid, cluster.me);
+    let challenge = connection.take_challenge().ok_or_else(stranger)?;
+    if !(Visit { uuid, to, challenge }).is_proven(&shared.config.signing_key, hello) {
+        return Err(stranger());
     }
     connection.is_of_peer(hello.from);
-    Ok(())
+    Ok(Reply::Nothing)
 }
 
 /// Stores the answer in the batch of its effect.

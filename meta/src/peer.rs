@@ -6,6 +6,8 @@
 //! way, and who asks decides whether to. What the other server fails at it would fail at again: that is an error, and no
 //! loss.
 
+mod open;
+
 use std::{
     cell::{Cell, RefCell},
     io,
@@ -15,15 +17,16 @@ use std::{
 };
 
 use base::{Cred, Encode as _, Epoch, FsError, HashMap, Reader, Seq, ShardId};
-use bytes::BytesMut;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, split},
     sync::{Notify, oneshot},
     time::{Instant, timeout},
 };
-use wire::{Answer, FrameError, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+use wire::{Answer, FrameError, Reply, ReplyHeader, Request, RequestHeader, frame};
 
-use crate::{cluster, server::Shared};
+pub(crate) use open::Open;
+
+use crate::server::Shared;
 
 /// How long a server may take to be reached.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -137,22 +140,17 @@ async fn run(shared: Arc<Shared>, server: u16, link: Rc<Link>) {
 async fn connected(shared: &Shared, server: u16, link: &Link) -> io::Result<()> {
     let Some(cluster) = &shared.cluster else { return Ok(()) };
     let address = cluster.address(server).ok_or(io::ErrorKind::NotFound)?;
-    let dial = cluster.options.dial.dial(&address);
-    let mut stream = timeout(DIAL_TIMEOUT, dial).await.map_err(|_| io::ErrorKind::TimedOut)??;
-    let mut first = frame::opening().to_vec();
-    let (key, uuid) = (&shared.config.signing_key, shared.config.uuid);
-    let hello = cluster::hello(key, uuid, cluster.me, cluster.run);
-    put_request(&mut first, 0, &Request::PeerHello(hello.clone()));
-    stream.write_all(&first).await?;
-    talk(link, stream, &Request::PeerHello(hello)).await
+    let connecting = Open::connect(shared, cluster, server, &address);
+    let open = timeout(DIAL_TIMEOUT, connecting).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    talk(link, open, &Request::PeerHello(cluster.hello())).await
 }
 
 /// Sends what is asked and hands answers on, until the connection ends.
-async fn talk(link: &Link, stream: Box<dyn Stream>, ping: &Request) -> io::Result<()> {
+async fn talk(link: &Link, open: Open, ping: &Request) -> io::Result<()> {
+    let (stream, mut inbox) = open.into_parts();
     let (mut read, mut write) = split(stream);
     let heard = Cell::new(Instant::now());
     let reading = async {
-        let mut inbox = BytesMut::new();
         loop {
             inbox.reserve(16 << 10);
             if read.read_buf(&mut inbox).await? == 0 {

@@ -53,6 +53,8 @@ pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
     /// It is another server's, and not a client's.
     peer: Cell<Option<u16>>,
+    /// What a server that comes has to prove itself with, once.
+    challenge: Cell<Option<u128>>,
     out: RefCell<Vec<u8>>,
     /// How much of `out` may be sent.
     ready: Cell<usize>,
@@ -69,6 +71,7 @@ impl Connection {
         Connection {
             session: RefCell::default(),
             peer: Cell::new(None),
+            challenge: Cell::new(None),
             out: RefCell::default(),
             ready: Cell::new(0),
             wake: Notify::new(),
@@ -97,6 +100,16 @@ impl Connection {
     /// The server that it comes from, if it comes from one.
     pub(crate) fn peer(&self) -> Option<u16> {
         self.peer.get()
+    }
+
+    /// What whoever comes has to prove itself with; what was given before is good for nothing any more.
+    pub(crate) fn challenge(&self, challenge: u128) {
+        self.challenge.set(Some(challenge));
+    }
+
+    /// What the proof that came must be about, if anything was given for it.
+    pub(crate) fn take_challenge(&self) -> Option<u128> {
+        self.challenge.take()
     }
 
     /// It comes from a server.

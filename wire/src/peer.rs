@@ -12,14 +12,15 @@ use bytes::Bytes;
 use crate::{node::Entry, request::CacheEvents};
 
 codec! {
-    /// The first request on a connection between two servers of one cluster. Answer: nothing.
+    /// The first request on a connection between two servers of one cluster; without a proof it asks what that must be
+    /// about, and is answered with a number that is good for one proof on this connection. Answer to a proof: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PeerHello {
         /// The server that asks, as the cluster map counts.
         pub from: u16,
         /// The run of that server.
         pub run: u64,
-        /// HMAC-SHA-256, under the file system's signing key, of what [`PeerHello::proof`] says.
+        /// HMAC-SHA-256, under the file system's signing key, of what [`PeerHello::proven`] says; or nothing.
         pub proof: Bytes,
     }
 }
@@ -296,13 +297,15 @@ codec! {
 }
 
 impl PeerHello {
-    /// What [`PeerHello::proof`] is the HMAC of.
+    /// What [`PeerHello::proof`] is the HMAC of, when it is said to server `to`, which has answered `challenge`.
     #[must_use]
-    pub fn proven(uuid: u128, from: u16, run: u64) -> Vec<u8> {
+    pub fn proven(&self, uuid: u128, to: u16, challenge: u128) -> Vec<u8> {
         let mut text = b"pando peer".to_vec();
         text.extend_from_slice(&uuid.to_le_bytes());
-        text.extend_from_slice(&from.to_le_bytes());
-        text.extend_from_slice(&run.to_le_bytes());
+        text.extend_from_slice(&self.from.to_le_bytes());
+        text.extend_from_slice(&self.run.to_le_bytes());
+        text.extend_from_slice(&to.to_le_bytes());
+        text.extend_from_slice(&challenge.to_le_bytes());
         text
     }
 }

@@ -309,5 +309,7 @@ codec! {
         Cluster(peer::ClusterStatus) = 95,
         /// To `Speculate`.
         Guessed(Vec<peer::Guessed>) = 96,
+        /// To `PeerHello` without a proof.
+        Challenge(u128) = 97,
     }
 }

@@ -177,6 +177,7 @@ variants!(Reply {
     Lease,
     Cluster,
     Guessed,
+    Challenge,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth });

@@ -218,6 +218,7 @@ impl Host {
 
     fn options(&self, process: &Arc<Process>) -> ServerOptions {
         let Inner { plan, network, server, .. } = &*self.inner;
+        let started = Instant::now();
         ServerOptions {
             durability: plan.durability,
             commit_interval: plan.commit_interval,
@@ -226,6 +227,7 @@ impl Host {
                 dial: network.server_port(*server, process),
                 coordinators: if *server == 0 { Vec::new() } else { vec![address_of(0)] },
                 lease: plan.server_lease,
+                awake_or_not: Arc::new(move || started.elapsed()),
             }),
             ..ServerOptions::simulated(&address_of(*server))
         }

@@ -3,15 +3,9 @@
 
 use std::io;
 
-use base::{Cred, Decode as _, Encode as _, Epoch, Reader, Seq, ShardId};
-use bytes::BytesMut;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wire::{Answer, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+use wire::{Answer, Reply, Request};
 
-use crate::{
-    cluster::{Cluster, hello},
-    server::Shared,
-};
+use crate::{cluster::Cluster, peer::Open, server::Shared};
 
 /// There is no answer; what was asked may have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +19,6 @@ pub(super) struct Link<'a> {
     open: Option<Open>,
     /// How often it could not be reached.
     misses: u32,
-}
-
-struct Open {
-    stream: Box<dyn Stream>,
-    inbox: BytesMut,
-    calls: u64,
 }
 
 impl Link<'_> {
@@ -70,23 +58,11 @@ impl Link<'_> {
             let address = self.address().ok_or(io::ErrorKind::NotFound)?;
             // One miss more, unless it is reached.
             self.misses = self.misses.wrapping_add(1);
-            self.open = Some(self.connect(&address).await?);
+            self.open =
+                Some(Open::connect(self.shared, self.cluster, self.server, &address).await?);
             self.misses = self.misses.wrapping_sub(1);
         }
         self.open.as_mut().expect("it was just opened").ask(request).await
-    }
-
-    async fn connect(&self, address: &str) -> io::Result<Open> {
-        let Cluster { me, run, options, .. } = self.cluster;
-        let mut stream = options.dial.dial(address).await?;
-        stream.write_all(&frame::opening()).await?;
-        let mut open = Open { stream, inbox: BytesMut::new(), calls: 0 };
-        let config = &self.shared.config;
-        let hello = hello(&config.signing_key, config.uuid, *me, *run);
-        match open.ask(&Request::PeerHello(hello)).await? {
-            Answer::Done(_) => Ok(open),
-            other => Err(io::Error::other(format!("not let in: {other:?}"))),
-        }
     }
 
     /// Where the server may be: the coordinator where we were told that it is, and all where the map says; each in
@@ -99,45 +75,5 @@ impl Link<'_> {
             told.iter().chain(known.filter(|known| !told.contains(known))).collect();
         let turn = usize::try_from(self.misses).ok()?.checked_rem(places.len())?;
         places.get(turn).map(|place| (*place).clone())
-    }
-}
-
-impl Open {
-    async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
-        self.calls += 1;
-        let header = RequestHeader {
-            call: self.calls,
-            shard: ShardId(0),
-            epoch: Epoch(0),
-            seq: Seq(0),
-            unanswered: Seq(1),
-            cache_version: 0,
-            cred: Cred::default(),
-        };
-        let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
-        self.stream.write_all(&out).await?;
-        self.stream.flush().await?;
-        loop {
-            let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-            if let Some(bytes) = frame::take_frame(&mut self.inbox).map_err(io::Error::other)? {
-                let mut reader = Reader::new(&bytes);
-                let header = ReplyHeader::decode(&mut reader).map_err(invalid)?;
-                let answer = Answer::decode(&mut reader).map_err(invalid)?;
-                // A refusal of the connection itself answers no call.
-                return match answer {
-                    Answer::Refused(_) => Ok(answer),
-                    answer if header.call == self.calls => Ok(answer),
-                    _ => Err(io::ErrorKind::InvalidData.into()),
-                };
-            }
-            self.inbox.reserve(4096);
-            if self.stream.read_buf(&mut self.inbox).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
     }
 }

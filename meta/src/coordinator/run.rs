@@ -6,7 +6,6 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use tokio::time::Instant;
 use wire::{Announce, Heartbeat, Reply, Request};
 
 use super::{
@@ -46,13 +45,13 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut coordinator = Link::new(shared, cluster, 0);
     let mut had = false;
     loop {
-        let asked = Instant::now();
+        let asked = cluster.time();
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
         if had != cluster.has_lease() {
             had = !had;
             tracing::info!(has = had, "lease");
         }
-        let pause = (given / BEATS_A_LEASE).saturating_sub(asked.elapsed()).max(AGAIN_PAUSE);
+        let pause = (given / BEATS_A_LEASE).saturating_sub(cluster.time() - asked).max(AGAIN_PAUSE);
         tokio::time::sleep(pause).await;
     }
 }
@@ -62,7 +61,7 @@ async fn ask(
     shared: &Shared,
     cluster: &Cluster,
     coordinator: &mut Link<'_>,
-    asked: Instant,
+    asked: Duration,
 ) -> Result<Duration, Lost> {
     let beat = heartbeat_of(shared, cluster);
     let lease = if cluster.coordinates() {

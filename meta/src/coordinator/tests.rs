@@ -2,7 +2,10 @@
 
 pub(crate) mod several;
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use base::{Clock, Locality, Random, Time};
 use futures::{FutureExt as _, future::BoxFuture};
@@ -57,8 +60,15 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         dial: Arc::new(Nowhere),
         coordinators: Vec::new(),
         lease: LEASE,
+        awake_or_not: time(),
     });
     open_at(engine, "a:1", cluster)
+}
+
+/// The time of the test.
+fn time() -> Arc<dyn Fn() -> Duration + Send + Sync> {
+    let start = Instant::now();
+    Arc::new(move || start.elapsed())
 }
 
 fn open_at(
@@ -183,6 +193,26 @@ async fn a_coordinator_that_was_restarted_waits_for_leases_it_knows_nothing_of()
     assert_eq!(began.elapsed(), LEASE + LEASE / 8);
     let lease = heartbeat(&server.shared, 1, &beat("b:1", version)).unwrap();
     assert_eq!((lease.events.version, lease.events.reset), (now, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_ends_while_the_machine_sleeps() {
+    let slept = Arc::new(AtomicU64::new(0));
+    let (clock, awake) = (slept.clone(), time());
+    let awake_or_not =
+        Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
+    let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
+    let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
+    let server = open_at(&formatted(2), "a:1", Some(cluster)).unwrap();
+    let cluster = server.shared.cluster.as_ref().unwrap();
+    let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
+    let lease = Lease { ms: 8000, map: None, events };
+    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
+    assert!(cluster.has_lease());
+    slept.store(7, Ordering::Relaxed);
+    assert!(cluster.has_lease());
+    slept.store(8, Ordering::Relaxed);
+    assert!(!cluster.has_lease());
 }
 
 #[tokio::test(start_paused = true)]

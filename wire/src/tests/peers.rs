@@ -103,6 +103,7 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Joined(Joined { server: 3, config: Bytes::from_static(b"config") }),
         Reply::Lease(Lease { ms: 3000, map: Some(map), events: events.clone() }),
         Reply::Lease(Lease { ms: 0, map: None, events }),
+        Reply::Challenge(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
         Reply::Cluster(ClusterStatus {
             servers_expected: 4,
             servers: vec![server],

@@ -7,8 +7,10 @@ use tokio::{
     task::{AbortHandle, LocalSet},
 };
 
+use wire::{Answer, PeerRead, Reply};
+
 use super::*;
-use crate::format_joined;
+use crate::{cluster::Visit, format_joined, peer::Open};
 
 /// Who listens where.
 #[derive(Default)]
@@ -42,7 +44,8 @@ impl Node {
         coordinators: &[&str],
     ) -> Node {
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
-        let cluster = ClusterOptions { dial: pipes.clone(), coordinators, lease: LEASE };
+        let (dial, awake_or_not) = (pipes.clone(), time());
+        let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
         let server = open_at(engine, address, Some(cluster)).unwrap();
         let core = server.core(0);
         let (listener, mut connections) = mpsc::unbounded_channel();
@@ -234,6 +237,18 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
     });
 }
 
+/// A connection to the first server, the file system's id, and what was answered to who said that it is a server.
+async fn strangers(three: &Three) -> (Open, Visit) {
+    let (node, dial) = (three.node(0), &three.node(1).cluster().options.dial);
+    let mut open = Open::dial(dial.as_ref(), "a:1").await.unwrap();
+    let hello = Request::PeerHello(three.node(1).cluster().hello());
+    let answer = open.ask(&hello).await.unwrap();
+    let Answer::Done(Reply::Challenge(challenge)) = answer else { panic!("{answer:?}") };
+    (open, Visit { uuid: node.shared().config.uuid, to: 0, challenge })
+}
+
+const LET_IN: Answer = Answer::Done(Reply::Nothing);
+
 #[test]
 fn a_coordinator_that_is_elsewhere_is_found_by_who_was_told_of_both_places() {
     in_cluster(async |three| {
@@ -263,12 +278,31 @@ fn a_coordinator_that_is_elsewhere_is_found_by_who_was_told_of_both_places() {
 #[test]
 fn who_does_not_have_the_key_is_no_server() {
     in_cluster(async |three| {
-        let node = three.node(0);
-        let hello = |key: &[u8]| crate::cluster::hello(key, node.shared().config.uuid, 1, 7);
         for (key, let_in) in [(&b"key"[..], true), (b"other", false)] {
-            let mut link = link::Link::new(three.node(1).shared(), three.node(1).cluster(), 0);
-            let answer = link.ask(Request::PeerHello(hello(key))).await;
-            assert_eq!(answer.is_ok(), let_in);
+            let (mut open, visit) = strangers(three).await;
+            let hello = visit.prove(key, three.node(1).cluster().hello());
+            let answer = open.ask(&Request::PeerHello(hello)).await.unwrap();
+            assert_eq!(answer == LET_IN, let_in);
+            let read = Request::PeerRead(PeerRead { keys: Vec::new() });
+            let refused = matches!(open.ask(&read).await.unwrap(), Answer::Refused(_));
+            assert_eq!(refused, !let_in);
         }
+    });
+}
+
+#[test]
+fn what_a_server_has_proven_proves_nothing_a_second_time() {
+    in_cluster(async |three| {
+        let (mut open, visit) = strangers(three).await;
+        let hello = visit.prove(b"key", three.node(1).cluster().hello());
+        let said = Request::PeerHello(hello);
+        assert_eq!(open.ask(&said).await.unwrap(), LET_IN);
+        assert!(matches!(open.ask(&said).await.unwrap(), Answer::Refused(_)));
+        let (mut other, _) = strangers(three).await;
+        assert!(matches!(other.ask(&said).await.unwrap(), Answer::Refused(_)));
+        // Nor without having been asked to.
+        let dial = &three.node(1).cluster().options.dial;
+        let mut silent = Open::dial(dial.as_ref(), "a:1").await.unwrap();
+        assert!(matches!(silent.ask(&said).await.unwrap(), Answer::Refused(_)));
     });
 }

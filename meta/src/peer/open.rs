@@ -1,0 +1,96 @@
+//! A connection to another server that has been let in there: each proves to the other end that it has the file system's
+//! key, by a number that it was given for this connection alone. Who has heard it once can do nothing with it.
+
+use std::io;
+
+use base::{Cred, Decode as _, Encode as _, Epoch, Reader, Seq, ShardId};
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::{Answer, Dial, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+
+use crate::{
+    cluster::{Cluster, Visit},
+    server::Shared,
+};
+
+/// The connection.
+pub(crate) struct Open {
+    stream: Box<dyn Stream>,
+    inbox: BytesMut,
+    calls: u64,
+}
+
+impl Open {
+    /// Comes to `server` as a server of its cluster.
+    pub(crate) async fn connect(
+        shared: &Shared,
+        cluster: &Cluster,
+        server: u16,
+        address: &str,
+    ) -> io::Result<Open> {
+        let mut open = Open::dial(cluster.options.dial.as_ref(), address).await?;
+        let hello = cluster.hello();
+        let challenge = match open.ask(&Request::PeerHello(hello.clone())).await? {
+            Answer::Done(Reply::Challenge(challenge)) => challenge,
+            other => return Err(io::Error::other(format!("not let in: {other:?}"))),
+        };
+        let config = &shared.config;
+        let visit = Visit { uuid: config.uuid, to: server, challenge };
+        let proven = visit.prove(&config.signing_key, hello);
+        match open.ask(&Request::PeerHello(proven)).await? {
+            Answer::Done(Reply::Nothing) => Ok(open),
+            other => Err(io::Error::other(format!("not let in: {other:?}"))),
+        }
+    }
+
+    /// Connects, and says nothing yet.
+    pub(crate) async fn dial(dial: &dyn Dial, address: &str) -> io::Result<Open> {
+        let mut stream = dial.dial(address).await?;
+        stream.write_all(&frame::opening()).await?;
+        Ok(Open { stream, inbox: BytesMut::new(), calls: 0 })
+    }
+
+    /// The connection, and what has come over it and was not asked for yet.
+    pub(super) fn into_parts(self) -> (Box<dyn Stream>, BytesMut) {
+        (self.stream, self.inbox)
+    }
+
+    /// Asks one thing, and waits for its answer.
+    pub(crate) async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
+        self.calls += 1;
+        let header = RequestHeader {
+            call: self.calls,
+            shard: ShardId(0),
+            epoch: Epoch(0),
+            seq: Seq(0),
+            unanswered: Seq(1),
+            cache_version: 0,
+            cred: Cred::default(),
+        };
+        let mut out = Vec::new();
+        frame::put_frame(&mut out, |out| {
+            header.encode(out);
+            request.encode(out);
+        });
+        self.stream.write_all(&out).await?;
+        self.stream.flush().await?;
+        loop {
+            let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+            if let Some(bytes) = frame::take_frame(&mut self.inbox).map_err(io::Error::other)? {
+                let mut reader = Reader::new(&bytes);
+                let header = ReplyHeader::decode(&mut reader).map_err(invalid)?;
+                let answer = Answer::decode(&mut reader).map_err(invalid)?;
+                // A refusal of the connection itself answers no call.
+                return match answer {
+                    Answer::Refused(_) => Ok(answer),
+                    answer if header.call == self.calls => Ok(answer),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                };
+            }
+            self.inbox.reserve(4096);
+            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
