@@ -24,14 +24,14 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
 ///
-/// Each server is a process, and its data is in DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the
+/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the
 /// administrator's token. A directory that is missing is made and formatted; one that is there is served again, by as
 /// many servers. What is printed are the addresses and process ids: a server that is killed shows what a cluster does
 /// then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of servers.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = value_parser!(u16).range(2..=1024))]
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     servers: u16,
     /// Where everything is.
     #[arg(long, value_name = "DIR")]
@@ -153,6 +153,7 @@ impl Cluster<'_> {
             program.arg("--http").arg("off")
         };
         Ok(match self.servers.first() {
+            None if self.args.servers == 1 => program,
             None => {
                 let lease =
                     humantime::format_duration(self.args.lease).to_string().replace(' ', "");
@@ -195,8 +196,9 @@ impl Cluster<'_> {
             text += &format!("mounted at {}, {}\n", mountpoint.display(), mount.process());
         }
         let (servers, token) = (self.servers.len(), self.token());
+        let noun = if servers == 1 { "server" } else { "servers" };
         text += &format!(
-            "serving {servers} servers at {} with token {}\n",
+            "serving {servers} {noun} at {} with token {}\n",
             self.addresses(),
             token.display()
         );

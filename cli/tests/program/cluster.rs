@@ -225,3 +225,19 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
     let said = fail(1, &["dev", "--dir", text(&dir), "--servers", "3", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("all of the 2 servers"), "{said}");
 }
+
+#[test]
+fn dev_runs_one_server_as_it_runs_several() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let args = ["dev", "--dir", text(&dir), "--servers", "1", "--listen", "127.0.0.1:0"];
+    for _ in ["new", "served again"] {
+        let running = Running::start(pando(&args), "serving ");
+        let ready = running.said.lines().last().unwrap();
+        let address = ready.split_whitespace().nth(4).unwrap();
+        let token = dir.join("admin.token");
+        let said = succeed(&["status", address, "--token", text(&token)]);
+        assert!(said.contains("relaxed"), "{said}");
+        assert_eq!(running.stop(), Some(0));
+    }
+}
