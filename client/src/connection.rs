@@ -15,8 +15,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, DecodeError, Reader};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     time::{Instant, Interval, MissedTickBehavior, interval_at},
@@ -67,14 +66,6 @@ pub(crate) struct Connection<'a> {
     silent_ticks: u32,
     replies: Vec<(ReplyHeader, Answer)>,
     wakers: Vec<Waker>,
-}
-
-/// Takes one reply from a frame.
-pub(crate) fn decode(frame: &Bytes) -> Result<(ReplyHeader, Answer), FrameError> {
-    let mut reader = Reader::new(frame);
-    let header = ReplyHeader::decode(&mut reader)?;
-    let answer = Answer::decode(&mut reader)?;
-    if reader.is_empty() { Ok((header, answer)) } else { Err(DecodeError::Trailing.into()) }
 }
 
 impl<'a> Connection<'a> {
@@ -141,7 +132,7 @@ impl<'a> Connection<'a> {
             }
             self.heard = true;
             while let Some(frame) = take_frame(&mut self.inbox)? {
-                let (header, answer) = decode(&frame)?;
+                let (header, answer) = ReplyHeader::take(&frame)?;
                 if header.call == BYE {
                     return Err(Ended::Closed);
                 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterMap, Encode as _, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
+use base::{ClusterMap, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use futures::future::{Either, select};
 use tokio::{
@@ -22,14 +22,14 @@ use tokio::{
 };
 use wire::{
     Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim, NodeRef, Reply,
-    Request, RequestHeader, Resume, Retry, Stream, Welcome,
-    frame::{opening, put_frame, take_frame},
+    ReplyHeader, Request, RequestHeader, Resume, Retry, Stream, Welcome,
+    frame::{opening, take_frame},
 };
 
 use crate::{
     Config, Error,
     channel::{Attach, Channel},
-    connection::{Connection, Ended, decode},
+    connection::{Connection, Ended},
     core::Core,
     route::Route,
 };
@@ -244,25 +244,15 @@ impl Talk {
 
     async fn ask_as(&mut self, uid: u32, request: &Request) -> Result<(Reply, u64), Failed> {
         self.calls += 1;
-        let header = RequestHeader {
-            call: self.calls,
-            shard: base::ShardId(0),
-            epoch: base::Epoch(0),
-            seq: Seq(0),
-            unanswered: Seq(1),
-            cache_version: 0,
-            cred: base::Cred { uid, ..base::Cred::default() },
-        };
+        let cred = base::Cred { uid, ..base::Cred::default() };
         let mut out = Vec::new();
-        put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
+        let put = RequestHeader { cred, ..RequestHeader::bare(self.calls) }.put(request, &mut out);
+        assert!(put, "hellos and claims are bounded");
         self.stream.write_all(&out).await?;
         self.stream.flush().await?;
         loop {
             if let Some(frame) = take_frame(&mut self.inbox)? {
-                let (header, answer) = decode(&frame)?;
+                let (header, answer) = ReplyHeader::take(&frame)?;
                 match answer {
                     Answer::Done(reply) => return Ok((reply, header.cache_version)),
                     Answer::Failed(error) => return Err(Failed::Refused(error.to_string())),

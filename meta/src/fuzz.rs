@@ -4,9 +4,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use base::{
-    Clock, Cred, Decode as _, DirId, Encode as _, Epoch, Ino, Locality, Random, Seq, ShardId, Time,
-};
+use base::{Clock, Cred, Decode as _, DirId, Epoch, Ino, Locality, Random, Seq, Time};
 use bytes::{Bytes, BytesMut};
 use store::{Blocks, MemoryEngine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -139,19 +137,14 @@ impl Client {
         self.seq += u64::from(request.mutates());
         let seq = if request.mutates() { Seq(self.seq) } else { Seq(0) };
         let header = RequestHeader {
-            call: 1,
-            shard: ShardId(0),
             epoch: Epoch(u64::MAX),
             seq,
             unanswered: Seq(self.seq),
-            cache_version: 0,
             cred: Cred::ROOT,
+            ..RequestHeader::bare(1)
         };
         let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
+        assert!(header.put(&request, &mut out), "inputs are short");
         self.stream.write_all(&out).await.expect("there is room for it");
         let bytes = loop {
             if let Some(bytes) = frame::take_frame(&mut self.inbox).expect("servers send frames") {
@@ -161,9 +154,7 @@ impl Client {
                 return None;
             }
         };
-        let mut reader = base::Reader::new(&bytes);
-        ReplyHeader::decode(&mut reader).expect("servers send answers");
-        let answer = Answer::decode(&mut reader).expect("servers send answers");
+        let (_, answer) = ReplyHeader::take(&bytes).expect("servers send answers");
         self.learn(&request, &answer);
         Some(answer)
     }

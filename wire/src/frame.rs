@@ -114,7 +114,10 @@ pub fn try_put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) -> bool
 
 #[cfg(test)]
 mod tests {
+    use base::Encode as _;
+
     use super::*;
+    use crate::{Answer, ReplyHeader};
 
     #[test]
     fn frames_come_out_as_they_went_in_however_they_are_cut() {
@@ -140,6 +143,20 @@ mod tests {
         assert!(!try_put_frame(&mut out, |out| out.resize(out.len() + FRAME_BYTES_MAX + 1, 0)));
         assert_eq!(out, b"before");
         assert!(try_put_frame(&mut out, |out| out.resize(out.len() + FRAME_BYTES_MAX, 0)));
+    }
+
+    #[test]
+    fn an_answer_is_taken_whole_or_not_at_all() {
+        let header = ReplyHeader { call: 7, cache_version: 3 };
+        let mut out = Vec::new();
+        header.encode(&mut out);
+        Answer::Halted.encode(&mut out);
+        let whole = Bytes::copy_from_slice(&out);
+        assert_eq!(ReplyHeader::take(&whole), Ok((header, Answer::Halted)));
+        out.push(0);
+        let more = FrameError::Malformed(DecodeError::Trailing);
+        assert_eq!(ReplyHeader::take(&Bytes::from(out)), Err(more));
+        assert!(ReplyHeader::take(&whole.slice(..whole.len() - 1)).is_err());
     }
 
     #[test]

@@ -1,8 +1,14 @@
 //! The envelope: what every request and every reply carries, and the list of all of them.
 
-use base::{Cred, DirId, Epoch, FsError, Seq, ShardId, codec};
+use base::{
+    Cred, Decode as _, DecodeError, DirId, Encode as _, Epoch, FsError, Reader, Seq, ShardId, codec,
+};
 
-use crate::{admin, data, file, lock, namespace, node, observe, peer, session};
+use crate::{
+    admin, data, file,
+    frame::{self, FrameError},
+    lock, namespace, node, observe, peer, session,
+};
 
 codec! {
     /// What goes before every request.
@@ -34,6 +40,44 @@ codec! {
         /// Version of the server's invalidation list. A client drops replies to look-ups that are older than
         /// its own version.
         pub cache_version: u64,
+    }
+}
+
+impl RequestHeader {
+    /// Of a request that is part of no session and stands on nothing that is cached, about nothing of a shard.
+    #[must_use]
+    pub fn bare(call: u64) -> RequestHeader {
+        RequestHeader {
+            call,
+            shard: ShardId(0),
+            epoch: Epoch(0),
+            seq: Seq(0),
+            unanswered: Seq(1),
+            cache_version: 0,
+            cred: Cred::default(),
+        }
+    }
+
+    /// Appends the frame of a request; one that is too long to send is not appended, and the answer is `false`.
+    #[must_use]
+    pub fn put(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        frame::try_put_frame(out, |out| {
+            self.encode(out);
+            request.encode(out);
+        })
+    }
+}
+
+impl ReplyHeader {
+    /// What is in the frame of an answer.
+    ///
+    /// # Errors
+    /// When it is something else, or more.
+    pub fn take(frame: &bytes::Bytes) -> Result<(ReplyHeader, Answer), FrameError> {
+        let mut reader = Reader::new(frame);
+        let header = ReplyHeader::decode(&mut reader)?;
+        let answer = Answer::decode(&mut reader)?;
+        if reader.is_empty() { Ok((header, answer)) } else { Err(DecodeError::Trailing.into()) }
     }
 }
 

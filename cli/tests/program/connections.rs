@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use base::{Decode as _, Encode as _, Reader};
 use bytes::BytesMut;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use wire::{Answer, Hello, Reply, ReplyHeader, Request, RequestHeader, Retry, frame};
@@ -34,11 +33,7 @@ fn told(address: &str, bytes: &[u8]) -> Vec<Answer> {
     }
     let mut said = BytesMut::from(&said[..]);
     std::iter::from_fn(|| frame::take_frame(&mut said).unwrap())
-        .map(|bytes| {
-            let mut reader = Reader::new(&bytes);
-            ReplyHeader::decode(&mut reader).unwrap();
-            Answer::decode(&mut reader).unwrap()
-        })
+        .map(|bytes| ReplyHeader::take(&bytes).unwrap().1)
         .collect()
 }
 
@@ -109,29 +104,16 @@ impl Session {
     }
 
     fn send(&mut self, request: &Request) {
-        let header = RequestHeader {
-            call: 1,
-            shard: base::ShardId(0),
-            epoch: base::Epoch(1),
-            seq: base::Seq(0),
-            unanswered: base::Seq(1),
-            cache_version: 0,
-            cred: base::Cred::default(),
-        };
         let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
+        let header = RequestHeader { epoch: base::Epoch(1), ..RequestHeader::bare(1) };
+        assert!(header.put(request, &mut out));
         self.stream.write_all(&out).unwrap();
     }
 
     fn answer(&mut self) -> Answer {
         loop {
             if let Some(bytes) = frame::take_frame(&mut self.inbox).unwrap() {
-                let mut reader = Reader::new(&bytes);
-                ReplyHeader::decode(&mut reader).unwrap();
-                return Answer::decode(&mut reader).unwrap();
+                return ReplyHeader::take(&bytes).unwrap().1;
             }
             let mut bytes = [0; 4096];
             let len = self.stream.read(&mut bytes).unwrap();

@@ -4,9 +4,7 @@ mod attributes;
 mod contents;
 mod names;
 
-use base::{
-    Attr, Cred, Decode as _, Encode as _, EntryName, Epoch, FileKind, FsError, Ino, Reader, Seq,
-};
+use base::{Attr, Cred, EntryName, Epoch, FileKind, FsError, Ino, Seq};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wire::{
@@ -179,19 +177,16 @@ impl Client {
     pub(crate) async fn send(&mut self, seq: Seq, unanswered: Seq, request: &Request) {
         self.calls += 1;
         let header = RequestHeader {
-            call: self.calls,
             shard: base::ShardId(3),
             epoch: Epoch(1),
             seq,
             unanswered,
             cache_version: self.stands_on,
             cred: self.cred.clone(),
+            ..RequestHeader::bare(self.calls)
         };
         let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
+        assert!(header.put(request, &mut out));
         self.send_bytes(&out).await;
     }
 
@@ -213,10 +208,8 @@ impl Client {
     pub(crate) async fn try_receive(&mut self) -> Option<Answer> {
         loop {
             if let Some(bytes) = frame::take_frame(&mut self.inbox).unwrap() {
-                let mut reader = Reader::new(&bytes);
-                self.latest = ReplyHeader::decode(&mut reader).unwrap();
-                let answer = Answer::decode(&mut reader).unwrap();
-                assert!(reader.is_empty());
+                let (header, answer) = ReplyHeader::take(&bytes).unwrap();
+                self.latest = header;
                 return Some(answer);
             }
             let read = self.stream.read_buf(&mut self.inbox);
