@@ -73,7 +73,7 @@ async fn evict(client: &Client, session: SessionId) -> anyhow::Result<()> {
         server.answer(evicted).await
     });
     let ended = ended.await?;
-    ended.complete("what the session has there goes on until its lease ends")?;
+    ended.complete("the session may go on there")?;
     if ended.is_empty() {
         bail!("there is no session {session}");
     }
