@@ -137,14 +137,19 @@ impl Cluster {
         Member { server: self.me, servers: self.servers, member: self.member, map }
     }
 
-    /// Where a server is reached, if anybody has said so yet.
+    /// Where a server is reached: where the map says; while there is none, where somebody said.
     pub(crate) fn address(&self, server: u16) -> Option<String> {
+        let known = self.map().servers.get(usize::from(server)).cloned();
+        known.or_else(|| self.places(server).into_iter().next())
+    }
+
+    /// Where a server may be: the coordinator where this one was told, and all where the map says, as any of these may
+    /// be out of date.
+    pub(crate) fn places(&self, server: u16) -> Vec<String> {
+        let told = if server == 0 { &self.options.coordinators[..] } else { &[] };
         let map = self.map();
-        match map.servers.get(usize::from(server)) {
-            Some(address) => Some(address.clone()),
-            None if server == 0 => self.options.coordinators.first().cloned(),
-            None => None,
-        }
+        let known = map.servers.get(usize::from(server)).filter(|known| !told.contains(known));
+        told.iter().chain(known).cloned().collect()
     }
 
     /// Who has the shard of a key.

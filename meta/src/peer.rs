@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Cred, Encode as _, Epoch, FsError, HashMap, Reader, Seq, ShardId};
+use base::{FsError, HashMap};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, split},
     sync::{Notify, oneshot},
@@ -103,19 +103,7 @@ impl Link {
 
 /// Appends a request; `false` when it is too long.
 fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) -> bool {
-    let header = RequestHeader {
-        call,
-        shard: ShardId(0),
-        epoch: Epoch(0),
-        seq: Seq(0),
-        unanswered: Seq(0),
-        cache_version: 0,
-        cred: Cred::default(),
-    };
-    let put = frame::try_put_frame(out, |out| {
-        header.encode(out);
-        request.encode(out);
-    });
+    let put = RequestHeader::bare(call).put(request, out);
     if !put {
         tracing::error!("a request to another server is too long to send");
     }
@@ -199,10 +187,7 @@ fn nonsense(error: impl std::error::Error + Send + Sync + 'static) -> io::Error 
 }
 
 fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
-    use base::Decode as _;
-    let mut reader = Reader::new(bytes);
-    let header = ReplyHeader::decode(&mut reader)?;
-    let answer = Answer::decode(&mut reader)?;
+    let (header, answer) = ReplyHeader::take(bytes)?;
     let waiting = link.waiting.borrow_mut().remove(&header.call);
     let answered = match answer {
         Answer::Done(reply) => Ok(reply),
@@ -222,6 +207,7 @@ fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
 
 #[cfg(test)]
 mod tests {
+    use base::ShardId;
     use bytes::Bytes;
     use store::{Batch, Engine as _};
     use wire::{Expected, PeerRead, Prepare, Stands, TxnId};

@@ -17,7 +17,7 @@ pub(super) struct Link<'a> {
     cluster: &'a Cluster,
     server: u16,
     open: Option<Open>,
-    /// How often it could not be reached.
+    /// How often it could not be reached: where it may be is tried in turn.
     misses: u32,
 }
 
@@ -55,25 +55,15 @@ impl Link<'_> {
 
     async fn try_ask(&mut self, request: &Request) -> io::Result<Answer> {
         if self.open.is_none() {
-            let address = self.address().ok_or(io::ErrorKind::NotFound)?;
+            let places = self.cluster.places(self.server);
+            let turn = usize::try_from(self.misses).expect("usize has at least 32 bits");
+            let turn = turn.checked_rem(places.len()).ok_or(io::ErrorKind::NotFound)?;
             // One miss more, unless it is reached.
             self.misses = self.misses.wrapping_add(1);
             self.open =
-                Some(Open::connect(self.shared, self.cluster, self.server, &address).await?);
+                Some(Open::connect(self.shared, self.cluster, self.server, &places[turn]).await?);
             self.misses = self.misses.wrapping_sub(1);
         }
         self.open.as_mut().expect("it was just opened").ask(request).await
-    }
-
-    /// Where the server may be: the coordinator where we were told that it is, and all where the map says; each in
-    /// turn, as any of them may be out of date.
-    fn address(&self) -> Option<String> {
-        let told = if self.server == 0 { &self.cluster.options.coordinators[..] } else { &[] };
-        let map = self.cluster.map();
-        let known = map.servers.get(usize::from(self.server));
-        let places: Vec<&String> =
-            told.iter().chain(known.filter(|known| !told.contains(known))).collect();
-        let turn = usize::try_from(self.misses).ok()?.checked_rem(places.len())?;
-        places.get(turn).map(|place| (*place).clone())
     }
 }

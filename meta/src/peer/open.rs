@@ -3,7 +3,6 @@
 
 use std::io;
 
-use base::{Cred, Decode as _, Encode as _, Epoch, Reader, Seq, ShardId};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::{Answer, Dial, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
@@ -58,28 +57,15 @@ impl Open {
     /// Asks one thing, and waits for its answer.
     pub(crate) async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         self.calls += 1;
-        let header = RequestHeader {
-            call: self.calls,
-            shard: ShardId(0),
-            epoch: Epoch(0),
-            seq: Seq(0),
-            unanswered: Seq(1),
-            cache_version: 0,
-            cred: Cred::default(),
-        };
         let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            header.encode(out);
-            request.encode(out);
-        });
+        let put = RequestHeader::bare(self.calls).put(request, &mut out);
+        assert!(put, "what the coordinator and its servers ask is bounded");
         self.stream.write_all(&out).await?;
         self.stream.flush().await?;
         loop {
             let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
             if let Some(bytes) = frame::take_frame(&mut self.inbox).map_err(io::Error::other)? {
-                let mut reader = Reader::new(&bytes);
-                let header = ReplyHeader::decode(&mut reader).map_err(invalid)?;
-                let answer = Answer::decode(&mut reader).map_err(invalid)?;
+                let (header, answer) = ReplyHeader::take(&bytes).map_err(invalid)?;
                 // A refusal of the connection itself answers no call.
                 return match answer {
                     Answer::Refused(_) => Ok(answer),
