@@ -23,7 +23,7 @@ use wire::{Dial, Lease, PeerHello};
 use crate::{
     OpenError,
     coordinator::{Coordinator, millis},
-    record::{Record, key},
+    record::{Record, Settings, key},
     server::Shared,
 };
 
@@ -214,7 +214,7 @@ pub(crate) fn take_lease(
     asked: Duration,
     lease: Lease,
 ) -> Result<(), store::Error> {
-    let Lease { ms, map, events } = lease;
+    let Lease { ms, map, events, settings } = lease;
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
         shared.invalidations.begin_anew(events.version);
@@ -227,6 +227,17 @@ pub(crate) fn take_lease(
         batch.put(&key::member(), &cluster.to_member().to_record());
         shared.engine.write(batch)?;
         shared.engine.sync()?;
+    }
+    match settings.map(|settings| Settings::from_record(&settings)) {
+        None => {}
+        Some(Ok(settings)) => {
+            let mut batch = Batch::default();
+            batch.put(&key::settings(), &settings.to_record());
+            shared.engine.write(batch)?;
+            shared.set_settings(settings);
+            tracing::info!(?settings, "the settings of the file system have changed");
+        }
+        Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
     }
     if ms > 0 {
         cluster.extend_lease(asked + Duration::from_millis(ms));

@@ -414,6 +414,9 @@ impl Inner {
             for session in after.forgotten.drain(..) {
                 self.shared.sessions.lock().remove(&session);
             }
+            if let Some(settings) = after.settings.take() {
+                self.shared.set_settings(settings);
+            }
             self.keep_promises(std::mem::take(&mut after.promises));
         }
         let tells_of_change = std::mem::take(&mut after.tells_of_change);

@@ -129,7 +129,7 @@ pub(crate) fn is_trash(txn: &Txn<'_>, dir: DirId) -> bool {
 
 /// Sets for how many days things are kept; 0: they are removed as ever, and so is what is there, in the background.
 pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {
-    let mut settings = txn.shared.settings();
+    let mut settings = txn.settings();
     let trash = match settings.trash.0 {
         Some(trash) => Trash { days, ..trash },
         None if days == 0 => return Ok(()),
@@ -140,9 +140,7 @@ pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {
         }
     };
     settings.trash = TrashSetting(Some(trash));
-    txn.put(key::settings(), &settings);
-    txn.shared.set_settings(settings);
-    Ok(())
+    txn.set_settings(settings)
 }
 
 /// Makes a directory for root alone.

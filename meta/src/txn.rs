@@ -35,7 +35,7 @@ use crate::{
     error::{Fault, Result},
     file_locks::LetIn,
     lock::LockId,
-    record::{Content, Key, Record, key, system::StoredAnswer},
+    record::{Content, Key, Record, Settings, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
     transact::locks::Want,
@@ -89,6 +89,8 @@ pub(crate) struct Txn<'a> {
     pub(crate) ended: Vec<TxnId>,
     /// Inodes of other servers are read from here, and their requests not sent there.
     follows: bool,
+    /// The settings of the file system, if it changes them.
+    settings: Option<Settings>,
     /// It has written what a prepared transaction stands on.
     conflict: Cell<Option<TxnId>>,
 }
@@ -119,6 +121,7 @@ impl<'a> Txn<'a> {
             ended: Vec::new(),
             forgotten: Vec::new(),
             follows: false,
+            settings: None,
             conflict: Cell::new(None),
         }
     }
@@ -301,6 +304,7 @@ impl<'a> Txn<'a> {
         self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
         self.group.after.unsynced.extend(self.unsynced);
         self.group.after.ended.extend(self.ended);
+        self.group.after.settings = self.settings.or(self.group.after.settings);
         self.group.after.forgotten.extend(self.forgotten);
         self.group.after.let_in.extend(self.let_in);
         self.group
@@ -321,6 +325,19 @@ impl<'a> Txn<'a> {
             }
             Err(lock) => Err(Fault::Locked(lock)),
         }
+    }
+
+    /// The settings of the file system, as they are when the group is written.
+    pub(crate) fn settings(&self) -> Settings {
+        self.settings.or(self.group.after.settings).unwrap_or_else(|| self.shared.settings())
+    }
+
+    /// Changes them. In a cluster the coordinator does it; the others have them with their next lease.
+    pub(crate) fn set_settings(&mut self, settings: Settings) -> Result<()> {
+        self.is_coordinators()?;
+        self.put(key::settings(), &settings);
+        self.settings = Some(settings);
+        Ok(())
     }
 
     /// The bytes under `key` as this operation sees them.

@@ -196,6 +196,8 @@ codec! {
         pub version: u64,
         /// Requests since it started, for balance.
         pub requests: u64,
+        /// The settings of the file system that it has, as it stores them.
+        pub settings: Bytes,
     }
 }
 
@@ -209,6 +211,8 @@ codec! {
         pub map: Option<ClusterMap>,
         /// What the server must take in before it serves; with `reset` it begins anew at that version.
         pub events: CacheEvents,
+        /// The settings of the file system, if they are not those that the server has.
+        pub settings: Option<Bytes>,
     }
 }
 

@@ -165,6 +165,9 @@ impl Place {
         };
         done.map_err(|errno| match Errno::from_raw_os_error(errno) {
             Errno::PERM => anyhow!("only root with an administrator's token may set {key}"),
+            Errno::OPNOTSUPP if SHOWN.contains(&key) => {
+                anyhow!("a file system of several servers has no {key} yet")
+            }
             Errno::OPNOTSUPP => anyhow!("there is no setting {key}"),
             Errno::INVAL => anyhow!("{key}={value} does not fit here: see `pando set --help`"),
             Errno::BUSY => anyhow!("another quota is being counted; try again when it is done"),

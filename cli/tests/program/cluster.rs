@@ -227,6 +227,29 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
 }
 
 #[test]
+fn a_setting_of_the_file_system_is_set_on_a_cluster_and_stays() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    let token = dir.join("admin.token");
+    let address = |running: &Running| {
+        running.said.lines().last().unwrap().split_whitespace().nth(4).unwrap().to_owned()
+    };
+    let running = Running::start(pando(&args), "serving ");
+    let set = |what| ["set", &address(&running), what, "--token", text(&token)].map(str::to_owned);
+    let run_it = |args: [String; 5]| run(&args.each_ref().map(String::as_str));
+    assert!(run_it(set("inline_max=1K")).status.success());
+    let trash = stderr(&run_it(set("trash_days=7")));
+    assert!(trash.contains("a file system of several servers has no trash_days yet"), "{trash}");
+    assert_eq!(running.stop(), Some(0));
+
+    let running = Running::start(pando(&args), "serving ");
+    let said = succeed(&["get", &address(&running), "--token", text(&token)]);
+    assert!(said.contains("1024"), "{said}");
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
 fn dev_runs_one_server_as_it_runs_several() {
     let folder = folder();
     let dir = folder.path().join("dev");

@@ -16,6 +16,7 @@ use crate::{
     Core, Problem,
     cluster::{Cluster, take_lease},
     driver::answer_of,
+    record::Record as _,
     server::Shared,
 };
 
@@ -114,5 +115,6 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
         epoch: cluster.map().epoch,
         version: shared.invalidations.version(),
         requests: shared.counters.requests.load(Ordering::Relaxed),
+        settings: shared.settings().to_record(),
     }
 }

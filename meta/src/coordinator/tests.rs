@@ -8,6 +8,7 @@ use std::{
 };
 
 use base::{Clock, Locality, Random, Time};
+use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use store::{Blocks, MemoryEngine};
 use wire::{Dial, Request, Stream};
@@ -81,7 +82,8 @@ fn open_at(
 }
 
 fn beat(address: &str, version: u64) -> Heartbeat {
-    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0 }
+    let settings = Bytes::new();
+    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0, settings }
 }
 
 /// A cluster of two that is complete, and the version of its log.
@@ -157,6 +159,27 @@ async fn what_was_told_outlives_a_power_cut() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn settings_that_have_changed_come_with_the_next_lease() {
+    let (_engine, server, version) = complete();
+    let has = |settings: Bytes| Heartbeat { settings, ..beat("b:1", version) };
+    let old = server.shared.settings();
+    let lease = heartbeat(&server.shared, 1, &has(old.to_record())).unwrap();
+    assert_eq!(lease.settings, None);
+    let new = crate::record::Settings { inline_bytes_max: 7, ..old };
+    server.shared.set_settings(new);
+    let lease = heartbeat(&server.shared, 1, &has(old.to_record())).unwrap();
+    assert_eq!(lease.settings, Some(new.to_record()));
+
+    // The server that gets it has it from then on, also when it starts again.
+    server.shared.set_settings(old);
+    let cluster = server.shared.cluster.as_ref().unwrap();
+    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
+    assert_eq!(server.shared.settings(), new);
+    let stored = server.shared.engine.get(&key::settings()).unwrap();
+    assert_eq!(stored, Some(new.to_record()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_announcement_waits_for_the_list_of_every_server() {
     let (_engine, server, version) = complete();
     let announced = announce(&server.shared, &[DirId(700), DirId(701)]);
@@ -206,7 +229,7 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let server = open_at(&formatted(2), "a:1", Some(cluster)).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
-    let lease = Lease { ms: 8000, map: None, events };
+    let lease = Lease { ms: 8000, map: None, events, settings: None };
     crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
     assert!(cluster.has_lease());
     slept.store(7, Ordering::Relaxed);

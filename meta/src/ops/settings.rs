@@ -13,7 +13,7 @@ use wire::NodeRef;
 
 use crate::{
     error::Result,
-    record::{QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key},
+    record::{QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage},
     session::Session,
     txn::{Dir, Node, Txn},
 };
@@ -65,8 +65,8 @@ pub(crate) fn set(
         Node::Dir(dir) => dir,
         Node::File(_) => return Err(FsError::Invalid.into()),
     };
-    if txn.shared.cluster.is_some() {
-        // They would have to be the same on all servers.
+    if txn.shared.cluster.is_some() && setting != Setting::InlineMax {
+        // They are of what is on one server.
         return Err(FsError::NotSupported.into());
     }
     let value = match value {
@@ -125,10 +125,7 @@ fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     if dir.id != DirId::ROOT || number > INLINE_BYTES_MAX {
         return Err(FsError::Invalid.into());
     }
-    let settings = Settings { inline_bytes_max: number, ..txn.shared.settings() };
-    txn.put(key::settings(), &settings);
-    txn.shared.set_settings(settings);
-    Ok(())
+    txn.set_settings(Settings { inline_bytes_max: number, ..txn.settings() })
 }
 
 fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::{
     file_locks::LetIn,
     lock::LockId,
     quota::Quotas,
-    record::{Content, Key, QuotaId, Record as _, Usage},
+    record::{Content, Key, QuotaId, Record as _, Settings, Usage},
     serve::Connection,
     session::Session,
 };
@@ -78,6 +78,8 @@ pub(crate) struct After {
     pub(crate) ended: Vec<TxnId>,
     /// Answers to other servers that leave when the batch is stable.
     pub(crate) promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>,
+    /// The settings of the file system that the batch has.
+    pub(crate) settings: Option<Settings>,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
     /// Who waited for a lock and has it now.

@@ -76,6 +76,7 @@ pub(super) fn requests() -> Vec<Request> {
             epoch: Epoch(300),
             version: 70_001,
             requests: 5_000_000,
+            settings: Bytes::from_static(b"\x01set"),
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,
@@ -101,8 +102,13 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Vote(Vote::Changed),
         Reply::Outcome(Outcome::Pending),
         Reply::Joined(Joined { server: 3, config: Bytes::from_static(b"config") }),
-        Reply::Lease(Lease { ms: 3000, map: Some(map), events: events.clone() }),
-        Reply::Lease(Lease { ms: 0, map: None, events }),
+        Reply::Lease(Lease {
+            ms: 3000,
+            map: Some(map),
+            events: events.clone(),
+            settings: Some(Bytes::from_static(b"\x01set")),
+        }),
+        Reply::Lease(Lease { ms: 0, map: None, events, settings: None }),
         Reply::Challenge(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
         Reply::Cluster(ClusterStatus {
             servers_expected: 4,
