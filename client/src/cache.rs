@@ -213,8 +213,10 @@ impl AccessCache {
         true
     }
 
-    /// Applies what a server says has changed.
-    pub(crate) fn apply(&mut self, events: &CacheEvents) {
+    /// Applies what a server says has changed since a version, that of the request which it refused. Who came to a newer
+    /// version than the cache's without it, from the root, hears nothing of what was between: so the cache stays as old as
+    /// it is, and the next that stands on it hears all of it.
+    pub(crate) fn apply(&mut self, events: &CacheEvents, since: u64) {
         if events.version < self.version && !events.reset {
             return;
         }
@@ -225,7 +227,9 @@ impl AccessCache {
         for id in &events.dirs {
             self.forget(*id);
         }
-        self.version = events.version;
+        if self.version == 0 || since <= self.version {
+            self.version = events.version;
+        }
     }
 
     /// Drops everything, because nobody can say what of it is still true.
@@ -469,12 +473,27 @@ mod tests {
         let root = dir(1, 1).dir;
         assert!(cache.insert(&root, &name("a"), dir(300, 2), 7));
         assert_eq!(cache.version(), 7);
-        cache.apply(&CacheEvents { version: 9, reset: false, dirs: vec![DirId(300)] });
+        cache.apply(&CacheEvents { version: 9, reset: false, dirs: vec![DirId(300)] }, 7);
         assert_eq!(cache.version(), 9);
         assert_eq!(cache.child(&root, &name("a")), None);
         assert!(!cache.insert(&root, &name("a"), dir(300, 2), 8));
         assert!(cache.insert(&root, &name("a"), dir(300, 2), 10));
         assert_eq!(cache.version(), 9, "a newer reply does not make the rest newer");
+    }
+
+    #[test]
+    fn news_that_begin_after_the_cache_leave_it_as_old_as_it_is() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        cache.insert(&root, &name("moved"), dir(300, 2), 7);
+        cache.insert(&root, &name("other"), dir(301, 3), 7);
+        // Version 8 moved 300. Somebody has asked the root since, and then stood on that.
+        cache.apply(&CacheEvents { version: 9, reset: false, dirs: vec![DirId(301)] }, 8);
+        assert_eq!(cache.child(&root, &name("other")), None);
+        assert_eq!(cache.version(), 7, "whoever stands on what is left must hear of 8");
+        let dirs = vec![DirId(300), DirId(301)];
+        cache.apply(&CacheEvents { version: 9, reset: false, dirs }, 7);
+        assert_eq!((cache.version(), cache.child(&root, &name("moved"))), (9, None));
     }
 
     #[test]
@@ -500,7 +519,7 @@ mod tests {
         let mut cache = cache(10_000);
         let root = dir(1, 1).dir;
         cache.insert(&root, &name("a"), dir(300, 2), 7);
-        cache.apply(&CacheEvents { version: 3, reset: true, dirs: Vec::new() });
+        cache.apply(&CacheEvents { version: 3, reset: true, dirs: Vec::new() }, 7);
         assert_eq!((cache.version(), cache.root()), (0, None));
         assert!(cache.child(&root, &name("a")).is_none());
         assert!(cache.insert(&root, &name("a"), dir(300, 2), 3));

@@ -176,7 +176,8 @@ impl Core {
                 }
                 Answer::Retry(Retry::StaleCache(events)) => {
                     self.counters.stale();
-                    self.cache.lock().apply(&events);
+                    let since = ticket.stand();
+                    self.cache.lock().apply(&events, since);
                     return Err(Failure::StaleCache);
                 }
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),

@@ -89,6 +89,11 @@ impl<'a> Ticket<'a> {
         (mem::take(&mut slot.cred), request, slot.stand)
     }
 
+    /// The version of the access cache that the request stands on.
+    pub(crate) fn stand(&self) -> u64 {
+        self.channel.inner.lock().held(self.key).stand
+    }
+
     /// The file that the request names by its directory, if it does.
     pub(crate) fn file(&self) -> Option<Ino> {
         let mut inner = self.channel.inner.lock();
