@@ -5,7 +5,7 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use base::{Cred, Encode as _, placement::shard_of};
+use base::{Cred, Encode as _, Locality, placement::shard_of};
 use client::{Client, FileSystem as _, Fsck};
 use lab::sim::{plan::Plan, trace::Trace, world::World};
 use store::{Batch, Engine as _};
@@ -42,10 +42,13 @@ fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
 
 /// As [`on_a_cluster`], of what is not repaired.
 fn with_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
+    in_world(Plan::draw(1, SERVERS), test);
+}
+
+fn in_world(plan: Plan, test: impl AsyncFnOnce(&Cluster, &Client)) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let plan = Plan::draw(1, SERVERS);
         let shards = plan.shards;
         let world = World::new(plan, None, &Trace::new(false)).unwrap();
         world.form().await.unwrap();
@@ -467,4 +470,63 @@ fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
         }
         machine.close().await.unwrap();
     });
+}
+
+/// Records that are damaged by a test at random.
+const DAMAGED: u64 = 5;
+
+#[test]
+fn whatever_is_damaged_is_repaired() {
+    for seed in 0..60 {
+        let locality = if seed % 2 == 0 { Locality::Directory } else { Locality::Subtree };
+        let plan = Plan { shards: 8, locality, ..Plan::draw(1, SERVERS) };
+        in_world(plan, async |cluster, client| {
+            let damage = cluster.damage(seed);
+            assert_ne!(findings(&cluster.world, client).await, [""; 0], "{seed}: {damage:?}");
+            let repairing = repair(&cluster.world, client);
+            let repaired = tokio::time::timeout(Duration::from_secs(3600), repairing).await;
+            let repaired = repaired.unwrap_or_else(|_| panic!("{seed}: {damage:?} takes for ever"));
+            let wrong: Vec<_> =
+                repaired.iter().filter(|line| !line.starts_with("repaired: ")).collect();
+            assert_eq!(wrong, [""; 0], "{seed}: {damage:?}");
+            assert_eq!(findings(&cluster.world, client).await, [""; 0], "{seed}: {damage:?}");
+        });
+    }
+}
+
+impl Cluster {
+    /// Removes some records of the tree, or cuts them to half, and starts all servers again. What it did.
+    fn damage(&self, seed: u64) -> Vec<(&'static str, String)> {
+        let random = self.world.random(&format!("damage {seed}"));
+        let mut all = Vec::new();
+        for (host, machine) in self.world.hosts().iter().enumerate() {
+            let mut take = |key: &[u8], value: &[u8]| {
+                if matches!(key[KIND], b'N' | b'D' | b'I') {
+                    all.push((host, key.to_vec(), value[..value.len() / 2].to_vec()));
+                }
+                ControlFlow::Continue(())
+            };
+            machine.engine().scan(&[], &[u8::MAX; 8], &mut take).unwrap();
+        }
+        let mut damage = Vec::new();
+        for _ in 0..DAMAGED {
+            let at = random.within(0..u64::try_from(all.len()).unwrap());
+            let (host, key, half) = all.swap_remove(usize::try_from(at).unwrap());
+            let mut batch = Batch::default();
+            if random.one_in(3) {
+                batch.put(&key, &half);
+                damage.push(("cut", key.escape_ascii().to_string()));
+            } else {
+                batch.delete(&key);
+                damage.push(("removed", key.escape_ascii().to_string()));
+            }
+            self.world.hosts()[host].engine().write(batch).unwrap();
+        }
+        for host in self.world.hosts() {
+            host.engine().sync().unwrap();
+            host.kill();
+            host.start().unwrap();
+        }
+        damage
+    }
 }
