@@ -12,6 +12,10 @@
 //! server within the group that commits, and at those of others when they prepare; if anything is not as it was, a rename
 //! that ended meanwhile has changed it: end, and begin anew.
 //!
+//! Who waits has a turn: who came later does not get what he waits for. Otherwise a directory below which others move
+//! without a pause could never be moved itself. Somebody always goes on, as who has waited longest waits only for renames
+//! in flight.
+//!
 //! Invariant: no directory that one rename moves is moved by another, or above the place where another goes.
 
 use std::collections::BTreeMap;
@@ -21,6 +25,10 @@ use base::{DirId, HashMap};
 /// A rename that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(u64);
+
+/// The place of a rename among those that wait: older ones come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Turn(u64);
 
 /// Whether a rename may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +49,9 @@ pub(crate) struct Graph {
     moved: HashMap<DirId, Token>,
     /// How many go below a directory.
     above: HashMap<DirId, u32>,
+    turns: u64,
+    /// Who waits, and the directories that it is to move.
+    waiting: BTreeMap<Turn, Vec<DirId>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +84,32 @@ impl Graph {
         }
         self.flights.insert(token, Flight { moved: moved.to_vec(), chain: chain.to_vec() });
         Begun::Granted(token)
+    }
+
+    /// A turn for a rename, which it keeps until [`Graph::leave`].
+    pub(crate) fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        Turn(self.turns)
+    }
+
+    /// As [`Graph::begin`], of who has a turn: it also waits for what others wait for since longer, and keeps what it
+    /// waits for from those who came later.
+    pub(crate) fn begin_in_turn(&mut self, turn: Turn, moved: &[DirId], chain: &[DirId]) -> Begun {
+        let older = || self.waiting.range(..turn).flat_map(|(_, dirs)| dirs);
+        let is_awaited = older().any(|dir| moved.contains(dir) || chain.contains(dir));
+        let begun = if is_awaited { Begun::Wait } else { self.begin(moved, chain) };
+        match begun {
+            Begun::Granted(_) => self.leave(turn),
+            Begun::Wait => {
+                self.waiting.insert(turn, moved.to_vec());
+            }
+        }
+        begun
+    }
+
+    /// It does not wait any more.
+    pub(crate) fn leave(&mut self, turn: Turn) {
+        self.waiting.remove(&turn);
     }
 
     /// A rename has ended: it was committed and every server has applied it, or it will never happen. Of a token that
@@ -143,6 +180,50 @@ mod tests {
         assert_eq!(graph.begin(&[C], &[ROOT]), Begun::Wait);
         graph.end(second);
         granted(graph.begin(&[C], &[ROOT]));
+    }
+
+    #[test]
+    fn who_waits_is_not_overtaken_for_ever() {
+        let mut graph = Graph::default();
+        let below = granted(graph.begin(&[A], &[C, ROOT]));
+        let (first, second) = (graph.turn(), graph.turn());
+        assert_eq!(graph.begin_in_turn(first, &[C], &[ROOT]), Begun::Wait);
+        assert_eq!(graph.begin_in_turn(second, &[B], &[C, ROOT]), Begun::Wait);
+        // What has nothing to do with it goes on.
+        let third = graph.turn();
+        let other = granted(graph.begin_in_turn(third, &[D], &[ROOT]));
+        graph.end(other);
+        graph.end(below);
+        assert_eq!(graph.begin_in_turn(second, &[B], &[C, ROOT]), Begun::Wait);
+        let moved = granted(graph.begin_in_turn(first, &[C], &[ROOT]));
+        assert_eq!(graph.begin_in_turn(second, &[B], &[C, ROOT]), Begun::Wait);
+        graph.end(moved);
+        granted(graph.begin_in_turn(second, &[B], &[C, ROOT]));
+    }
+
+    #[test]
+    fn who_has_waited_longest_waits_for_nobody_who_waits() {
+        let mut graph = Graph::default();
+        let (first, second) = (graph.turn(), graph.turn());
+        let below = granted(graph.begin(&[C, D], &[A, B]));
+        assert_eq!(graph.begin_in_turn(second, &[B], &[A]), Begun::Wait);
+        assert_eq!(graph.begin_in_turn(first, &[A], &[B]), Begun::Wait);
+        graph.end(below);
+        assert_eq!(graph.begin_in_turn(second, &[B], &[A]), Begun::Wait);
+        let moved = granted(graph.begin_in_turn(first, &[A], &[B]));
+        graph.end(moved);
+        granted(graph.begin_in_turn(second, &[B], &[A]));
+    }
+
+    #[test]
+    fn who_gives_up_keeps_nobody_waiting() {
+        let mut graph = Graph::default();
+        granted(graph.begin(&[A], &[C, ROOT]));
+        let (first, second) = (graph.turn(), graph.turn());
+        assert_eq!(graph.begin_in_turn(first, &[C], &[]), Begun::Wait);
+        assert_eq!(graph.begin_in_turn(second, &[B], &[C]), Begun::Wait);
+        graph.leave(first);
+        granted(graph.begin_in_turn(second, &[B], &[C]));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Always true: the request is answered once, or its number is free to be asked again.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{cell::OnceCell, rc::Rc, sync::Arc, time::Duration};
 
 use base::{DirId, Encode as _, FsError, Time};
 use bytes::Bytes;
@@ -175,7 +175,15 @@ pub(crate) async fn run(core: Core, incoming: Incoming, remote: Box<Remote>) {
     let reply =
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
     let incoming = Rc::new(incoming);
-    let run = Run { core: &core, shared: &shared, cluster, incoming, session, reply };
+    let run = Run {
+        core: &core,
+        shared: &shared,
+        cluster,
+        incoming,
+        session,
+        reply,
+        turn: OnceCell::new(),
+    };
     if let Err(fault) = run.attempts(remote).await {
         run.answer(fault);
     }
@@ -188,6 +196,8 @@ struct Run<'a> {
     incoming: Rc<Incoming>,
     session: Arc<Session>,
     reply: ReplyHeader,
+    /// Of a move of directories that had to wait, or may have to.
+    turn: OnceCell<InTurn<'a>>,
 }
 
 /// How an attempt to commit ended.
@@ -306,10 +316,10 @@ impl Run<'_> {
     fn begin_moves(&self, remote: &Remote, txn: TxnId, written: Vec<Key>) -> Begun<'_> {
         let coordinator = self.cluster.coordinator.as_ref().filter(|_| remote.coordinated);
         let Some(coordinator) = coordinator else { return Begun::Nothing };
+        let turn = self.turn.get_or_init(|| InTurn::new(coordinator)).turn;
         let mut graph = coordinator.graph();
-        let graph::Begun::Granted(token) = graph.begin(&remote.moves, &remote.chain) else {
-            return Begun::Wait;
-        };
+        let begun = graph.begin_in_turn(turn, &remote.moves, &remote.chain);
+        let graph::Begun::Granted(token) = begun else { return Begun::Wait };
         // What walks see of it; other changes are seen with the commit.
         let shown = |key: &Key| {
             key::is_name(key) || key::parse_dir(key).is_some_and(|dir| remote.moves.contains(&dir))
@@ -391,6 +401,24 @@ struct Looked {
     remote: Box<Remote>,
     /// What it would write here.
     written: Vec<Key>,
+}
+
+/// A place among those that wait to move directories; it is given up when this is dropped.
+struct InTurn<'a> {
+    coordinator: &'a Coordinator,
+    turn: graph::Turn,
+}
+
+impl InTurn<'_> {
+    fn new(coordinator: &Coordinator) -> InTurn<'_> {
+        InTurn { coordinator, turn: coordinator.graph().turn() }
+    }
+}
+
+impl Drop for InTurn<'_> {
+    fn drop(&mut self) {
+        self.coordinator.graph().leave(self.turn);
+    }
 }
 
 enum Begun<'a> {
