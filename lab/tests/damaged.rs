@@ -1,31 +1,15 @@
 //! Damage in a cluster: what is damaged answers EIO, as on one server; everything else works, and nobody waits for ever.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod calm;
+
 use std::{ops::ControlFlow, time::Duration};
 
 use base::{Cred, FsError, SetAttr};
-use client::{Client, Error, FileSystem as _};
-use lab::sim::{plan::Plan, server::Host, trace::Trace, world::World};
-use meta::Durability;
+use calm::{failed, in_cluster};
+use client::{Client, FileSystem as _};
+use lab::sim::{server::Host, world::World};
 use store::{Batch, Engine as _};
-use tokio::{task::LocalSet, time::timeout};
-
-const SERVERS: u16 = 3;
-
-/// A cluster in which nothing goes wrong but what the test does.
-fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let mut plan = Plan { durability: Durability::Strict, ..Plan::draw(1, SERVERS) };
-        plan.weather.delay_ms_max = 2;
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
-        let machine = world.connect("test").await.unwrap();
-        let ended = timeout(Duration::from_secs(100), test(&world, &machine.client)).await;
-        ended.expect("nobody waits for ever");
-    });
-}
 
 /// Removes all records of a kind whose keys hold `bytes`, from all servers; how many there were.
 async fn remove(world: &World, kind: u8, bytes: &[u8]) -> usize {
@@ -57,13 +41,6 @@ async fn settle(world: &World) {
 fn restart(host: &Host) {
     host.kill();
     host.start().unwrap();
-}
-
-fn failed<T: std::fmt::Debug>(result: Result<T, Error>) -> FsError {
-    match result {
-        Err(Error::Fs(error)) => error,
-        other => panic!("{other:?}"),
-    }
 }
 
 async fn names(client: &Client, path: &str) -> Vec<String> {

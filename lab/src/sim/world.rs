@@ -163,6 +163,19 @@ impl World {
         }
     }
 
+    /// As [`World::connect`], with a token that is bound to a user, who must prove every walk.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn connect_bound(&self, name: &str, uid: u32) -> anyhow::Result<Machine> {
+        let (config, number) = self.config(name, false);
+        let token = Token { uid: Some(uid), gids: vec![uid], ..Token::administrator() };
+        let cred = Cred { uid, gid: uid, groups: Vec::new() };
+        let client =
+            Client::connect(Config { token: token.sign(SIGNING_KEY), cred, ..config }).await?;
+        Ok(Machine { client, number, world: self.clone() })
+    }
+
     fn config(&self, name: &str, kernel_checks: bool) -> (Config, u64) {
         let Inner { plan, network, clock, random, clients, .. } = &*self.inner;
         let number = clients.get() + 1;

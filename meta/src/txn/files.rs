@@ -1,6 +1,6 @@
 //! Files within a transaction: where an inode is, and what becomes of it.
 
-use base::{Access, EntryName, FsError, Ino};
+use base::{Access, DirId, EntryName, FsError, Ino};
 use wire::{FileRef, NodeRef, Retry};
 
 use super::{Txn, dirs::Dir};
@@ -61,7 +61,7 @@ impl Txn<'_> {
         match self.at(&at, file.ino)? {
             Some(found) => Ok(found),
             None if open || self.trusts() => {
-                self.send_to_birth(file.ino)?;
+                self.send_to_birth(file.dir.id, file.ino)?;
                 self.by_ino(file.ino)
             }
             None => Err(FsError::Stale.into()),
@@ -70,34 +70,50 @@ impl Txn<'_> {
 
     /// Finds a file that was looked for under its name, and is on its shard of birth, which is here.
     fn at_birth(&self, file: &FileRef, open: bool) -> Result<Located> {
-        let shown = || file.dir.ticket == self.birth_ticket(file.ino);
+        let shown = || file.dir.ticket == self.birth_ticket(file.dir.id, file.ino);
         if !self.has_shard(file.ino.shard()) {
             return Err(Fault::Retry(Retry::StaleDir));
         }
         if !open && !self.trusts() && !shown() {
             return Err(FsError::Stale.into());
         }
-        if !open && self.trusts() && self.checks() {
-            // Whoever had to show it was seen to search the directory; the others ask for anything, as anybody.
-            let key = self.content_key(file.dir.home, file.dir.id);
-            let content = self.get_content(&key)?.filter(|content| content.ino == file.dir.ino);
-            let content = content.ok_or(Fault::Retry(Retry::StaleDir))?;
-            content.permits(self.caller.cred, Access::EXECUTE)?;
+        if !open && self.checks() {
+            self.is_reached_by_name(file)?;
         }
         self.by_ino(file.ino)
     }
 
-    /// Proof that this session was shown an inode.
-    fn birth_ticket(&self, ino: Ino) -> u64 {
-        self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0])
+    /// Checks what the server of a file's directory would: that it may be searched and, for who must prove his walks, that
+    /// the file has its name there still.
+    fn is_reached_by_name(&self, file: &FileRef) -> Result<()> {
+        let FileRef { dir, name, ino } = file;
+        let content_key = self.content_key(dir.home, dir.id);
+        let name_key = self.name_key(dir.home, dir.id, name, Part::Main);
+        if !self.trusts() {
+            self.want(&[content_key.clone(), name_key.clone()])?;
+        }
+        let content = self.get_content(&content_key)?.filter(|content| content.ino == dir.ino);
+        let content = content.ok_or(Fault::Retry(Retry::StaleDir))?;
+        content.permits(self.caller.cred, Access::EXECUTE)?;
+        if self.trusts() || self.get::<EntryRecord>(&name_key)? == Some(EntryRecord::Link(*ino)) {
+            Ok(())
+        } else {
+            Err(FsError::Stale.into())
+        }
+    }
+
+    /// Proof that this session was shown an inode in a directory.
+    fn birth_ticket(&self, dir: DirId, ino: Ino) -> u64 {
+        let [high, low] = super::halves(dir.0);
+        self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0, high, low])
     }
 
     /// Sends who asks for an inode to its shard of birth, unless that is here.
-    fn send_to_birth(&self, ino: Ino) -> Result<()> {
+    fn send_to_birth(&self, dir: DirId, ino: Ino) -> Result<()> {
         if self.follows || self.has_shard(ino.shard()) {
             return Ok(());
         }
-        Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(ino))))
+        Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(dir, ino))))
     }
 
     /// As [`Txn::file`], to be changed.
@@ -155,7 +171,7 @@ impl Txn<'_> {
                 Ok(Some(Located { place: Place::Entry(at.clone()), inode }))
             }
             Some(EntryRecord::Link(found)) if found == ino => {
-                self.send_to_birth(ino)?;
+                self.send_to_birth(at.dir, ino)?;
                 match self.get(&key::inode(ino, Part::Main))? {
                     Some(Slot::Inode(inode)) => Ok(Some(Located { place: Place::Slot, inode })),
                     Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),

@@ -1,0 +1,34 @@
+//! Clusters in memory in which nothing goes wrong but what a test does.
+
+use std::time::Duration;
+
+use base::FsError;
+use client::{Client, Error};
+use lab::sim::{plan::Plan, trace::Trace, world::World};
+use meta::Durability;
+use tokio::{task::LocalSet, time::timeout};
+
+const SERVERS: u16 = 3;
+
+/// A cluster in which nothing goes wrong but what the test does.
+pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let mut plan = Plan { durability: Durability::Strict, ..Plan::draw(1, SERVERS) };
+        plan.weather.delay_ms_max = 2;
+        let world = World::new(plan, None, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        let machine = world.connect("test").await.unwrap();
+        let ended = timeout(Duration::from_secs(100), test(&world, &machine.client)).await;
+        ended.expect("nobody waits for ever");
+    });
+}
+
+/// The error of the file system that something failed with.
+pub(crate) fn failed<T: std::fmt::Debug>(result: Result<T, Error>) -> FsError {
+    match result {
+        Err(Error::Fs(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
