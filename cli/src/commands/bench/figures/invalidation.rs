@@ -28,9 +28,13 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     }
     let dirs: Vec<_> = (0..DIRECTORIES).map(|dir| format!("/dir{dir}")).collect();
     load::mkdirs(&watcher, &dirs).await?;
-    load::mkdirs(&watcher, &["/moved-0".to_owned()]).await?;
     let under_way = params.under_way(params.servers);
     let operations = (3 * params.operations.get()).max(RENAME_EVERY * 3);
+    // Each rename has a directory of its own: one that is slow does not keep the next from finding its name.
+    let renames = ROUNDS * operations.div_ceil(RENAME_EVERY);
+    let to_move: Vec<_> = (0..renames).map(|at| format!("/move-{at}")).collect();
+    load::mkdirs(&watcher, &to_move).await?;
+    let mut to_move = to_move.into_iter();
     let create = below(&dirs, &Op::Create, "file", operations);
     let stat = |create: &[Work]| -> Vec<Work> {
         create.iter().map(|(_, path)| (Op::Stat, path.clone())).collect()
@@ -38,7 +42,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     load::run(&clients, &watcher, under_way, create.clone()).await?;
     let mut rate = Chart::new("stats/s on this machine", "run", Marks::Bars);
     let mut cpu = Chart::new("CPU of all servers for an operation, µs", "run", Marks::Bars);
-    let (mut without, mut with, mut ratios, mut moved) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     // One more comes before all, to warm up.
     load::run(&clients, &watcher, under_way, stat(&create)).await?;
     for round in 1..=ROUNDS {
@@ -49,9 +53,9 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         without.push(took.per_second());
         let mut work = stat(&create);
         for at in (RENAME_EVERY / 2..work.len()).step_by(RENAME_EVERY) {
-            let (from, to) = (format!("/moved-{moved}"), format!("/moved-{}", moved + 1));
-            work[at] = (Op::Rename(to), from);
-            moved += 1;
+            if let Some(from) = to_move.next() {
+                work[at] = (Op::Rename(format!("{from}-moved")), from);
+            }
         }
         let renamed = load::run(&clients, &watcher, under_way, work).await?;
         rate.add(&point, "1 rename in 10,000", renamed.per_second());
