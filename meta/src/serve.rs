@@ -408,7 +408,9 @@ pub(crate) async fn watch_leases(core: Core) {
             shared.sessions.lock().values().for_each(|session| session.heard());
             continue;
         }
-        if Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
+        // A server of a cluster lets nobody in before its first lease.
+        let lets_nobody_in = shared.cluster.is_some() && shared.invalidations.version() == 0;
+        if lets_nobody_in || Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
             shared.sessions.lock().values().for_each(|session| session.heard());
             continue;
         }
