@@ -6,7 +6,7 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use base::{Cred, Encode as _, Locality, placement::shard_of};
-use client::{Client, FileSystem as _, Fsck};
+use client::{Client, FileSystem as _, Fsck, Result};
 use lab::sim::{plan::Plan, trace::Trace, world::World};
 use store::{Batch, Engine as _};
 use tokio::task::LocalSet;
@@ -80,14 +80,23 @@ async fn repair(world: &World, client: &Client) -> Vec<String> {
     followed(world, client, client.repair_start_everywhere(false).await.unwrap()).await
 }
 
-async fn followed(world: &World, client: &Client, mut check: Fsck) -> Vec<String> {
+async fn followed(world: &World, client: &Client, check: Fsck) -> Vec<String> {
+    try_follow(world, client, check).await.unwrap()
+}
+
+async fn try_follow(world: &World, client: &Client, mut check: Fsck) -> Result<Vec<String>> {
     loop {
-        let progress = check.poll(client, false).await.unwrap();
+        let progress = check.poll(client, false).await?;
         if progress.done {
-            return progress.findings;
+            return Ok(progress.findings);
         }
         world.wait(Duration::from_millis(50)).await;
     }
+}
+
+/// As [`repair`], where another may be under way.
+async fn try_repair(world: &World, client: &Client) -> Result<Vec<String>> {
+    try_follow(world, client, client.repair_start_everywhere(false).await?).await
 }
 
 impl Cluster {
@@ -469,6 +478,26 @@ fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
             } => {}
         }
         machine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn repairs_that_get_in_each_others_way_end_and_leave_the_rest_to_the_next() {
+    with_cluster(async |cluster, client| {
+        cluster.damage(7);
+        let machine = cluster.world.connect("other").await.unwrap();
+        let world = &cluster.world;
+        for _ in 0..3 {
+            // One of them may hear that there is another.
+            let both = (try_repair(world, client), try_repair(world, &machine.client));
+            let _ = tokio::join!(both.0, both.1);
+        }
+        machine.close().await.unwrap();
+        // A server may still be at the check that was given up.
+        while try_repair(world, client).await.is_err() {
+            world.wait(Duration::from_millis(50)).await;
+        }
+        assert_eq!(findings(world, client).await, [""; 0]);
     });
 }
 

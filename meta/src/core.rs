@@ -27,7 +27,7 @@ use crate::{
     server::{Counters, Durability, Shared},
     sync,
     transact::{
-        participant, recover,
+        self, participant, recover,
         run::{Ended, Phase},
     },
     txn::{Caller, Group, Txn},
@@ -262,7 +262,10 @@ impl Inner {
                 }
                 Outcome::Elsewhere(remote) => {
                     let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(crate::transact::run::run(core, incoming, remote));
+                    // Race: before the task runs the connection may be another session's.
+                    let session = incoming.connection.session();
+                    let session = session.expect("its first run was in a session");
+                    tokio::task::spawn_local(transact::run::run(core, incoming, session, remote));
                     return;
                 }
                 Outcome::Async(task) => {

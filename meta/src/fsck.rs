@@ -37,7 +37,7 @@ use wire::{
 };
 
 use crate::{
-    error::{Result, describe},
+    error::{Fault, Result, describe},
     server::Shared,
     txn::{Caller, Txn},
 };
@@ -147,10 +147,16 @@ fn done(shared: &Shared, number: u64) -> Result<Arc<Report>> {
 pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
     let fix = match &req.mend {
         Mend::Found(packed) => packed::unpack(packed)?,
-        Mend::Links(MendLinks { ino, found, counted }) => {
-            Fix::Links { ino: *ino, found: *found, nlink: *counted }
+        Mend::Links(MendLinks { ino, found, counted, changed }) => {
+            Fix::Links { ino: *ino, found: *found, nlink: *counted, changed: Some(*changed) }
         }
     };
+    // Race: what another check finds before this is repaired would be repaired twice. Asked in each run of it.
+    let me = txn.shared.cluster.as_ref().map_or(0, |cluster| usize::from(cluster.me));
+    let latest = txn.shared.jobs.latest.lock().as_ref().map(|job| job.number);
+    if latest.is_none() || req.jobs.get(me).copied() != latest {
+        return Err(Fault::Refused("another check has begun, or the server was restarted".into()));
+    }
     // Whoever asks, the server does it.
     txn.caller = Caller::SERVER;
     repair::mend(txn, &fix, req.discard_lost)

@@ -182,6 +182,9 @@ codec! {
         pub mend: Mend,
         /// Give up contents that cannot be read any more.
         pub discard_lost: bool,
+        /// The check that found it, of each server. A server that has begun another one since refuses: that one may have
+        /// found the same.
+        pub jobs: Vec<u64>,
     }
 }
 
@@ -206,6 +209,8 @@ codec! {
         pub found: u32,
         /// How many it counted.
         pub counted: u32,
+        /// Its `ctime` then: every change of its names changes that, too.
+        pub changed: Time,
     }
 }
 

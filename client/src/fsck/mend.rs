@@ -97,12 +97,14 @@ impl Round {
         jobs: &[u64],
         repairs: &mut Repairs,
     ) -> Result<bool> {
+        let discard_lost = repairs.discard_lost;
         for _ in 0..MENDED_AT_ONCE {
             let server = self.server;
             if let Some(fix) = self.read.pop_front() {
                 let lines = fix.lines.into_iter().map(|line| of_server(server, line)).collect();
                 let (route, mend) = (Route::Server(server), Mend::Found(fix.fix));
-                self.mend(client, repairs, route, mend, lines).await?;
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                self.mend(client, repairs, route, request, lines).await?;
             } else if let Some(job) = jobs.get(usize::from(server)) {
                 let request = FsckFixes { job: *job, turn: self.turn, from: self.from };
                 let reply = client.ask_server(server, Request::FsckFixes(request)).await?;
@@ -113,9 +115,10 @@ impl Round {
                 }
                 self.read = fixes.into();
             } else if let Some(links) = self.links.pop_if(|_| self.turn == TURN_LAST) {
-                let Links { ino, counted, found, .. } = links;
-                let mend = Mend::Links(MendLinks { ino, found, counted });
-                self.mend(client, repairs, of(ino), mend, vec![links.line()]).await?;
+                let Links { ino, counted, found, changed } = links;
+                let mend = Mend::Links(MendLinks { ino, found, counted, changed });
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                self.mend(client, repairs, of(ino), request, vec![links.line()]).await?;
             } else if self.mended || self.turn == TURN_LAST {
                 return Ok(true);
             } else {
@@ -130,10 +133,9 @@ impl Round {
         client: &Client,
         repairs: &mut Repairs,
         route: Route,
-        mend: Mend,
+        request: FsckMend,
         lines: Vec<String>,
     ) -> Result<()> {
-        let request = FsckMend { mend, discard_lost: repairs.discard_lost };
         let reason = match client.core.ask(&Cred::ROOT, route, Request::FsckMend(request)).await {
             Ok(done) => match done.reply {
                 Reply::Mended(true) => {

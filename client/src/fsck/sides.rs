@@ -26,7 +26,7 @@ pub(super) struct Links {
     pub(super) ino: Ino,
     pub(super) counted: u32,
     pub(super) found: u32,
-    changed: Time,
+    pub(super) changed: Time,
 }
 
 impl Suspects {

@@ -216,7 +216,7 @@ impl<'a> Sweep<'a> {
         wrong.sort_unstable();
         for (ino, nlink, found) in wrong {
             let line = format!("inode {ino} counts {nlink} names, but has {found}");
-            self.find_to_fix(line, Fix::Links { ino, found, nlink });
+            self.find_to_fix(line, Fix::Links { ino, found, nlink, changed: None });
         }
     }
 

@@ -15,7 +15,6 @@ codec! {
         Look(Bytes) = 1,
         Group((ShardId, DirId)) = 2,
         Counts(((ShardId, DirId), (Ino, (i64, i64)))) = 3,
-        Links((Ino, (u32, u32))) = 4,
         Reserve((Ino, Bytes)) = 5,
         Renumber(Bytes) = 6,
         Stray((Ino, bool)) = 7,
@@ -35,7 +34,6 @@ pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
         Fix::Counts { shard, dir, ino, entries, subdirs } => {
             Packed::Counts(((*shard, *dir), (*ino, (*entries, *subdirs))))
         }
-        Fix::Links { ino, found, nlink } => Packed::Links((*ino, (*found, *nlink))),
         Fix::Reserve(ino, key) => Packed::Reserve((*ino, bytes(key))),
         Fix::Renumber(key) => Packed::Renumber(bytes(key)),
         Fix::Stray(ino, taken) => Packed::Stray((*ino, *taken)),
@@ -43,7 +41,7 @@ pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
         Fix::Named(ino, chunk, block) => Packed::Named((*ino, (*chunk, *block))),
         Fix::Lost(ino, chunk, block) => Packed::Lost((*ino, (*chunk, *block))),
         Fix::Decide(txn, commit) => Packed::Decide((*txn, *commit)),
-        Fix::Usage(..) | Fix::Forget(_) => return None,
+        Fix::Links { .. } | Fix::Usage(..) | Fix::Forget(_) => return None,
     };
     Some(packed.to_vec().into())
 }
@@ -62,7 +60,6 @@ pub(super) fn unpack(bytes: &Bytes) -> Result<Fix> {
         Packed::Counts(((shard, dir), (ino, (entries, subdirs)))) => {
             Fix::Counts { shard, dir, ino, entries, subdirs }
         }
-        Packed::Links((ino, (found, nlink))) => Fix::Links { ino, found, nlink },
         Packed::Reserve((ino, at)) => Fix::Reserve(ino, key(at)?),
         Packed::Renumber(at) => Fix::Renumber(key(at)?),
         Packed::Stray((ino, taken)) => Fix::Stray(ino, taken),

@@ -22,7 +22,7 @@ mod system;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use base::{BlockId, DirId, Ino, ShardId};
+use base::{BlockId, DirId, Ino, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -45,8 +45,9 @@ pub(crate) enum Fix {
     Group(ShardId, DirId),
     /// A directory's counts differ by so much from its names. One that was removed and made anew has its id.
     Counts { shard: ShardId, dir: DirId, ino: Ino, entries: i64, subdirs: i64 },
-    /// An inode in its slot has so many names, and counted so many.
-    Links { ino: Ino, found: u32, nlink: u32 },
+    /// An inode in its slot has so many names, and counted so many, when it was `changed`, if that matters: on a cluster
+    /// names are counted at different moments.
+    Links { ino: Ino, found: u32, nlink: u32, changed: Option<Time> },
     /// What is charged to a quota differs by so much from what it counts.
     Usage(QuotaId, Usage),
     /// What cores have charged to a quota that is not there.
@@ -152,7 +153,9 @@ pub(super) fn mend(txn: &mut Txn<'_>, fix: &Fix, lose: bool) -> Result<bool> {
         Fix::Counts { shard, dir, ino, entries, subdirs } => {
             dirs::count(txn, (*shard, *dir, *ino), *entries, *subdirs)?
         }
-        Fix::Links { ino, found, nlink } => files::links(txn, *ino, *found, *nlink)?,
+        Fix::Links { ino, found, nlink, changed } => {
+            files::links(txn, (*ino, *changed), *found, *nlink)?
+        }
         Fix::Usage(id, usage) => system::usage(txn, *id, *usage),
         Fix::Forget(id) => system::forget(txn, *id)?,
         Fix::Reserve(ino, key) => system::reserve(txn, *ino, key)?,

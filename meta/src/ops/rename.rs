@@ -131,6 +131,9 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     if txn.shared.cluster.is_none() {
         return Ok(());
     }
+    // Before anything is told of what is there.
+    txn.check_dir_ticket(&req.from_dir)?;
+    txn.check_dir_ticket(&req.to_dir)?;
     let content = |dir: &DirRef| txn.content_key(dir.home, dir.id);
     let entry = |dir: &DirRef, name| txn.name_key(dir.home, dir.id, name, Part::Main);
     let source = entry(&req.from_dir, &req.from_name);

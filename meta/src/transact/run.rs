@@ -168,10 +168,14 @@ impl Phase {
 }
 
 /// Sees a request through that needs other servers.
-pub(crate) async fn run(core: Core, incoming: Incoming, remote: Box<Remote>) {
+pub(crate) async fn run(
+    core: Core,
+    incoming: Incoming,
+    session: Arc<Session>,
+    remote: Box<Remote>,
+) {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return };
-    let session = incoming.connection.session().expect("its first run was in a session");
     let reply =
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
     let incoming = Rc::new(incoming);

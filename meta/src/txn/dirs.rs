@@ -103,7 +103,8 @@ impl Txn<'_> {
         }
     }
 
-    fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
+    /// Refuses a directory that this session was not shown.
+    pub(crate) fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
         self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)
     }
 

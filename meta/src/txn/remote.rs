@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What is torn so often in a row, and is the same each time, is damaged.
-const TEARS_MAX: u32 = 6;
+const TEARS_MAX: u32 = 12;
 
 /// The view.
 #[derive(Default)]
@@ -117,7 +117,8 @@ impl Remote {
     /// forgotten, to be read anew.
     ///
     /// Race: whoever removes a directory, or the slot of an inode, removes what leads to it in the same transaction,
-    /// and neither comes back under the same number. So what was seen twice is not of several moments.
+    /// and neither comes back under the same number. What is renamed back and forth can look the same each time it is looked
+    /// at from the wrong side; the pauses between looks are drawn at random, so that this does not go on.
     pub(crate) fn is_damaged(&mut self) -> bool {
         let (was, times) = &mut self.tears;
         let same = was.len() == self.known.len()

@@ -152,7 +152,8 @@ fn contents() -> Vec<Request> {
 }
 
 pub(super) fn mends() -> [crate::Mend; 2] {
-    let links = crate::MendLinks { ino: base::Ino(77), found: 3, counted: 2 };
+    let (ino, changed) = (base::Ino(77), time(1));
+    let links = crate::MendLinks { ino, found: 3, counted: 2, changed };
     [crate::Mend::Found("what".into()), crate::Mend::Links(links)]
 }
 
@@ -189,8 +190,8 @@ fn others() -> Vec<Request> {
         Request::FsckNames(crate::FsckNames { job: 300, after: base::Ino(77) }),
         Request::FsckFixes(crate::FsckFixes { job: 300, turn: 2, from: 1000 }),
         Request::FsckInos(crate::FsckInos { job: 300, from: 9 }),
-        Request::FsckMend(crate::FsckMend { mend: found, discard_lost: true }),
-        Request::FsckMend(crate::FsckMend { mend: links, discard_lost: false }),
+        Request::FsckMend(crate::FsckMend { mend: found, discard_lost: true, jobs: vec![3, 300] }),
+        Request::FsckMend(crate::FsckMend { mend: links, discard_lost: false, jobs: vec![] }),
         Request::Info(Info { node: node() }),
         Request::DumpStart,
         Request::DumpNext(crate::DumpNext {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use base::{
-    Acl, AclKind, BlockId, FileKind, Ino, ShardId,
+    Acl, AclKind, BlockId, FileKind, Ino, ShardId, Time,
     attr::MODE_BITS,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX, XATTRS_EMBEDDED_BYTES_MAX},
 };
@@ -264,11 +264,21 @@ pub(super) fn in_use(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
 }
 
 /// An inode in its slot has more names, or fewer, than it counts.
-pub(super) fn links(txn: &mut Txn<'_>, ino: Ino, found: u32, nlink: u32) -> Result<bool> {
+pub(super) fn links(
+    txn: &mut Txn<'_>,
+    (ino, changed): (Ino, Option<Time>),
+    found: u32,
+    nlink: u32,
+) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
     let Some(Slot::Inode(mut inode)) = sound(txn, &key::inode(ino, Part::Main))? else {
         return Ok(false);
     };
+    if changed.is_some_and(|changed| changed != inode.times.ctime) {
+        return Ok(false);
+    }
+    // So nobody repairs it once more by what was found before.
+    inode.times.ctime = txn.now;
     let names = i64::from(inode.nlink) + i64::from(found) - i64::from(nlink);
     if names <= 0 {
         return lost::linked(txn, inode);

@@ -5,10 +5,10 @@ use base::{EntryName, FileKind, FsError, Ino};
 
 use super::{files, sound};
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     lock,
     record::{
-        Content, Contents, EntryRecord, Inode, QuotaId, Reclaim, Times, Usage, Xattrs, key,
+        Content, Contents, EntryRecord, Inode, QuotaId, Reclaim, Slot, Times, Usage, Xattrs, key,
         key::Part,
     },
     txn::{Dir, Located, Place, Txn},
@@ -91,6 +91,11 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     let mut above = and_found(txn)?;
     let name = free_name(txn, &above, inode.ino)?;
     txn.lock(lock::ino_lock(inode.ino))?;
+    if txn.shared.cluster.is_some()
+        && let Some(Slot::Inode(_)) = sound(txn, &key::inode(inode.ino, Part::Main))?
+    {
+        return Err(Fault::Refused("there is another inode of that number".into()));
+    }
     let mut located = Located { place: Place::Slot, inode };
     let inode = &mut located.inode;
     inode.nlink = 1;
@@ -135,8 +140,10 @@ pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
 /// another.
 pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
-    // Race: they may just be on their way out.
-    if !taken && sound::<Reclaim>(txn, &key::reclaim(ino))?.is_some() {
+    // Race: they may just be on their way out, or have an inode by now.
+    let has_inode = matches!(sound(txn, &key::inode(ino, Part::Main))?, Some(Slot::Inode(_)));
+    let leaves = sound::<Reclaim>(txn, &key::reclaim(ino))?.is_some();
+    if !taken && (has_inode || leaves) {
         return Ok(false);
     }
     let measured = files::measure(txn, ino)?;
