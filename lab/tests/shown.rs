@@ -3,9 +3,10 @@
 
 mod calm;
 
-use base::{Cred, FsError};
+use base::{Access, Cred, FsError};
 use calm::{failed, in_cluster};
-use client::FileSystem as _;
+use client::FileSystem;
+use wire::NodeRef;
 
 #[test]
 fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched() {
@@ -31,6 +32,30 @@ fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched()
             bound.client.getattr(&user, &node).await.unwrap();
             root.rename(&path, format!("{hidden}/f")).await.unwrap();
             assert_eq!(failed(bound.client.getattr(&user, &node).await), FsError::Stale);
+        }
+    });
+}
+
+#[test]
+fn who_has_a_file_open_reaches_it_wherever_it_was_born() {
+    in_cluster(async |_, root| {
+        let user = Cred { uid: 100, gid: 100, groups: Vec::new() };
+        for number in 0..6 {
+            let [made, shown] = ["made", "shown"].map(|name| format!("/{name}-{number}"));
+            for dir in [&made, &shown] {
+                root.mkdir(dir, 0o755).await.unwrap();
+            }
+            let path = format!("{shown}/f");
+            root.write(format!("{made}/f"), b"contents").await.unwrap();
+            root.rename(format!("{made}/f"), &path).await.unwrap();
+            let node = root.resolve(&path).await.unwrap();
+            let NodeRef::File(file) = &node else { panic!("it is a file") };
+            let open = FileSystem::open(root, &user, file, Some(Access::READ)).await.unwrap();
+            root.chmod(&shown, 0o700).await.unwrap();
+            root.getattr(&user, &node).await.unwrap();
+            let other = Cred { uid: 101, gid: 101, groups: Vec::new() };
+            assert_eq!(failed(root.getattr(&other, &node).await), FsError::Denied);
+            root.release(open).await.unwrap();
         }
     });
 }

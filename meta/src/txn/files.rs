@@ -52,7 +52,11 @@ impl Txn<'_> {
         }
         if !open && self.checks() {
             let dir = self.dir(&file.dir)?;
-            self.dir_permits(&dir, Access::EXECUTE)?;
+            if let Err(denied) = self.dir_permits(&dir, Access::EXECUTE) {
+                // Who has it open may do it all the same, and that is known where it was born.
+                self.send_to_birth(file.dir.id, file.ino)?;
+                return Err(denied);
+            }
         } else {
             let dir = &file.dir;
             self.check_ticket_of(dir)?;
