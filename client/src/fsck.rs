@@ -1,6 +1,6 @@
 //! A check of a whole file system, on all of its servers together.
 //!
-//! `pando fsck` and the simulation start it and follow it. Each server checks what it has, and what leads from there to the others.
+//! `pando fsck` starts it and follows it. Each server checks what it has, and what leads from there to the others.
 //! What no server can see alone is compared here (`sides`): how many names an inode counts against how many all servers have, and
 //! which inode numbers more than one uses. When all servers are done, what they know to repair is repaired (`mend`), a
 //! thing at a time, and everything is checked again, until nothing is left that can be.

@@ -450,35 +450,45 @@ fn a_transaction_that_nobody_can_have_begun_stays() {
     });
 }
 
+/// Worlds that are used while they are checked.
+const BUSY: u64 = 60;
+
 #[test]
 fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
-    with_cluster(async |cluster, client| {
-        let machine = cluster.world.connect("busy").await.unwrap();
-        let busy = async {
-            for round in 0.. {
-                let (from, to) = (round % 6, (round + 1) % 6);
-                let client = &machine.client;
-                client.mkdir(format!("/d{from}/dir"), 0o755).await.unwrap();
-                client.rename(format!("/d{from}/dir"), format!("/d{to}/moved")).await.unwrap();
-                client.link("/file", format!("/d{to}/moved/other")).await.unwrap();
-                client.write(format!("/d{from}/plain"), b"contents").await.unwrap();
-                client.rename(format!("/d{from}/plain"), format!("/d{to}/plain")).await.unwrap();
-                client.chmod(format!("/d{from}"), 0o700 | (round % 8)).await.unwrap();
-                client.unlink(format!("/d{to}/moved/other")).await.unwrap();
-                client.rmdir(format!("/d{to}/moved")).await.unwrap();
-                client.unlink(format!("/d{to}/plain")).await.unwrap();
-            }
-        };
-        tokio::select! {
-            () = busy => unreachable!("it goes on and on"),
-            () = async {
-                for _ in 0..3 {
-                    assert_eq!(repair(&cluster.world, client).await, [""; 0]);
-                }
-            } => {}
+    for seed in 1..=BUSY {
+        in_world(Plan::draw(seed, SERVERS), what_is_used_stays);
+    }
+}
+
+async fn what_is_used_stays(cluster: &Cluster, client: &Client) {
+    let machine = cluster.world.connect("busy").await.unwrap();
+    // A name that goes round is seen by none of the servers, or by two.
+    client.link("/file", "/d0/round").await.unwrap();
+    let busy = async {
+        for round in 0.. {
+            let (from, to) = (round % 6, (round + 1) % 6);
+            let client = &machine.client;
+            client.mkdir(format!("/d{from}/dir"), 0o755).await.unwrap();
+            client.rename(format!("/d{from}/dir"), format!("/d{to}/moved")).await.unwrap();
+            client.link("/file", format!("/d{to}/moved/other")).await.unwrap();
+            client.write(format!("/d{from}/plain"), b"contents").await.unwrap();
+            client.rename(format!("/d{from}/plain"), format!("/d{to}/plain")).await.unwrap();
+            client.rename(format!("/d{from}/round"), format!("/d{to}/round")).await.unwrap();
+            client.chmod(format!("/d{from}"), 0o700 | (round % 8)).await.unwrap();
+            client.unlink(format!("/d{to}/moved/other")).await.unwrap();
+            client.rmdir(format!("/d{to}/moved")).await.unwrap();
+            client.unlink(format!("/d{to}/plain")).await.unwrap();
         }
-        machine.close().await.unwrap();
-    });
+    };
+    tokio::select! {
+        () = busy => unreachable!("it goes on and on"),
+        () = async {
+            for _ in 0..3 {
+                assert_eq!(repair(&cluster.world, client).await, [""; 0]);
+            }
+        } => {}
+    }
+    machine.close().await.unwrap();
 }
 
 #[test]

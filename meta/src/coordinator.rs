@@ -180,8 +180,9 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     let (ms, beat) = (state.lease_ms(), Beat { version: req.version, requests: req.requests });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
     coordinator.changed.notify_waiters();
+    // Race: its own may have changed since it asked.
     let present = shared.settings().to_record();
-    let settings = (present != req.settings).then_some(present);
+    let settings = (from != cluster.me && present != req.settings).then_some(present);
     Ok(Lease { ms, map, events, settings })
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn directory(
     name: &EntryName,
     child: &mut Dir,
 ) -> Result<bool> {
-    let keeps = txn.shared.settings().trash.0.is_some_and(|trash| trash.days > 0);
+    let keeps = txn.settings().trash.0.is_some_and(|trash| trash.days > 0);
     if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
         return Ok(false);
     }
@@ -116,7 +116,7 @@ pub(crate) fn directory(
 
 /// An entry leaves `dir`: if that is the directory of an hour, its origin goes.
 pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
-    if txn.shared.settings().trash.0.is_some_and(|trash| trash.dir == dir.content.parent) {
+    if txn.settings().trash.0.is_some_and(|trash| trash.dir == dir.content.parent) {
         let key = txn.name_key(dir.content.home, dir.id, name, Part::Origin);
         txn.delete(key);
     }
@@ -124,7 +124,7 @@ pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
 
 /// Whether it is the trash itself, which stays where it is.
 pub(crate) fn is_trash(txn: &Txn<'_>, dir: DirId) -> bool {
-    txn.shared.settings().trash.0.is_some_and(|trash| trash.dir == dir)
+    txn.settings().trash.0.is_some_and(|trash| trash.dir == dir)
 }
 
 /// Sets for how many days things are kept; 0: they are removed as ever, and so is what is there, in the background.
@@ -156,7 +156,7 @@ fn make(txn: &mut Txn<'_>, above: &Dir, name: &EntryName) -> Result<Dir> {
 
 /// Where to, and writes down where from.
 fn throw(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, ino: Ino) -> Result<Option<Thrown>> {
-    let Some(trash) = txn.shared.settings().trash.0.filter(|trash| trash.days > 0) else {
+    let Some(trash) = txn.settings().trash.0.filter(|trash| trash.days > 0) else {
         return Ok(None);
     };
     let Some(mut path) = path_outside(txn, &trash, dir)? else { return Ok(None) };
@@ -283,7 +283,7 @@ pub(crate) fn origin(
     (dir, home): (DirId, DirId),
     name: &EntryName,
 ) -> Result<Option<(Vec<u8>, Time)>> {
-    let Some(trash) = txn.shared.settings().trash.0 else { return Ok(None) };
+    let Some(trash) = txn.settings().trash.0 else { return Ok(None) };
     let key = txn.name_key(home, dir, name, Part::Origin);
     let Some(origin) = txn.get::<Origin>(&key)? else { return Ok(None) };
     let removed = origin.removed;
@@ -349,7 +349,7 @@ fn over(core: &Core) -> Vec<EntryName> {
 /// Removes some of what is in an hour, for good; the hour when it is empty.
 pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     *expired.more.lock() = false;
-    let Some(trash) = txn.shared.settings().trash.0 else { return Ok(()) };
+    let Some(trash) = txn.settings().trash.0 else { return Ok(()) };
     txn.lock(lock::dir_lock(trash.dir))?;
     let content = txn.get_content(&txn.content_key(trash.home, trash.dir))?.ok_or(FsError::Io)?;
     let mut above = Dir { id: trash.dir, content };

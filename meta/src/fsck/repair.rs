@@ -3,6 +3,8 @@
 //! `fsck` calls it between two sweeps. The sweep says of each finding where to look again; what is looked at here
 //! is locked and read as it is now, and changed only if it is still wrong, in a small transaction that joins a
 //! group like any request. So a repair can be interrupted anywhere, and done twice it finds nothing the second time.
+//! That is not so of differences, so nobody repairs by one twice: there is one check at a time, and on a cluster a server
+//! refuses repairs of any but its latest.
 //!
 //! Wrong counts are repaired by differences. A snapshot says by how much a count differs from what there is, and
 //! operations that went on since change both alike.

@@ -1,5 +1,6 @@
-//! A connection to another server that has been let in there: each proves to the other end that it has the file system's
-//! key, by a number that it was given for this connection alone. Who has heard it once can do nothing with it.
+//! A connection to another server that has been let in there: who dials proves that it has the file system's key, by a
+//! number that it was given for this connection alone. Who has heard it once can do nothing with it. Who is dialled proves
+//! nothing: addresses must lead where they say.
 
 use std::io;
 
