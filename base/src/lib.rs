@@ -20,7 +20,7 @@ pub mod placement;
 pub use access::{Access, Cred};
 pub use acl::{Acl, AclKind};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
-pub use clock::{Clock, Random};
+pub use clock::{Clock, Pauses, Random};
 pub use codec::{Decode, DecodeError, Encode, Reader, Tagged};
 pub use error::FsError;
 pub use hash::{HashKey, HashMap, HashSet};

@@ -404,22 +404,7 @@ mod tests {
     use super::*;
 
     fn dir(id: u128, ino: u64) -> CachedDir {
-        let time = Time::default();
-        let attr = Attr {
-            ino: Ino(ino),
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-        };
+        let attr = Attr { mode: 0o755, ..Attr::blank(Ino(ino), FileKind::Directory) };
         CachedDir { dir: DirRef { id: DirId(id), ino: Ino(ino), home: DirId(id), ticket: 0 }, attr }
     }
 

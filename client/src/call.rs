@@ -6,7 +6,8 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Cred, FsError, Ino, ShardId, Tagged as _};
+use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _};
+use tokio::time::sleep;
 use tracing::Instrument as _;
 use wire::{Answer, Release, Reply, Request, Retry};
 
@@ -18,7 +19,7 @@ use crate::{
     core::Core,
     route::Route,
     runs::Run,
-    session::{self, Pauses},
+    session,
 };
 
 const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -142,6 +143,7 @@ impl Core {
         mut ticket: Ticket<'_>,
         mut remembered: Option<Remembered>,
     ) -> Result<Done, Failure> {
+        let random = self.config.random.as_ref();
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
         loop {
             let answered = poll_fn(|cx| ticket.poll_answer(cx)).await?;
@@ -165,12 +167,12 @@ impl Core {
                 Answer::Halted => ticket.reopen(true, incarnation),
                 Answer::Retry(Retry::NoSession) => ticket.reopen(false, incarnation),
                 Answer::Retry(Retry::Busy) => {
-                    pauses.pause(self.config.random.as_ref()).await;
+                    sleep(pauses.draw(random)).await;
                     ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::Moved(map)) => {
                     if !self.channels.learn(&map) {
-                        pauses.pause(self.config.random.as_ref()).await;
+                        sleep(pauses.draw(random)).await;
                     }
                     ticket = self.again(ticket);
                 }
@@ -184,7 +186,7 @@ impl Core {
                 Answer::Retry(Retry::Coordinate) => {
                     let route = Route::Shard(ShardId(0));
                     if ticket.route() == route {
-                        pauses.pause(self.config.random.as_ref()).await;
+                        sleep(pauses.draw(random)).await;
                     }
                     ticket = self.elsewhere(ticket, route, |_| ());
                 }
@@ -192,7 +194,7 @@ impl Core {
                     let Some(ino) = ticket.file() else { return Err(unexpected().into()) };
                     let route = Route::Shard(ino.shard());
                     if ticket.route() == route {
-                        pauses.pause(self.config.random.as_ref()).await;
+                        sleep(pauses.draw(random)).await;
                     }
                     self.births.lock().learn(ino, proof);
                     ticket = self.elsewhere(ticket, route, |req| set_ticket(req, proof));

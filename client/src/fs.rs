@@ -11,7 +11,8 @@ mod tmpfile;
 
 use std::{os::unix::ffi::OsStrExt as _, path::Path, time::Duration};
 
-use base::{EntryName, FsError};
+use base::{EntryName, FsError, Pauses};
+use tokio::time::sleep;
 use wire::{DirRef, Entry, NodeRef, Reply, Request, Statfs};
 
 use crate::{
@@ -28,27 +29,33 @@ pub use list::ReadDir;
 const TRIES_MAX: u32 = 1000;
 /// Before that it is tried so often without a pause,
 const TRIES_AT_ONCE: u32 = 5;
-/// and after that with pauses of so many microseconds at most.
-const PAUSE_MAX_US: u64 = 50_000;
+/// and after that with pauses of so much, at first and at most.
+const PAUSE_FIRST: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How often a path was resolved for one operation.
-struct Tries(u32);
+struct Tries {
+    made: u32,
+    pauses: Pauses,
+}
 
 impl Tries {
+    fn new() -> Tries {
+        Tries { made: 0, pauses: Pauses::new(PAUSE_FIRST, PAUSE_MAX) }
+    }
+
     /// Whether to try again after this; returns when.
     async fn again(&mut self, core: &Core, failure: Failure) -> Result<()> {
-        self.0 += 1;
-        if self.0 > TRIES_AT_ONCE {
+        self.made += 1;
+        if self.made > TRIES_AT_ONCE {
             // A server may be behind the others, or much may move just now.
-            let full = PAUSE_MAX_US.min(100 << (self.0 - TRIES_AT_ONCE).min(10));
-            let drawn = full / 2 + core.config.random.next() % (full / 2);
-            tokio::time::sleep(Duration::from_micros(drawn)).await;
+            sleep(self.pauses.draw(core.config.random.as_ref())).await;
         }
         match failure {
             // The file that was found has lost its name since; another may have it.
-            Failure::Error(Error::Fs(FsError::Stale)) if self.0 < TRIES_MAX => Ok(()),
+            Failure::Error(Error::Fs(FsError::Stale)) if self.made < TRIES_MAX => Ok(()),
             Failure::Error(error) => Err(error),
-            Failure::StaleCache | Failure::StaleDir if self.0 < TRIES_MAX => Ok(()),
+            Failure::StaleCache | Failure::StaleDir if self.made < TRIES_MAX => Ok(()),
             Failure::StaleCache | Failure::StaleDir => Err(FsError::Stale.into()),
         }
     }
@@ -127,7 +134,7 @@ impl Client {
     }
 
     async fn find_bytes(&self, path: &[u8], links: Links, end: End) -> Result<Found> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let stamp = self.core.files.stamp();
             match self.core.resolve_node(&self.cred, path, links, end).await {
@@ -154,7 +161,7 @@ impl Client {
         ends: Ends,
         make: impl Fn(DirRef, EntryName) -> Request,
     ) -> Result<(Done, DirRef, EntryName)> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             match self.try_change(bytes_of(path), ends, &make).await {
                 Ok(done) => return Ok(done),

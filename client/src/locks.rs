@@ -10,14 +10,15 @@
 //! A request that is answered by a run of the server that has ended since is asked again: its lock was not among
 //! the claims. Numbers: see [`wire::lock`].
 
-use std::{collections::BTreeSet, pin::pin, sync::Arc};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use base::{
-    ByteRange, Cred, FsError, HashMap, Ino, LockKind, LockOwner, SessionId,
+    ByteRange, Cred, FsError, HashMap, Ino, LockKind, LockOwner, Pauses, SessionId,
     locks::{HeldLocks, LockHeld},
 };
 use futures::future::{Either, select};
 use parking_lot::Mutex;
+use tokio::time::sleep;
 use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request};
 
 use crate::{
@@ -26,8 +27,11 @@ use crate::{
     client::unexpected,
     route::Route,
     runs::{Run, Runs},
-    session::Pauses,
 };
+
+/// Between two attempts to wait no longer, at first and at most.
+const CANCEL_PAUSE_FIRST: Duration = Duration::from_millis(20);
+const CANCEL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A family of one file.
 type File = (Ino, LockKind);
@@ -399,10 +403,10 @@ impl Client {
 
     /// The request may reach the server after a cancel that was sent on another connection; then once more.
     async fn cancel_until_answered(&self, ino: Ino, number: u64) -> std::convert::Infallible {
-        let mut pauses = Pauses::for_cancels();
+        let mut pauses = Pauses::new(CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX);
         loop {
             self.cancel(ino, number).await;
-            pauses.pause(self.core.config.random.as_ref()).await;
+            sleep(pauses.draw(self.core.config.random.as_ref())).await;
         }
     }
 }

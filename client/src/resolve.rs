@@ -7,8 +7,11 @@
 //! The last component of a node is always asked for; only what leads to it may come from the cache. When the
 //! cache says that a walk is not permitted, the server is asked before anybody hears of it.
 
-use base::{Cred, EntryName, FsError, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
+use std::time::Duration;
+
+use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
+use tokio::time::sleep;
 use wire::{DirRef, Entry, FileRef, Getattr, Lookup, NodeRef, Reply, Request, Walk, Walked};
 
 use crate::{
@@ -17,9 +20,10 @@ use crate::{
     call::Failure,
     core::Core,
     path::{Step, Steps, Tail},
-    session::Pauses,
 };
 
+/// Until a server may have caught up with the others, at most.
+const VERSIONS_PAUSE: Duration = Duration::from_millis(2);
 /// How many names one request walks: symbolic links can make a path longer than any that is written.
 const WALKED_NAMES_MAX: usize = 1000;
 
@@ -412,7 +416,9 @@ impl Core {
     /// One that is alone may be in another run, whose versions say nothing.
     async fn overtaken(&self) -> Failure {
         if self.channels.are_several() {
-            Pauses::for_versions().pause(self.config.random.as_ref()).await;
+            let pause =
+                Pauses::new(VERSIONS_PAUSE, VERSIONS_PAUSE).draw(self.config.random.as_ref());
+            sleep(pause).await;
         } else {
             self.cache.lock().forget_all();
         }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterMap, HashSet, Ino, Random, Seq, limits::LOCKS_A_CLAIM_MAX};
+use base::{ClusterMap, HashSet, Ino, Pauses, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use futures::future::{Either, select};
 use tokio::{
@@ -60,35 +60,6 @@ pub(crate) struct Claims {
     locks: Vec<ClaimedLock>,
     /// See [`wire::LockClaim`].
     settled: u64,
-}
-
-/// Pauses that grow, each drawn from the upper half of its length so that clients do not come in step.
-pub(crate) struct Pauses {
-    next: Duration,
-    max: Duration,
-}
-
-impl Pauses {
-    pub(crate) fn new(first: Duration, max: Duration) -> Pauses {
-        Pauses { next: first, max }
-    }
-
-    /// Between two attempts to wait no longer.
-    pub(crate) fn for_cancels() -> Pauses {
-        Pauses::new(Duration::from_millis(20), Duration::from_secs(1))
-    }
-
-    /// Until a server may have caught up with the others.
-    pub(crate) fn for_versions() -> Pauses {
-        Pauses::new(Duration::from_millis(2), Duration::from_millis(2))
-    }
-
-    pub(crate) async fn pause(&mut self, random: &dyn Random) {
-        let full = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
-        let drawn = full / 2 + random.next() % (full / 2);
-        self.next = (self.next * 2).min(self.max);
-        sleep(Duration::from_micros(drawn)).await;
-    }
 }
 
 /// What a client that comes back has.
@@ -146,7 +117,7 @@ pub(crate) async fn open(
             Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
             Ok(Err(Failed::Elsewhere(map))) => {
                 elsewhere = root_address(&map);
-                pauses.pause(config.random.as_ref()).await;
+                sleep(pauses.draw(config.random.as_ref())).await;
                 continue;
             }
             Ok(Err(failed)) => failed,
@@ -156,7 +127,7 @@ pub(crate) async fn open(
             tracing::warn!(address, error = %failed, "waiting for the server");
             told = true;
         }
-        pauses.pause(config.random.as_ref()).await;
+        sleep(pauses.draw(config.random.as_ref())).await;
     }
     Err(Error::Refused("no address to connect to".to_owned()))
 }

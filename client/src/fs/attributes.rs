@@ -46,7 +46,7 @@ impl Client {
     }
 
     async fn set_found(&self, path: &Path, links: Links, set: SetAttr) -> Result<Attr> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let found = self.find(path, links).await?;
             match self.set_attributes(&self.cred, found.node(), set).await {
@@ -149,7 +149,7 @@ impl Client {
     }
 
     async fn attributes(&self, path: &Path, links: Links) -> Result<Attr> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let mut found = self.find_bytes(bytes_of(path), links, End::Whole).await?;
             let node = found.node().clone();

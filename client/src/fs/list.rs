@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     /// As `opendir(3)`.
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let (path, mut tries) = (bytes_of(path.as_ref()), Tries(0));
+        let (path, mut tries) = (bytes_of(path.as_ref()), Tries::new());
         loop {
             let (dir, stand) = match self.core.resolve_dir(&self.cred, path).await {
                 Ok(found) => found,

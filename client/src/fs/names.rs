@@ -128,7 +128,7 @@ impl Client {
     /// # Errors
     /// As `link(2)`.
     pub async fn link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let target = self.find(existing.as_ref(), Links::Keep).await?.node().clone();
             self.flush_node(&target).await;
@@ -162,7 +162,7 @@ impl Client {
         to: impl AsRef<Path>,
         mode: RenameMode,
     ) -> Result<()> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let (from, to) = (bytes_of(from.as_ref()), bytes_of(to.as_ref()));
             match self.try_rename(from, to, mode).await {

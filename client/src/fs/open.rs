@@ -62,7 +62,7 @@ impl Client {
     }
 
     async fn open_found(&self, path: &[u8], options: OpenOptions) -> Result<File> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let found = self.find_bytes(path, Links::Follow, End::Name).await?;
             match self.open_entry(&found.entry, found.node(), options).await {
@@ -99,7 +99,7 @@ impl Client {
     }
 
     async fn open_or_create(&self, path: &[u8], options: OpenOptions) -> Result<Opened> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let at = match self.core.resolve_parent(&self.cred, path).await {
                 Ok(at) => at,

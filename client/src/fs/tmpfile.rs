@@ -16,7 +16,7 @@ impl Client {
     /// # Errors
     /// As `open(2)` with `O_TMPFILE`.
     pub async fn tmpfile(&self, dir: impl AsRef<Path>, mode: u32, linkable: bool) -> Result<File> {
-        let mut tries = Tries(0);
+        let mut tries = Tries::new();
         loop {
             let found = self.find(dir.as_ref(), Links::Follow).await?.dir()?;
             match FileSystem::tmpfile(self, &self.cred, &found, mode, linkable).await {

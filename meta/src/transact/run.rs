@@ -9,10 +9,10 @@
 
 use std::{cell::OnceCell, rc::Rc, sync::Arc, time::Duration};
 
-use base::{DirId, Encode as _, FsError, Time};
+use base::{DirId, Encode as _, FsError, Pauses, Time};
 use bytes::Bytes;
 use futures::future::join_all;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::sleep};
 use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{CommittedRecord, locks::Mode, tell::tell};
@@ -214,7 +214,7 @@ enum Attempt {
 impl Run<'_> {
     /// Tries until it is committed and answered.
     async fn attempts(&self, mut remote: Box<Remote>) -> Result<()> {
-        let mut pauses = Pauses(PAUSE_FIRST);
+        let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             if self.incoming.connection.is_closed() {
                 return Err(Fault::Retry(Retry::Busy));
@@ -233,7 +233,7 @@ impl Run<'_> {
                 Attempt::Committed => return Ok(()),
                 Attempt::Again(again) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    pauses.pause(self.shared).await;
+                    sleep(pauses.draw(self.shared.random.as_ref())).await;
                     remote = again;
                     remote.forget();
                 }
@@ -243,7 +243,7 @@ impl Run<'_> {
 
     /// Reads what the operation needs of other servers, until it can run.
     async fn look(&self, mut remote: Box<Remote>) -> Result<(Looked, Box<Reply>)> {
-        let mut pauses = Pauses(PAUSE_FIRST);
+        let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             self.read(&mut remote).await?;
             match self.phase(remote, None).await? {
@@ -258,7 +258,7 @@ impl Run<'_> {
                 }
                 Ended::Torn(mut again) => {
                     if !again.is_damaged() {
-                        pauses.pause(self.shared).await;
+                        sleep(pauses.draw(self.shared.random.as_ref())).await;
                     }
                     remote = again;
                 }
@@ -385,18 +385,6 @@ impl Run<'_> {
         }
         let answer = driver::answer_of(self.shared, fault);
         self.incoming.connection.reply_now(self.reply, &answer);
-    }
-}
-
-/// Pauses that grow, so that those who are in each other's way get out of it.
-struct Pauses(Duration);
-
-impl Pauses {
-    async fn pause(&mut self, shared: &Shared) {
-        let full = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
-        let drawn = full / 2 + shared.random.next() % (full / 2);
-        tokio::time::sleep(Duration::from_micros(drawn)).await;
-        self.0 = (self.0 * 2).min(PAUSE_MAX);
     }
 }
 
