@@ -32,37 +32,6 @@ impl Locality {
     }
 }
 
-codec! {
-    /// How a directory that outgrows one partition is divided.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Spread {
-        /// It is not.
-        None = 1,
-    }
-}
-
-codec! {
-    /// How the entries of one directory are divided into partitions.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Layout {
-        /// The policy.
-        pub spread: Spread,
-    }
-}
-
-impl Layout {
-    /// One partition with everything.
-    pub const WHOLE: Layout = Layout { spread: Spread::None };
-
-    /// The partition that holds the name at `pos`.
-    #[must_use]
-    pub fn partition(&self, _pos: u64) -> u16 {
-        match self.spread {
-            Spread::None => 0,
-        }
-    }
-}
-
 /// The shard of a partition: `(jump_hash(hash(home), shards) + partition) mod shards`.
 ///
 /// # Panics

@@ -27,7 +27,7 @@ pub fn entries(tree: Tree, key: HashKey, shards: u16, servers: u16) -> Vec<u64> 
     let mut held = vec![0; usize::from(servers)];
     let mut ids = vec![DirId::ROOT];
     let mut hold = |id: DirId, entries: u64| {
-        let shard = shard_of(id, Layout::WHOLE.partition(0), shards);
+        let shard = shard_of(id, Layout::Whole.partition(0), shards);
         held[usize::from(shard.0 % servers)] += entries;
     };
     for number in 0..tree.directories {

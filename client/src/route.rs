@@ -73,7 +73,7 @@ impl Router {
             Route::Shard(shard) => shard,
             Route::Home(home) => match self.map.shard_count() {
                 0 => ShardId(0),
-                shards => shard_of(home, Layout::WHOLE.partition(0), shards),
+                shards => shard_of(home, Layout::Whole.partition(0), shards),
             },
             Route::Server(server) => {
                 let first = self.map.shards.iter().position(|owner| *owner == server);

@@ -195,7 +195,7 @@ pub(crate) fn root_content(now: Time) -> Content {
         birth_name: None,
         birth_version: NameVersion(0),
         home: DirId::ROOT,
-        layout: Layout::WHOLE,
+        layout: Layout::Whole,
         parent: DirId::ROOT,
         parent_ino: Ino::ROOT,
         parent_home: DirId::ROOT,

@@ -63,7 +63,7 @@ variants!(FsError {
 variants!(LockKind { Range, Whole });
 variants!(LockMode { Shared, Exclusive });
 variants!(Locality { Directory, Subtree });
-variants!(Spread { None });
+variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(RenameMode { Replace, NoReplace, Exchange });
@@ -203,7 +203,7 @@ fn parts() -> Vec<Case> {
         all([LockKind::Range, LockKind::Whole], Case::of),
         all([LockMode::Shared, LockMode::Exclusive], Case::of),
         all([Locality::Directory, Locality::Subtree], Case::of),
-        all([Spread::None], Case::of),
+        all([Spread::None, Spread::Extendible, Spread::Subsets], Case::of),
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
         all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),

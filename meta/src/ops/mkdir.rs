@@ -79,7 +79,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         birth_name: Some(req.name.clone()),
         birth_version: version,
         home,
-        layout: Layout::WHOLE,
+        layout: Layout::Whole,
         parent: parent.id,
         parent_ino: parent.content.ino,
         parent_home: parent.content.home,

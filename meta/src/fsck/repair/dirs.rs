@@ -252,7 +252,7 @@ pub(super) fn rebuilt(
         birth_name: born.map(|_| name.clone()),
         birth_version: born.unwrap_or_default(),
         home: access.home,
-        layout: Layout::WHOLE,
+        layout: Layout::Whole,
         parent: parent.id,
         parent_ino: parent.content.ino,
         parent_home: parent.content.home,

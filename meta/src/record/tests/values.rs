@@ -127,7 +127,7 @@ pub(super) fn content() -> Content {
         birth_name: Some(name("born")),
         birth_version: NameVersion(2),
         home: DirId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
-        layout: Layout::WHOLE,
+        layout: Layout::Whole,
         parent: DirId(0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30),
         parent_ino: Ino::new(ShardId(5), 78),
         parent_home: DirId(0x3132_3334_3536_3738_393a_3b3c_3d3e_3f40),

@@ -1,0 +1,216 @@
+//! How the entries of one directory are divided into partitions, and which partition has a name.
+//!
+//! Clients and servers compute with it; nobody has to have the newest one. Every change is made by two partitions, a
+//! *giver* and a *taker* ([`Shift`]), and counted in the layout. What a partition has seen is a cut through the history
+//! of these changes: so two layouts of one directory can always be joined ([`Layout::learn`]), in any order, and the
+//! result is again how the directory was, or could have been, at one moment. A partition's own layout is always right
+//! about what that partition has.
+//!
+//! Always true: each position belongs to exactly one partition, and that one is active. Partition 0, the master, always
+//! is. No partition has a number that is not less than the number of shards, so each shard has one of them at most.
+//!
+//! Paper: SFS §3.3 to §3.5 (`splits`), Duplex §III-C (`subsets`).
+
+mod splits;
+mod subsets;
+#[cfg(test)]
+mod tests;
+
+pub use splits::Splits;
+pub use subsets::Subsets;
+
+use crate::{codec, placement::jump_hash};
+
+/// The greatest position that a name can have.
+pub const POS_MAX: u64 = (1 << 63) - 1;
+
+codec! {
+    /// How a directory that outgrows one partition is divided.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Spread {
+        /// It is not.
+        None = 1,
+        /// A partition that is too large splits in two, by itself (SFS).
+        Extendible = 2,
+        /// The master keeps as many subsets as the directory's size needs (Duplex).
+        Subsets = 3,
+    }
+}
+
+codec! {
+    /// How the entries of one directory are divided.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Layout {
+        /// One partition with everything, and it was never otherwise.
+        Whole = 1,
+        /// Partitions that split and merge, each by itself.
+        Extendible(Splits) = 2,
+        /// As many subsets as the master says.
+        Subsets(Subsets) = 3,
+    }
+}
+
+/// Names that go from one partition to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shift {
+    /// Who has them,
+    pub giver: u16,
+    /// and who gets them.
+    pub taker: u16,
+}
+
+codec! {
+    /// Which names of the giver go.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Moving {
+        /// Those whose positions are between these two, both included.
+        Range((u64, u64)) = 1,
+        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it is there.
+        Subset((u16, u16)) = 2,
+    }
+}
+
+impl Moving {
+    /// Whether what stands at `pos` goes.
+    #[must_use]
+    pub fn contains(&self, pos: u64) -> bool {
+        match *self {
+            Moving::Range((first, last)) => (first..=last).contains(&pos),
+            Moving::Subset((pair, last)) => subsets::pair_of(pos, last) == Some(pair),
+        }
+    }
+
+    /// The first and the last position that can go.
+    #[must_use]
+    pub fn bounds(&self) -> (u64, u64) {
+        match *self {
+            Moving::Range(bounds) => bounds,
+            Moving::Subset(_) => (0, POS_MAX),
+        }
+    }
+}
+
+impl Layout {
+    /// The partition that has what stands at `pos`.
+    #[must_use]
+    pub fn partition(&self, pos: u64) -> u16 {
+        match self {
+            Layout::Whole => 0,
+            Layout::Extendible(splits) => splits.partition(pos),
+            Layout::Subsets(subsets) => subsets.partition(pos),
+        }
+    }
+
+    /// Whether a partition is there.
+    #[must_use]
+    pub fn is_active(&self, partition: u16) -> bool {
+        match self {
+            Layout::Whole => partition == 0,
+            Layout::Extendible(splits) => splits.is_active(partition),
+            Layout::Subsets(subsets) => partition < subsets.count(),
+        }
+    }
+
+    /// All partitions that are there, in ascending order.
+    pub fn active(&self) -> impl Iterator<Item = u16> + '_ {
+        let end = match self {
+            Layout::Whole => 1,
+            Layout::Extendible(splits) => splits.end(),
+            Layout::Subsets(subsets) => subsets.count(),
+        };
+        (0..end).filter(|partition| self.is_active(*partition))
+    }
+
+    /// Up to which position, from `pos` on, everything belongs to the partition that has `pos` or, where names are
+    /// scattered over all partitions, how far anything can.
+    #[must_use]
+    pub fn reach(&self, pos: u64) -> u64 {
+        match self {
+            Layout::Whole | Layout::Subsets(_) => POS_MAX,
+            Layout::Extendible(splits) => splits.range(splits.partition(pos)).1,
+        }
+    }
+
+    /// Whether each partition has names at positions all over the listing, so that pages of all must be merged.
+    #[must_use]
+    pub fn scatters(&self) -> bool {
+        matches!(self, Layout::Subsets(subsets) if subsets.count() > 1)
+    }
+
+    /// Takes in another layout of the same directory; whether anything in it was news.
+    pub fn learn(&mut self, other: &Layout) -> bool {
+        let news = match (&mut *self, other) {
+            (Layout::Extendible(ours), Layout::Extendible(theirs))
+                if ours.turn() == theirs.turn() =>
+            {
+                return ours.learn(theirs);
+            }
+            (Layout::Subsets(ours), Layout::Subsets(theirs)) if ours.turn() == theirs.turn() => {
+                return ours.learn(theirs);
+            }
+            (ours, theirs) => theirs.turn() > ours.turn(),
+        };
+        if news {
+            *self = other.clone();
+        }
+        news
+    }
+
+    /// How often the directory has changed the way in which it is divided. A layout of a later turn takes the place of
+    /// any earlier one.
+    #[must_use]
+    pub fn turn(&self) -> u32 {
+        match self {
+            Layout::Whole => 0,
+            Layout::Extendible(splits) => splits.turn(),
+            Layout::Subsets(subsets) => subsets.turn(),
+        }
+    }
+
+    /// The layout by which a directory that is in one partition can be divided as `spread` says; `None`: it cannot be
+    /// now, or is not to be.
+    #[must_use]
+    pub fn turned(&self, spread: Spread) -> Option<Layout> {
+        let changes = matches!(self, Layout::Subsets(subsets) if !subsets.is_settled());
+        if changes || self.active().nth(1).is_some() {
+            return None;
+        }
+        match (spread, self) {
+            (Spread::None, _)
+            | (Spread::Extendible, Layout::Extendible(_))
+            | (Spread::Subsets, Layout::Subsets(_)) => None,
+            (Spread::Extendible, Layout::Whole | Layout::Subsets(_)) => {
+                Some(Layout::Extendible(Splits::new(self.turn().checked_add(1)?)))
+            }
+            (Spread::Subsets, Layout::Whole | Layout::Extendible(_)) => {
+                Some(Layout::Subsets(Subsets::new(self.turn().checked_add(1)?)))
+            }
+        }
+    }
+
+    /// Which names go with a shift that this layout is the giver's for; `None`: there is no such shift now.
+    #[must_use]
+    pub fn moving(&self, shift: Shift) -> Option<Moving> {
+        match self {
+            Layout::Whole => None,
+            Layout::Extendible(splits) => splits.moving(shift),
+            Layout::Subsets(subsets) => subsets.moving(shift),
+        }
+    }
+
+    /// How it is after a shift; `None`: there is no such shift now.
+    #[must_use]
+    pub fn after(&self, shift: Shift) -> Option<Layout> {
+        match self {
+            Layout::Whole => None,
+            Layout::Extendible(splits) => splits.after(shift).map(Layout::Extendible),
+            Layout::Subsets(subsets) => subsets.after(shift).map(Layout::Subsets),
+        }
+    }
+}
+
+/// A subset of `count` for what stands at `pos`: the first of the two hashes. The second is that of
+/// [`shard_of`](crate::placement::shard_of).
+fn subset_of(pos: u64, count: u16) -> u16 {
+    u16::try_from(jump_hash(pos, u32::from(count))).expect("less than the count")
+}
