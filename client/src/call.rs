@@ -6,7 +6,7 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _};
+use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
 use wire::{Answer, Release, Reply, Request, Retry};
@@ -24,6 +24,9 @@ use crate::{
 
 const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A call that has met more wrong partitions waits before the next: each that has split off others knows them, so it
+/// takes fewer where everybody knows what is so.
+const PROBES_MAX: usize = 2 * SHARDS_MAX.ilog2() as usize + 2;
 
 /// A success, and what came with it.
 #[derive(Debug)]
@@ -145,6 +148,7 @@ impl Core {
     ) -> Result<Done, Failure> {
         let random = self.config.random.as_ref();
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
+        let mut probes = 0;
         loop {
             let answered = poll_fn(|cx| ticket.poll_answer(cx)).await?;
             let Answered { answer, version, incarnation, life } = answered;
@@ -154,8 +158,12 @@ impl Core {
                 remembered = None;
                 self.births.lock().forget(ino);
                 let ticket_of_dir = |request: &mut Request| set_ticket(request, before.ticket);
-                ticket = self.elsewhere(ticket, Route::Home(before.home), ticket_of_dir);
+                let route = self.by_directory(before.home, &ticket);
+                ticket = self.elsewhere(ticket, route, ticket_of_dir);
                 continue;
+            }
+            if !self.layouts.is_empty() {
+                self.count_probes(&answer, &ticket, probes);
             }
             match answer {
                 Answer::Done(reply) => {
@@ -199,7 +207,24 @@ impl Core {
                     self.births.lock().learn(ino, proof);
                     ticket = self.elsewhere(ticket, route, |req| set_ticket(req, proof));
                 }
+                Answer::Retry(Retry::StaleLayout(news)) => {
+                    self.counters.wrong_partition();
+                    probes += 1;
+                    let to = self.corrected(&news, &ticket);
+                    let Some((route, wait)) = to else { return Err(Failure::StaleDir) };
+                    if wait || probes > PROBES_MAX {
+                        sleep(pauses.draw(random)).await;
+                    }
+                    ticket = self.elsewhere(ticket, route, |_| ());
+                }
             }
+        }
+    }
+
+    fn count_probes(&self, answer: &Answer, ticket: &Ticket<'_>, probes: usize) {
+        let ended = matches!(answer, Answer::Done(_) | Answer::Failed(_));
+        if ended && matches!(ticket.route(), Route::Partition(..)) {
+            self.counters.probed(probes);
         }
     }
 

@@ -37,6 +37,9 @@ pub(crate) const BYE: u64 = u64::MAX - 1;
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
+/// Of how many wrong partitions calls are told apart.
+pub(crate) const PROBES_COUNTED: usize = 4;
+
 /// Counts since the client was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -56,6 +59,10 @@ pub struct Stats {
     pub mispredictions: u64,
     /// Requests that were refused because they stood on an outdated cache.
     pub stale_caches: u64,
+    /// Requests that were sent to a partition of a directory that does not have what they are about.
+    pub wrong_partitions: u64,
+    /// Calls in directories of several partitions, by how many wrong ones each was sent to: none, one, two, more.
+    pub probes: [u64; PROBES_COUNTED],
 }
 
 impl Stats {

@@ -18,9 +18,11 @@ use crate::{
     Stats,
     births::Births,
     cache::{AccessCache, CachedDir},
+    channel::PROBES_COUNTED,
     channels::Channels,
     contents::Files,
     guess::Learnt,
+    layouts::Layouts,
     locks::Locks,
     system::{SystemClock, SystemRandom},
     tcp::Tcp,
@@ -112,9 +114,11 @@ pub enum Resolution {
     Sequential,
 }
 
-/// What is counted of resolving paths.
+/// What is counted of resolving paths and finding servers.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    wrong_partitions: AtomicU64,
+    probes: [AtomicU64; PROBES_COUNTED],
     resolutions: AtomicU64,
     rounds: AtomicU64,
     mispredictions: AtomicU64,
@@ -142,8 +146,21 @@ impl Counters {
         self.stale.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A request was sent to a partition without what it is about.
+    pub(crate) fn wrong_partition(&self) {
+        self.wrong_partitions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call in a directory of several partitions has ended that had met so many wrong ones.
+    pub(crate) fn probed(&self, probes: usize) {
+        self.probes[probes.min(PROBES_COUNTED - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
     fn add_to(&self, stats: Stats) -> Stats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
+            wrong_partitions: count(&self.wrong_partitions),
+            probes: self.probes.each_ref().map(count),
             resolutions: self.resolutions.load(Ordering::Relaxed),
             speculations: self.rounds.load(Ordering::Relaxed),
             mispredictions: self.mispredictions.load(Ordering::Relaxed),
@@ -158,6 +175,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) channels: Channels,
     pub(crate) births: Mutex<Births>,
+    pub(crate) layouts: Layouts,
     pub(crate) learnt: Mutex<Learnt>,
     pub(crate) counters: Counters,
     /// A server is being asked where another one is.
@@ -187,6 +205,7 @@ impl Core {
             locks: Locks::new(channels.count()),
             channels,
             births: Mutex::default(),
+            layouts: Layouts::default(),
             learnt: Mutex::default(),
             counters: Counters::default(),
             asks_for_map: AtomicBool::new(false),

@@ -3,12 +3,14 @@
 //! `call` asks before it sends anything, when there is more than one server. All of it saves round trips only: servers
 //! send back what they do not do.
 
-use base::acl;
-use wire::{NodeRef, Request};
+use base::{DirId, acl};
+use wire::{LayoutNews, NodeRef, Request};
 
 use crate::{
     births::{self, Remembered},
+    channel::Ticket,
     core::Core,
+    layouts,
     route::Route,
 };
 
@@ -27,7 +29,9 @@ impl Core {
             return (COORDINATOR, None);
         }
         let opens = matches!(request, Request::Open(_));
-        let Some(file) = births::file_of(request) else { return (route, None) };
+        let Some(file) = births::file_of(request) else {
+            return (self.divided(home, request), None);
+        };
         let birth = Route::Shard(file.ino.shard());
         if let Some(ticket) = self.births.lock().ticket(file.ino) {
             let before = Remembered { home, ticket: file.dir.ticket };
@@ -36,7 +40,40 @@ impl Core {
         }
         // Others must prove that they found the file, which the server of its directory sees.
         let direct = opens && self.welcome().trusted;
-        (if direct { birth } else { route }, None)
+        (if direct { birth } else { self.divided(home, request) }, None)
+    }
+
+    /// The route of a request about a directory with this home, or about a name there.
+    fn divided(&self, home: DirId, request: &mut Request) -> Route {
+        if self.layouts.is_empty() {
+            return Route::Home(home);
+        }
+        let key = self.welcome().fs.hash_key;
+        let found = layouts::subject(request, &key);
+        let partition = found.and_then(|(dir, pos)| self.layouts.partition(&dir, pos));
+        partition.map_or(Route::Home(home), |partition| Route::Partition(home, partition))
+    }
+
+    /// Where a request goes that was sent to a file's shard of birth, and is to be sent by the file's directory.
+    pub(crate) fn by_directory(&self, home: DirId, ticket: &Ticket<'_>) -> Route {
+        ticket.with_request(|request| self.divided(home, request))
+    }
+
+    /// Where a request goes that was sent to the wrong partition, and whether to wait before; `None`: it is about no
+    /// name.
+    pub(crate) fn corrected(
+        &self,
+        news: &LayoutNews,
+        ticket: &Ticket<'_>,
+    ) -> Option<(Route, bool)> {
+        let key = self.welcome().fs.hash_key;
+        let (dir, pos) = ticket.with_request(|request| layouts::subject(request, &key))?;
+        let asked = match ticket.route() {
+            Route::Partition(_, partition) => partition,
+            Route::Home(_) | Route::Shard(_) | Route::Server(_) => 0,
+        };
+        let to = self.layouts.correct(news, pos, asked);
+        Some((Route::Partition(dir.home, to.partition), to.wait))
     }
 
     /// Whether only the coordinator does it, as far as is known here.

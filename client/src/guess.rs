@@ -106,14 +106,14 @@ impl Core {
         let (mut dir, mut home) = (from.id, from.home);
         let mut guesses = Vec::with_capacity(names.len() + 1);
         for name in names {
-            guesses.push(Guess { dir, home, name: Some(name.clone()) });
+            guesses.push(Guess { dir, home, partition: 0, name: Some(name.clone()) });
             (dir, home) = learnt.get(dir, name).unwrap_or_else(|| {
                 let id = fs.hash_key.dir_id(dir, name, NameVersion(0));
                 (id, fs.locality.home(id, home))
             });
         }
         if whole {
-            guesses.push(Guess { dir, home, name: None });
+            guesses.push(Guess { dir, home, partition: 0, name: None });
         }
         Round { from, guesses }
     }
@@ -140,7 +140,7 @@ impl Core {
         if answered.iter().any(|done| done.version != version) {
             return Ok(None);
         }
-        let nothing = Guessed { dir: None, entry: None, error: None };
+        let nothing = Guessed { dir: None, entry: None, error: None, layout: None };
         let mut answers = vec![nothing; round.guesses.len()];
         for (of, Done { reply, .. }) in by_server.values().zip(answered) {
             let Reply::Guessed(guessed) = reply else { return Err(unexpected().into()) };

@@ -71,6 +71,7 @@ mod fs;
 mod fsck;
 mod guess;
 mod handles;
+mod layouts;
 mod listing;
 mod locks;
 pub mod model;

@@ -1,15 +1,17 @@
-//! Where a request goes: home and layout to shard, shard to server, and the map by which that was found.
+//! Where a request goes: home and partition to shard, shard to server, and the map by which that was found.
 //!
 //! `channels` asks which server gets a request, and a channel for every request that it sends, so that one which is sent
 //! again goes by the newest map.
 
-use base::{ClusterMap, DirId, Epoch, Layout, ShardId, placement::shard_of};
+use base::{ClusterMap, DirId, Epoch, ShardId, placement::shard_of};
 
 /// By what a request goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     /// The group of this home.
     Home(DirId),
+    /// A partition of the directory with this home.
+    Partition(DirId, u16),
     /// This shard.
     Shard(ShardId),
     /// This server, by its position in the map, whatever it has.
@@ -59,7 +61,9 @@ impl Router {
     pub(crate) fn server(&self, route: Route) -> Option<u16> {
         match route {
             Route::Server(server) => Some(server),
-            Route::Home(_) | Route::Shard(_) => self.map.server_of(self.shard(route)),
+            Route::Home(_) | Route::Partition(..) | Route::Shard(_) => {
+                self.map.server_of(self.shard(route))
+            }
         }
     }
 
@@ -71,15 +75,20 @@ impl Router {
     fn shard(&self, route: Route) -> ShardId {
         match route {
             Route::Shard(shard) => shard,
-            Route::Home(home) => match self.map.shard_count() {
-                0 => ShardId(0),
-                shards => shard_of(home, Layout::Whole.partition(0), shards),
-            },
+            Route::Home(home) => self.shard_of(home, 0),
+            Route::Partition(home, partition) => self.shard_of(home, partition),
             Route::Server(server) => {
                 let first = self.map.shards.iter().position(|owner| *owner == server);
                 let first = first.and_then(|shard| u16::try_from(shard).ok());
                 ShardId(first.unwrap_or(0))
             }
+        }
+    }
+
+    fn shard_of(&self, home: DirId, partition: u16) -> ShardId {
+        match self.map.shard_count() {
+            0 => ShardId(0),
+            shards => shard_of(home, partition, shards),
         }
     }
 }

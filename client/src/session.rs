@@ -236,7 +236,8 @@ impl Talk {
                         | Retry::StaleCache(_)
                         | Retry::StaleDir
                         | Retry::Coordinate
-                        | Retry::AtBirth(_),
+                        | Retry::AtBirth(_)
+                        | Retry::StaleLayout(_),
                     )
                     | Answer::Halted => return Err(Failed::NotReady),
                 }

@@ -420,15 +420,20 @@ impl Tree {
     /// What a server with everything of it says to guesses.
     fn guessed(&self, guess: &Guess) -> Guessed {
         let Some((dir, entries)) = self.0.iter().find(|(dir, _)| dir.id == guess.dir) else {
-            return Guessed { dir: None, entry: None, error: None };
+            return Guessed { dir: None, entry: None, error: None, layout: None };
         };
         let Some(wanted) = &guess.name else {
-            return Guessed { dir: Some(dir.ino), entry: Some(found(dir, true)), error: None };
+            return Guessed {
+                dir: Some(dir.ino),
+                entry: Some(found(dir, true)),
+                error: None,
+                layout: None,
+            };
         };
         let entry = entries.iter().find(|(text, _)| name(text) == *wanted);
         let entry = entry.map(|(_, entry)| entry.clone());
         let error = entry.is_none().then_some(FsError::NotFound);
-        Guessed { dir: Some(dir.ino), entry, error }
+        Guessed { dir: Some(dir.ino), entry, error, layout: None }
     }
 }
 

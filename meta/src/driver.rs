@@ -184,8 +184,11 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
     let last = match fault {
         Fault::Answer(error) => Some(Answer::Failed(*error)),
         Fault::Retry(
-            retry
-            @ (Retry::StaleCache(_) | Retry::StaleDir | Retry::Coordinate | Retry::AtBirth(_)),
+            retry @ (Retry::StaleCache(_)
+            | Retry::StaleDir
+            | Retry::Coordinate
+            | Retry::AtBirth(_)
+            | Retry::StaleLayout(_)),
         ) => Some(Answer::Retry(retry.clone())),
         Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Moved(_))
         | Fault::Refused(_)

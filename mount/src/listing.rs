@@ -171,7 +171,7 @@ mod tests {
 
     fn ahead(after: u64, entries: Vec<ReaddirEntry>, end: bool) -> Ahead {
         let attr = Attr { mode: 0o755, ..Attr::blank(Ino(1), FileKind::Directory) };
-        let page = ReaddirPage { entries, end, attr, parent_ino: Ino(1) };
+        let page = ReaddirPage { entries, end, attr, parent_ino: Ino(1), reach: 0, layout: None };
         Ahead { after, page, plus: true, asked: Instant::now(), changes: 0 }
     }
 

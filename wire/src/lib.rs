@@ -39,7 +39,9 @@ pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
     RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked, way_mark,
 };
-pub use node::{DirRef, Entry, FileRef, NodeRef, Removexattr, SetXattr, XattrMode};
+pub use node::{
+    DirRef, Entry, FileRef, LayoutNews, NodeRef, Removexattr, SetXattr, ShareStat, XattrMode,
+};
 pub use observe::{
     BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
     OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,

@@ -2,7 +2,7 @@
 //!
 //! Replies carry the attributes as the operation's own transaction left them.
 
-use base::{Attr, DirId, EntryName, FileKind, FsError, Ino, SetAttr, codec};
+use base::{Attr, DirId, EntryName, FileKind, FsError, Ino, Layout, SetAttr, codec};
 use bytes::Bytes;
 
 use crate::{
@@ -267,11 +267,15 @@ codec! {
     pub struct ReaddirPage {
         /// In the order of `pos`.
         pub entries: Vec<ReaddirEntry>,
-        /// Nothing comes after them.
+        /// Nothing comes after them in this partition.
         pub end: bool,
         /// The directory's own attributes.
         pub attr: Attr,
         /// Its parent's inode number (`..`).
         pub parent_ino: Ino,
+        /// Up to which position the page has everything of what it was asked for that the partition has.
+        pub reach: u64,
+        /// How the directory is divided, as far as this partition knows; `None`: it has one partition.
+        pub layout: Option<Layout>,
     }
 }

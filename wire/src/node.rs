@@ -1,6 +1,6 @@
 //! How a message names a directory or a file, and what a look-up answers.
 
-use base::{Attr, DirId, EntryName, Ino, codec};
+use base::{Attr, DirId, EntryName, Ino, Layout, codec};
 use bytes::Bytes;
 
 codec! {
@@ -25,6 +25,30 @@ impl DirRef {
     #[must_use]
     pub fn same(&self, other: &DirRef) -> bool {
         self.id == other.id && self.ino == other.ino
+    }
+}
+
+codec! {
+    /// How a directory is divided, as far as a server knows that was asked at the wrong partition.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct LayoutNews {
+        /// The directory's id,
+        pub dir: DirId,
+        /// and inode number.
+        pub ino: Ino,
+        /// What is known; `None`: there is no such partition here, ask the master.
+        pub layout: Option<Layout>,
+    }
+}
+
+codec! {
+    /// The attributes of one partition of a directory: the times of its own changes, and the counts of its own entries.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ShareStat {
+        /// Of the directory, as far as this partition knows.
+        pub attr: Attr,
+        /// How the directory is divided, as far as this partition knows.
+        pub layout: Layout,
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Paper: InfiniFS §4.1, §4.2; DESIGN, *Transactions* and *The coordinator*.
 
-use base::{ClusterMap, DirId, EntryName, Epoch, FsError, Ino, Time, codec};
+use base::{ClusterMap, DirId, EntryName, Epoch, FsError, Ino, Layout, Time, codec};
 use bytes::Bytes;
 
 use crate::{node::Entry, request::CacheEvents};
@@ -235,6 +235,8 @@ codec! {
         pub dir: DirId,
         /// and home.
         pub home: DirId,
+        /// The partition that is asked.
+        pub partition: u16,
         /// What to look up there; `None` asks for the directory itself.
         pub name: Option<EntryName>,
     }
@@ -259,6 +261,9 @@ codec! {
         pub entry: Option<Entry>,
         /// Why nothing was.
         pub error: Option<FsError>,
+        /// How the directory is divided, if the partition that was asked does not have the name. Nothing was looked up
+        /// then.
+        pub layout: Option<Layout>,
     }
 }
 

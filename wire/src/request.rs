@@ -118,6 +118,9 @@ codec! {
         /// The inode is in its slot: send it to the inode's shard of birth, with this ticket in place of that of the
         /// file's directory.
         AtBirth(u64) = 7,
+        /// The partition that was asked has not, or no longer, what the request is about. The number is finished; learn
+        /// how the directory is divided, and send it to the partition that has it.
+        StaleLayout(node::LayoutNews) = 8,
     }
 }
 
@@ -319,6 +322,8 @@ codec! {
         FsckInos(Vec<admin::InosPage>) = 21,
         /// To `FsckMend`: whether it was wrong, and is right now.
         Mended(bool) = 22,
+        /// To `Getattr` of a directory that has several partitions.
+        Share(node::ShareStat) = 23,
         /// To `DumpStart`.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.

@@ -160,6 +160,7 @@ variants!(Reply {
     FsckFixes,
     FsckInos,
     Mended,
+    Share,
     Lock,
     Renamed,
     Offset,
@@ -180,7 +181,7 @@ variants!(Reply {
     Challenge,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
-variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth });
+variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });
 variants!(Stands { Whole, Stable });
 variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });

@@ -1,3 +1,5 @@
+//! Layouts under random changes that everybody hears of late, in another order, or never.
+
 use bytes::Bytes;
 use proptest::{prelude::*, sample::Index};
 

@@ -94,10 +94,14 @@ impl<'a> Ticket<'a> {
         self.channel.inner.lock().held(self.key).stand
     }
 
+    /// What `look` sees in the request.
+    pub(crate) fn with_request<T>(&self, look: impl FnOnce(&mut Request) -> T) -> T {
+        look(&mut self.channel.inner.lock().held(self.key).request)
+    }
+
     /// The file that the request names by its directory, if it does.
     pub(crate) fn file(&self) -> Option<Ino> {
-        let mut inner = self.channel.inner.lock();
-        births::file_of(&mut inner.held(self.key).request).map(|file| file.ino)
+        self.with_request(|request| births::file_of(request).map(|file| file.ino))
     }
 
     /// The number of the open that the request asked for, if it did, and for whom.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::{
     Access, Attr, DirId, EntryName, FileKind, FsError, Ino, NameVersion, Time,
     attr::{MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_STICKY},
+    layout::POS_MAX,
     limits::{LINKS_MAX, SYMLINK_BYTES_MAX},
 };
 use bytes::Bytes;
@@ -67,7 +68,9 @@ impl State {
         if after == 0 {
             self.accessed(dir);
         }
-        Ok(ReaddirPage { entries, end, attr, parent_ino })
+        let last = entries.last().map_or(after, |entry| entry.pos);
+        let reach = if end { POS_MAX } else { last };
+        Ok(ReaddirPage { entries, end, attr, parent_ino, reach, layout: None })
     }
 
     pub(super) fn create(

@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Access, EntryName, FileKind, FsError, Ino};
+use base::{Access, EntryName, FileKind, FsError, Ino, layout::POS_MAX};
 use bytes::Bytes;
 use wire::{Readdir, ReaddirEntry, ReaddirPage, Retry};
 
@@ -34,17 +34,19 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
     let mut page = Vec::new();
     let mut after = req.after;
-    let end = loop {
+    let (end, reach) = loop {
         let (found, end) = scan(txn, &dir, after, req.entries_max)?;
         after = found.last().map_or(after, |(pos, _, _)| *pos);
-        let end = fill(txn, &dir, &mut page, found, plus)? && end;
+        if !fill(txn, &dir, &mut page, found, plus)? {
+            break (false, page.last().map_or(after, |entry| entry.pos));
+        }
         // All of them may have been removed since the scan.
         if end || !page.is_empty() {
-            break end;
+            break (end, if end { POS_MAX } else { after });
         }
     };
     let parent_ino = dir.content.parent_ino;
-    Ok(ReaddirPage { entries: page, end, attr: dir.attr(), parent_ino })
+    Ok(ReaddirPage { entries: page, end, attr: dir.attr(), parent_ino, reach, layout: None })
 }
 
 /// Fills the page; `false` when it is full before everything found is in it.

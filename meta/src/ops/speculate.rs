@@ -29,8 +29,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Speculate) -> Result<Vec<Guessed>> {
 }
 
 fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
-    let nothing = Guessed { dir: None, entry: None, error: None };
-    if !txn.has_shard(txn.shard(guess.home)) {
+    let nothing = Guessed { dir: None, entry: None, error: None, layout: None };
+    // No directory has more than one partition.
+    if guess.partition != 0 || !txn.has_shard(txn.shard(guess.home)) {
         return Ok(nothing);
     }
     let content = txn.get_content(&txn.content_key(guess.home, guess.dir))?;

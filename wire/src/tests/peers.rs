@@ -4,7 +4,7 @@ use base::{ClusterMap, DirId, Epoch, FsError, Time};
 use bytes::Bytes;
 
 use super::{
-    replies::map,
+    replies::{map, splits},
     values::{dir, entry, name},
 };
 use crate::{
@@ -62,7 +62,7 @@ pub(super) fn requests() -> Vec<Request> {
     let there =
         Expected { key: key(), was: Some(Bytes::from_static(b"was")), stands: Stands::Stable };
     let absent = Expected { key: key(), was: None, stands: Stands::Whole };
-    let guess = Guess { dir: dir().id, home: dir().home, name: Some(name("next")) };
+    let guess = Guess { dir: dir().id, home: dir().home, partition: 77, name: Some(name("next")) };
     let last = Guess { name: None, ..guess.clone() };
     vec![
         Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
@@ -95,8 +95,10 @@ pub(super) fn replies() -> Vec<Reply> {
         version: 70_002,
         requests: 9_000_000,
     };
-    let found = Guessed { dir: Some(dir().ino), entry: Some(entry()), error: None };
-    let missing = Guessed { dir: None, entry: None, error: Some(FsError::NotFound) };
+    let found = Guessed { dir: Some(dir().ino), entry: Some(entry()), error: None, layout: None };
+    let missing = Guessed { dir: None, entry: None, error: Some(FsError::NotFound), layout: None };
+    let elsewhere =
+        Guessed { dir: Some(dir().ino), entry: None, error: None, layout: Some(splits(3)) };
     vec![
         Reply::Values(vec![Some(Bytes::from_static(b"record")), None]),
         Reply::Vote(Vote::Changed),
@@ -118,6 +120,6 @@ pub(super) fn replies() -> Vec<Reply> {
             renames: 2,
             problems: vec!["server 2 has no lease".into()],
         }),
-        Reply::Guessed(vec![found, missing]),
+        Reply::Guessed(vec![found, missing, elsewhere]),
     ]
 }

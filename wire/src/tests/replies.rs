@@ -1,13 +1,16 @@
 //! A value of every reply, answer and retry, and of both forms where a field may be missing.
 
-use base::{ClusterMap, DirId, Epoch, FileKind, FsError, HashKey, Ino, Locality, SessionId};
+use base::{
+    ClusterMap, DirId, Epoch, FileKind, FsError, HashKey, Ino, Layout, Locality, SessionId, Splits,
+    layout::POS_MAX,
+};
 use bytes::Bytes;
 
 use super::values::{attr, chunk, dir, entry, name, open_states, part};
 use crate::{
     Answer, BlockMapped, CacheEvents, Created, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress,
-    LockFound, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry,
-    SessionStatus, Statfs, Status, Walked, Welcome, Written,
+    LayoutNews, LockFound, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry,
+    SessionStatus, ShareStat, Statfs, Status, Walked, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -18,6 +21,7 @@ pub(super) fn all() -> Vec<Reply> {
         fsck_fixes(),
         fsck_inos(),
         Reply::Mended(true),
+        Reply::Share(ShareStat { attr: entry().attr, layout: splits(3) }),
         dump_started(),
         dump_page(),
     ];
@@ -47,12 +51,18 @@ pub(super) fn retries() -> Vec<Retry> {
         Retry::StaleDir,
         Retry::Coordinate,
         Retry::AtBirth(0xdead_beef_0000_0001),
+        Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: Some(splits(3)) }),
+        Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: None }),
     ]
 }
 
 pub(super) fn map() -> ClusterMap {
     let servers = vec!["127.0.0.1:7420".to_owned(), "[::1]:7420".to_owned()];
     ClusterMap { epoch: Epoch(300), servers, shards: vec![0, 1, 0] }
+}
+
+pub(super) fn splits(partitions: u16) -> Layout {
+    Layout::Extendible(Splits::started(2, partitions))
 }
 
 fn names() -> Vec<Reply> {
@@ -71,7 +81,10 @@ fn names() -> Vec<Reply> {
         end: true,
         attr: entry().attr,
         parent_ino: Ino::ROOT,
+        reach: 1 << 62 | 7,
+        layout: Some(splits(5)),
     };
+    let whole = ReaddirPage { reach: POS_MAX, layout: None, ..page.clone() };
     vec![
         Reply::Nothing,
         Reply::Entry(entry()),
@@ -83,6 +96,7 @@ fn names() -> Vec<Reply> {
         Reply::Created(Created { entry: bare, existed: true, opened: None }),
         Reply::Ino(attr().ino),
         Reply::Page(page),
+        Reply::Page(whole),
         Reply::Xattrs(vec![(Bytes::from_static(b"user.key"), Bytes::from_static(b"\0value"))]),
         Reply::Job(300),
         Reply::Lock(None),

@@ -14,7 +14,7 @@ fn predicted(client: &Client, parent: DirId, text: &str) -> DirId {
 }
 
 fn guess(dir: DirId, text: Option<&str>) -> Guess {
-    Guess { dir, home: dir, name: text.map(name) }
+    Guess { dir, home: dir, partition: 0, name: text.map(name) }
 }
 
 async fn speculate(client: &mut Client, guesses: Vec<Guess>) -> Result<Vec<Guessed>, FsError> {
@@ -66,7 +66,7 @@ fn a_directory_that_was_moved_is_not_where_it_would_be_predicted() {
         let guesses = vec![guess(root.id, Some("b")), guess(id_b, Some("x"))];
         let found = speculate(&mut client, guesses).await.unwrap();
         assert!(shown(&found[0]).same(&a));
-        assert_eq!(found[1], Guessed { dir: None, entry: None, error: None });
+        assert_eq!(found[1], Guessed { dir: None, entry: None, error: None, layout: None });
     });
 }
 
