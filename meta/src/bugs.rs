@@ -72,6 +72,10 @@ pub enum Bug {
     LeaseIgnored,
     /// What is above the place where a directory goes may move meanwhile (`txn::dirs`).
     GraphIgnored,
+    /// A transaction does not expect the content records that it has read as they were (`txn::remote`).
+    ShareNotExpected,
+    /// Whoever changes all of a directory knows only the partitions that its master knows (`txn::shares`).
+    ClosureStops,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
@@ -80,7 +84,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 31] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -109,6 +113,8 @@ impl Bug {
         Bug::LatePrepareKept,
         Bug::LeaseIgnored,
         Bug::GraphIgnored,
+        Bug::ShareNotExpected,
+        Bug::ClosureStops,
         Bug::LateLookupTaken,
     ];
 }

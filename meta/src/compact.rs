@@ -236,7 +236,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
     txn.lock(lock::ino_lock(*ino))?;
     let key = key::chunk(*ino, *chunk);
     let current: Option<ChunkRecord> = txn.get(&key)?;
-    let file = txn.find(*ino, place)?;
+    let file = txn.find(*ino, place.location())?;
     let replaced = file.filter(|_| current.as_ref() == Some(was));
     let unused = if replaced.is_some() { &was.slices } else { &now.slices };
     for block in blocks_of(unused) {

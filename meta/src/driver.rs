@@ -143,7 +143,7 @@ fn in_session(
     }
 
     let caller = Caller { cred: &header.cred, session: Some(session), standing };
-    let mut txn = Txn::new(shared, group, caller, now);
+    let mut txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {

@@ -23,6 +23,7 @@ mod fsck;
 pub mod fuzz;
 mod hot;
 mod invalidation;
+mod layouts;
 mod lock;
 mod observe;
 mod opens;

@@ -53,7 +53,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         }
         Request::Getattr(req) => {
             count(&counters.getattr);
-            stat::run(txn, req).map(Reply::Attr)
+            stat::run(txn, req)
         }
         Request::Setattr(req) => {
             count(&counters.setattr);

@@ -27,7 +27,7 @@ use crate::{
     ops::drop_blocks,
     reclaim::CHUNKS_A_STEP,
     record::{ChunkRecord, Contents, Record as _, Tail, key},
-    txn::{Located, Place, Txn},
+    txn::{Located, Txn},
 };
 
 /// The files that have tails.
@@ -94,10 +94,7 @@ impl Tails {
 /// Leaves what `file` has from chunk `first` on to the background. The caller has locked the inode.
 pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
     let ino = file.inode.ino;
-    let place = match &file.place {
-        Place::Entry(at) => Some(at.clone()),
-        Place::Slot => None,
-    };
+    let place = file.place.location().cloned();
     txn.put(key::tail(ino), &Tail { first, place });
     txn.shared.tails.note(ino, first);
 }
@@ -113,7 +110,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     };
     // Once more: for what is left, for what became of the file since, and then for the blocks.
     txn.reclaim.push(ino);
-    let Some(mut file) = txn.find(ino, &place.map_or(Place::Slot, Place::Entry))? else {
+    let Some(mut file) = txn.find(ino, place.as_ref())? else {
         // It was removed since, and all its contents with it.
         txn.delete(key::tail(ino));
         txn.shared.tails.forget(ino);

@@ -21,8 +21,8 @@ use crate::{
     lock,
     ops::{mkdir, rename, rmdir},
     record::{
-        EntryRecord, Location, QuotaId, QuotaRecord, QuotaState, Record as _, Trash, TrashSetting,
-        Usage, key, key::Part, system::Origin,
+        EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Trash, TrashSetting, Usage,
+        key, key::Part, system::Origin,
     },
     txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
@@ -70,7 +70,7 @@ pub(crate) fn file(
         txn.put_inode(located);
         txn.put_entry(&hour, &called, &EntryRecord::Link(located.inode.ino));
     } else {
-        txn.settle_inode(located, Place::Entry(Location::of(&hour, &called)), xattrs);
+        txn.settle_inode(located, Place::under(txn, &hour, &called), xattrs);
     }
     hour.content.entries += 1;
     txn.touch(&mut hour);
@@ -105,7 +105,7 @@ pub(crate) fn directory(
     txn.delete_entry(dir, name);
     rename::note_move(txn, child, &hour, &called)?;
     txn.put_entry(&hour, &called, &EntryRecord::Dir(Txn::access_of(child)));
-    txn.put_dir(child);
+    txn.put_everywhere(child)?;
     txn.events.push(child.id);
     hour.content.entries += 1;
     hour.content.subdirs = hour.content.subdirs.saturating_add(1);
@@ -117,7 +117,7 @@ pub(crate) fn directory(
 /// An entry leaves `dir`: if that is the directory of an hour, its origin goes.
 pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
     if txn.settings().trash.0.is_some_and(|trash| trash.dir == dir.content.parent) {
-        let key = txn.name_key(dir.content.home, dir.id, name, Part::Origin);
+        let key = txn.entry_key(dir, name, Part::Origin);
         txn.delete(key);
     }
 }
@@ -149,7 +149,7 @@ fn make(txn: &mut Txn<'_>, above: &Dir, name: &EntryName) -> Result<Dir> {
     let dir = txn.dir_ref(above.id, above.content.ino, above.content.home);
     let request = wire::Mkdir { dir, name: name.clone(), mode: 0o700 };
     let made =
-        mkdir::run(txn, &request).and_then(|made| txn.dir_locked(&made.dir.ok_or(FsError::Io)?));
+        mkdir::run(txn, &request).and_then(|made| txn.master_locked(&made.dir.ok_or(FsError::Io)?));
     txn.caller = caller;
     made
 }
@@ -172,7 +172,7 @@ fn throw(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, ino: Ino) -> Result<Opt
         path: path.into(),
         removed: txn.now,
     };
-    let key = txn.name_key(hour.content.home, hour.id, &called, Part::Origin);
+    let key = txn.entry_key(&hour, &called, Part::Origin);
     txn.put(key, &origin);
     Ok(Some(Thrown { hour, name: called }))
 }
@@ -201,7 +201,7 @@ fn path_outside(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Vec<u8
 fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     txn.lock(lock::dir_lock(trash.dir))?;
     let content = txn.get_content(&txn.content_key(trash.home, trash.dir))?.ok_or(FsError::Io)?;
-    let above = Dir { id: trash.dir, content };
+    let above = Dir::master(trash.dir, content);
     let name = name_of_hour(txn.now);
     match txn.entry(&above, &name)? {
         Some(EntryRecord::Dir(access)) => txn.child_locked(&access),
@@ -290,7 +290,7 @@ pub(crate) fn origin(
     let content = txn.get_content(&txn.content_key(origin.home, origin.dir))?;
     let content = content.filter(|content| content.ino == origin.ino);
     let Some(content) = content else { return Ok(Some((origin.path.to_vec(), removed))) };
-    let above = Dir { id: origin.dir, content };
+    let above = Dir::master(origin.dir, content);
     // It may have been moved since. If it is in the trash itself, it was where the path says.
     let path = match path_outside(txn, &trash, &above)? {
         None => origin.path.to_vec(),
@@ -352,7 +352,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     let Some(trash) = txn.settings().trash.0 else { return Ok(()) };
     txn.lock(lock::dir_lock(trash.dir))?;
     let content = txn.get_content(&txn.content_key(trash.home, trash.dir))?.ok_or(FsError::Io)?;
-    let mut above = Dir { id: trash.dir, content };
+    let mut above = Dir::master(trash.dir, content);
     let Some(EntryRecord::Dir(access)) = txn.entry(&above, &expired.hour)? else { return Ok(()) };
     let mut at = txn.child_locked(&access)?;
     let mut found = page(txn, &at)?;
@@ -363,7 +363,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     }
     let is_hour = at.id == access.id;
     if found.is_empty() && is_hour {
-        rmdir::remove(txn, &at)?;
+        rmdir::remove(txn, &at, &[])?;
         txn.delete_entry(&above, &expired.hour);
         above.content.entries = above.content.entries.saturating_sub(1);
         above.content.subdirs = above.content.subdirs.saturating_sub(1);
@@ -413,7 +413,8 @@ fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecor
     match entry {
         EntryRecord::Dir(access) => {
             let child = txn.child_locked(access)?;
-            rmdir::remove(txn, &child)?;
+            let others = rmdir::others_empty(txn, &child)?;
+            rmdir::remove(txn, &child, &others)?;
             dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
             txn.delete_entry(dir, name);
         }

@@ -8,9 +8,11 @@
 
 mod dirs;
 mod files;
+mod find;
 mod group;
 mod quota;
 pub(crate) mod remote;
+mod shares;
 mod xattrs;
 
 use std::{
@@ -28,6 +30,7 @@ pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
 pub(crate) use group::Group;
 pub(crate) use remote::Remote;
+pub(crate) use shares::unshown;
 
 use crate::{
     bugs::Bug,
@@ -83,6 +86,8 @@ pub(crate) struct Txn<'a> {
     remote: RefCell<Option<Box<Remote>>>,
     /// The transaction over several servers that it is a part of: what that has prepared is not in its way.
     own: Option<TxnId>,
+    /// The shard that its request is addressed to: it says which partition of a directory is meant.
+    asked: Option<ShardId>,
     /// Sessions that end with it.
     pub(crate) forgotten: Vec<SessionId>,
     /// Prepared transactions that it ends.
@@ -118,6 +123,7 @@ impl<'a> Txn<'a> {
             let_in,
             remote: RefCell::new(None),
             own: None,
+            asked: None,
             ended: Vec::new(),
             forgotten: Vec::new(),
             follows: false,
@@ -131,6 +137,12 @@ impl<'a> Txn<'a> {
         self.now = remote.now.unwrap_or(self.now);
         self.remote = RefCell::new(Some(remote));
         self.own = own;
+        self
+    }
+
+    /// It is for a request that is addressed to this shard.
+    pub(crate) fn asked_of(mut self, shard: ShardId) -> Self {
+        self.asked = Some(shard);
         self
     }
 
@@ -242,6 +254,11 @@ impl<'a> Txn<'a> {
         if !self.is_here(key) {
             self.with_remote(|remote| remote.assume_absent(key));
         }
+    }
+
+    /// Whether the request was sent to the coordinator, whatever it is about.
+    pub(crate) fn is_for_coordinator(&self) -> bool {
+        self.shared.cluster.is_some() && self.asked == Some(ShardId(0))
     }
 
     /// Refuses what only the coordinator does, unless this server is that.

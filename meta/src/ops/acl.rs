@@ -40,6 +40,7 @@ pub(super) fn set(
             change_access(txn, &dir)?;
             txn.events.push(dir.id);
             txn.put_dir_xattrs(&mut dir, set);
+            txn.put_everywhere(&dir)?;
         }
         Node::File(mut file) => {
             if file.inode.kind == FileKind::Symlink {

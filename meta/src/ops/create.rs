@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
-    let mut dir = txn.dir_locked(&req.dir)?;
+    let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     if let Some(found) = txn.entry(&dir, &req.name)? {
         if req.exclusive {
             txn.dir_permits(&dir, Access::EXECUTE)?;
@@ -84,7 +84,7 @@ pub(crate) fn new_inode(
         mode &= !MODE_SETGID;
     }
     txn.charge(dir.content.quota, Usage::of(1, 0))?;
-    let shard = txn.shard(dir.content.home);
+    let shard = txn.shard_of_share(dir);
     Ok(Inode {
         ino: txn.new_ino(shard)?,
         kind,

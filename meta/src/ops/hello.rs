@@ -210,7 +210,7 @@ fn root_of(
     }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let mut at = txn.dir_ref(DirId::ROOT, Ino::ROOT, DirId::ROOT);
-    let mut attr = match txn.dir(&at) {
+    let mut attr = match txn.master(&at) {
         Ok(root) => root.attr(),
         // It is damaged, and they are the ones to repair it.
         Err(_) if token.administers() => root_content(now).attr(),
@@ -222,7 +222,7 @@ fn root_of(
         match lookup::run(&mut txn, &Lookup { dir: at, name }) {
             Ok(Entry { dir: Some(dir), attr: found, .. }) => (at, attr) = (dir, found),
             Ok(_) | Err(Fault::Answer(_)) => return Err(missing()),
-            Err(Fault::Remote) => {
+            Err(Fault::Remote | Fault::Retry(Retry::StaleLayout(_))) => {
                 let path = &token.path;
                 let text = format!("the way to the token's path {path} is on several servers");
                 return Err(Fault::Refused(text));

@@ -54,6 +54,7 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
     let content = &dir.content;
     let shard = txn.shard(content.home);
     let mut lines = Lines::new();
+    let attr = txn.whole_attr(dir)?;
     line(&mut lines, "kind", "directory");
     line(&mut lines, "ino", content.ino);
     line(&mut lines, "dir_id", dir.id);
@@ -61,8 +62,11 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
     line(&mut lines, "home", content.home);
     line(&mut lines, "shard", shard.0);
     line(&mut lines, "server", server(txn, shard));
-    line(&mut lines, "entries", content.entries);
-    line(&mut lines, "subdirectories", content.subdirs);
+    line(&mut lines, "entries", attr.size);
+    line(&mut lines, "subdirectories", attr.nlink.saturating_sub(2));
+    if dir.is_divided() {
+        line(&mut lines, "partitions", content.layout.active().count());
+    }
     line(&mut lines, "path", path(txn, dir)?);
     super::settings::of_directory(txn, dir, &mut |name, value| line(&mut lines, name, value));
     Ok(lines)
@@ -75,7 +79,7 @@ fn other(txn: &Txn<'_>, file: &Located) -> Result<Lines> {
     line(&mut lines, "ino", inode.ino);
     line(&mut lines, "links", inode.nlink);
     let shard = match &file.place {
-        Place::Entry(at) => txn.shard(at.home),
+        Place::Entry(_, shard) => *shard,
         Place::Slot => inode.ino.shard(),
     };
     line(&mut lines, "shard", shard.0);

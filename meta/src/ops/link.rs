@@ -21,8 +21,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     let file = match &req.target {
         NodeRef::File(file) => file,
         NodeRef::Dir(target) => {
-            txn.dir(target)?;
-            let dir = txn.dir_locked(&req.dir)?;
+            txn.master(target)?;
+            let dir = txn.dir_for_locked(&req.dir, &req.name)?;
             vacant(txn, &dir, req)?;
             return Err(FsError::NotPermitted.into());
         }
@@ -30,14 +30,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     // The old name becomes a pointer: its directory must stay as it is meanwhile.
     txn.lock(crate::lock::dir_lock(file.dir.id))?;
     let mut target = txn.file_locked(file)?;
-    if let Place::Entry(at) = &target.place
+    if let Place::Entry(at, _) = &target.place
         && at.dir != file.dir.id
     {
         // It was found elsewhere than under the name we were given.
         txn.lock(crate::lock::dir_lock(at.dir))?;
         target = txn.file_locked(file)?;
     }
-    let mut dir = txn.dir_locked(&req.dir)?;
+    let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     vacant(txn, &dir, req)?;
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
@@ -47,9 +47,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     }
 
     let ino = target.inode.ino;
-    if let Place::Entry(at) = target.place.clone() {
+    if let Place::Entry(at, shard) = target.place.clone() {
         txn.move_inode(&mut target, Place::Slot)?;
-        let key = txn.name_key(at.home, at.dir, &at.name, key::Part::Main);
+        let key = txn.key_on(shard, at.dir, &at.name, key::Part::Main);
         txn.put(key, &EntryRecord::Link(ino));
     }
     target.inode.nlink += 1;

@@ -3,19 +3,23 @@
 //! Cost: two reads for each name (the directory's content record, the entry), and one for a directory found.
 //! POSIX: path resolution. ENOENT, ENOTDIR, EACCES without execute permission.
 
-use base::{Access, FsError, limits::PATH_BYTES_MAX};
+use base::{Access, EntryName, FsError, limits::PATH_BYTES_MAX};
 use wire::{Entry, Lookup, Retry, Walk, Walked};
 
 use crate::{
     error::{Fault, Result},
-    txn::Txn,
+    txn::{Dir, Txn},
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
-    let dir = txn.dir(&req.dir)?;
+    find(txn, txn.dir_for(&req.dir, &req.name)?, &req.name)
+}
+
+/// What stands under a name in the share that has it.
+fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
     txn.dir_permits(&dir, Access::EXECUTE)?;
     txn.settled(|txn| {
-        let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
+        let entry = txn.entry(&dir, name)?.ok_or_else(|| txn.missing(&dir, name))?;
         txn.show(&entry)
     })
 }
@@ -30,8 +34,9 @@ pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
     let mut walked = Walked { entries: Vec::with_capacity(req.names.len()), error: None };
     let mut at = req.from;
     for (depth, name) in req.names.iter().enumerate() {
-        let step = Lookup { dir: at, name: name.clone() };
-        match run(txn, &step) {
+        // The request was sent for the first name.
+        let dir = if depth == 0 { txn.dir_for(&at, name) } else { txn.dir_here(&at, name) };
+        match dir.and_then(|dir| find(txn, dir, name)) {
             Ok(entry) => {
                 let next = entry.dir.filter(|dir| txn.has_shard(txn.shard(dir.home)));
                 walked.entries.push(entry);
@@ -43,6 +48,8 @@ pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
                 walked.error = Some(error);
                 break;
             }
+            // Another server has the partition: the client goes on there.
+            Err(Fault::Retry(Retry::StaleLayout(_))) if depth > 0 => break,
             // It was removed after we found it: as if it had never been.
             Err(Fault::Retry(Retry::StaleDir)) if depth > 0 => {
                 walked.error = Some(FsError::NotFound);

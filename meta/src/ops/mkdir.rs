@@ -25,7 +25,7 @@ use crate::{
 const MODE_OF_MKDIR: u32 = MODE_STICKY | 0o777;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
-    let mut parent = txn.dir_locked(&req.dir)?;
+    let mut parent = txn.dir_for_locked(&req.dir, &req.name)?;
     if txn.entry(&parent, &req.name)?.is_some() {
         txn.dir_permits(&parent, Access::EXECUTE)?;
         return Err(FsError::Exists.into());
@@ -47,8 +47,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
 }
 
 fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
-    let list_key = txn.name_key(parent.content.home, parent.id, &req.name, Part::RenameList);
-    let taken: RenameList = txn.get(&list_key)?.unwrap_or_default();
+    let taken = born_before(txn, parent, req)?;
     let config = &txn.shared.config;
     let (hash_key, locality) = (config.hash_key, config.locality);
     let mut version = NameVersion(0);
@@ -66,7 +65,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     };
     txn.charge(parent.content.quota, Usage::of(1, 0))?;
     // Where the child's shard is another server's, the number is of the parent's: nobody has to ask for it.
-    let (own, parents) = (txn.shard(home), txn.shard(parent.content.home));
+    let (own, parents) = (txn.shard(home), txn.shard_of_share(parent));
     let ino = txn.new_ino(if txn.has_shard(own) { own } else { parents })?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
@@ -93,5 +92,16 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         xattrs,
         quota: parent.content.quota,
     };
-    Ok(Dir { id, content })
+    Ok(Dir::master(id, content))
+}
+
+/// Those that were born under the name before, and live elsewhere. Where another server has the list, whoever has their
+/// content records says the same.
+fn born_before(txn: &Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<RenameList> {
+    let Dir { id, partition, content } = parent;
+    if *partition > 0 && !txn.has_shard(txn.shard(content.home)) {
+        return Ok(RenameList::default());
+    }
+    let list_key = txn.name_key(content.home, *id, &req.name, Part::RenameList);
+    Ok(txn.get(&list_key)?.unwrap_or_default())
 }

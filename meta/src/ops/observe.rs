@@ -153,8 +153,12 @@ fn find_file(txn: &Txn<'_>, ino: Ino, was: Location) -> Option<String> {
         Some(Slot::Moved(at)) => at,
         Some(Slot::Inode(_)) | None => was,
     };
-    let entry = txn.get::<EntryRecord>(&txn.name_key(at.home, at.dir, &at.name, Part::Main));
-    if entry.ok()??.ino() != ino {
+    let stands = |shard| {
+        let entry = txn.get::<EntryRecord>(&txn.key_on(shard, at.dir, &at.name, Part::Main));
+        matches!(entry, Ok(Some(entry)) if entry.ino() == ino)
+    };
+    // Its name is beside it, or where its directory's master is, unless it was moved between partitions.
+    if ![ino.shard(), txn.shard(at.home)].into_iter().any(stands) {
         return None;
     }
     let dir = path_of(txn, (at.dir, at.home));
@@ -169,5 +173,5 @@ fn path_of(txn: &Txn<'_>, (id, home): Subject) -> String {
     }
     let content = txn.get::<Content>(&txn.content_key(home, id));
     let Ok(Some(content)) = content else { return String::new() };
-    info::path(txn, &Dir { id, content }).unwrap_or_default()
+    info::path(txn, &Dir::master(id, content)).unwrap_or_default()
 }

@@ -3,6 +3,8 @@
 //! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each directory and each
 //! file with several names.
 //! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO.
+//! Of a directory with several partitions a page has what the partition has that was asked, and says up to where that is
+//! everything.
 //! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else changes.
 
 use std::ops::ControlFlow;
@@ -27,8 +29,9 @@ const BYTES_MAX: usize = 1 << 20;
 const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
-    let dir = txn.dir(&req.dir)?;
-    txn.settle_counts(dir.content.home, dir.id)?;
+    let first = req.after.saturating_add(1).min(POS_MAX);
+    let dir = txn.share_from(&req.dir, first)?;
+    txn.settle_counts_of(&dir)?;
     txn.dir_permits(&dir, Access::READ)?;
     // What a listing says besides names and kinds is for those who may look them up.
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
@@ -42,11 +45,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
         }
         // All of them may have been removed since the scan.
         if end || !page.is_empty() {
-            break (end, if end { POS_MAX } else { after });
+            break (end, if end { dir.content.layout.reach(first) } else { after });
         }
     };
-    let parent_ino = dir.content.parent_ino;
-    Ok(ReaddirPage { entries: page, end, attr: dir.attr(), parent_ino, reach, layout: None })
+    txn.still_has(&dir)?;
+    let (attr, parent_ino) = (dir.attr(), dir.content.parent_ino);
+    let layout = dir.is_divided().then_some(dir.content.layout);
+    Ok(ReaddirPage { entries: page, end, attr, parent_ino, reach, layout })
 }
 
 /// Fills the page; `false` when it is full before everything found is in it.
@@ -90,7 +95,9 @@ type Found = Vec<(u64, EntryName, Bytes)>;
 /// The records of the page, and whether nothing comes after them.
 fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found, bool)> {
     let max = entries_max.clamp(1, ENTRIES_MAX) as usize;
-    let shard = txn.shard(dir.content.home);
+    let shard = txn.shard_of_share(dir);
+    let layout = Some(&dir.content.layout).filter(|_| dir.is_divided());
+    let is_elsewhere = |pos| layout.is_some_and(|layout| layout.partition(pos) != dir.partition);
     let from = key::names_from(shard, dir.id, after.saturating_add(1));
     let to = key::end_of(&key::names(shard, dir.id));
     let mut found: Found = Vec::new();
@@ -100,7 +107,7 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
             tracing::error!(dir = %dir.id, "the key of an entry is damaged; run `pando fsck`");
             return ControlFlow::Continue(());
         };
-        if part != Part::Main as u8 {
+        if part != Part::Main as u8 || is_elsewhere(pos) {
             return ControlFlow::Continue(());
         }
         // A page ends only between two positions, so that its last one is where to go on.

@@ -21,14 +21,14 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Access, Content, EntryRecord, Key, Location, QuotaId, QuotaRecord, RenameList, Usage,
-        XattrSet, key::Part,
+        Access, Content, EntryRecord, Key, QuotaId, QuotaRecord, RenameList, Usage, XattrSet,
+        key::Part,
     },
     trash,
     txn::{Dir, Located, Place, Txn},
 };
 
-/// The directories of a rename: one, or two.
+/// The directories of a rename, or the shares of one: one, or two.
 struct Sides {
     from: Dir,
     /// `None` when both names are in `from`.
@@ -43,7 +43,8 @@ impl Sides {
     /// What was replaced may have gone to the trash, and the source may be in just that directory.
     fn reread(&mut self, txn: &Txn<'_>) -> Result<()> {
         if self.to.is_some() && txn.shared.settings().trash.0.is_some() {
-            let key = txn.content_key(self.from.content.home, self.from.id);
+            let Dir { id, partition, content } = &self.from;
+            let key = txn.share_key(content.home, *id, *partition);
             if let Some(content) = txn.get_content(&key)? {
                 self.from.content = content;
             }
@@ -131,18 +132,22 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     if txn.shared.cluster.is_none() {
         return Ok(());
     }
-    let is_here = |dir: &DirRef| txn.has_shard(txn.shard(dir.home));
-    if is_here(&req.from_dir) && is_here(&req.to_dir) && txn.ways().is_none() {
+    let from = (&req.from_dir, from_partition(txn, req));
+    let to = (&req.to_dir, txn.hint(&req.to_dir, &req.to_name));
+    let is_here = |(dir, at): (&DirRef, u16)| txn.has_shard(txn.shard_of(dir.home, at));
+    if is_here(from) && is_here(to) && txn.ways().is_none() {
         // All of it is read in its turn.
         return Ok(());
     }
     // Before anything is told of what is there.
     txn.check_dir_ticket(&req.from_dir)?;
     txn.check_dir_ticket(&req.to_dir)?;
-    let content = |dir: &DirRef| txn.content_key(dir.home, dir.id);
-    let entry = |dir: &DirRef, name| txn.name_key(dir.home, dir.id, name, Part::Main);
-    let source = entry(&req.from_dir, &req.from_name);
-    let moves_dir = if is_here(&req.from_dir) {
+    let content = |(dir, at): (&DirRef, u16)| txn.share_key(dir.home, dir.id, at);
+    let entry = |(dir, at): (&DirRef, u16), name| {
+        txn.key_on(txn.shard_of(dir.home, at), dir.id, name, Part::Main)
+    };
+    let source = entry(from, &req.from_name);
+    let moves_dir = if is_here(from) {
         let source: Option<EntryRecord> = txn.get(&source)?;
         match source {
             Some(EntryRecord::Dir(access)) => {
@@ -155,8 +160,8 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         // It was sent to the coordinator because it moves one.
         txn.ways().is_some().then_some(None)
     };
-    let target = entry(&req.to_dir, &req.to_name);
-    let mut keys = vec![content(&req.from_dir), source, content(&req.to_dir), target];
+    let target = entry(to, &req.to_name);
+    let mut keys = vec![content(from), source, content(to), target];
     if let (Some(ways), Some(moved)) = (txn.ways(), moves_dir) {
         let config = &txn.shared.config;
         let predicted = || {
@@ -176,9 +181,31 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     txn.want(&keys)
 }
 
+/// The partition of the old name, as far as is known: a rename is sent to it, or to the coordinator.
+fn from_partition(txn: &Txn<'_>, req: &Rename) -> u16 {
+    if txn.is_for_coordinator() {
+        txn.hint(&req.from_dir, &req.from_name)
+    } else {
+        txn.asked_partition(req.from_dir.home)
+    }
+}
+
 fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
-    let from = txn.dir_locked(&req.from_dir)?;
-    let to = if req.from_dir.same(&req.to_dir) { None } else { Some(txn.dir_locked(&req.to_dir)?) };
+    let from = if txn.is_for_coordinator() {
+        let start = txn.hint(&req.from_dir, &req.from_name);
+        txn.dir_anywhere_locked(&req.from_dir, &req.from_name, start)?
+    } else {
+        txn.dir_for_locked(&req.from_dir, &req.from_name)?
+    };
+    let to = if req.from_dir.same(&req.to_dir) {
+        match txn.owner_by(&from, &req.to_name) {
+            other if other == from.partition => None,
+            other => Some(txn.dir_anywhere_locked(&req.to_dir, &req.to_name, other)?),
+        }
+    } else {
+        let start = txn.hint(&req.to_dir, &req.to_name);
+        Some(txn.dir_anywhere_locked(&req.to_dir, &req.to_name, start)?)
+    };
     Ok(Sides { from, to })
 }
 
@@ -190,7 +217,7 @@ fn keeps_a_tree(
     source: &EntryRecord,
     target: Option<&EntryRecord>,
 ) -> Result<()> {
-    if sides.to.is_none() {
+    if sides.to().id == sides.from.id {
         // Neither of two names in one directory is above the other.
         return Ok(());
     }
@@ -278,10 +305,8 @@ fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRec
     match target {
         EntryRecord::Dir(access) => {
             let mut child = txn.child_locked(access)?;
-            if child.content.entries > 0 {
-                return Err(FsError::NotEmpty.into());
-            }
-            rmdir::discard(txn, sides.to(), &req.to_name, &mut child)?;
+            let others = rmdir::others_empty(txn, &child)?;
+            rmdir::discard(txn, sides.to(), &req.to_name, &mut child, &others)?;
             let to = &mut sides.to_mut().content;
             to.subdirs = to.subdirs.saturating_sub(1);
         }
@@ -325,8 +350,9 @@ fn settle(
                 let used = Usage::of(1, located.inode.attr().allocated);
                 txn.recharge(located.inode.quota, new.content.quota, used)?;
                 located.inode.quota = new.content.quota;
-                if txn.shard(new.content.home) == located.inode.ino.shard() {
-                    txn.settle_inode(&mut located, Place::Entry(Location::of(new, name)), xattrs);
+                if txn.shard_of_share(new) == located.inode.ino.shard() {
+                    let place = Place::under(txn, new, name);
+                    txn.settle_inode(&mut located, place, xattrs);
                 } else {
                     // Its contents, and who has it open, stay where it was born: so does it.
                     let ino = located.inode.ino;
@@ -343,7 +369,7 @@ fn settle(
             note_move(txn, &mut child, new, name)?;
             child.content.times.ctime = txn.now;
             txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
-            txn.put_dir(&child);
+            txn.put_everywhere(&child)?;
             if !txn.shared.bugs.has(Bug::MoveNotAnnounced) {
                 txn.events.push(child.id);
             }

@@ -1,4 +1,4 @@
-//! `rmdir`: remove an empty directory, its access record and its content record.
+//! `rmdir`: remove an empty directory, its access record and its content record, in every partition.
 //!
 //! Cost: four locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
-    let mut parent = txn.dir_locked(&req.dir)?;
+    let mut parent = txn.dir_for_locked(&req.dir, &req.name)?;
     txn.dir_permits(&parent, Access::EXECUTE)?;
     let entry = txn.entry(&parent, &req.name)?.ok_or(FsError::NotFound)?;
     let owner = super::rename::owner(txn, &parent, &req.name, &entry)?;
@@ -27,17 +27,27 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
         return Err(FsError::Busy.into());
     }
     let mut child = txn.child_locked(&access)?;
-    if child.content.entries > 0 {
-        return Err(FsError::NotEmpty.into());
-    }
+    let others = others_empty(txn, &child)?;
 
     // Race: the child is locked until we commit, so nothing can be made in it after we saw it empty.
-    discard(txn, &parent, &req.name, &mut child)?;
+    discard(txn, &parent, &req.name, &mut child, &others)?;
     parent.content.entries = parent.content.entries.saturating_sub(1);
     parent.content.subdirs = parent.content.subdirs.saturating_sub(1);
     txn.touch(&mut parent);
     txn.put_dir(&parent);
     Ok(access.ino)
+}
+
+/// The shares of a directory besides its master; `NotEmpty` if any of them has an entry, or the master.
+pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
+    if child.content.entries > 0 {
+        return Err(FsError::NotEmpty.into());
+    }
+    let others = txn.all_shares(child)?;
+    if others.iter().any(|share| share.content.entries > 0) {
+        return Err(FsError::NotEmpty.into());
+    }
+    Ok(others)
 }
 
 /// Removes an empty directory with its entry, or moves it to the trash. The counts of its parent are the caller's.
@@ -46,19 +56,20 @@ pub(crate) fn discard(
     parent: &Dir,
     name: &EntryName,
     child: &mut Dir,
+    others: &[Dir],
 ) -> Result<()> {
     if trash::directory(txn, parent, name, child)? {
         return Ok(());
     }
-    remove(txn, child)?;
+    remove(txn, child, others)?;
     trash::leave(txn, parent, name);
     txn.delete_entry(parent, name);
     Ok(())
 }
 
-/// Removes an empty directory's content record, and what its birth place knows of it. The entry is the
-/// caller's to remove.
-pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
+/// Removes the content record of an empty directory, its other shares, and what its birth place knows of it. The entry
+/// is the caller's to remove.
+pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir, others: &[Dir]) -> Result<()> {
     if child.content.xattrs.is_spilled() {
         let key = txn.dir_xattrs_key(child);
         txn.delete(key);
@@ -71,7 +82,9 @@ pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
     {
         txn.put_quota(quota, &QuotaRecord { state: QuotaState::Gone, ..seen.record });
     }
-    let key = txn.content_key(child.content.home, child.id);
-    txn.delete(key);
+    for share in others.iter().chain([child]) {
+        let key = txn.share_key(share.content.home, share.id, share.partition);
+        txn.delete(key);
+    }
     Ok(())
 }

@@ -10,23 +10,23 @@
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{
-    Access, Attr, Cred, FileKind, FsError, SetAttr, SetTime, Time,
+    Access, Attr, Cred, EntryName, FileKind, FsError, SetAttr, SetTime, Time,
     attr::{MODE_BITS, MODE_SETGID, without_set_id},
 };
-use wire::{DirRef, NodeRef, Setattr};
+use wire::{DirRef, NodeRef, Retry, Setattr};
 
 use super::write;
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     lock,
-    record::{EntryRecord, Times},
-    txn::{Dir, Located, Node, Txn},
+    record::{Content, EntryRecord, Key, Times, key::Part},
+    txn::{Dir, Located, Node, Txn, unshown},
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Setattr) -> Result<Attr> {
     let set = &req.set;
     match txn.node_locked(&req.node)? {
-        Node::Dir(dir) if is_nothing(set) => Ok(dir.attr()),
+        Node::Dir(dir) if is_nothing(set) => txn.whole_attr(&dir),
         Node::File(file) if is_nothing(set) => Ok(file.inode.attr()),
         Node::Dir(dir) => {
             let NodeRef::Dir(named) = &req.node else {
@@ -52,7 +52,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         txn.dir_permits(&dir, Access::READ)?;
         dir.content.times.atime = later(set.atime, txn.now, dir.content.times.atime);
         txn.put_dir(&dir);
-        return Ok(dir.attr());
+        return txn.whole_attr(&dir);
     }
     permit(txn, &old, set, |cred| dir.content.permits(cred, Access::WRITE))?;
     let content = &mut dir.content;
@@ -70,8 +70,20 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         change_access(txn, &dir)?;
         txn.events.push(named.id);
     }
-    txn.put_dir(&dir);
-    Ok(dir.attr())
+    if seen_by_walkers {
+        txn.put_everywhere(&dir)?;
+    } else {
+        txn.put_dir(&dir);
+    }
+    if set.mtime.is_some() {
+        // The latest time of all shares is shown, so what is set is set in all.
+        for mut share in txn.all_shares(&dir)? {
+            (share.content.times.mtime, share.content.times.ctime) =
+                (dir.content.times.mtime, dir.content.times.ctime);
+            txn.put_dir_as_it_is(&share);
+        }
+    }
+    txn.whole_attr(&dir)
 }
 
 /// Repeats a directory's permissions in its access record.
@@ -80,12 +92,7 @@ pub(super) fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
     // Race: a rename could move the entry between our look and our write.
     txn.lock(lock::DIRECTORY_RENAME)?;
     txn.lock(lock::dir_lock(dir.content.parent))?;
-    let key = txn.name_key(
-        dir.content.parent_home,
-        dir.content.parent,
-        name,
-        crate::record::key::Part::Main,
-    );
+    let key = entry_key(txn, dir, name)?;
     match txn.get::<EntryRecord>(&key)? {
         Some(EntryRecord::Dir(access)) if access.ino == dir.content.ino => {
             txn.put(key, &EntryRecord::Dir(Txn::access_of(dir)));
@@ -94,6 +101,26 @@ pub(super) fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
         Some(_) | None => Err(txn.unfit(|| {
             tracing::error!(id = %dir.id, "a directory's back pointer leads nowhere; run `pando fsck`");
         })),
+    }
+}
+
+/// The key of a directory's entry.
+fn entry_key(txn: &Txn<'_>, dir: &Dir, name: &EntryName) -> Result<Key> {
+    let Content { parent, parent_ino, parent_home, .. } = dir.content;
+    if txn.shared.cluster.is_none() {
+        // Names stay where they are, so it need not be asked where this is, if it is where nearly all are.
+        let key = txn.name_key(parent_home, parent, name, Part::Main);
+        if matches!(txn.get(&key)?, Some(EntryRecord::Dir(access)) if access.ino == dir.content.ino)
+        {
+            return Ok(key);
+        }
+    }
+    match txn.owner(&unshown(parent, parent_ino, parent_home), name) {
+        Ok(above) => Ok(txn.entry_key(&above, name, Part::Main)),
+        Err(Fault::Retry(Retry::StaleDir)) => Err(txn.unfit(|| {
+            tracing::error!(id = %dir.id, "a directory's back pointer leads nowhere; run `pando fsck`");
+        })),
+        Err(fault) => Err(fault),
     }
 }
 

@@ -7,7 +7,7 @@
 //! Cost: as many look-ups as guesses. Paper: InfiniFS §3.3.
 
 use base::{Access, FsError, limits::PATH_BYTES_MAX};
-use wire::{Entry, Guess, Guessed, Speculate};
+use wire::{Entry, Guess, Guessed, Retry, Speculate};
 
 use crate::{
     error::{Fault, Result},
@@ -30,20 +30,25 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Speculate) -> Result<Vec<Guessed>> {
 
 fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
     let nothing = Guessed { dir: None, entry: None, error: None, layout: None };
-    // No directory has more than one partition.
-    if guess.partition != 0 || !txn.has_shard(txn.shard(guess.home)) {
+    let Guess { dir: id, home, partition, name } = guess;
+    if *partition >= txn.shared.config.shards || !txn.has_shard(txn.shard_of(*home, *partition)) {
         return Ok(nothing);
     }
-    let content = txn.get_content(&txn.content_key(guess.home, guess.dir))?;
+    let content = txn.get_content(&txn.share_key(*home, *id, *partition))?;
     let is_meant = |content: &crate::record::Content| {
         content.state == ContentState::Live && content.home == guess.home
     };
     let Some(content) = content.filter(is_meant) else { return Ok(nothing) };
-    let dir = Dir { id: guess.dir, content };
+    let dir = Dir { id: *id, partition: *partition, content };
+    if name.as_ref().is_some_and(|name| txn.owner_by(&dir, name) != *partition) {
+        let layout = Some(dir.content.layout);
+        return Ok(Guessed { dir: Some(dir.content.ino), layout, ..nothing });
+    }
     let found = Guessed { dir: Some(dir.content.ino), ..nothing };
     match entry(txn, &dir, guess) {
         Ok(entry) => Ok(Guessed { entry, ..found }),
         Err(Fault::Answer(error)) => Ok(Guessed { error: Some(error), ..found }),
+        Err(Fault::Retry(Retry::StaleLayout(news))) => Ok(Guessed { layout: news.layout, ..found }),
         Err(fault) => Err(fault),
     }
 }
@@ -51,14 +56,14 @@ fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
 /// What the guess asks for in a directory that is there.
 fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     let Some(name) = &guess.name else {
-        txn.settle_counts(guess.home, guess.dir)?;
+        txn.settle_counts_of(dir)?;
         let itself = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
-        let attr = dir.attr();
-        return Ok(Some(Entry { attr, dir: Some(itself), target: None, whole: true }));
+        let (attr, whole) = (dir.attr(), !dir.is_divided());
+        return Ok(Some(Entry { attr, dir: Some(itself), target: None, whole }));
     };
     txn.dir_permits(dir, Access::EXECUTE)?;
     txn.settled(|txn| {
-        let entry = txn.entry(dir, name)?.ok_or(FsError::NotFound)?;
+        let entry = txn.entry(dir, name)?.ok_or_else(|| txn.missing(dir, name))?;
         match &entry {
             EntryRecord::Link(ino) if !txn.has_shard(ino.shard()) => Ok(None),
             EntryRecord::Node(_) | EntryRecord::Dir(_) | EntryRecord::Link(_) => {

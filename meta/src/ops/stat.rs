@@ -5,20 +5,19 @@
 //! walks.
 //! POSIX: fstat(2). ESTALE when it is gone.
 
-use base::Attr;
-use wire::Getattr;
+use wire::{Getattr, NodeRef, Reply, ShareStat};
 
-use crate::{
-    error::Result,
-    txn::{Node, Txn},
-};
+use crate::{error::Result, txn::Txn};
 
-pub(crate) fn run(txn: &mut Txn<'_>, req: &Getattr) -> Result<Attr> {
-    Ok(match txn.node(&req.node)? {
-        Node::Dir(dir) => {
-            txn.settle_counts(dir.content.home, dir.id)?;
-            dir.attr()
-        }
-        Node::File(file) => file.inode.attr(),
-    })
+pub(crate) fn run(txn: &mut Txn<'_>, req: &Getattr) -> Result<Reply> {
+    let dir = match &req.node {
+        NodeRef::Dir(dir) => txn.share_asked(dir)?,
+        NodeRef::File(file) => return Ok(Reply::Attr(txn.file(file)?.inode.attr())),
+    };
+    txn.settle_counts_of(&dir)?;
+    let attr = dir.attr();
+    // Of several partitions each answers for itself: the client asks them all.
+    let divided = dir.is_divided();
+    let layout = dir.content.layout;
+    Ok(if divided { Reply::Share(ShareStat { attr, layout }) } else { Reply::Attr(attr) })
 }

@@ -24,7 +24,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
     if req.target.len() > SYMLINK_BYTES_MAX {
         return Err(FsError::NameTooLong.into());
     }
-    let mut dir = txn.dir_locked(&req.dir)?;
+    let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     if txn.entry(&dir, &req.name)?.is_some() {
         txn.dir_permits(&dir, Access::EXECUTE)?;
         return Err(FsError::Exists.into());

@@ -18,6 +18,7 @@ mod rename;
 mod room;
 mod session_ends;
 mod sessions;
+mod shares;
 mod speculate;
 mod trash;
 mod unheard;

@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Tmpfile) -> Result<Created> {
-    let dir = txn.dir_locked(&req.dir)?;
+    let dir = txn.master_locked(&req.dir)?;
     txn.dir_permits(&dir, Access::CHANGE)?;
     let contents = Contents::Inline(Bytes::new());
     let mut inode = new_inode(txn, &dir, FileKind::File, req.mode, contents)?;

@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
-    let mut dir = txn.dir_locked(&req.dir)?;
+    let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     txn.dir_permits(&dir, Access::EXECUTE)?;
     let entry = txn.entry(&dir, &req.name)?.ok_or(FsError::NotFound)?;
     let attr = remove(txn, &dir, &req.name, &entry)?;

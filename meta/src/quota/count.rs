@@ -109,7 +109,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, page: &Page) -> Result<()> {
     if let Some(content) = content.filter(|content| content.ino == ino) {
         let (own, quota) = (QuotaId(content.ino), content.quota);
         if quota == page.border.from || quota == page.border.to {
-            found = entries(txn, page, Dir { id, content })?;
+            found = entries(txn, page, Dir::master(id, content))?;
         } else if quota == own {
             inner_root(txn, own, page.border);
         }

@@ -64,6 +64,12 @@ impl Xattrs {
         Xattrs::Embedded(set)
     }
 
+    /// Only the ACLs: what every partition of a directory has.
+    pub(crate) fn acls(&self) -> Xattrs {
+        let acls = self.here().iter().filter(|(name, _)| AclKind::of(name).is_some());
+        Xattrs::Embedded(XattrSet { list: acls.cloned().collect() })
+    }
+
     /// The mode was set: the access ACL follows.
     pub(crate) fn follow_mode(&mut self, mode: u32) -> Result<(), FsError> {
         let Some(mut acl) = self.acl(AclKind::Access)? else { return Ok(()) };

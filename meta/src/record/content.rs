@@ -54,6 +54,19 @@ codec! {
 impl Record for Content {}
 
 impl Content {
+    /// What every partition of a directory repeats: all but layout, times, counts, and what only the master has.
+    pub(crate) fn repeated(&self) -> Content {
+        Content {
+            layout: Layout::Whole,
+            times: Times::default(),
+            entries: 0,
+            subdirs: 0,
+            xattrs: self.xattrs.acls(),
+            quota: QuotaId::NONE,
+            ..self.clone()
+        }
+    }
+
     /// What `stat` shows.
     pub(crate) fn attr(&self) -> Attr {
         Attr {

@@ -98,6 +98,14 @@ pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) ->
     with(with(key, &partition.to_be_bytes()), &[part as u8])
 }
 
+/// The partition and the part in a `D` key.
+pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
+    match key.get(ENTRY_PREFIX_BYTES..)? {
+        [high, low, part] => Some((u16::from_be_bytes([*high, *low]), *part)),
+        _ => None,
+    }
+}
+
 /// Whether it is the key of a content record itself.
 pub(crate) fn is_content(key: &[u8]) -> bool {
     key.get(2) == Some(&b'D') && key.last() == Some(&(Part::Main as u8))

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use base::{DirId, ShardId};
 use bytes::Bytes;
 use wire::{
     AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, Vote,
@@ -15,7 +16,10 @@ use crate::{
     bugs::Bug,
     error::{Fault, Result},
     lock,
-    record::{Content, Key, Record as _, key},
+    record::{
+        Content, Key, Record as _,
+        key::{self, Part},
+    },
     txn::Txn,
 };
 
@@ -54,6 +58,12 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
             Err(fault) => return Err(fault),
         }
     }
+    match has_names(txn, req) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Vote::Changed),
+        Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
+        Err(fault) => return Err(fault),
+    }
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
     if holds && !txn.shared.prepared.take(req.txn, held(&record)) {
         return Ok(Vote::Busy);
@@ -62,6 +72,45 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
         txn.put(key::prepared(req.txn), &record);
     }
     Ok(Vote::Prepared)
+}
+
+/// Whether every name that it puts is one that the partition here has. Who prepares has seen that; a name that was put
+/// anywhere else would be lost.
+fn has_names(txn: &Txn<'_>, req: &Prepare) -> Result<bool> {
+    for write in &req.writes {
+        if let PeerWrite::Put((at, _)) = write
+            && let Some((dir, (pos, _, part))) = key::parse_dir(at).zip(key::parse_name(at))
+            && key::is_name(at)
+            && part == Part::Main as u8
+            && let Some((partition, share)) = share_beside(txn, req, key::shard_of(at), dir)?
+            && share.layout.partition(pos) != partition
+        {
+            tracing::error!(%dir, pos, partition, "another server puts a name where it does not belong");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The partition of a directory that a shard has: as it is expected to be, and is, or as it is.
+fn share_beside(
+    txn: &Txn<'_>,
+    req: &Prepare,
+    shard: ShardId,
+    dir: DirId,
+) -> Result<Option<(u16, Content)>> {
+    let expected = req.expects.iter().find(|expected| {
+        let at = &expected.key;
+        key::is_content(at) && key::shard_of(at) == shard && key::parse_dir(at) == Some(dir)
+    });
+    if let Some(Expected { key: at, was: Some(was), .. }) = expected
+        && let Some((partition, _)) = key::parse_share(at)
+    {
+        return Ok(Some((partition, Content::from_record(was)?)));
+    }
+    let partition = txn.partition_on(shard, dir);
+    let share = txn.get_content(&key::content(shard, dir, partition, Part::Main))?;
+    Ok(share.map(|share| (partition, share)))
 }
 
 fn lock_all(txn: &mut Txn<'_>, record: &PreparedRecord) -> Result<()> {

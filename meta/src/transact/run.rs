@@ -112,7 +112,8 @@ impl Phase {
         let caller = Caller { cred: &header.cred, session: Some(&session), standing };
         remote.begin();
         let own = self.commit.as_ref().map(|commit| commit.txn);
-        let mut txn = Txn::new(shared, group, caller, now).knowing(remote, own);
+        let mut txn =
+            Txn::new(shared, group, caller, now).asked_of(header.shard).knowing(remote, own);
         let done = ops::run(&mut txn, request);
         let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
         let remote = txn.take_remote().expect("it was given one");
@@ -146,7 +147,7 @@ impl Phase {
         let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
         // A directory that was not announced must not move, nor one for which others do not stay where they are.
         let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
-        let plan = match remote.plan(cluster) {
+        let plan = match remote.plan(cluster, txn.shared.bugs) {
             Ok(plan) => plan,
             Err(fault) => return Ok(Ended::Failed(fault)),
         };
@@ -295,7 +296,7 @@ impl Run<'_> {
     /// Has everybody prepare, and commits if all have.
     async fn attempt(&self, looked: Looked) -> Result<Attempt> {
         let Looked { remote, written } = looked;
-        let plan = Rc::new(remote.plan(self.cluster)?);
+        let plan = Rc::new(remote.plan(self.cluster, self.shared.bugs)?);
         let txn = self.cluster.next_txn();
         let moves = match self.begin_moves(&remote, txn, written) {
             Begun::Nothing => None,

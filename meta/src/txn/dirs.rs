@@ -6,7 +6,7 @@ use base::{
 };
 use wire::{DirRef, Entry, Retry};
 
-use super::{Remote, Txn, halves};
+use super::{Remote, Txn, halves, shares::is_divided};
 use crate::{
     bugs::Bug,
     coordinator::ways::Group,
@@ -16,15 +16,17 @@ use crate::{
     transact::locks::Want,
 };
 
-/// A content record and where its group is.
+/// A content record: a directory, or the share that one of its partitions has.
 #[derive(Clone)]
 pub(crate) struct Dir {
     pub(crate) id: DirId,
+    /// Which partition; 0 is the master.
+    pub(crate) partition: u16,
     pub(crate) content: Content,
 }
 
 impl Dir {
-    /// What `stat` shows.
+    /// What `stat` shows of this partition.
     pub(crate) fn attr(&self) -> Attr {
         self.content.attr()
     }
@@ -34,16 +36,33 @@ impl Dir {
 const LOOKS_MAX: u32 = 16;
 
 impl Txn<'_> {
-    /// The shard of a directory's group.
+    /// The shard of a directory's master.
     pub(crate) fn shard(&self, home: DirId) -> ShardId {
         shard_of(home, 0, self.shared.config.shards)
     }
 
-    fn position(&self, name: &EntryName) -> u64 {
+    pub(super) fn position(&self, name: &EntryName) -> u64 {
         self.shared.config.hash_key.pos(name)
     }
 
-    /// The key of one part of a name in a directory placed by `home`.
+    /// The key of one part of a name on the shard of a share, which has the name.
+    pub(crate) fn entry_key(&self, dir: &Dir, name: &EntryName, part: Part) -> record::Key {
+        self.key_on(self.shard_of_share(dir), dir.id, name, part)
+    }
+
+    /// The key of one part of a name on a shard.
+    pub(crate) fn key_on(
+        &self,
+        shard: ShardId,
+        dir: DirId,
+        name: &EntryName,
+        part: Part,
+    ) -> record::Key {
+        key::name(shard, dir, self.position(name), name, part)
+    }
+
+    /// The key of one part of a name beside the master of a directory placed by `home`: of what stands there whichever
+    /// partition has the name.
     pub(crate) fn name_key(
         &self,
         home: DirId,
@@ -54,7 +73,7 @@ impl Txn<'_> {
         key::name(self.shard(home), dir, self.position(name), name, part)
     }
 
-    /// The key of a directory's content record.
+    /// The key of a directory's content record, that of the master.
     pub(crate) fn content_key(&self, home: DirId, dir: DirId) -> record::Key {
         key::content(self.shard(home), dir, 0, Part::Main)
     }
@@ -65,39 +84,11 @@ impl Txn<'_> {
         DirRef { id, ino, home, ticket }
     }
 
-    /// The content record of a directory, which must be the one that is meant.
-    ///
-    /// Race: it may be as it was when an earlier request of this run of the core read it. All of them had
-    /// arrived before that, so for each it is how the directory was while it was under way.
-    pub(crate) fn dir(&self, dir: &DirRef) -> Result<Dir> {
-        self.check_dir_ticket(dir)?;
-        let key = self.content_key(dir.home, dir.id);
-        self.settle_read(&key, Want::Read)?;
-        if self.group.find(&key).is_none()
-            && let Some(content) = self.group.seen(&key)
-            && let Ok(found) = self.meant(dir, content)
-        {
-            return Ok(found);
-        }
-        let found =
-            self.meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)?;
-        self.group.see(key, &found.content);
-        Ok(found)
-    }
-
-    /// As [`Txn::dir`], to be changed, or to keep anybody from removing it.
-    pub(crate) fn dir_locked(&mut self, dir: &DirRef) -> Result<Dir> {
-        self.lock(lock::dir_lock(dir.id))?;
-        self.check_dir_ticket(dir)?;
-        let key = self.content_key(dir.home, dir.id);
-        self.meant(dir, self.get_content(&key)?.ok_or(Fault::Retry(Retry::StaleDir))?)
-    }
-
     /// The directory, if it is the one that is meant and is there.
-    fn meant(&self, dir: &DirRef, content: Content) -> Result<Dir> {
+    pub(super) fn meant(&self, dir: &DirRef, partition: u16, content: Content) -> Result<Dir> {
         let same = content.ino == dir.ino || self.shared.bugs.has(Bug::StaleInoAccepted);
         if same && content.state == ContentState::Live {
-            Ok(Dir { id: dir.id, content })
+            Ok(Dir { id: dir.id, partition, content })
         } else {
             Err(Fault::Retry(Retry::StaleDir))
         }
@@ -108,26 +99,32 @@ impl Txn<'_> {
         self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)
     }
 
-    /// As [`Txn::dir_locked`], of a directory that an access record names.
+    /// As [`Txn::master_locked`], of a directory that an access record names.
     pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
         self.lock(lock::dir_lock(access.id))?;
         self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
-            Some(content) if content.ino == access.ino => Ok(Dir { id: access.id, content }),
+            Some(content) if content.ino == access.ino => Ok(Dir::master(access.id, content)),
             Some(_) | None => Err(self.unfit(|| {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
             })),
         }
     }
 
-    /// Returns when nothing is about to change the times and counts of a directory that this server has.
+    /// Returns when nothing is about to change the times and counts of a directory whose master this server has.
     pub(crate) fn settle_counts(&self, home: DirId, dir: DirId) -> Result<()> {
         self.settle_read(&self.content_key(home, dir), Want::ReadCounts)
     }
 
+    /// As [`Txn::settle_counts`], of any share.
+    pub(crate) fn settle_counts_of(&self, dir: &Dir) -> Result<()> {
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        self.settle_read(&key, Want::ReadCounts)
+    }
+
     /// Stores a content record.
     pub(crate) fn put_dir(&mut self, dir: &Dir) {
-        let key = self.content_key(dir.content.home, dir.id);
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
         if !self.is_here(&key) {
             return self.with_remote(|remote| remote.put_dir(key, dir.content.clone()));
         }
@@ -135,6 +132,15 @@ impl Txn<'_> {
             self.settle_write(&key);
         }
         self.group.put_dir(key, dir.content.clone());
+    }
+
+    /// As [`Txn::put_dir`]; its times may go back.
+    pub(crate) fn put_dir_as_it_is(&mut self, dir: &Dir) {
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        self.put_dir(dir);
+        if !self.is_here(&key) {
+            self.with_remote(|remote| remote.set_times(key));
+        }
     }
 
     fn only_counts_change(&self, key: &[u8], content: &Content) -> bool {
@@ -161,18 +167,18 @@ impl Txn<'_> {
 
     /// What stands under `name`.
     pub(crate) fn entry(&self, dir: &Dir, name: &EntryName) -> Result<Option<EntryRecord>> {
-        self.get(&self.name_key(dir.content.home, dir.id, name, Part::Main))
+        self.get(&self.entry_key(dir, name, Part::Main))
     }
 
     /// Puts an entry under `name`.
     pub(crate) fn put_entry(&mut self, dir: &Dir, name: &EntryName, entry: &EntryRecord) {
-        let key = self.name_key(dir.content.home, dir.id, name, Part::Main);
+        let key = self.entry_key(dir, name, Part::Main);
         self.put(key, entry);
     }
 
     /// Removes the entry under `name`.
     pub(crate) fn delete_entry(&mut self, dir: &Dir, name: &EntryName) {
-        let key = self.name_key(dir.content.home, dir.id, name, Part::Main);
+        let key = self.entry_key(dir, name, Part::Main);
         self.delete(key);
     }
 
@@ -237,7 +243,8 @@ impl Txn<'_> {
                     // Read without a lock: it may have been removed since we read the entry.
                     return Err(Fault::Retry(Retry::Busy));
                 };
-                Ok(Entry { attr: content.attr(), dir: Some(dir), target: None, whole: true })
+                let whole = !is_divided(&content.layout);
+                Ok(Entry { attr: content.attr(), dir: Some(dir), target: None, whole })
             }
         }
     }
@@ -299,7 +306,7 @@ impl Txn<'_> {
         let id = dir.content.parent;
         let content = self.get_content(&self.content_key(dir.content.parent_home, id))?;
         match content.filter(|content| content.ino == dir.content.parent_ino) {
-            Some(content) => Ok(Dir { id, content }),
+            Some(content) => Ok(Dir::master(id, content)),
             None => Err(self.unfit(|| {
                 tracing::error!(%id, "a directory's back pointer leads nowhere; run `pando fsck`");
             })),

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use wire::{ContentPatch, Expected, PeerWrite, Stands};
 
 use crate::{
+    bugs::{Bug, Planted},
     cluster::Cluster,
     error::{Fault, Result},
     record::{Content, Key, Record, key},
@@ -36,6 +37,8 @@ pub(crate) struct Remote {
     missing: Vec<Key>,
     /// What it writes, in order; a later write of a key takes the place of an earlier one.
     writes: Vec<(Key, Write)>,
+    /// The directories among them whose times may go back.
+    exact: HashSet<Key>,
     /// Inode numbers that were drawn: each run gets the same.
     inos: Vec<Ino>,
     drawn: usize,
@@ -84,6 +87,7 @@ impl Remote {
         self.seen.clear();
         self.missing.clear();
         self.writes.clear();
+        self.exact.clear();
         self.moves.clear();
         self.chain.clear();
         self.drawn = 0;
@@ -195,6 +199,11 @@ impl Remote {
         self.write(key, Write::Dir(Box::new(content)));
     }
 
+    /// The times of a directory that it writes are set, and not only moved forward.
+    pub(super) fn set_times(&mut self, key: Key) {
+        self.exact.insert(key);
+    }
+
     pub(super) fn delete(&mut self, key: Key) {
         self.write(key, Write::Delete);
     }
@@ -214,12 +223,16 @@ impl Remote {
     }
 
     /// What each server has to prepare for what the latest run has read and written.
-    pub(crate) fn plan(&self, cluster: &Cluster) -> Result<Plan> {
+    pub(crate) fn plan(&self, cluster: &Cluster, bugs: Planted) -> Result<Plan> {
         let mut plan = Plan::new();
+        let careless = bugs.has(Bug::ShareNotExpected);
         let server = |key: &Key| cluster.server_of_key(key).ok_or(Fault::Retry(wire::Retry::Busy));
         let mut seen: Vec<_> = self.seen.iter().collect();
         seen.sort_unstable();
         for at in seen {
+            if careless && key::is_content(at) {
+                continue;
+            }
             let was = self.known.get(at).cloned().flatten();
             let removes =
                 self.writes.iter().any(|(key, write)| key == at && *write == Write::Delete);
@@ -235,7 +248,8 @@ impl Remote {
                 Write::Delete => PeerWrite::Delete(key),
                 Write::Dir(content) => match self.known.get(at).cloned().flatten() {
                     Some(was) => {
-                        PeerWrite::Patch((key, patch(&Content::from_record(&was)?, content)))
+                        let was = Content::from_record(&was)?;
+                        PeerWrite::Patch((key, patch(&was, content, self.exact.contains(at))))
                     }
                     None => PeerWrite::Put((key, content.to_record())),
                 },
@@ -257,9 +271,10 @@ fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
     }
 }
 
-/// What makes `new` of a content record, and leaves room for what others add meanwhile.
-fn patch(was: &Content, new: &Content) -> ContentPatch {
-    let stable = (was.stable() != new.stable()).then(|| new.to_record());
+/// What makes `new` of a content record, and leaves room for what others add meanwhile. If it is to be `exact`, times are
+/// what they are in `new`.
+fn patch(was: &Content, new: &Content, exact: bool) -> ContentPatch {
+    let stable = (exact || was.stable() != new.stable()).then(|| new.to_record());
     let time = |was: Time, new: Time| (was != new).then_some(new);
     let difference = |was: u64, new: u64| new.cast_signed().wrapping_sub(was.cast_signed());
     ContentPatch {

@@ -34,12 +34,12 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
     let content: Option<Content> = sound(txn, &main)?;
     let Some(content) = content else {
         if id == DirId::ROOT && shard == ShardId(0) {
-            txn.put_dir(&Dir { id, content: root_content(txn.now) });
+            txn.put_dir(&Dir::master(id, root_content(txn.now)));
             return Ok(true);
         }
         return drop_record(txn, key);
     };
-    let mut dir = Dir { id, content };
+    let mut dir = Dir::master(id, content);
     if part != 0 && !dir.content.xattrs.is_spilled() {
         return drop_record(txn, key);
     }
@@ -118,7 +118,7 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     }
     dir.content.parent_ino = parent.ino;
     txn.lock(lock::dir_lock(dir.content.parent))?;
-    let mut above = Dir { id: dir.content.parent, content: parent };
+    let mut above = Dir::master(dir.content.parent, parent);
     let key = txn.name_key(above.content.home, above.id, &name, Part::Main);
     let mut mended = false;
     match txn.get_bytes(&key)? {
@@ -209,7 +209,7 @@ fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) -> Result<()> {
     if matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id) {
         drop_record(txn, &key)?;
         if let Some(content) = sound(txn, &txn.content_key(parent_home, parent))? {
-            names::uncount(txn, Dir { id: parent, content }, true);
+            names::uncount(txn, Dir::master(parent, content), true);
         }
     }
     Ok(())
@@ -266,7 +266,7 @@ pub(super) fn rebuilt(
         xattrs: Xattrs::NONE,
         quota,
     };
-    Ok(Dir { id: access.id, content })
+    Ok(Dir::master(access.id, content))
 }
 
 /// The directory that an entry means, where its record is not at the home that the entry says.
@@ -278,7 +278,7 @@ pub(super) fn elsewhere(txn: &Txn<'_>, access: &Access) -> Result<Option<Dir>> {
         let key = key(shard);
         let content: Option<Content> = sound(txn, &key)?;
         if let Some(content) = content.filter(|content| txn.shard(content.home) == shard) {
-            return Ok(Some(Dir { id: access.id, content }));
+            return Ok(Some(Dir::master(access.id, content)));
         }
     }
     Ok(None)
@@ -296,7 +296,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     tell_clients(txn, id)?;
     // Its entry, and directories below it, follow when they are looked at.
     content.ino = new_ino(txn, txn.shard(content.home))?;
-    txn.put_dir(&Dir { id, content });
+    txn.put_dir(&Dir::master(id, content));
     Ok(true)
 }
 
@@ -326,7 +326,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         return Ok(true);
     };
     is_here(txn, &key::names(right, id))?;
-    let mut dir = Dir { id, content };
+    let mut dir = Dir::master(id, content);
     for (key, value) in names {
         txn.delete(key.clone());
         let mut moved = key.clone();
@@ -385,6 +385,6 @@ pub(super) fn count(
     content.entries = content.entries.saturating_add_signed(entries);
     let more = i32::try_from(subdirs).unwrap_or(if subdirs < 0 { i32::MIN } else { i32::MAX });
     content.subdirs = content.subdirs.saturating_add_signed(more);
-    txn.put_dir(&Dir { id, content });
+    txn.put_dir(&Dir::master(id, content));
     Ok(true)
 }

@@ -27,7 +27,7 @@ pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
     if root.home != DirId::ROOT {
         return Err(FsError::Io.into());
     }
-    let root = Dir { id: DirId::ROOT, content: root };
+    let root = Dir::master(DirId::ROOT, root);
     let name = EntryName::new(NAME).expect("it is a name");
     match txn.entry(&root, &name)? {
         Some(EntryRecord::Dir(access)) if txn.shared.cluster.is_none() => txn.child_locked(&access),
@@ -35,14 +35,14 @@ pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
         Some(EntryRecord::Dir(access)) => {
             let content = sound(txn, &txn.content_key(access.home, access.id))?;
             let content = content.filter(|content: &Content| content.ino == access.ino);
-            Ok(Dir { id: access.id, content: content.ok_or(FsError::Io)? })
+            Ok(Dir::master(access.id, content.ok_or(FsError::Io)?))
         }
         // Somebody has made something else of that name.
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => Err(FsError::Exists.into()),
         None => {
             let dir = txn.dir_ref(root.id, root.content.ino, root.content.home);
             let made = crate::ops::mkdir::run(txn, &wire::Mkdir { dir, name, mode: 0o700 })?;
-            txn.dir_locked(&made.dir.ok_or(FsError::Io)?)
+            txn.master_locked(&made.dir.ok_or(FsError::Io)?)
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     txn.charge_freely(above.content.quota, used);
     inode.quota = above.content.quota;
     if txn.shared.cluster.is_none() {
-        let place = Place::Entry(crate::record::Location::of(&above, &name));
+        let place = Place::under(txn, &above, &name);
         txn.settle_inode(&mut located, place, None);
     } else {
         // On a cluster it is in its slot, wherever its name is.

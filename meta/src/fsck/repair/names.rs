@@ -38,7 +38,7 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
         let alone = part >= Part::Xattrs as u8 && txn.get_bytes(&beside)?.is_none();
         return if alone { drop_record(txn, key) } else { Ok(false) };
     };
-    let dir = Dir { id, content };
+    let dir = Dir::master(id, content);
     let Ok(name) = EntryName::new(name) else { return homeless(txn, key, &value) };
     let right = key::name(shard, id, txn.shared.config.hash_key.pos(&name), &name, Part::Main);
     match part {
@@ -147,7 +147,8 @@ fn node(
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
     let Some(EntryRecord::Node(inode)) = unsound(&value) else { return Ok(false) };
     let here = Location::of(&dir, name);
-    let mut located = Located { place: Place::Entry(here.clone()), inode };
+    let place = Place::under(txn, &dir, name);
+    let mut located = Located { place, inode };
     let was = located.inode.clone();
     let mut mended = !was.is_sound();
     if !files::mend(txn, &mut located, Some(dir.content.quota), lose, &mut mended)? {
@@ -203,7 +204,7 @@ fn child(
         txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
         return Ok(true);
     };
-    let mut child = Dir { id: access.id, content };
+    let mut child = Dir::master(access.id, content);
     if child.content.parent != dir.id || child.content.name.as_ref() != Some(name) {
         if child.id == DirId::ROOT || super::dirs::is_entered(txn, &child)? {
             // It is somewhere else, and one name is enough.
@@ -279,7 +280,7 @@ fn beside(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, key: &Key) -> Result<b
         sound(txn, &txn.name_key(dir.content.home, dir.id, name, Part::Main))?;
     let Some(EntryRecord::Node(inode)) = entry else { return drop_record(txn, key) };
     txn.lock(lock::ino_lock(inode.ino))?;
-    let mut located = Located { place: Place::Entry(Location::of(dir, name)), inode };
+    let mut located = Located { place: Place::under(txn, dir, name), inode };
     if !located.inode.xattrs.is_spilled() {
         return drop_record(txn, key);
     }
@@ -307,7 +308,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
         let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
         drop_record(txn, key)?;
         if let Some(content) = content {
-            uncount(txn, Dir { id, content }, false);
+            uncount(txn, Dir::master(id, content), false);
         }
         return Ok(true);
     }

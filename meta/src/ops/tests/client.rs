@@ -4,7 +4,7 @@ mod attributes;
 mod contents;
 mod names;
 
-use base::{Attr, Cred, EntryName, Epoch, FileKind, FsError, Ino, Seq};
+use base::{Attr, Cred, EntryName, Epoch, FileKind, FsError, Ino, Seq, ShardId};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wire::{
@@ -28,6 +28,8 @@ pub(crate) struct Client {
     /// The header of the latest reply.
     pub(crate) latest: ReplyHeader,
     pub(crate) seq: Seq,
+    /// The shard that requests are addressed to.
+    pub(crate) shard: ShardId,
     /// The last change that succeeded.
     pub(crate) answered: Seq,
     calls: u64,
@@ -82,6 +84,7 @@ impl Client {
             stands_on: 0,
             latest: ReplyHeader { call: 0, cache_version: 0 },
             seq: Seq(0),
+            shard: ShardId(3),
             answered: Seq(0),
             calls: 0,
             opens: 0,
@@ -177,7 +180,7 @@ impl Client {
     pub(crate) async fn send(&mut self, seq: Seq, unanswered: Seq, request: &Request) {
         self.calls += 1;
         let header = RequestHeader {
-            shard: base::ShardId(3),
+            shard: self.shard,
             epoch: Epoch(1),
             seq,
             unanswered,

@@ -1,0 +1,82 @@
+//! How directories of several partitions are divided, as far as this server has met it: where to begin to look.
+//!
+//! A transaction that needs a share of another server begins at the one that is named here (`txn::shares`). It is a hint
+//! only, is bounded, and is lost at a restart: what is not so is found out by whoever goes there. While nothing is
+//! known, asking is one look at a number.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use base::{DirId, HashMap, Ino, Layout};
+use parking_lot::Mutex;
+
+/// What is remembered at most; the oldest is forgotten.
+const DIRS_MAX: usize = 1024;
+
+/// The hints.
+#[derive(Default)]
+pub(crate) struct Layouts {
+    count: AtomicUsize,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    by_dir: HashMap<(DirId, Ino), Layout>,
+    order: VecDeque<(DirId, Ino)>,
+}
+
+impl Layouts {
+    /// Takes in how a directory is divided.
+    pub(crate) fn learn(&self, dir: DirId, ino: Ino, layout: &Layout) {
+        let mut known = self.known.lock();
+        let Known { by_dir, order } = &mut *known;
+        if let Some(ours) = by_dir.get_mut(&(dir, ino)) {
+            ours.learn(layout);
+            return;
+        }
+        by_dir.insert((dir, ino), layout.clone());
+        order.push_back((dir, ino));
+        if order.len() > DIRS_MAX
+            && let Some(oldest) = order.pop_front()
+        {
+            by_dir.remove(&oldest);
+        }
+        self.count.store(by_dir.len(), Ordering::Relaxed);
+    }
+
+    /// The partition that has what stands at a position, as far as is known.
+    pub(crate) fn partition(&self, dir: DirId, ino: Ino, pos: impl FnOnce() -> u64) -> u16 {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let known = self.known.lock();
+        known.by_dir.get(&(dir, ino)).map_or(0, |layout| layout.partition(pos()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Splits;
+
+    use super::*;
+
+    #[test]
+    fn what_was_learnt_first_is_forgotten_first() {
+        let layouts = Layouts::default();
+        let two = Layout::Extendible(Splits::started(1, 2));
+        let last = base::layout::POS_MAX;
+        assert_eq!(layouts.partition(DirId(0), Ino(0), || unreachable!()), 0);
+        for dir in 0..=DIRS_MAX as u128 {
+            layouts.learn(DirId(dir), Ino(7), &two);
+        }
+        assert_eq!(layouts.partition(DirId(0), Ino(7), || last), 0);
+        assert_eq!(layouts.partition(DirId(1), Ino(7), || last), 1);
+        assert_eq!(layouts.partition(DirId(1), Ino(8), || last), 0, "it is another directory");
+        let four = Layout::Extendible(Splits::started(1, 4));
+        layouts.learn(DirId(1), Ino(7), &four);
+        assert_eq!(layouts.partition(DirId(1), Ino(7), || last), 3);
+    }
+}

@@ -1,0 +1,285 @@
+//! Finding a file within a transaction: under its name, or by its number where it was born.
+//!
+//! A request names a file by directory, name and number. The number decides which file is meant; the name says where it
+//! is found with one read, and proves for who must prove his walks that he may have it. So who need not prove anything
+//! is served wherever his request meets the name or the inode, and the share that has the name is looked at only where
+//! neither is met.
+//!
+//! Always true: an embedded inode is on its shard of birth. (Not on a single server: there it may be in the trash, or
+//! have been put where it is by a repair.)
+
+use base::{Access, DirId, FsError, Ino, ShardId};
+use wire::{FileRef, Retry};
+
+use super::{
+    Txn,
+    files::{Located, Place},
+};
+use crate::{
+    error::{Fault, Result},
+    record::{EntryRecord, Location, Slot, key, key::Part},
+};
+
+impl Txn<'_> {
+    /// Finds a file by (dir, name, ino).
+    ///
+    /// Where the name has it no more, the shard of birth knows. A session that must prove its walks may
+    /// follow it there only if it has the file open: an open file stays open wherever it is moved.
+    pub(crate) fn file(&self, file: &FileRef) -> Result<Located> {
+        self.settled(|txn| txn.look_for(file))
+    }
+
+    fn look_for(&self, file: &FileRef) -> Result<Located> {
+        let open = self.has_open(file.ino);
+        if self.follows {
+            return self.followed(file, open);
+        }
+        let Some(shard) = self.shard_of_name(file) else { return self.at_birth(file, open) };
+        if !self.trusts() && self.is_shown_at_birth(file) {
+            return self.at_birth(file, open);
+        }
+        if !open && self.checks() {
+            return self.by_name(file);
+        }
+        self.check_ticket_of(&file.dir)?;
+        if let Some(found) = self.at(&named(file), shard, file.ino)? {
+            return Ok(found);
+        }
+        let by_number = open || self.trusts();
+        if by_number && self.has_shard(file.ino.shard()) {
+            match self.by_ino(file.ino) {
+                Err(Fault::Answer(FsError::Stale)) => {}
+                found => return found,
+            }
+        }
+        if let Some(found) = self.in_another_partition(file, shard, by_number)? {
+            return Ok(found);
+        }
+        if by_number {
+            self.send_to_birth(file.dir.id, file.ino)?;
+        }
+        Err(FsError::Stale.into())
+    }
+
+    /// The shard on which a file's name is looked for first; `None`: the request was sent to where the file was born.
+    fn shard_of_name(&self, file: &FileRef) -> Option<ShardId> {
+        let master = self.shard(file.dir.home);
+        match self.asked {
+            Some(asked) if self.shared.cluster.is_some() && asked != master => {
+                (asked != file.ino.shard()).then_some(asked)
+            }
+            Some(_) | None => Some(master),
+        }
+    }
+
+    /// Looks for a name that was not on `shard` in the partition that has it.
+    fn in_another_partition(
+        &self,
+        file: &FileRef,
+        shard: ShardId,
+        by_number: bool,
+    ) -> Result<Option<Located>> {
+        let dir = match self.owner_for(&file.dir, &file.name) {
+            Ok(dir) => dir,
+            // The directory may be gone; the file need not be.
+            Err(Fault::Retry(Retry::StaleDir)) if by_number => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let right = self.shard_of_share(&dir);
+        if right == shard { Ok(None) } else { self.at(&named(file), right, file.ino) }
+    }
+
+    /// Finds a file under its name, in a directory that the caller may search.
+    fn by_name(&self, file: &FileRef) -> Result<Located> {
+        let dir = match self.dir_for(&file.dir, &file.name) {
+            // It was sent here for the inode, and that is here.
+            Err(Fault::Retry(Retry::StaleLayout(_)))
+                if self.trusts() && self.has_shard(file.ino.shard()) =>
+            {
+                return self.at_birth(file, false);
+            }
+            dir => dir?,
+        };
+        if let Err(denied) = self.dir_permits(&dir, Access::EXECUTE) {
+            // Who has it open may do it all the same, and that is known where it was born.
+            self.send_to_birth(file.dir.id, file.ino)?;
+            return Err(denied);
+        }
+        match self.at(&named(file), self.shard_of_share(&dir), file.ino)? {
+            Some(found) => Ok(found),
+            None if self.trusts() => {
+                self.send_to_birth(file.dir.id, file.ino)?;
+                self.by_ino(file.ino)
+            }
+            None => Err(FsError::Stale.into()),
+        }
+    }
+
+    /// Finds a file wherever it is, for a request that is not sent to where files are.
+    fn followed(&self, file: &FileRef, open: bool) -> Result<Located> {
+        let (at, born) = (named(file), file.ino.shard());
+        let by_number = open || self.trusts();
+        if !open && self.checks() {
+            let dir = self.dir_anywhere(&file.dir, &file.name)?;
+            self.dir_permits(&dir, Access::EXECUTE)?;
+            if let Some(found) = self.at(&at, self.shard_of_share(&dir), file.ino)? {
+                return Ok(found);
+            }
+        } else {
+            self.check_ticket_of(&file.dir)?;
+            let master = self.shard(file.dir.home);
+            let shard = if self.shared.cluster.is_none() || master == born {
+                Some(master)
+            } else if by_number {
+                // Whatever stands under the name, the inode is not there.
+                None
+            } else {
+                Some(self.shard_of_share(&self.owner(&file.dir, &file.name)?))
+            };
+            if let Some(shard) = shard
+                && let Some(found) = self.at(&at, shard, file.ino)?
+            {
+                return Ok(found);
+            }
+        }
+        if !by_number {
+            return Err(FsError::Stale.into());
+        }
+        self.by_ino_or_name(file)
+    }
+
+    /// Finds a file that was looked for under its name, and is on its shard of birth, which is here.
+    fn at_birth(&self, file: &FileRef, open: bool) -> Result<Located> {
+        if !self.has_shard(file.ino.shard()) {
+            return Err(Fault::Retry(Retry::StaleDir));
+        }
+        if !open && !self.trusts() && !self.is_shown_at_birth(file) {
+            // Nobody has sent it here for the inode, but the name may be here.
+            return self.by_name(file);
+        }
+        let found = self.by_ino_or_name(file)?;
+        if !open && self.checks() {
+            self.is_reached_by_name(file, &found.place)?;
+        }
+        Ok(found)
+    }
+
+    /// Checks what the server of a file's directory would: that it may be searched and, for who must prove his walks, that
+    /// the file has its name there still.
+    fn is_reached_by_name(&self, file: &FileRef, place: &Place) -> Result<()> {
+        // Where the inode is embedded its directory has a share.
+        let beside = matches!(place, Place::Entry(..));
+        if self.trusts() {
+            let dir = self.any_share(&file.dir, beside)?;
+            return self.dir_permits(&dir, Access::EXECUTE);
+        }
+        let dir = self.owner(&file.dir, &file.name)?;
+        self.dir_permits(&dir, Access::EXECUTE)?;
+        match self.entry(&dir, &file.name)? {
+            Some(EntryRecord::Link(ino)) if ino == file.ino => Ok(()),
+            Some(EntryRecord::Node(inode)) if inode.ino == file.ino => Ok(()),
+            Some(_) | None => Err(FsError::Stale.into()),
+        }
+    }
+
+    /// Proof that this session was shown an inode in a directory.
+    fn birth_ticket(&self, dir: DirId, ino: Ino) -> u64 {
+        let [high, low] = super::halves(dir.0);
+        self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0, high, low])
+    }
+
+    /// Whether a session was shown a file by its number: it was sent to its shard of birth.
+    fn is_shown_at_birth(&self, file: &FileRef) -> bool {
+        self.shared.cluster.is_some()
+            && self.has_shard(file.ino.shard())
+            && file.dir.ticket == self.birth_ticket(file.dir.id, file.ino)
+    }
+
+    /// Sends who asks for an inode to its shard of birth, unless that is here.
+    fn send_to_birth(&self, dir: DirId, ino: Ino) -> Result<()> {
+        if self.follows || self.has_shard(ino.shard()) {
+            return Ok(());
+        }
+        Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(dir, ino))))
+    }
+
+    fn check_ticket_of(&self, dir: &wire::DirRef) -> Result<()> {
+        if self.trusts() { Ok(()) } else { self.check_dir_ticket(dir) }
+    }
+
+    /// What a name on a shard leads to, if that is the file.
+    pub(super) fn at(&self, at: &Location, shard: ShardId, ino: Ino) -> Result<Option<Located>> {
+        match self.get(&self.key_on(shard, at.dir, &at.name, Part::Main))? {
+            Some(EntryRecord::Node(inode)) if inode.ino == ino => {
+                Ok(Some(Located { place: Place::Entry(at.clone(), shard), inode }))
+            }
+            Some(EntryRecord::Link(found)) if found == ino => {
+                self.send_to_birth(at.dir, ino)?;
+                match self.get(&key::inode(ino, Part::Main))? {
+                    Some(Slot::Inode(inode)) => Ok(Some(Located { place: Place::Slot, inode })),
+                    Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),
+                }
+            }
+            Some(EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_)) | None => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// What a name leads to that an inode was embedded under.
+    pub(super) fn embedded(&self, at: &Location, ino: Ino) -> Result<Option<Located>> {
+        let (master, born) = (self.shard(at.home), ino.shard());
+        if self.shared.cluster.is_none()
+            && master != born
+            && let Some(found) = self.at(at, master, ino)?
+        {
+            return Ok(Some(found));
+        }
+        self.at(at, born, ino)
+    }
+
+    fn by_ino(&self, ino: Ino) -> Result<Located> {
+        match self.get(&key::inode(ino, Part::Main))? {
+            Some(Slot::Inode(inode)) => Ok(Located { place: Place::Slot, inode }),
+            Some(Slot::Moved(at)) => self.embedded(&at, ino)?.ok_or(Fault::Retry(Retry::Busy)),
+            None => Err(FsError::Stale.into()),
+        }
+    }
+
+    /// As [`Txn::by_ino`]; where nothing is known of it, it may be embedded under its name, on its shard of birth.
+    fn by_ino_or_name(&self, file: &FileRef) -> Result<Located> {
+        match self.by_ino(file.ino) {
+            Err(Fault::Answer(FsError::Stale)) => {
+                let found = self.at(&named(file), file.ino.shard(), file.ino)?;
+                found.ok_or(FsError::Stale.into())
+            }
+            found => found,
+        }
+    }
+
+    /// Finds a file by its number and where it was embedded, if it was; `None` when it is gone. The caller has locked the
+    /// inode.
+    pub(crate) fn find(&self, ino: Ino, was: Option<&Location>) -> Result<Option<Located>> {
+        self.settled(|txn| match (txn.get(&key::inode(ino, Part::Main))?, was) {
+            (Some(Slot::Inode(inode)), _) => Ok(Some(Located { place: Place::Slot, inode })),
+            (Some(Slot::Moved(at)), _) => txn.embedded(&at, ino),
+            (None, Some(at)) => txn.embedded(at, ino),
+            (None, None) => Ok(None),
+        })
+    }
+}
+
+impl Place {
+    /// The name under which an inode is embedded.
+    pub(crate) fn location(&self) -> Option<&Location> {
+        match self {
+            Place::Entry(at, _) => Some(at),
+            Place::Slot => None,
+        }
+    }
+}
+
+/// The name by which a request has a file.
+fn named(file: &FileRef) -> Location {
+    Location { dir: file.dir.id, home: file.dir.home, name: file.name.clone() }
+}

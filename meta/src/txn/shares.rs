@@ -1,0 +1,454 @@
+//! Partitions of a directory within a transaction: which of them has a name, and what all of them say.
+//!
+//! Each partition of a directory has a content record on a shard of its own: its *share*. That of partition 0 is the
+//! *master*. The layout of a share is always right about what its own partition has, and may be behind about others: so
+//! a name is looked for from one share to the one that its layout names, and so on. Each of them knows more than the one
+//! before.
+//!
+//! The layout, times and counts are each share's own. All that decides who may do what, and where the directory is, is
+//! the same in all shares, and changes in all of them in one transaction. Extended attributes but for ACLs are the
+//! master's, and so are the rename lists of all names.
+//!
+//! Invariant: whoever reads or writes what stands under a name has read the share that has the name in the same run. So
+//! a transaction over several servers expects that share as it was. Only an embedded inode needs none: it becomes a link
+//! before its name goes to another partition.
+
+use std::collections::BTreeMap;
+
+use base::{
+    DirId, EntryName, Ino, Layout, Locality, ShardId, limits::SHARDS_MAX, placement::shard_of,
+};
+use wire::{DirRef, LayoutNews, Retry};
+
+use super::{Dir, Txn};
+use crate::{
+    bugs::Bug,
+    error::{Fault, Result},
+    lock,
+    record::{Content, Key, key, key::Part},
+    transact::locks::Want,
+};
+
+/// No way from share to share is longer: each that has split off others knows them, and so do those that it was split
+/// off from.
+const STEPS_MAX: u32 = 2 * SHARDS_MAX.ilog2() + 2;
+
+/// A search for a share of a directory.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    dir: &'a DirRef,
+    sought: Sought<'a>,
+    start: u16,
+    reach: Reach,
+    look: Look,
+}
+
+/// Which share.
+#[derive(Clone, Copy)]
+enum Sought<'a> {
+    /// That of a name,
+    Name(&'a EntryName),
+    /// or of a position in the listing,
+    Pos(u64),
+    /// or whichever is there.
+    Any,
+}
+
+/// How far.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// The request was sent for it: who finds it elsewhere is told to go there.
+    Here,
+    /// Wherever it is.
+    Anywhere,
+}
+
+/// Which state of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// It may be as it was when an earlier request of this run of the core read it. All of them had arrived before that,
+    /// so for each it is how the directory was while it was under way.
+    Seen,
+    /// As it is now.
+    Now,
+}
+
+impl Dir {
+    /// The master of a directory.
+    pub(crate) fn master(id: DirId, content: Content) -> Dir {
+        Dir { id, partition: 0, content }
+    }
+
+    /// Whether there are other partitions.
+    pub(crate) fn is_divided(&self) -> bool {
+        is_divided(&self.content.layout)
+    }
+}
+
+/// Whether there is more than one partition.
+pub(crate) fn is_divided(layout: &Layout) -> bool {
+    *layout != Layout::Whole && layout.active().nth(1).is_some()
+}
+
+impl Txn<'_> {
+    /// The shard of a partition.
+    pub(crate) fn shard_of(&self, home: DirId, partition: u16) -> ShardId {
+        shard_of(home, partition, self.shared.config.shards)
+    }
+
+    /// The shard of a share, and of the names that it has.
+    pub(crate) fn shard_of_share(&self, dir: &Dir) -> ShardId {
+        self.shard_of(dir.content.home, dir.partition)
+    }
+
+    /// The key of a share.
+    pub(crate) fn share_key(&self, home: DirId, dir: DirId, partition: u16) -> Key {
+        key::content(self.shard_of(home, partition), dir, partition, Part::Main)
+    }
+
+    /// The share of a directory that has a name, and that the request was sent for.
+    pub(crate) fn dir_for(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        self.check_dir_ticket(dir)?;
+        self.search(self.for_request(dir, Sought::Name(name), Look::Seen))
+    }
+
+    /// As [`Txn::dir_for`], to be changed, or to keep anybody from removing it.
+    pub(crate) fn dir_for_locked(&mut self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        self.lock(lock::dir_lock(dir.id))?;
+        self.check_dir_ticket(dir)?;
+        self.search(self.for_request(dir, Sought::Name(name), Look::Now))
+    }
+
+    /// As [`Txn::dir_for`], of a directory that the request was not sent for: only if this server has the share.
+    pub(crate) fn dir_here(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        self.check_dir_ticket(dir)?;
+        let search = self.for_request(dir, Sought::Name(name), Look::Seen);
+        self.search(Search { start: 0, ..search })
+    }
+
+    /// The share that has a name, wherever it is.
+    pub(crate) fn dir_anywhere(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        self.check_dir_ticket(dir)?;
+        self.owner(dir, name)
+    }
+
+    /// As [`Txn::dir_anywhere`], to be changed. The caller knows where it may be.
+    pub(crate) fn dir_anywhere_locked(
+        &mut self,
+        dir: &DirRef,
+        name: &EntryName,
+        start: u16,
+    ) -> Result<Dir> {
+        self.lock(lock::dir_lock(dir.id))?;
+        self.check_dir_ticket(dir)?;
+        let (sought, reach, look) = (Sought::Name(name), Reach::Anywhere, Look::Now);
+        self.search(Search { dir, sought, start, reach, look })
+    }
+
+    /// As [`Txn::dir_anywhere`], of a directory that nobody has to be shown.
+    pub(crate) fn owner(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        let (sought, start) = (Sought::Name(name), self.hint(dir, name));
+        self.search(Search { dir, sought, start, reach: Reach::Anywhere, look: Look::Now })
+    }
+
+    /// As [`Txn::dir_for`], of a directory that nobody has to be shown.
+    pub(crate) fn owner_for(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
+        self.search(self.for_request(dir, Sought::Name(name), Look::Now))
+    }
+
+    /// Any share of a directory: beside the request, or the master.
+    pub(crate) fn any_share(&self, dir: &DirRef, beside: bool) -> Result<Dir> {
+        let start = if beside { self.asked_partition(dir.home) } else { 0 };
+        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
+        self.search(Search { dir, sought, start, reach, look })
+    }
+
+    /// The share that has what comes from a position on in the listing of a directory, and that the request was sent for.
+    /// Where names are scattered, each share has some: then it is the one that was asked.
+    pub(crate) fn share_from(&self, dir: &DirRef, pos: u64) -> Result<Dir> {
+        let asked = self.share_asked(dir)?;
+        if asked.content.layout.scatters() {
+            return Ok(asked);
+        }
+        if asked.content.layout.partition(pos) == asked.partition {
+            return Ok(asked);
+        }
+        self.search(self.for_request(dir, Sought::Pos(pos), Look::Seen))
+    }
+
+    /// The share of a directory that was asked, whatever it has.
+    pub(crate) fn share_asked(&self, dir: &DirRef) -> Result<Dir> {
+        self.check_dir_ticket(dir)?;
+        let search = self.for_request(dir, Sought::Any, Look::Seen);
+        if self.shared.cluster.is_some() {
+            let found = self.search(search)?;
+            let asked = found.partition == search.start;
+            return if asked { Ok(found) } else { Err(stale_layout(dir, None)) };
+        }
+        let master = self.search(search)?;
+        let start = self.partition_at(dir.home, self.asked.unwrap_or_default());
+        if start == 0 || !master.content.layout.is_active(start) {
+            return Ok(master);
+        }
+        self.search(Search { start, ..search })
+    }
+
+    /// The master of a directory, wherever it is.
+    pub(crate) fn master(&self, dir: &DirRef) -> Result<Dir> {
+        self.check_dir_ticket(dir)?;
+        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Seen);
+        self.search(Search { dir, sought, start: 0, reach, look })
+    }
+
+    /// As [`Txn::master`], to be changed, or to keep anybody from removing it.
+    pub(crate) fn master_locked(&mut self, dir: &DirRef) -> Result<Dir> {
+        self.lock(lock::dir_lock(dir.id))?;
+        self.check_dir_ticket(dir)?;
+        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
+        self.search(Search { dir, sought, start: 0, reach, look })
+    }
+
+    fn for_request<'a>(&self, dir: &'a DirRef, sought: Sought<'a>, look: Look) -> Search<'a> {
+        let reach = if self.asked.is_some() { Reach::Here } else { Reach::Anywhere };
+        Search { dir, sought, start: self.asked_partition(dir.home), reach, look }
+    }
+
+    /// The partition of a directory that the request was sent to. A single server is sent everything.
+    pub(crate) fn asked_partition(&self, home: DirId) -> u16 {
+        match self.asked {
+            Some(asked) if self.shared.cluster.is_some() => self.partition_at(home, asked),
+            Some(_) | None => 0,
+        }
+    }
+
+    /// As [`Txn::partition_at`], of a directory that is where its id says.
+    pub(crate) fn partition_on(&self, shard: ShardId, dir: DirId) -> u16 {
+        let home = match self.shared.config.locality {
+            Locality::Directory => dir,
+            Locality::Subtree => DirId::ROOT,
+        };
+        self.partition_at(home, shard)
+    }
+
+    /// The partition of a directory that a shard has, or would have.
+    fn partition_at(&self, home: DirId, shard: ShardId) -> u16 {
+        let (shards, first) = (self.shared.config.shards, self.shard(home).0);
+        (shard.0 % shards + shards - first) % shards
+    }
+
+    /// The partition that has a name, as far as is known here.
+    pub(crate) fn hint(&self, dir: &DirRef, name: &EntryName) -> u16 {
+        self.shared.layouts.partition(dir.id, dir.ino, || self.position(name))
+    }
+
+    /// The partition that has a name, as a share of the directory says.
+    pub(crate) fn owner_by(&self, dir: &Dir, name: &EntryName) -> u16 {
+        match &dir.content.layout {
+            Layout::Whole => 0,
+            layout => layout.partition(self.position(name)),
+        }
+    }
+
+    fn search(&self, search: Search<'_>) -> Result<Dir> {
+        let Search { dir, sought, start, reach, .. } = search;
+        let mut partition = start;
+        for _ in 0..STEPS_MAX {
+            let known;
+            (partition, known) = match self.share(&search, partition)? {
+                Some(found) => {
+                    let layout = &found.content.layout;
+                    let owner = match (sought, layout) {
+                        (Sought::Any, _) => partition,
+                        (_, Layout::Whole) => 0,
+                        (Sought::Name(name), layout) => layout.partition(self.position(name)),
+                        (Sought::Pos(pos), layout) => layout.partition(pos),
+                    };
+                    if owner == partition {
+                        return Ok(found);
+                    }
+                    self.shared.layouts.learn(dir.id, dir.ino, layout);
+                    (owner, Some(found.content.layout))
+                }
+                None if partition == 0 => return Err(Fault::Retry(Retry::StaleDir)),
+                None => (0, None),
+            };
+            if reach == Reach::Here && !self.has_shard(self.shard_of(dir.home, partition)) {
+                return Err(stale_layout(dir, known));
+            }
+        }
+        Err(self.unfit(|| {
+            tracing::error!(id = %dir.id, "no partition has what others say it has; run `pando fsck`");
+        }))
+    }
+
+    /// A share, if it is there and is of the directory that is meant.
+    fn share(&self, search: &Search<'_>, partition: u16) -> Result<Option<Dir>> {
+        let Search { dir, sought, reach, look, .. } = *search;
+        let key = self.share_key(dir.home, dir.id, partition);
+        if look == Look::Seen {
+            self.settle_read(&key, Want::Read)?;
+            if self.group.find(&key).is_none()
+                && let Some(content) = self.group.seen(&key)
+                && let Ok(found) = self.meant(dir, partition, content)
+            {
+                return Ok(Some(found));
+            }
+        }
+        if reach == Reach::Anywhere
+            && let Sought::Name(name) = sought
+            && !self.is_here(&key)
+        {
+            let shard = key::shard_of(&key);
+            let name = key::name(shard, dir.id, self.position(name), name, Part::Main);
+            self.want(&[key.clone(), name])?;
+        }
+        let Some(content) = self.get_content(&key)? else { return Ok(None) };
+        let found = self.meant(dir, partition, content)?;
+        if look == Look::Seen {
+            self.group.see(key, &found.content);
+        }
+        Ok(Some(found))
+    }
+
+    /// What to answer when nothing stands under a name that was looked for without its directory's lock.
+    ///
+    /// Race: another core may have given the name away, and swept it, since the share was read.
+    pub(crate) fn missing(&self, dir: &Dir, name: &EntryName) -> Fault {
+        if !dir.is_divided() {
+            return base::FsError::NotFound.into();
+        }
+        match self.layout_now(dir) {
+            Ok(now) if now.partition(self.position(name)) == dir.partition => {
+                base::FsError::NotFound.into()
+            }
+            Ok(now) => self.gone(dir, now),
+            Err(fault) => fault,
+        }
+    }
+
+    /// Whether a share still has all that it had when it was read without the directory's lock, as in
+    /// [`Txn::missing`].
+    pub(crate) fn still_has(&self, dir: &Dir) -> Result<()> {
+        if !dir.is_divided() {
+            return Ok(());
+        }
+        let now = self.layout_now(dir)?;
+        if now == dir.content.layout { Ok(()) } else { Err(self.gone(dir, now)) }
+    }
+
+    fn layout_now(&self, dir: &Dir) -> Result<Layout> {
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        let now = self.get_content(&key)?.filter(|now| now.ino == dir.content.ino);
+        now.map(|now| now.layout).ok_or(Fault::Retry(Retry::StaleDir))
+    }
+
+    fn gone(&self, dir: &Dir, now: Layout) -> Fault {
+        let (dir, ino) = (dir.id, dir.content.ino);
+        Fault::Retry(Retry::StaleLayout(LayoutNews { dir, ino, layout: Some(now) }))
+    }
+
+    /// All shares of a directory but the master, which the caller has; none for nearly every directory.
+    ///
+    /// Nobody is missed: each partition was split off by one whose own layout says so, and so on back to the master. And
+    /// none comes meanwhile, because who splits one off changes a share that is locked, or expected as it was.
+    pub(crate) fn all_shares(&self, master: &Dir) -> Result<Vec<Dir>> {
+        if !master.is_divided() {
+            return Ok(Vec::new());
+        }
+        let (id, home) = (master.id, master.content.home);
+        let mut layout = master.content.layout.clone();
+        let mut found = BTreeMap::new();
+        loop {
+            let new = |partition: &u16| *partition > 0 && !found.contains_key(partition);
+            let new: Vec<u16> = layout.active().filter(new).collect();
+            if new.is_empty() {
+                return Ok(found.into_values().collect());
+            }
+            let keys: Vec<Key> = new.iter().map(|new| self.share_key(home, id, *new)).collect();
+            self.want(&keys)?;
+            for (partition, key) in new.into_iter().zip(keys) {
+                self.settle_read(&key, Want::ReadCounts)?;
+                let content = self.get_content(&key)?;
+                let content = content.filter(|content| content.ino == master.content.ino);
+                let Some(content) = content else {
+                    return Err(self.unfit(|| {
+                        tracing::error!(%id, partition, "a directory lacks a partition; run `pando fsck`");
+                    }));
+                };
+                if !self.shared.bugs.has(Bug::ClosureStops) {
+                    layout.learn(&content.layout);
+                }
+                found.insert(partition, Dir { id, partition, content });
+            }
+        }
+    }
+
+    /// Stores a master, and has all other shares of its directory repeat it. The caller has locked the directory.
+    pub(crate) fn put_everywhere(&mut self, master: &Dir) -> Result<()> {
+        for mut share in self.all_shares(master)? {
+            share.content.repeat(&master.content);
+            self.put_dir(&share);
+        }
+        self.put_dir(master);
+        Ok(())
+    }
+
+    /// Divides a directory, that has no entries and is in one partition, as `layout` says: puts all other shares. The
+    /// master gets the layout, and is the caller's to lock before and to put.
+    #[cfg(test)]
+    pub(crate) fn divide(&mut self, master: &mut Dir, layout: Layout) -> Result<()> {
+        assert!(!master.is_divided() && master.content.entries == 0, "there is nothing to move");
+        master.content.layout = layout;
+        let others = |partition: &u16| *partition > 0;
+        for partition in master.content.layout.active().filter(others).collect::<Vec<_>>() {
+            let key = self.share_key(master.content.home, master.id, partition);
+            self.assume_absent(&key);
+            if self.get_content(&key)?.is_some() {
+                let id = master.id;
+                return Err(self.unfit(|| {
+                    tracing::error!(%id, partition, "a partition is there already; run `pando fsck`");
+                }));
+            }
+            let mut share = Dir { id: master.id, partition, content: master.content.clone() };
+            share.content.subdirs = 0;
+            share.content.repeat(&master.content);
+            self.put_dir(&share);
+        }
+        Ok(())
+    }
+
+    /// What `stat` shows of a whole directory, whose master this is.
+    pub(crate) fn whole_attr(&self, master: &Dir) -> Result<base::Attr> {
+        let mut attr = master.attr();
+        for share in self.all_shares(master)? {
+            attr.size = attr.size.saturating_add(share.content.entries);
+            attr.nlink = attr.nlink.saturating_add(share.content.subdirs);
+            attr.mtime = attr.mtime.max(share.content.times.mtime);
+            attr.ctime = attr.ctime.max(share.content.times.ctime);
+        }
+        Ok(attr)
+    }
+}
+
+impl Content {
+    /// Says what the master of its directory says. The layout, times and counts stay its own.
+    fn repeat(&mut self, master: &Content) {
+        *self = Content {
+            layout: self.layout.clone(),
+            times: self.times,
+            entries: self.entries,
+            subdirs: self.subdirs,
+            ..master.repeated()
+        };
+    }
+}
+
+/// The directory that holds an entry, as a request would name it.
+pub(crate) fn unshown(id: DirId, ino: Ino, home: DirId) -> DirRef {
+    DirRef { id, ino, home, ticket: 0 }
+}
+
+fn stale_layout(dir: &DirRef, layout: Option<Layout>) -> Fault {
+    let news = LayoutNews { dir: dir.id, ino: dir.ino, layout };
+    Fault::Retry(Retry::StaleLayout(news))
+}
