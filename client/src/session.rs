@@ -34,7 +34,10 @@ use crate::{
     route::Route,
 };
 
-const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(10);
+/// A server that is not reached, or does not answer, is given up after this, or earlier: see [`patience`].
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Whoever comes back tries so often in a lease.
+const ATTEMPTS_A_LEASE: u32 = 3;
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 const CLAIMED_FILES_MAX: usize = 1000;
@@ -111,17 +114,15 @@ pub(crate) async fn open(
         if closing() {
             return Err(Error::Closed);
         }
-        let attempt = attempt(config, &address, past, complete, &mut claims);
-        let failed = match timeout(ATTEMPT_TIME_MAX, attempt).await {
-            Ok(Ok(opened)) => return Ok(opened),
-            Ok(Err(Failed::Refused(reason))) => return Err(Error::Refused(reason)),
-            Ok(Err(Failed::Elsewhere(map))) => {
+        let failed = match attempt(config, &address, past, complete, &mut claims).await {
+            Ok(opened) => return Ok(opened),
+            Err(Failed::Refused(reason)) => return Err(Error::Refused(reason)),
+            Err(Failed::Elsewhere(map)) => {
                 elsewhere = root_address(&map);
                 sleep(pauses.draw(config.random.as_ref())).await;
                 continue;
             }
-            Ok(Err(failed)) => failed,
-            Err(_) => Failed::Time,
+            Err(failed) => failed,
         };
         if !told {
             tracing::warn!(address, error = %failed, "waiting for the server");
@@ -130,6 +131,13 @@ pub(crate) async fn open(
         sleep(pauses.draw(config.random.as_ref())).await;
     }
     Err(Error::Refused("no address to connect to".to_owned()))
+}
+
+/// How long a server may say nothing. A session ends when its server hears nothing of it for a lease, also after a
+/// restart: one way that leads nowhere, or one connection that was lost unseen, must not take that long.
+fn patience(past: Option<&Past>) -> Duration {
+    let lease = past.map(|past| Duration::from_millis(past.welcome.lease_ms));
+    lease.map_or(SILENCE_MAX, |lease| SILENCE_MAX.min(lease / ATTEMPTS_A_LEASE))
 }
 
 /// Where a new session begins.
@@ -151,7 +159,7 @@ async fn attempt(
     complete: bool,
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
-    let mut talk = Talk::begin(config, address).await?;
+    let mut talk = Talk::begin(config, address, patience(past)).await?;
     let (welcome, version) = talk.hello(config, past).await?;
     if complete && welcome.map.servers.is_empty() {
         return Err(Failed::NotReady);
@@ -175,13 +183,18 @@ struct Talk {
     stream: Box<dyn Stream>,
     inbox: BytesMut,
     calls: u64,
+    /// See [`patience`].
+    patience: Duration,
 }
 
 impl Talk {
-    async fn begin(config: &Config, address: &str) -> Result<Talk, Failed> {
-        let mut stream = config.dial.dial(address).await?;
-        stream.write_all(&opening()).await?;
-        Ok(Talk { stream, inbox: BytesMut::new(), calls: 0 })
+    async fn begin(config: &Config, address: &str, patience: Duration) -> Result<Talk, Failed> {
+        let begun = async {
+            let mut stream = config.dial.dial(address).await?;
+            stream.write_all(&opening()).await?;
+            Ok(Talk { stream, inbox: BytesMut::new(), calls: 0, patience })
+        };
+        timeout(patience, begun).await.map_err(|_| Failed::Time)?
     }
 
     /// Opens a session, or goes on with one.
@@ -214,6 +227,10 @@ impl Talk {
     }
 
     async fn ask_as(&mut self, uid: u32, request: &Request) -> Result<(Reply, u64), Failed> {
+        timeout(self.patience, self.answer_to(uid, request)).await.map_err(|_| Failed::Time)?
+    }
+
+    async fn answer_to(&mut self, uid: u32, request: &Request) -> Result<(Reply, u64), Failed> {
         self.calls += 1;
         let cred = base::Cred { uid, ..base::Cred::default() };
         let mut out = Vec::new();
@@ -383,18 +400,17 @@ fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
 /// Asks for a newer map wherever the program said that a server is.
 async fn look_again(core: &Core) {
     for address in &core.config.addresses {
-        match timeout(ATTEMPT_TIME_MAX, map_at(&core.config, address)).await {
-            Ok(Ok(map)) if core.channels.learn(&map) => return,
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(address, %error, "no map"),
-            Err(_) => tracing::debug!(address, "no map in time"),
+        match map_at(&core.config, address).await {
+            Ok(map) if core.channels.learn(&map) => return,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(address, %error, "no map"),
         }
     }
 }
 
 /// The map that a server has. To be told it one begins a session, which is ended at once.
 async fn map_at(config: &Config, address: &str) -> Result<ClusterMap, Failed> {
-    let mut talk = Talk::begin(config, address).await?;
+    let mut talk = Talk::begin(config, address, SILENCE_MAX).await?;
     match talk.hello(config, None).await {
         Ok((welcome, _)) => {
             // When it is not heard its lease ends it.

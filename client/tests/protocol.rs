@@ -319,6 +319,30 @@ async fn a_silent_server_is_given_up_after_a_lease_and_an_idle_one_is_pinged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_leads_nowhere_costs_a_third_of_a_lease() {
+    let short = |incarnation| wire::Welcome { lease_ms: 3000, ..welcome(5, incarnation) };
+    let (config, mut server) = config();
+    let (client, (peer, _)) = tokio::join!(Client::connect(config), server.welcome(short(1)));
+    let client = client.unwrap();
+    let task = mkdir(&client, "a");
+    drop(peer);
+    let start = Instant::now();
+    // The machine takes the connection, and is gone; then it is back for a moment only.
+    let (mut unheard, again) = (server.accept().await, server.accept());
+    assert!(matches!(unheard.next().await.1, Request::Hello(_)));
+    drop(again.await);
+    let (mut peer, _) = server.welcome(short(2)).await;
+    assert!(matches!(peer.next().await.1, Request::Claim(_)));
+    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+    // Nor does one that is lost while files are claimed take longer.
+    let (mut peer, _) = server.welcome(short(1)).await;
+    assert!(start.elapsed() < Duration::from_millis(3000), "{:?}", start.elapsed());
+    let (header, _) = peer.next().await;
+    peer.answer(&header, entry_of_dir(300)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_in_the_servers_words() {
     let refused = |reason: &str| Answer::Refused(reason.to_owned());
     let (config, mut server) = config();

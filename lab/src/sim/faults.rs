@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{
     network::Cut, plan::Aim, random::SimRandom, server::Host, show::Message, world::World,
 };
 
 /// Aimed faults leave so much less room for others.
 const SELDOM: u64 = 4;
+/// Who was waiting for a server that clients did not reach comes back to it within this.
+const GAP: Duration = Duration::from_millis(200);
 
 /// Lets things go wrong until it is dropped.
 ///
@@ -82,15 +86,46 @@ async fn outlast_leases(world: &World, random: &SimRandom) -> anyhow::Result<()>
 
 /// What a server says to clients arrives late; what it says to servers, and what others say, does not.
 async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    let max = Duration::from_millis(short(world));
+    let mut spells = vec![Spell::before(Instant::now()); world.hosts().len()];
     loop {
         world.wait(random.ms(1..150)).await;
-        let server = world.hosts()[random.index(world.hosts().len())].place();
-        let time = random.ms(10..500);
+        let index = random.index(world.hosts().len());
+        let (server, time) = (world.hosts()[index].place(), random.ms(10..500));
+        if !spells[index].goes_on(Instant::now(), time, max) {
+            continue;
+        }
         world.trace().say(format_args!("late answers of {server:?} {time:?}"));
         world.count(|counts| counts.walls += 1);
         for client in world.network().clients() {
             world.network().wall(server, client, time);
         }
+    }
+}
+
+/// A time in which the answers of a server were late, all the time or nearly. Nobody can connect to it then, so if it is
+/// killed in one that is as long as a lease, sessions end.
+#[derive(Debug, Clone)]
+struct Spell {
+    begun: Instant,
+    until: Instant,
+}
+
+impl Spell {
+    /// One that is over.
+    fn before(now: Instant) -> Spell {
+        Spell { begun: now, until: now }
+    }
+
+    /// Makes answers late for `time` from now on, if that takes no longer than `max` in all.
+    fn goes_on(&mut self, now: Instant, time: Duration, max: Duration) -> bool {
+        let begun = if now > self.until + GAP { now } else { self.begun };
+        let until = self.until.max(now + time);
+        let goes_on = until - begun <= max;
+        if goes_on {
+            *self = Spell { begun, until };
+        }
+        goes_on
     }
 }
 
@@ -204,4 +239,22 @@ async fn slow(world: &World, host: &Host, random: &SimRandom) {
     world.count(|counts| counts.slow += 1);
     world.wait(random.ms(1..short(world))).await;
     host.slow_down(Duration::ZERO);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_late_no_longer_than_a_spell_and_then_a_gap_comes() {
+        let ms = Duration::from_millis;
+        let start = Instant::now();
+        let mut spell = Spell::before(start);
+        let mut goes_on = |at, time| spell.goes_on(start + ms(at), ms(time), ms(1000));
+        assert!(goes_on(300, 400), "it begins at 300, and may take until 1300");
+        assert!(goes_on(600, 700));
+        assert!(!goes_on(1000, 301));
+        assert!(!goes_on(1500, 10), "too soon after its end");
+        assert!(goes_on(1501, 1000), "a new one");
+    }
 }
