@@ -19,6 +19,8 @@ mod tests;
 pub use splits::Splits;
 pub use subsets::Subsets;
 
+use std::sync::Arc;
+
 use crate::{codec, placement::jump_hash};
 
 /// The greatest position that a name can have.
@@ -156,6 +158,25 @@ impl Layout {
         news
     }
 
+    /// Whether both say the same of what a partition has. What a partition says of itself is right; so answers of several
+    /// partitions go together when a layout agrees with each about itself: no name was in two of them, or in none.
+    #[must_use]
+    pub fn agrees_about(&self, other: &Layout, partition: u16) -> bool {
+        self.part(partition) == other.part(partition)
+    }
+
+    fn part(&self, partition: u16) -> Part {
+        match self {
+            Layout::Whole if partition == 0 => Part::WHOLE,
+            Layout::Whole => Part::Nothing,
+            Layout::Extendible(splits) if splits.is_active(partition) => {
+                Part::Range(splits.range(partition))
+            }
+            Layout::Extendible(_) => Part::Nothing,
+            Layout::Subsets(subsets) => subsets.part(partition),
+        }
+    }
+
     /// How often the directory has changed the way in which it is divided. A layout of a later turn takes the place of
     /// any earlier one.
     #[must_use]
@@ -207,6 +228,22 @@ impl Layout {
             Layout::Subsets(subsets) => subsets.after(shift).map(Layout::Subsets),
         }
     }
+}
+
+/// What one partition has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Nothing,
+    /// What stands between these two, both included.
+    Range((u64, u64)),
+    /// Its subset of so many.
+    Subset(u16),
+    /// It is the last of so many, and has what comes from these pairs.
+    Pairs(u16, Arc<[u64]>),
+}
+
+impl Part {
+    const WHOLE: Part = Part::Range((0, POS_MAX));
 }
 
 /// A subset of `count` for what stands at `pos`: the first of the two hashes. The second is that of

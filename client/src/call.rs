@@ -9,7 +9,7 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, Release, Reply, Request, Retry};
+use wire::{Answer, LayoutNews, Release, Reply, Request, Retry};
 
 use crate::{
     Error,
@@ -22,8 +22,8 @@ use crate::{
     session,
 };
 
-const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
-const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
+pub(crate) const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
+pub(crate) const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A call that has met more wrong partitions waits before the next: each that has split off others knows them, so it
 /// takes fewer where everybody knows what is so.
 const PROBES_MAX: usize = 2 * SHARDS_MAX.ilog2() as usize + 2;
@@ -47,6 +47,9 @@ pub(crate) enum Failure {
     StaleCache,
     /// The directory is not what it was: drop it and resolve its path again.
     StaleDir,
+    /// The partition of a directory that was asked, and no name in it, is not there, or no longer has what it was asked
+    /// for. Only who asks partitions gets it.
+    StaleLayout(LayoutNews),
 }
 
 impl From<Error> for Failure {
@@ -66,7 +69,9 @@ impl Failure {
     pub(crate) fn by_handle(self) -> Error {
         match self {
             Failure::Error(error) => error,
-            Failure::StaleCache | Failure::StaleDir => Error::Fs(FsError::Stale),
+            Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_) => {
+                Error::Fs(FsError::Stale)
+            }
         }
     }
 }
@@ -211,7 +216,7 @@ impl Core {
                     self.counters.wrong_partition();
                     probes += 1;
                     let to = self.corrected(&news, &ticket);
-                    let Some((route, wait)) = to else { return Err(Failure::StaleDir) };
+                    let Some((route, wait)) = to else { return Err(Failure::StaleLayout(news)) };
                     if wait || probes > PROBES_MAX {
                         sleep(pauses.draw(random)).await;
                     }

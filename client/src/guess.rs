@@ -89,6 +89,12 @@ impl Core {
                 Err(Failure::Error(Error::Refused(_) | Error::Fs(FsError::NotPermitted))) => break,
                 Err(failure) => return Err(failure),
             };
+            self.learn_layouts(&round, &answers);
+            if answers[0].dir.is_none() && round.guesses[0].partition != 0 {
+                // That partition is not there: the master knows more.
+                self.layouts.learn(&from, None);
+                break;
+            }
             if answers[0].dir != Some(from.ino) {
                 self.cache.lock().forget(from.id);
                 return Err(Failure::StaleDir);
@@ -106,7 +112,8 @@ impl Core {
         let (mut dir, mut home) = (from.id, from.home);
         let mut guesses = Vec::with_capacity(names.len() + 1);
         for name in names {
-            guesses.push(Guess { dir, home, partition: 0, name: Some(name.clone()) });
+            let partition = self.layouts.guess(dir, || fs.hash_key.pos(name));
+            guesses.push(Guess { dir, home, partition, name: Some(name.clone()) });
             (dir, home) = learnt.get(dir, name).unwrap_or_else(|| {
                 let id = fs.hash_key.dir_id(dir, name, NameVersion(0));
                 (id, fs.locality.home(id, home))
@@ -127,7 +134,8 @@ impl Core {
     ) -> Result<Option<(Vec<Guessed>, u64)>, Failure> {
         let mut by_server: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (index, guess) in round.guesses.iter().enumerate() {
-            let server = self.channels.of(Route::Home(guess.home)).server;
+            let route = Route::Partition(guess.home, guess.partition);
+            let server = self.channels.of(route).server;
             by_server.entry(server).or_default().push(index);
         }
         let asked = by_server.iter().map(|(server, of)| {
@@ -150,6 +158,17 @@ impl Core {
             of.iter().zip(guessed).for_each(|(index, guessed)| answers[*index] = guessed);
         }
         Ok(Some((answers, version)))
+    }
+
+    /// Of guesses at a partition without the name nothing was found but who has it.
+    fn learn_layouts(&self, round: &Round, answers: &[Guessed]) {
+        for (guess, answer) in round.guesses.iter().zip(answers) {
+            if let (Some(ino), Some(layout)) = (answer.dir, &answer.layout) {
+                self.counters.wrong_partition();
+                let dir = DirRef { id: guess.dir, ino, home: guess.home, ticket: 0 };
+                self.layouts.learn(&dir, Some(layout));
+            }
+        }
     }
 
     /// How far the answers hang together.

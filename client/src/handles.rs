@@ -97,9 +97,7 @@ impl Client {
             return Ok(());
         }
         let stamp = self.core.files.stamp();
-        let request = Request::Getattr(Getattr { node: node.clone() });
-        let done = self.core.call(cred, node.home(), request, 0).await?;
-        let Reply::Attr(attr) = done.reply else { return Err(unexpected().into()) };
+        let (attr, _) = self.core.attributes_of(cred, node, 0).await?;
         entry.attr = self.core.files.seen(attr, stamp);
         entry.whole = true;
         Ok(())
@@ -181,7 +179,7 @@ impl FileSystem for Client {
                 Ok(()) => return Ok(entry),
                 Err(Failure::Error(error)) => return Err(error),
                 // It was removed, or replaced, since it was found.
-                Err(Failure::StaleDir | Failure::StaleCache) => {}
+                Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {}
             }
         }
         Err(FsError::Stale.into())
@@ -189,11 +187,9 @@ impl FileSystem for Client {
 
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
         let stamp = self.core.files.stamp();
-        let request = Request::Getattr(Getattr { node: node.clone() });
-        match self.core.ask(cred, node.home(), request).await?.reply {
-            Reply::Attr(attr) => Ok(self.core.files.seen(attr, stamp)),
-            _ => Err(unexpected()),
-        }
+        let asked = self.core.attributes_of(cred, node, 0).await;
+        let (attr, _) = asked.map_err(Failure::by_handle)?;
+        Ok(self.core.files.seen(attr, stamp))
     }
 
     async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {

@@ -59,6 +59,37 @@ impl Layouts {
         (*ino == dir.ino).then(|| layout.partition(pos))
     }
 
+    /// The partition that may have what stands at a position, if the id is that of a directory.
+    pub(crate) fn guess(&self, dir: DirId, pos: impl FnOnce() -> u64) -> u16 {
+        if self.is_empty() {
+            return 0;
+        }
+        let known = self.known.lock();
+        known.by_dir.get(&dir).map_or(0, |(_, layout)| layout.partition(pos()))
+    }
+
+    /// How a directory is divided, if it is known to be.
+    pub(crate) fn get(&self, dir: &DirRef) -> Option<Layout> {
+        if self.is_empty() {
+            return None;
+        }
+        let known = self.known.lock();
+        let (ino, layout) = known.by_dir.get(&dir.id)?;
+        (*ino == dir.ino).then(|| layout.clone())
+    }
+
+    /// Takes in what a partition said of itself; `None`: it has everything.
+    pub(crate) fn learn(&self, dir: &DirRef, layout: Option<&Layout>) {
+        match layout {
+            Some(layout) => {
+                self.any.store(true, Ordering::Relaxed);
+                self.known.lock().learn(dir.id, dir.ino, layout);
+            }
+            None if !self.is_empty() => self.known.lock().forget(dir.id),
+            None => {}
+        }
+    }
+
     /// Takes in what the server of partition `asked` says, who does not have what stands at `pos`.
     ///
     /// Where this client knows as much, and would go to the same partition again, it knows of something that never
@@ -117,7 +148,6 @@ pub(crate) fn subject(request: &mut Request, key: &HashKey) -> Option<(DirRef, u
         Request::Unlink(req) => (req.dir, &req.name),
         Request::Rmdir(req) => (req.dir, &req.name),
         Request::Rename(req) => (req.from_dir, &req.from_name),
-        Request::Readdir(req) => return Some((req.dir, req.after.saturating_add(1))),
         request => {
             let file = births::file_of(request)?;
             (file.dir, &file.name)

@@ -63,6 +63,7 @@ mod connection;
 mod contents;
 mod core;
 mod direct;
+mod divided;
 mod error;
 mod everywhere;
 mod file;
@@ -81,6 +82,7 @@ mod resolve;
 mod route;
 mod runs;
 mod session;
+mod stat;
 mod system;
 mod tcp;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::sleep;
-use wire::{DirRef, Entry, FileRef, Getattr, Lookup, NodeRef, Reply, Request, Walk, Walked};
+use wire::{DirRef, Entry, FileRef, Lookup, NodeRef, Reply, Request, Walk, Walked};
 
 use crate::{
     Error,
@@ -222,10 +222,8 @@ impl Core {
         stand: u64,
     ) -> Result<Found, Failure> {
         let node = NodeRef::Dir(dir);
-        let getattr = Request::Getattr(Getattr { node: node.clone() });
-        let done = self.call(cred, dir.home, getattr, stand).await;
-        let done = done.inspect_err(|failure| self.forget_if_stale(failure, &dir))?;
-        let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
+        let asked = self.attributes_of(cred, &node, stand).await;
+        let (attr, _) = asked.inspect_err(|failure| self.forget_if_stale(failure, &dir))?;
         Ok(Found { entry: Entry { attr, dir: Some(dir), target: None, whole: true }, node })
     }
 
@@ -249,10 +247,8 @@ impl Core {
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
         let dir = self.welcome().root;
-        let getattr = Request::Getattr(Getattr { node: NodeRef::Dir(dir) });
-        let done = self.call(cred, dir.home, getattr, 0).await?;
-        let Reply::Attr(attr) = done.reply else { return Err(Error::from(FsError::Io).into()) };
-        self.cache().set_root(attr, self.valid_from(done.version));
+        let (attr, version) = self.attributes_of(cred, &NodeRef::Dir(dir), 0).await?;
+        self.cache().set_root(attr, self.valid_from(version));
         Ok(CachedDir { dir, attr })
     }
 

@@ -5,16 +5,18 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod script;
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use base::{
-    ClusterMap, Cred, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Seq, ShardId, Splits,
-    placement::shard_of,
+    Attr, ClusterMap, Cred, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Seq, ShardId, Splits,
+    Subsets, Time, layout::POS_MAX, placement::shard_of,
 };
 use client::{Client, FileSystem};
 use script::{Peer, attr, config_of, dir, entry_of_dir, name, welcome};
 use tokio::task::JoinHandle;
 use wire::{
-    Answer, DirRef, Entry, FileRef, LayoutNews, NodeRef, Reply, Request, RequestHeader, Retry,
-    Welcome,
+    Answer, DirRef, Entry, FileRef, LayoutNews, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply,
+    Request, RequestHeader, Retry, ShareStat, Welcome,
 };
 
 const SHARDS: u16 = 4;
@@ -186,4 +188,135 @@ async fn a_request_that_was_on_its_way_is_asked_again_where_it_was() {
     assert_eq!(again.seq, before.seq);
     first.answer(&again, entry_of_dir(401)).await;
     waiting.await.unwrap().unwrap();
+}
+
+/// A directory with names, and what each partition says of how it is divided.
+struct Directory {
+    names: BTreeMap<u64, EntryName>,
+    views: Vec<Layout>,
+}
+
+impl Directory {
+    fn new(layout: &Layout, names: u32) -> Directory {
+        let names = (0..names).map(|number| name(&format!("file {number}")));
+        let names = names.map(|name| (KEY.pos(&name), name)).collect();
+        Directory { names, views: vec![layout.clone(); usize::from(SHARDS)] }
+    }
+
+    fn answer(&self, header: &RequestHeader, request: &Request) -> Answer {
+        let partition = (0..SHARDS).find(|partition| shard(*partition) == header.shard).unwrap();
+        let own = &self.views[usize::from(partition)];
+        match request {
+            Request::Readdir(req) => self.page(partition, own, req),
+            Request::Getattr(_) if !own.is_active(partition) => stale(Some(own.clone())),
+            Request::Getattr(_) => {
+                let mine = self.names.keys().filter(|pos| own.partition(**pos) == partition);
+                let ctime = Time { sec: i64::from(partition), nsec: 0 };
+                let size = mine.count() as u64;
+                let attr = Attr { size, ctime, ..attr(divided().ino.0, FileKind::Directory) };
+                Answer::Done(Reply::Share(ShareStat { attr, layout: own.clone() }))
+            }
+            Request::Setattr(_) => Answer::Done(Reply::Attr(attr(1, FileKind::Directory))),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn page(&self, partition: u16, own: &Layout, req: &Readdir) -> Answer {
+        let first = req.after + 1;
+        let has_some = if own.scatters() {
+            own.is_active(partition)
+        } else {
+            own.partition(first) == partition
+        };
+        if !has_some {
+            return stale(Some(own.clone()));
+        }
+        let mine = self.names.range(first..).filter(|(pos, _)| own.partition(**pos) == partition);
+        let entries = mine.map(|(pos, name)| ReaddirEntry {
+            pos: *pos,
+            name: name.clone(),
+            ino: Ino(9),
+            kind: FileKind::File,
+            entry: None,
+        });
+        let mut entries: Vec<ReaddirEntry> = entries.collect();
+        let max = usize::try_from(req.entries_max).unwrap();
+        let mut reach = own.reach(first);
+        if entries.len() > max {
+            entries.truncate(max);
+            reach = entries[max - 1].pos;
+        }
+        Answer::Done(Reply::Page(ReaddirPage {
+            entries,
+            end: reach == POS_MAX,
+            attr: attr(divided().ino.0, FileKind::Directory),
+            parent_ino: Ino(1),
+            reach,
+            layout: Some(own.clone()),
+        }))
+    }
+}
+
+/// Answers by the directory until the client hangs up.
+fn serve(mut peer: Peer, directory: &Arc<Directory>) -> JoinHandle<()> {
+    let directory = Arc::clone(directory);
+    tokio::spawn(async move {
+        loop {
+            let (header, request) = peer.next().await;
+            peer.answer(&header, directory.answer(&header, &request)).await;
+        }
+    })
+}
+
+async fn with_servers<F: Future>(directory: Directory, run: impl FnOnce(Client) -> F) -> F::Output {
+    let World { client, first, second } = connect().await;
+    let directory = Arc::new(directory);
+    let servers = [serve(first, &directory), serve(second, &directory)];
+    let done = run(client).await;
+    servers.iter().for_each(JoinHandle::abort);
+    done
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_all_partitions_join_in_the_order_of_positions() {
+    let spread = [split(1), split(4), Layout::Subsets(Subsets::started(1, 4))];
+    for (layout, max) in spread.iter().flat_map(|layout| [(layout, 3), (layout, 40)]) {
+        let directory = Directory::new(layout, 60);
+        let expected: Vec<EntryName> = directory.names.values().cloned().collect();
+        with_servers(directory, |client| async move {
+            let (dir, mut listed, mut after) = (divided(), Vec::new(), 0);
+            loop {
+                let page = client.readdir(&Cred::ROOT, &dir, after, max, false).await.unwrap();
+                assert_eq!(page.attr.size, if after == 0 { 60 } else { page.attr.size });
+                assert!(page.end || page.entries.len() >= 3);
+                listed.extend(page.entries.iter().map(|entry| entry.name.clone()));
+                after = page.entries.last().map_or(after, |entry| entry.pos);
+                if page.end {
+                    break;
+                }
+            }
+            assert_eq!(listed, expected, "{layout:?}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_attributes_of_a_directory_are_those_of_all_partitions() {
+    // The master has not heard that partition 1 has split: it need not.
+    let mut directory = Directory::new(&split(2), 60);
+    (directory.views[1], directory.views[3]) = (after(1, 3), after(1, 3));
+    let attr = with_servers(directory, |client| async move {
+        let node = NodeRef::Dir(divided());
+        let first = client.getattr(&Cred::ROOT, &node).await.unwrap();
+        assert_eq!(client.getattr(&Cred::ROOT, &node).await.unwrap(), first);
+        first
+    });
+    let attr = attr.await;
+    assert_eq!((attr.size, attr.ctime.sec), (60, 3));
+}
+
+/// Two partitions, of which one has split once more.
+fn after(giver: u16, taker: u16) -> Layout {
+    split(2).after(base::Shift { giver, taker }).unwrap()
 }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::{Moving, Shift, subset_of};
+use super::{Moving, Part, Shift, subset_of};
 use crate::{
     codec::{Decode, DecodeError, Element, Encode, Reader},
     limits::SHARDS_MAX,
@@ -112,6 +112,39 @@ impl Subsets {
             Some(pair) if grows == self.has_moved(pair) => last,
             Some(pair) => pair,
         }
+    }
+
+    /// See [`Layout::agrees_about`](super::Layout::agrees_about).
+    pub(super) fn part(&self, partition: u16) -> Part {
+        let of = |count: u16| match count {
+            count if partition >= count => Part::Nothing,
+            1 => Part::WHOLE,
+            count => Part::Subset(count),
+        };
+        if self.from == self.to {
+            return of(self.to);
+        }
+        let (last, grows) = (self.last(), self.to > self.from);
+        if partition != last {
+            // With what the last subset would have of it, or without.
+            return of(if grows == self.has_moved(partition) { last + 1 } else { last });
+        }
+        let had = if grows { self.moved_count() } else { self.pairs() - self.moved_count() };
+        match had {
+            0 => Part::Nothing,
+            had if had == self.pairs() => of(last + 1),
+            _ => Part::Pairs(last + 1, self.pairs_of_last()),
+        }
+    }
+
+    /// A bit for each pair that the last subset has.
+    fn pairs_of_last(&self) -> Arc<[u64]> {
+        let mut words = vec![0; usize::from(self.last() / 64) + 1];
+        let grows = self.to > self.from;
+        (0..self.last()).filter(|pair| grows == self.has_moved(*pair)).for_each(|pair| {
+            words[usize::from(pair / 64)] |= 1 << (pair % 64);
+        });
+        words.into()
     }
 
     /// All shifts of the latest change that are still to be made.

@@ -315,6 +315,10 @@ proptest! {
             prop_assert!(!goes || (first..=last).contains(&pos));
         }
         is_a_layout(&after);
+        for partition in 0..SHARDS {
+            let changes = partition == shift.giver || partition == shift.taker;
+            prop_assert_eq!(layout.agrees_about(&after, partition), !changes);
+        }
     }
 
     #[test]
@@ -377,6 +381,7 @@ proptest! {
             is_a_layout(&client);
         }
         for (at, view) in (0..).zip(&world.views) {
+            prop_assert!(view.agrees_about(&world.truth, at));
             for pos in positions().take(300) {
                 prop_assert_eq!(view.partition(pos) == at, world.truth.partition(pos) == at);
             }

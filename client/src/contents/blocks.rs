@@ -314,7 +314,9 @@ impl Client {
                         Reply::Data(bytes) => bytes,
                         _ => return Err(unexpected()),
                     },
-                    Err(Failure::StaleDir | Failure::StaleCache) => return Ok(None),
+                    Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {
+                        return Ok(None);
+                    }
                     Err(Failure::Error(error)) => return Err(error),
                 }
             }

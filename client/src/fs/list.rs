@@ -1,23 +1,27 @@
 //! Listing a directory by its path.
 //!
-//! Pages are asked for one at a time, when the one before it is used up; what is listed is not remembered.
+//! Of a directory of one partition a page is asked for when the one before it is used up, of a divided one before that.
+//! What is listed is not remembered.
 
 use std::path::Path;
 
-use wire::{DirRef, ReaddirEntry, ReaddirPage};
+use wire::ReaddirEntry;
 
 use super::{Tries, bytes_of};
-use crate::{Client, Result, call::Failure};
+use crate::{
+    Client, Result,
+    call::Failure,
+    divided::merge::Ahead,
+    listing::{Listing, PARTITIONS_AT_ONCE},
+};
 
 const LISTED_ENTRIES: u32 = 1000;
+const AHEAD: Ahead = Ahead { partitions: PARTITIONS_AT_ONCE, entries: 16_000 };
 
 /// The entries of a directory, page by page.
 pub struct ReadDir {
-    client: Client,
-    dir: DirRef,
+    listing: Listing,
     page: std::vec::IntoIter<ReaddirEntry>,
-    after: u64,
-    end: bool,
 }
 
 impl ReadDir {
@@ -27,19 +31,21 @@ impl ReadDir {
     /// # Errors
     /// `Stale` when the directory was removed meanwhile.
     pub async fn next(&mut self) -> Result<Option<ReaddirEntry>> {
-        loop {
-            if let Some(entry) = self.page.next() {
-                self.after = entry.pos;
-                return Ok(Some(entry));
-            }
-            if self.end {
-                return Ok(None);
-            }
-            let page = self.client.list(&self.dir, self.after, 0).await;
-            let page = page.map_err(Failure::by_handle)?;
-            self.end = page.end;
-            self.page = page.entries.into_iter();
+        if let Some(entry) = self.page.next() {
+            return Ok(Some(entry));
         }
+        self.page = self.more().await.map_err(Failure::by_handle)?.into_iter();
+        Ok(self.page.next())
+    }
+
+    async fn more(&mut self) -> Result<Vec<ReaddirEntry>, Failure> {
+        let mut entries = self.listing.next(LISTED_ENTRIES, AHEAD).await?;
+        self.listing.go_ahead(LISTED_ENTRIES, AHEAD)?;
+        // Who wants the attributes of a directory elsewhere asks for them.
+        for listed in &mut entries {
+            listed.entry.take_if(|entry| !entry.whole);
+        }
+        Ok(entries)
     }
 
     /// All entries that are left.
@@ -70,10 +76,12 @@ impl Client {
                     continue;
                 }
             };
-            match self.list(&dir, 0, stand).await {
+            let listing = Listing::new(self, &self.cred, &dir, true, (0, stand));
+            let mut listed = ReadDir { listing, page: Vec::new().into_iter() };
+            match listed.more().await {
                 Ok(page) => {
-                    let (end, page) = (page.end, page.entries.into_iter());
-                    return Ok(ReadDir { client: self.clone(), dir, page, after: 0, end });
+                    listed.listing.touch_later();
+                    return Ok(ReadDir { page: page.into_iter(), ..listed });
                 }
                 // It was replaced since we found it.
                 Err(failure) => {
@@ -82,14 +90,5 @@ impl Client {
                 }
             }
         }
-    }
-
-    async fn list(&self, dir: &DirRef, after: u64, stand: u64) -> Result<ReaddirPage, Failure> {
-        let mut page = self.page(&self.cred, dir, (after, LISTED_ENTRIES, true), stand).await?;
-        // Who wants the attributes of a directory elsewhere asks for them.
-        for listed in &mut page.entries {
-            listed.entry.take_if(|entry| !entry.whole);
-        }
-        Ok(page)
     }
 }

@@ -1,0 +1,283 @@
+//! What a listing of a directory of several partitions has read, and what it asks for next: without any IO.
+//!
+//! `listing` asks and hands in what is answered. Partitions split, merge and give names away while a directory is listed;
+//! what was there all the time is handed out exactly once all the same, for one of two reasons:
+//!
+//! * Where each partition has a *range* of positions, a page says for which positions it is complete, and was read
+//!   while its partition owned them. Each position is handed out from one page.
+//! * Where names are *scattered*, pages of all partitions are merged as far as all of them reach, if the newest layout
+//!   agrees with each page about what the partition has that it comes from: then every move was before the pages of both
+//!   partitions that it concerns, or after.
+//!
+//! Always true: all up to `after` was handed out. Of each partition one page is asked for at a time.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+};
+
+use base::{Layout, layout::POS_MAX};
+use wire::{LayoutNews, ReaddirEntry, ReaddirPage};
+
+use super::Vain;
+
+/// See the page.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    /// Everything up to here was handed out.
+    after: u64,
+    /// All that pages and news have said.
+    layout: Layout,
+    lanes: BTreeMap<u16, Lane>,
+    /// After which position each partition has been asked that has not answered.
+    asked: BTreeMap<u16, u64>,
+    /// Since something was handed out.
+    vain: Vain,
+}
+
+/// What was read of one partition: all that it has in `(from, reach]`.
+#[derive(Debug)]
+struct Lane {
+    from: u64,
+    reach: u64,
+    entries: VecDeque<ReaddirEntry>,
+    /// As the partition said with the last page.
+    layout: Layout,
+}
+
+/// A page to be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) partition: u16,
+    pub(crate) after: u64,
+}
+
+/// How much is read before it is needed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    /// Of so many partitions at once,
+    pub(crate) partitions: usize,
+    /// until so many entries are there.
+    pub(crate) entries: usize,
+}
+
+impl Merge {
+    /// A listing that goes on after a position, of a directory that may be divided like this.
+    pub(crate) fn new(after: u64, layout: Layout) -> Merge {
+        Merge {
+            after,
+            layout,
+            lanes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            vain: Vain::default(),
+        }
+    }
+
+    /// Up to where everything was handed out.
+    pub(crate) fn after(&self) -> u64 {
+        self.after
+    }
+
+    /// Nothing comes any more.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.after >= POS_MAX
+    }
+
+    /// Into how many partitions one page of the listing is spread.
+    pub(crate) fn width(&self) -> usize {
+        if self.layout.scatters() { self.layout.active().count() } else { 1 }
+    }
+
+    /// Whether to pause before anything is asked again.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.vain.must_wait()
+    }
+
+    /// What to ask for now. At least one page is on its way then, if [`Merge::next`] has nothing.
+    pub(crate) fn wants(&mut self, ahead: Ahead) -> Vec<Ask> {
+        let buffered: usize = self.lanes.values().map(|lane| lane.entries.len()).sum();
+        let room = buffered < ahead.entries;
+        if self.layout.scatters() {
+            let active: Vec<u16> = self.layout.active().collect();
+            let want = |partition| self.want(partition, self.after, room);
+            return active.into_iter().filter_map(want).collect();
+        }
+        let (mut asks, mut start) = (Vec::new(), self.after);
+        loop {
+            while let Some(partition) = self.covering(start) {
+                start = self.lanes[&partition].reach;
+            }
+            let is_next = start == self.after;
+            let more = room && self.asked.len() < ahead.partitions;
+            if start >= POS_MAX || !is_next && !more {
+                return asks;
+            }
+            asks.extend(self.want(self.layout.partition(start + 1), start, true));
+            start = self.layout.reach(start + 1);
+        }
+    }
+
+    /// A page of a partition that goes on after what is known of it from `after` on.
+    fn want(&mut self, partition: u16, after: u64, ahead: bool) -> Option<Ask> {
+        if self.asked.contains_key(&partition) {
+            return None;
+        }
+        let known = self.lanes.get(&partition).map(|lane| (lane.from, lane.reach));
+        let after = match known {
+            Some((from, reach)) if (from..=reach).contains(&after) => {
+                if !ahead && reach > after || reach >= POS_MAX {
+                    return None;
+                }
+                reach
+            }
+            Some(_) | None => {
+                self.lanes.remove(&partition);
+                after
+            }
+        };
+        self.asked.insert(partition, after);
+        Some(Ask { partition, after })
+    }
+
+    /// A partition of which it is known what comes next after a position.
+    fn covering(&self, after: u64) -> Option<u16> {
+        let covers = |lane: &Lane| (lane.from..lane.reach).contains(&after);
+        self.lanes.iter().find(|(_, lane)| covers(lane)).map(|(partition, _)| *partition)
+    }
+
+    /// Takes in a page.
+    pub(crate) fn take(&mut self, ask: Ask, page: ReaddirPage) {
+        self.asked.remove(&ask.partition);
+        let layout = match page.layout {
+            Some(layout) => {
+                self.learn(&layout);
+                layout
+            }
+            // Whatever was known: all that there is was in that one.
+            None => {
+                self.forget(Layout::Whole);
+                Layout::Whole
+            }
+        };
+        let is_of_use = if self.layout.scatters() {
+            self.layout.agrees_about(&layout, ask.partition)
+        } else {
+            !layout.scatters() && layout.partition(ask.after + 1) == ask.partition
+        };
+        if !is_of_use {
+            return self.in_vain();
+        }
+        let lane = self.lanes.entry(ask.partition).or_insert_with(|| Lane {
+            from: ask.after,
+            reach: ask.after,
+            entries: VecDeque::new(),
+            layout: layout.clone(),
+        });
+        if lane.reach == ask.after {
+            lane.reach = page.reach;
+            lane.entries.extend(page.entries);
+            lane.layout = layout;
+        }
+    }
+
+    /// Takes in that a partition has not what it was asked for.
+    pub(crate) fn correct(&mut self, ask: Ask, news: &LayoutNews) {
+        self.asked.remove(&ask.partition);
+        let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
+        self.learn(layout);
+        let again = if self.layout.scatters() {
+            self.layout.is_active(ask.partition)
+        } else {
+            self.layout.partition(ask.after + 1) == ask.partition
+        };
+        self.in_vain();
+        if again || news.layout.is_none() {
+            self.forget(layout.clone());
+        }
+    }
+
+    /// Takes in that a page was not read.
+    pub(crate) fn lose(&mut self, ask: Ask) {
+        self.asked.remove(&ask.partition);
+    }
+
+    fn learn(&mut self, layout: &Layout) {
+        if self.layout.learn(layout) {
+            self.drop_outdated();
+        }
+    }
+
+    fn drop_outdated(&mut self) {
+        let now = &self.layout;
+        self.lanes.retain(|partition, lane| match now.scatters() {
+            true => now.agrees_about(&lane.layout, *partition),
+            false => !lane.layout.scatters(),
+        });
+    }
+
+    /// What is known may never have been so: a server may have told of something that it lost with its power.
+    fn forget(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.drop_outdated();
+    }
+
+    fn in_vain(&mut self) {
+        if self.vain.add() {
+            self.forget(Layout::Whole);
+        }
+    }
+
+    /// What comes next, about `max` entries at most: a run of equal positions is not parted. `None`: it must be read
+    /// first.
+    pub(crate) fn next(&mut self, max: usize) -> Option<Vec<ReaddirEntry>> {
+        let of: Vec<u16> = match self.layout.scatters() {
+            true => self.layout.active().collect(),
+            false => vec![self.covering(self.after)?],
+        };
+        let after = self.after;
+        let lane = |partition: &u16| {
+            let lane = self.lanes.get(partition);
+            lane.filter(|lane| (lane.from..lane.reach).contains(&after)).map(|lane| lane.reach)
+        };
+        let reaches: Option<Vec<u64>> = of.iter().map(lane).collect();
+        let reach = reaches?.into_iter().min()?;
+        let (out, full) = self.merge(&of, reach, max);
+        self.after = match out.last() {
+            Some(last) if full => last.pos,
+            Some(_) | None => reach,
+        };
+        self.vain.end();
+        self.lanes.retain(|_, lane| lane.reach > self.after);
+        Some(out)
+    }
+
+    /// The entries up to `reach` of these partitions, in order; whether there were more than `max`.
+    fn merge(&mut self, of: &[u16], reach: u64, max: usize) -> (Vec<ReaddirEntry>, bool) {
+        let (after, mut heads) = (self.after, BinaryHeap::with_capacity(of.len()));
+        let next = |lane: &Lane| lane.entries.front().map(|entry| entry.pos);
+        for partition in of {
+            let Some(lane) = self.lanes.get_mut(partition) else { continue };
+            while next(lane).is_some_and(|pos| pos <= after) {
+                lane.entries.pop_front();
+            }
+            heads.extend(
+                next(lane).filter(|pos| *pos <= reach).map(|pos| Reverse((pos, *partition))),
+            );
+        }
+        let mut out: Vec<ReaddirEntry> = Vec::new();
+        while let Some(Reverse((pos, partition))) = heads.pop() {
+            if out.len() >= max.max(1) && out.last().is_some_and(|last| last.pos != pos) {
+                return (out, true);
+            }
+            let Some(lane) = self.lanes.get_mut(&partition) else { continue };
+            out.extend(lane.entries.pop_front());
+            heads.extend(
+                next(lane).filter(|pos| *pos <= reach).map(|pos| Reverse((pos, partition))),
+            );
+        }
+        (out, false)
+    }
+}
+
+#[cfg(test)]
+mod tests;
