@@ -157,11 +157,18 @@ impl Txn<'_> {
             // Nobody has sent it here for the inode, but the name may be here.
             return self.by_name(file);
         }
-        let found = self.by_ino_or_name(file)?;
+        let found = self.by_ino_or_name(file);
         if !open && self.checks() {
-            self.is_reached_by_name(file, &found.place)?;
+            match &found {
+                Ok(found) => self.is_reached_by_name(file, &found.place)?,
+                // Who may not search its directory is not told that it is gone.
+                Err(Fault::Answer(FsError::Stale)) => {
+                    self.dir_permits(&self.any_share(&file.dir, true)?, Access::EXECUTE)?;
+                }
+                Err(_) => {}
+            }
         }
-        Ok(found)
+        found
     }
 
     /// Checks what the server of a file's directory would: that it may be searched and, for who must prove his walks, that

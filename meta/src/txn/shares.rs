@@ -38,7 +38,7 @@ const STEPS_MAX: u32 = 2 * SHARDS_MAX.ilog2() + 2;
 struct Search<'a> {
     dir: &'a DirRef,
     sought: Sought<'a>,
-    start: u16,
+    start: Start,
     reach: Reach,
     look: Look,
 }
@@ -54,9 +54,19 @@ enum Sought<'a> {
     Any,
 }
 
+/// Where it begins.
+#[derive(Clone, Copy)]
+enum Start {
+    /// At the partition that the request was sent to. A single server is sent everything, and begins at the master.
+    Asked,
+    At(u16),
+}
+
 /// How far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
+    /// The request was sent for the partition where it begins.
+    Asked,
     /// The request was sent for it: who finds it elsewhere is told to go there.
     Here,
     /// Wherever it is.
@@ -123,7 +133,7 @@ impl Txn<'_> {
     pub(crate) fn dir_here(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let search = self.for_request(dir, Sought::Name(name), Look::Seen);
-        self.search(Search { start: 0, ..search })
+        self.search(Search { start: Start::At(0), ..search })
     }
 
     /// The share that has a name, wherever it is.
@@ -142,12 +152,12 @@ impl Txn<'_> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
         let (sought, reach, look) = (Sought::Name(name), Reach::Anywhere, Look::Now);
-        self.search(Search { dir, sought, start, reach, look })
+        self.search(Search { dir, sought, start: Start::At(start), reach, look })
     }
 
     /// As [`Txn::dir_anywhere`], of a directory that nobody has to be shown.
     pub(crate) fn owner(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
-        let (sought, start) = (Sought::Name(name), self.hint(dir, name));
+        let (sought, start) = (Sought::Name(name), Start::At(self.hint(dir, name)));
         self.search(Search { dir, sought, start, reach: Reach::Anywhere, look: Look::Now })
     }
 
@@ -158,7 +168,7 @@ impl Txn<'_> {
 
     /// Any share of a directory: beside the request, or the master.
     pub(crate) fn any_share(&self, dir: &DirRef, beside: bool) -> Result<Dir> {
-        let start = if beside { self.asked_partition(dir.home) } else { 0 };
+        let start = if beside { Start::Asked } else { Start::At(0) };
         let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
         self.search(Search { dir, sought, start, reach, look })
     }
@@ -180,24 +190,22 @@ impl Txn<'_> {
     pub(crate) fn share_asked(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let search = self.for_request(dir, Sought::Any, Look::Seen);
-        if self.shared.cluster.is_some() {
-            let found = self.search(search)?;
-            let asked = found.partition == search.start;
-            return if asked { Ok(found) } else { Err(stale_layout(dir, None)) };
+        let found = self.search(Search { reach: Reach::Asked, ..search })?;
+        if self.shared.cluster.is_some() || !found.is_divided() {
+            return Ok(found);
         }
-        let master = self.search(search)?;
-        let start = self.partition_at(dir.home, self.asked.unwrap_or_default());
-        if start == 0 || !master.content.layout.is_active(start) {
-            return Ok(master);
+        let asked = self.asked.map_or(0, |asked| self.partition_at(dir.home, asked));
+        if asked == 0 || !found.content.layout.is_active(asked) {
+            return Ok(found);
         }
-        self.search(Search { start, ..search })
+        self.search(Search { start: Start::At(asked), ..search })
     }
 
     /// The master of a directory, wherever it is.
     pub(crate) fn master(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Seen);
-        self.search(Search { dir, sought, start: 0, reach, look })
+        self.search(Search { dir, sought, start: Start::At(0), reach, look })
     }
 
     /// As [`Txn::master`], to be changed, or to keep anybody from removing it.
@@ -205,18 +213,23 @@ impl Txn<'_> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
         let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
-        self.search(Search { dir, sought, start: 0, reach, look })
+        self.search(Search { dir, sought, start: Start::At(0), reach, look })
     }
 
     fn for_request<'a>(&self, dir: &'a DirRef, sought: Sought<'a>, look: Look) -> Search<'a> {
         let reach = if self.asked.is_some() { Reach::Here } else { Reach::Anywhere };
-        Search { dir, sought, start: self.asked_partition(dir.home), reach, look }
+        Search { dir, sought, start: Start::Asked, reach, look }
     }
 
     /// The partition of a directory that the request was sent to. A single server is sent everything.
     pub(crate) fn asked_partition(&self, home: DirId) -> u16 {
+        self.asked_after(self.shard(home))
+    }
+
+    /// As [`Txn::asked_partition`], of a directory whose master is on this shard.
+    fn asked_after(&self, first: ShardId) -> u16 {
         match self.asked {
-            Some(asked) if self.shared.cluster.is_some() => self.partition_at(home, asked),
+            Some(asked) if self.shared.cluster.is_some() => self.distance(first, asked),
             Some(_) | None => 0,
         }
     }
@@ -232,8 +245,12 @@ impl Txn<'_> {
 
     /// The partition of a directory that a shard has, or would have.
     fn partition_at(&self, home: DirId, shard: ShardId) -> u16 {
-        let (shards, first) = (self.shared.config.shards, self.shard(home).0);
-        (shard.0 % shards + shards - first) % shards
+        self.distance(self.shard(home), shard)
+    }
+
+    fn distance(&self, first: ShardId, shard: ShardId) -> u16 {
+        let shards = self.shared.config.shards;
+        (shard.0 % shards + shards - first.0) % shards
     }
 
     /// The partition that has a name, as far as is known here.
@@ -251,10 +268,15 @@ impl Txn<'_> {
 
     fn search(&self, search: Search<'_>) -> Result<Dir> {
         let Search { dir, sought, start, reach, .. } = search;
-        let mut partition = start;
+        let (first, shards) = (self.shard(dir.home), self.shared.config.shards);
+        let shard = |partition: u16| ShardId((first.0 + partition) % shards);
+        let mut partition = match start {
+            Start::Asked => self.asked_after(first),
+            Start::At(partition) => partition,
+        };
         for _ in 0..STEPS_MAX {
             let known;
-            (partition, known) = match self.share(&search, partition)? {
+            (partition, known) = match self.share(&search, partition, shard(partition))? {
                 Some(found) => {
                     let layout = &found.content.layout;
                     let owner = match (sought, layout) {
@@ -270,9 +292,10 @@ impl Txn<'_> {
                     (owner, Some(found.content.layout))
                 }
                 None if partition == 0 => return Err(Fault::Retry(Retry::StaleDir)),
+                None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
                 None => (0, None),
             };
-            if reach == Reach::Here && !self.has_shard(self.shard_of(dir.home, partition)) {
+            if reach == Reach::Here && !self.has_shard(shard(partition)) {
                 return Err(stale_layout(dir, known));
             }
         }
@@ -282,9 +305,9 @@ impl Txn<'_> {
     }
 
     /// A share, if it is there and is of the directory that is meant.
-    fn share(&self, search: &Search<'_>, partition: u16) -> Result<Option<Dir>> {
+    fn share(&self, search: &Search<'_>, partition: u16, shard: ShardId) -> Result<Option<Dir>> {
         let Search { dir, sought, reach, look, .. } = *search;
-        let key = self.share_key(dir.home, dir.id, partition);
+        let key = key::content(shard, dir.id, partition, Part::Main);
         if look == Look::Seen {
             self.settle_read(&key, Want::Read)?;
             if self.group.find(&key).is_none()
@@ -298,7 +321,6 @@ impl Txn<'_> {
             && let Sought::Name(name) = sought
             && !self.is_here(&key)
         {
-            let shard = key::shard_of(&key);
             let name = key::name(shard, dir.id, self.position(name), name, Part::Main);
             self.want(&[key.clone(), name])?;
         }

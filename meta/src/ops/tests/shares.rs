@@ -17,7 +17,6 @@ use super::{
 use crate::{
     Server,
     error::Result,
-    ops,
     record::{Content, EntryRecord, Record as _, key, key::Part},
     transact::participant,
     txn::{Caller, Dir, Group, Txn},
@@ -197,7 +196,7 @@ fn who_asks_only_the_master_removes_what_others_have() {
             Some(crate::Bug::ClosureStops),
         );
         let rmdir = Request::Rmdir(wire::Rmdir { dir: root, name: name("d") });
-        directly(&server.unwrap(), |txn| ops::run(txn, &rmdir));
+        directly(&server.unwrap(), |txn| crate::ops::run(txn, &rmdir));
         assert!(share(world, &dir, 0).is_none() && share(world, &dir, 7).is_some());
     });
 }
