@@ -2,7 +2,7 @@
 
 use base::Ino;
 use futures::future::try_join_all;
-use wire::{Reply, Request, Statfs, Status};
+use wire::{Load, Reply, Request, Statfs, Status};
 
 use crate::{Client, Result, client::unexpected, route::Route};
 
@@ -53,6 +53,18 @@ impl Client {
             _ => Err(unexpected()),
         };
         self.ask_all(&Request::Status, status).await
+    }
+
+    /// Everything that every server counts, in the order of the cluster map. For administrators.
+    ///
+    /// # Errors
+    /// `NotPermitted` when the token does not administer.
+    pub async fn loads(&self) -> Result<Vec<Load>> {
+        let load = |reply| match reply {
+            Reply::Load(load) => Ok(load),
+            _ => Err(unexpected()),
+        };
+        self.ask_all(&Request::Load, load).await
     }
 
     /// Space and inodes of all servers.

@@ -15,7 +15,7 @@ use lab::sim::{
     world::{Machine, World},
 };
 use tokio::{runtime::Builder, task::LocalSet};
-use wire::{NodeRef, XattrMode};
+use wire::{Load, NodeRef, XattrMode};
 
 const SERVERS: u16 = 4;
 const DEPTH: usize = 20;
@@ -274,6 +274,36 @@ fn what_each_operation_costs_when_nothing_is_known() {
 
 fn shown(table: &Table) -> String {
     table.iter().map(|row| format!("    {row:?},\n")).collect()
+}
+
+#[test]
+fn a_move_of_a_directory_has_parts_at_the_coordinator() {
+    in_cluster(async |world| {
+        let deep = make_deep(world).await;
+        let machine = newcomer(world).await;
+        let client = &machine.client;
+        operation(client, &deep, "rename a directory").await.unwrap();
+        world.wait(Duration::from_secs(1)).await;
+        let loads = client.loads().await.unwrap();
+        let moves = |load: &Load| -> Vec<(String, u64)> {
+            let parts = load.distributions.iter().filter_map(|(name, part)| {
+                let part_name = name.strip_prefix("transaction.move.")?;
+                assert_eq!(part.buckets.iter().sum::<u64>(), 1, "{name}");
+                Some((part_name.to_owned(), part.sum))
+            });
+            parts.collect()
+        };
+        let parts = moves(&loads[0]);
+        let names: Vec<_> = parts.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["again", "read", "prepare", "announce", "commit", "sync", "tell"]);
+        // What goes to others and back takes time, even here.
+        for (name, nanos) in &parts {
+            let far = ["read", "prepare", "announce", "tell"].contains(&name.as_str());
+            assert!(*nanos > 0 || !far, "{parts:?}");
+        }
+        assert!(loads[1..].iter().all(|load| moves(load).is_empty()));
+        machine.close().await.unwrap();
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod core;
 mod count;
+mod phases;
 mod sketch;
 mod slow;
 mod snapshot;
@@ -24,6 +25,7 @@ use wire::Answer;
 pub(crate) use self::{
     core::{CoreCounts, Waiting, Written},
     count::{Count, Histogram},
+    phases::{Laps, Part},
     slow::Slow,
     snapshot::{busy, load, name_of, named},
 };

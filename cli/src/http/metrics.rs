@@ -141,6 +141,7 @@ pub(super) fn render(status: &Status, load: &Load, healthy: bool) -> String {
             page.histogram(name, "", distribution, *scale);
         }
     }
+    page.transactions(load);
     let (name, version) = (escape(&status.name), escape(&status.version));
     page.family("info", "gauge", "What is served, as labels.");
     let labels = format!("name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\"", status.uuid);
@@ -196,6 +197,25 @@ impl Page {
         for operation in &load.operations {
             let labels = format!("operation=\"{}\"", operation.name);
             self.histogram(name, &labels, &operation.latency, 1e-9);
+        }
+    }
+
+    /// `transaction.move.read` is how long transactions that moved directories have read.
+    fn transactions(&mut self, load: &Load) {
+        let name = "transaction_part_seconds";
+        self.family(
+            name,
+            "histogram",
+            "Parts of transactions over several servers that began here.",
+        );
+        for (of, distribution) in &load.distributions {
+            let mut words = of.split('.');
+            if let (Some("transaction"), Some(kind), Some(part)) =
+                (words.next(), words.next(), words.next())
+            {
+                let labels = format!("kind=\"{kind}\",part=\"{part}\"");
+                self.histogram(name, &labels, distribution, 1e-9);
+            }
         }
     }
 

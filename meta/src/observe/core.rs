@@ -6,6 +6,7 @@ use wire::{Answer, Request};
 
 use super::{
     Count, Histogram, KINDS, Nanos, Note, Observed, Stages, Verdict,
+    phases::Transactions,
     sketch::{Busy, Sampler},
     trace,
 };
@@ -30,6 +31,8 @@ pub(crate) struct CoreCounts {
     pub(crate) group_bytes: Histogram<1>,
     /// Durations of engine writes.
     pub(crate) writes: Histogram,
+    /// What was over several servers, and began here.
+    pub(crate) transactions: Transactions,
     /// Requests that have arrived and are not executed.
     pub(crate) queued: Count,
     pub(crate) connections: Count,
@@ -49,6 +52,7 @@ impl CoreCounts {
             group_requests: Histogram::default(),
             group_bytes: Histogram::default(),
             writes: Histogram::default(),
+            transactions: Transactions::default(),
             queued: Count::default(),
             connections: Count::default(),
             received_bytes: Count::default(),

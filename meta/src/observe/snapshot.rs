@@ -4,7 +4,7 @@ use base::{HashMap, SessionId, Tagged as _};
 use wire::{Distribution, Load, Operation, Request};
 
 use super::{
-    CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, sketch::Rates,
+    CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, phases, sketch::Rates,
 };
 use crate::{room::Level, server::Shared};
 
@@ -46,23 +46,25 @@ pub(crate) fn load(shared: &Shared) -> Load {
     let (granted, refused) = shared.file_locks.counted();
     let names = ["received_bytes", "sent_bytes", "locks_granted", "locks_refused"];
     let counters = named(names, [received, sent, granted, refused]);
+    let mut distributions = vec![
+        ("group_requests".to_owned(), total(cores, |core| &core.group_requests)),
+        ("group_bytes".to_owned(), total(cores, |core| &core.group_bytes)),
+        ("write_nanos".to_owned(), total(cores, |core| &core.writes)),
+        ("sync_nanos".to_owned(), {
+            let mut syncs = Distribution::default();
+            shared.observed.syncs.add_to(&mut syncs);
+            syncs
+        }),
+        ("lock_wait_nanos".to_owned(), shared.file_locks.waits()),
+    ];
+    distributions.extend(phases::distributions(cores));
     Load {
         at_us: shared.observed.now().0 / 1000,
         operations: Request::VARIANTS
             .iter()
             .filter_map(|(tag, _)| operation(cores, *tag))
             .collect(),
-        distributions: vec![
-            ("group_requests".to_owned(), total(cores, |core| &core.group_requests)),
-            ("group_bytes".to_owned(), total(cores, |core| &core.group_bytes)),
-            ("write_nanos".to_owned(), total(cores, |core| &core.writes)),
-            ("sync_nanos".to_owned(), {
-                let mut syncs = Distribution::default();
-                shared.observed.syncs.add_to(&mut syncs);
-                syncs
-            }),
-            ("lock_wait_nanos".to_owned(), shared.file_locks.waits()),
-        ],
+        distributions,
         gauges: gauges(shared),
         counters,
         busy_sessions: Vec::new(),

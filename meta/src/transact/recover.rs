@@ -17,6 +17,7 @@ use crate::{
     Core, OpenError,
     bugs::Bug,
     core::Step,
+    observe::Laps,
     record::{Record, key},
 };
 
@@ -53,7 +54,11 @@ pub(crate) async fn run(core: Core) {
     match stored::<CommittedRecord>(shared.engine.as_ref(), b'X') {
         Ok(committed) => {
             for (txn, record) in committed {
-                tokio::task::spawn_local(tell(core.clone(), txn, record.participants, true));
+                let core = core.clone();
+                tokio::task::spawn_local(async move {
+                    let laps = Laps::begin(core.inner.shared.observed.now());
+                    tell(&core, txn, record.participants, true, &laps).await;
+                });
             }
         }
         Err(error) => tracing::error!(%error, "commits of before this start cannot be read"),

@@ -24,6 +24,7 @@ use crate::{
     core::Work,
     driver::{self, Incoming},
     error::{Fault, Result},
+    observe::{Laps, Part},
     ops,
     peer::Unanswered,
     record::{Key, key},
@@ -188,6 +189,7 @@ pub(crate) async fn run(
         session,
         reply,
         turn: OnceCell::new(),
+        laps: Laps::begin(shared.observed.now()),
     };
     if let Err(fault) = run.attempts(remote).await {
         run.answer(fault);
@@ -203,6 +205,8 @@ struct Run<'a> {
     reply: ReplyHeader,
     /// Of a move of directories that had to wait, or may have to.
     turn: OnceCell<InTurn<'a>>,
+    /// What its parts have taken.
+    laps: Laps,
 }
 
 /// How an attempt to commit ended.
@@ -228,6 +232,7 @@ impl Run<'_> {
                     self.incoming.connection.reply_now(self.reply, &Answer::Done(*done));
                     return Ok(());
                 }
+                self.ends(Part::Read);
                 looked
             };
             match self.attempt(looked).await? {
@@ -235,11 +240,16 @@ impl Run<'_> {
                 Attempt::Again(again) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
                     sleep(pauses.draw(self.shared.random.as_ref())).await;
+                    self.laps.again(self.shared.observed.now());
                     remote = again;
                     remote.forget();
                 }
             }
         }
+    }
+
+    fn ends(&self, part: Part) {
+        self.laps.end(part, self.shared.observed.now());
     }
 
     /// Reads what the operation needs of other servers, until it can run.
@@ -303,6 +313,7 @@ impl Run<'_> {
             Begun::Moves(moves) => Some(moves),
             Begun::Wait => return Ok(Attempt::Again(remote)),
         };
+        let moved = remote.coordinated;
         self.shared.initiated.begin(txn);
         let ended = self.prepared(remote, txn, &plan).await;
         drop(moves);
@@ -313,7 +324,17 @@ impl Run<'_> {
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
         let participants = plan.keys().copied().collect();
-        tokio::task::spawn_local(tell(self.core.clone(), txn, participants, committed));
+        if committed {
+            self.core.inner.counts().transactions.record(moved, &Part::BEFORE, &self.laps);
+        }
+        let core = self.core.clone();
+        tokio::task::spawn_local(async move {
+            let laps = Laps::begin(core.inner.shared.observed.now());
+            tell(&core, txn, participants, committed, &laps).await;
+            if committed {
+                core.inner.counts().transactions.record(moved, &Part::AFTER, &laps);
+            }
+        });
         ended
     }
 
@@ -350,16 +371,21 @@ impl Run<'_> {
         if !all_prepared(&votes)? {
             return Ok(Attempt::Again(remote));
         }
+        self.ends(Part::Prepare);
         if remote.coordinated {
             // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
             // keeps everything above it where it is. Where the moved entry is, it is prepared before the news.
             driver::is_current(self.shared, &self.incoming.header, &self.incoming.request)?;
             coordinator::announce(self.shared, &remote.moves).await?;
+            self.ends(Part::Announce);
         }
         let (moves, chain) = (remote.moves.clone(), remote.chain.clone());
         let commit = Commit { txn, plan: Rc::clone(plan), moves, chain };
         match self.phase(remote, Some(commit)).await? {
-            Ended::Committed => Ok(Attempt::Committed),
+            Ended::Committed => {
+                self.ends(Part::Commit);
+                Ok(Attempt::Committed)
+            }
             Ended::Differs(remote)
             | Ended::Lacks(remote)
             | Ended::InDoubt(remote, _)

@@ -8,20 +8,34 @@ use std::time::Duration;
 use futures::future::join_all;
 use wire::{Decide, Request, TxnId};
 
-use crate::{Core, bugs::Bug, core::Step, peer::Unanswered, record::key};
+use crate::{
+    Core,
+    bugs::Bug,
+    core::Step,
+    observe::{Laps, Part},
+    peer::Unanswered,
+    record::key,
+};
 
 /// The pause before a server is told again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Tells them: of a commit until all have heard, of anything else once, because who does not hear it asks.
-pub(super) async fn tell(core: Core, txn: TxnId, participants: Vec<u16>, commit: bool) {
+pub(super) async fn tell(
+    core: &Core,
+    txn: TxnId,
+    participants: Vec<u16>,
+    commit: bool,
+    laps: &Laps,
+) {
     if participants.is_empty() {
         return;
     }
     let shared = core.inner.shared.clone();
     if commit && !shared.bugs.has(Bug::CommitNotAwaited) {
         shared.sync.wait().await;
+        laps.end(Part::Sync, shared.observed.now());
     }
     if shared.bugs.has(Bug::CommitForgottenEarly) {
         core.step(Step::Forget(vec![key::committed(txn)])).await;
@@ -35,7 +49,8 @@ pub(super) async fn tell(core: Core, txn: TxnId, participants: Vec<u16>, commit:
         join_all(participants.iter().map(asked)).await;
         return;
     }
-    join_all(participants.iter().map(|server| tell_one(&core, *server, decide))).await;
+    join_all(participants.iter().map(|server| tell_one(core, *server, decide))).await;
+    laps.end(Part::Tell, shared.observed.now());
     core.step(Step::Forget(vec![key::committed(txn)])).await;
 }
 

@@ -24,20 +24,36 @@ const REPEATS: usize = 30;
 const LONG: Duration = Duration::from_millis(5);
 /// and at most so many renames with it.
 const LONG_SAMPLES_MAX: usize = 100;
+/// After so long without anything to do servers have told each other what they had to.
+const SETTLED: Duration = Duration::from_millis(300);
+/// Parts of a transaction: see docs/MONITORING.md.
+const BEFORE_ANSWER: [&str; 5] = ["again", "read", "prepare", "announce", "commit"];
+const AFTER_ANSWER: [&str; 2] = ["sync", "tell"];
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let mut latency = Chart::new("median latency, µs, round trips added", "servers", Marks::Lines);
     let mut rate = Chart::new("renames/s on this machine, many under way", "servers", Marks::Lines);
+    let mut parts = Chart::new(
+        &format!("where the time goes, {} servers, mean µs", params.servers),
+        "part",
+        Marks::Bars,
+    );
+    let mut rounds = Chart::new(
+        "the same, with 5 ms added to each round trip, in round trips",
+        "part",
+        Marks::Bars,
+    );
     let mut size = Chart::new("latency of renaming a directory, µs", "files in it", Marks::Bars);
     let mut reach = Vec::new();
     let counts = params.counts.iter().copied().filter(|servers| *servers <= 8);
     for servers in counts {
         let point = servers.to_string();
         let (site, client, watcher, bases) = far(params, servers, params.rtt).await?;
-        for (name, us) in latencies(&client, &watcher, &bases, params.samples.get()).await? {
-            latency.add(&point, name, us);
-            if name == "directory" && servers == params.servers {
-                reach.extend(trips(params.rtt, us));
+        for took in one_by_one(&client, &watcher, &bases, params.samples.get()).await? {
+            latency.add(&point, took.of, took.median_us);
+            if servers == params.servers {
+                took.parts.iter().for_each(|(part, us)| parts.add(part, took.of, *us));
+                reach.extend(trips(params.rtt, &took));
             }
         }
         if servers == params.servers {
@@ -49,8 +65,11 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         if servers == params.servers {
             let (site, client, watcher, bases) = far(params, servers, LONG).await?;
             let samples = params.samples.get().min(LONG_SAMPLES_MAX);
-            let [_, (_, us)] = latencies(&client, &watcher, &bases, samples).await?;
-            reach.extend(trips(LONG, us));
+            for took in one_by_one(&client, &watcher, &bases, samples).await? {
+                let long_us = LONG.as_secs_f64() * 1e6;
+                took.parts.iter().for_each(|(part, us)| rounds.add(part, took.of, us / long_us));
+                reach.extend(trips(LONG, &took));
+            }
             site.stop()?;
         }
         let site = Site::start(params, Shape::of(servers))?;
@@ -83,14 +102,16 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         ));
     }
     let how = "Everything is renamed to another directory, of which the server is mostly another one; the paths are cached. \
-               Latency: one at a time, with the round trip added for the client and between servers. The paper divides a \
-               rename into its phases; here only the whole is seen.";
+               Latency: one at a time, with the round trip added for the client and between servers. Parts: what servers \
+               count at the initiator, which is the coordinator for directories, over all renames; the last two come after \
+               the answer. `client` is the rest of the latency: to the initiator and back, by way of another server if the \
+               client does not know, and for files that stay on one server all of it.";
     let figure = Figure {
         name: "fig14".to_owned(),
         title: "Figure 14: renames".to_owned(),
         how: how.to_owned(),
         parameters: params.of(&["rtt", "samples", "operations", "in-flight"]),
-        charts: vec![latency, rate, size],
+        charts: vec![latency, parts, rounds, rate, size],
     };
     Ok(Outcome { figure, reach })
 }
@@ -108,22 +129,67 @@ async fn far(
     Ok((site, client, watcher, bases))
 }
 
-/// Median microseconds of renames of files and of directories, one at a time.
-async fn latencies(
+/// What renames of one thing took.
+struct Renamed {
+    of: &'static str,
+    median_us: f64,
+    /// Mean microseconds of a rename. Those before the answer add up to its latency.
+    parts: Vec<(&'static str, f64)>,
+}
+
+/// Renames files and directories, one at a time.
+async fn one_by_one(
     client: &[client::Client; 1],
     watcher: &client::Client,
     bases: &[String],
     samples: usize,
-) -> anyhow::Result<[(&'static str, f64); 2]> {
+) -> anyhow::Result<[Renamed; 2]> {
     let [(file, files), (directory, directories)] = moves(&client[0], bases, samples).await?;
-    let files = load::run(client, watcher, 1, files).await?;
-    let directories = load::run(client, watcher, 1, directories).await?;
-    Ok([(file, files.percentile_us(500)), (directory, directories.percentile_us(500))])
+    let files = renamed(client, watcher, file, "other", files).await?;
+    Ok([files, renamed(client, watcher, directory, "move", directories).await?])
+}
+
+async fn renamed(
+    client: &[client::Client; 1],
+    watcher: &client::Client,
+    of: &'static str,
+    kind: &str,
+    work: Vec<Work>,
+) -> anyhow::Result<Renamed> {
+    // What was made before is told by then, and what is renamed is at the end.
+    tokio::time::sleep(SETTLED).await;
+    let before = watcher.loads().await?;
+    let took = load::run(client, watcher, 1, work).await?;
+    tokio::time::sleep(SETTLED).await;
+    let after = watcher.loads().await?;
+    let count = load::float(took.operations.max(1));
+    let us = |part: &str| {
+        let sum = |loads: &[wire::Load]| -> u64 {
+            loads.iter().map(|load| nanos_of(load, kind, part)).sum()
+        };
+        Duration::from_nanos(sum(&after) - sum(&before)).as_secs_f64() * 1e6 / count
+    };
+    let before_answer = BEFORE_ANSWER.map(|part| (part, us(part)));
+    let known: f64 = before_answer.iter().map(|(_, us)| us).sum();
+    let mut parts = vec![("client", took.mean_us() - known)];
+    parts.extend(before_answer);
+    parts.extend(AFTER_ANSWER.map(|part| (part, us(part))));
+    Ok(Renamed { of, median_us: took.percentile_us(500), parts })
+}
+
+/// What a part of a server's transactions has taken.
+fn nanos_of(load: &wire::Load, kind: &str, part: &str) -> u64 {
+    let name = format!("transaction.{kind}.{part}");
+    let found = load.distributions.iter().find(|(known, _)| *known == name);
+    found.map_or(0, |(_, part)| part.sum)
 }
 
 /// What the rename of a directory takes, in round trips.
-fn trips(rtt: Duration, us: f64) -> Option<TargetRow> {
-    let trips = us / (rtt.as_secs_f64() * 1e6);
+fn trips(rtt: Duration, took: &Renamed) -> Option<TargetRow> {
+    if took.of != "directory" {
+        return None;
+    }
+    let trips = took.median_us / (rtt.as_secs_f64() * 1e6);
     let time = humantime::format_duration(rtt);
     let target = format!("round trips of {time} of a directory rename, commit included");
     if rtt.is_zero() {
