@@ -12,8 +12,7 @@ pub mod tree;
 pub mod visible;
 
 use anyhow::{Context as _, ensure};
-use base::FsError;
-use client::{Client, Error};
+use client::Client;
 
 use crate::sim::world::World;
 
@@ -29,9 +28,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
     let tree = tree::check(&machine.client).await?;
-    if world.plan().servers == 1 {
-        fsck(world, &machine.client).await?;
-    }
+    fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
     let mut engines = Vec::new();
@@ -46,7 +43,8 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     errors::check(world.trace())
 }
 
-/// What all servers of a cluster have together is a file system of one server, which checks itself.
+/// What all servers of a cluster have together is a file system of one server, which checks itself: that the cluster's
+/// own check has found nothing is worth as much as that check.
 async fn united(world: &World) -> anyhow::Result<()> {
     let host = world.unite().await?;
     let machine = world.connect("check").await?;
@@ -56,15 +54,11 @@ async fn united(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the server check itself.
+/// Has all servers check what they have, together, as `pando fsck` does.
 async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
-    let job = match client.fsck_start(false).await {
-        Ok(job) => job,
-        Err(Error::Fs(FsError::NotSupported)) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
+    let mut check = client.fsck_start_everywhere().await?;
     loop {
-        let progress = client.fsck_poll(job, false).await?;
+        let progress = check.poll(client, false).await?;
         if progress.done {
             ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
             return Ok(());
