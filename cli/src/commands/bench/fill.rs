@@ -1,4 +1,4 @@
-//! `pando bench fill`: many files, and what they take.
+//! `pando bench fill`: many files, and what they take on all servers.
 
 use std::{num::NonZeroU64, ops::Range, path::Path, process::ExitCode};
 
@@ -17,7 +17,7 @@ const DIRECTORY_FILES: u64 = 10_000;
 /// Creates under way at a time.
 const IN_FLIGHT: usize = 128;
 
-/// Make many empty files, and print what they take on the server. They stay.
+/// Make many empty files, and print what they take on the servers. They stay.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A server of the file system.
@@ -42,6 +42,8 @@ struct Filled {
     files: u64,
     seconds: f64,
     files_per_s: f64,
+    servers: u16,
+    /// Of all servers, as all below.
     server_resident_bytes: u64,
     store_bytes: u64,
     store_bytes_per_file: f64,
@@ -61,7 +63,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(&output::rows(&[
             ("files", filled.files.to_string()),
             ("made", format!("{:.1} s, {:.0}/s", filled.seconds, filled.files_per_s)),
-            ("server's memory", output::bytes(filled.server_resident_bytes)),
+            ("servers", filled.servers.to_string()),
+            ("their memory", output::bytes(filled.server_resident_bytes)),
             ("metadata", output::bytes(filled.store_bytes)),
             ("for each file", format!("{:.0} B", filled.store_bytes_per_file)),
         ]))?;
@@ -81,14 +84,16 @@ async fn fill(client: &Client, args: &Args) -> anyhow::Result<Filled> {
         create(client, &below, first..files.min(first + DIRECTORY_FILES)).await?;
     }
     let seconds = bench::monotonic().saturating_sub(start).as_secs_f64().max(1e-9);
-    let status = connect::for_administrators(client.status().await)?;
+    let statuses = connect::for_administrators(client.statuses().await)?;
+    let store_bytes = statuses.iter().map(|status| status.store_bytes).sum();
     Ok(Filled {
         files,
         seconds,
         files_per_s: files as f64 / seconds,
-        server_resident_bytes: status.process.resident_bytes,
-        store_bytes: status.store_bytes,
-        store_bytes_per_file: status.store_bytes as f64 / files as f64,
+        servers: client.servers(),
+        server_resident_bytes: statuses.iter().map(|status| status.process.resident_bytes).sum(),
+        store_bytes,
+        store_bytes_per_file: store_bytes as f64 / files as f64,
     })
 }
 
