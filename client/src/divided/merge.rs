@@ -159,15 +159,14 @@ impl Merge {
                 Layout::Whole
             }
         };
-        let is_of_use = if self.layout.scatters() {
-            self.layout.agrees_about(&layout, ask.partition)
+        let partition = if self.layout.scatters() {
+            Some(ask.partition).filter(|asked| self.layout.agrees_about(&layout, *asked))
         } else {
-            !layout.scatters() && layout.partition(ask.after + 1) == ask.partition
+            // The server may have the right partition, too, where another was asked.
+            Some(layout.partition(ask.after + 1)).filter(|_| !layout.scatters())
         };
-        if !is_of_use {
-            return self.in_vain();
-        }
-        let lane = self.lanes.entry(ask.partition).or_insert_with(|| Lane {
+        let Some(partition) = partition else { return self.in_vain() };
+        let lane = self.lanes.entry(partition).or_insert_with(|| Lane {
             from: ask.after,
             reach: ask.after,
             entries: VecDeque::new(),
@@ -184,14 +183,14 @@ impl Merge {
     pub(crate) fn correct(&mut self, ask: Ask, news: &LayoutNews) {
         self.asked.remove(&ask.partition);
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
-        self.learn(layout);
+        let learnt = self.learn(layout);
         let again = if self.layout.scatters() {
             self.layout.is_active(ask.partition)
         } else {
             self.layout.partition(ask.after + 1) == ask.partition
         };
         self.in_vain();
-        if again || news.layout.is_none() {
+        if again && !learnt || news.layout.is_none() {
             self.forget(layout.clone());
         }
     }
@@ -201,10 +200,13 @@ impl Merge {
         self.asked.remove(&ask.partition);
     }
 
-    fn learn(&mut self, layout: &Layout) {
-        if self.layout.learn(layout) {
+    /// Whether it was news.
+    fn learn(&mut self, layout: &Layout) -> bool {
+        let news = self.layout.learn(layout);
+        if news {
             self.drop_outdated();
         }
+        news
     }
 
     fn drop_outdated(&mut self) {

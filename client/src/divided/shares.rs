@@ -54,17 +54,20 @@ impl Shares {
     /// Takes in that a partition is not there.
     pub(crate) fn correct(&mut self, partition: u16, news: &LayoutNews) {
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
-        self.learn(layout);
+        let learnt = self.learn(layout);
         self.in_vain();
-        if news.layout.is_none() || self.layout.is_active(partition) {
+        if news.layout.is_none() || !learnt && self.layout.is_active(partition) {
             self.forget(layout.clone());
         }
     }
 
-    fn learn(&mut self, layout: &Layout) {
-        if self.layout.learn(layout) {
+    /// Whether it was news.
+    fn learn(&mut self, layout: &Layout) -> bool {
+        let news = self.layout.learn(layout);
+        if news {
             self.drop_outdated();
         }
+        news
     }
 
     fn drop_outdated(&mut self) {
