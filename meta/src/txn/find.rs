@@ -47,10 +47,8 @@ impl Txn<'_> {
         }
         let by_number = open || self.trusts();
         if by_number && self.has_shard(file.ino.shard()) {
-            match self.by_ino(file.ino) {
-                Err(Fault::Answer(FsError::Stale)) => {}
-                found => return found,
-            }
+            // If it is not here it is nowhere: whoever has the name would only send back who asks.
+            return self.by_ino_or_name(file, Some(shard));
         }
         if let Some(found) = self.in_another_partition(file, shard, by_number)? {
             return Ok(found);
@@ -145,7 +143,7 @@ impl Txn<'_> {
         if !by_number {
             return Err(FsError::Stale.into());
         }
-        self.by_ino_or_name(file)
+        self.by_ino_or_name(file, None)
     }
 
     /// Finds a file that was looked for under its name, and is on its shard of birth, which is here.
@@ -157,7 +155,7 @@ impl Txn<'_> {
             // Nobody has sent it here for the inode, but the name may be here.
             return self.by_name(file);
         }
-        let found = self.by_ino_or_name(file);
+        let found = self.by_ino_or_name(file, None);
         if !open && self.checks() {
             match &found {
                 Ok(found) => self.is_reached_by_name(file, &found.place)?,
@@ -253,12 +251,13 @@ impl Txn<'_> {
         }
     }
 
-    /// As [`Txn::by_ino`]; where nothing is known of it, it may be embedded under its name, on its shard of birth.
-    fn by_ino_or_name(&self, file: &FileRef) -> Result<Located> {
+    /// As [`Txn::by_ino`]; where nothing is known of it, it may be embedded under its name, on its shard of birth, unless
+    /// it was `looked` for there.
+    fn by_ino_or_name(&self, file: &FileRef, looked: Option<ShardId>) -> Result<Located> {
+        let born = file.ino.shard();
         match self.by_ino(file.ino) {
-            Err(Fault::Answer(FsError::Stale)) => {
-                let found = self.at(&named(file), file.ino.shard(), file.ino)?;
-                found.ok_or(FsError::Stale.into())
+            Err(Fault::Answer(FsError::Stale)) if looked != Some(born) => {
+                self.at(&named(file), born, file.ino)?.ok_or(FsError::Stale.into())
             }
             found => found,
         }
