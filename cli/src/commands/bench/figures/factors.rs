@@ -99,7 +99,9 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     }
     let how = "Creates and mkdirs below directories at a depth, all of them in one tree below one directory. baseline: one server \
                after the other is asked, nothing is cached; groups of directories are placed by their own ids throughout, as \
-               access and content cannot be put together again. The last bar is not added to the others: it is the same client \
+               access and content cannot be put together again. What decoupling brings is read off mkdir instead: where a new \
+               file, and the entries and times of its directory, are on two servers, a create is a transaction over both, as \
+               every mkdir is. The last bar is not added to the others: it is the same client \
                on a file system where a directory stays with its parent (`pando format --locality subtree`), which here puts \
                all of the tree on one server. Latency: one at a time, with the round trip added. Model: as in figure 9, with \
                many under way and no round trip added to the client.";
