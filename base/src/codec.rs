@@ -92,6 +92,13 @@ impl<'a> Reader<'a> {
         self.bytes.len() - self.at
     }
 
+    /// The next byte, which is not taken.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
     /// The next `len` bytes, borrowed.
     ///
     /// # Errors

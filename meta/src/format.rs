@@ -12,7 +12,7 @@ use crate::{
     cluster::Member,
     coordinator::roster::{Roster, no_map},
     record::{
-        Config, Content, ContentState, QuotaId, Record as _, Times, Xattrs, key, key::Part,
+        Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,
         system::Reserved,
     },
 };
@@ -208,5 +208,6 @@ pub(crate) fn root_content(now: Time) -> Content {
         subdirs: 0,
         xattrs: Xattrs::NONE,
         quota: QuotaId::NONE,
+        policy: Policy::NONE,
     }
 }

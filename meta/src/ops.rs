@@ -4,6 +4,7 @@ mod acl;
 mod allocate;
 pub(crate) mod blocks;
 mod create;
+mod divide;
 pub(crate) mod hello;
 mod info;
 mod link;

@@ -9,6 +9,7 @@ pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod inode;
 pub(crate) mod key;
+pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod system;
 
@@ -20,6 +21,7 @@ pub(crate) use content::{Content, ContentState};
 pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
+pub(crate) use policy::Policy;
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{
     Config, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,

@@ -20,22 +20,35 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// What `get` prints; what else is told of a directory is for `info`.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 12] = [
     "compression",
+    "inherit",
     "inline_max",
+    "large_dir",
+    "partitions",
     "quota.bytes",
     "quota.entries",
     "quota.state",
+    "spread",
     "trash_days",
     "used.bytes",
     "used.entries",
 ];
+
+/// What is of directories of several servers only.
+const DIVIDES: [&str; 3] = ["inherit", "large_dir", "spread"];
 
 /// Change settings of a file system, or of a directory.
 ///
 /// Of a directory: quota.bytes and quota.entries limit what is used below it, as a number with K, M, G or T (of
 /// 1024) after it; `unlimited` only counts, so that `pando du` need not walk; `none` takes the limit away. What
 /// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting.
+///
+/// Of a directory of a file system of several servers, as long as nothing is in it: large_dir divides it at once into so many
+/// partitions, on as many shards and so on all servers, for directories in which very many names will be; `none` is one.
+/// spread says how names are dealt: extendible, which is usual, gives each partition one range of a listing, subsets
+/// scatters them, and none keeps it in one whatever large_dir says; set it before large_dir. inherit=yes: directories that
+/// are made in it are divided as it is. That can be set at any time.
 ///
 /// Of the whole file system, set on its root: inline_max, the bytes up to which contents of files are kept
 /// with their metadata; and trash_days, for how long what is removed is kept (see `pando restore`): 0 is not at all,
@@ -165,9 +178,13 @@ impl Place {
         };
         done.map_err(|errno| match Errno::from_raw_os_error(errno) {
             Errno::PERM => anyhow!("only root with an administrator's token may set {key}"),
+            Errno::OPNOTSUPP if DIVIDES.contains(&key) => {
+                anyhow!("a file system of one server divides no directory: it has no {key}")
+            }
             Errno::OPNOTSUPP if SHOWN.contains(&key) => {
                 anyhow!("a file system of several servers has no {key} yet")
             }
+            Errno::NOTEMPTY => anyhow!("{key} is set on a directory before anything is in it"),
             Errno::OPNOTSUPP => anyhow!("there is no setting {key}"),
             Errno::INVAL => anyhow!("{key}={value} does not fit here: see `pando set --help`"),
             Errno::BUSY => anyhow!("another quota is being counted; try again when it is done"),

@@ -13,11 +13,11 @@ use base::{
 };
 use wire::{Entry, Mkdir};
 
-use super::create::inherited;
+use super::{create::inherited, divide};
 use crate::{
     error::Result,
     lock,
-    record::{Content, ContentState, EntryRecord, RenameList, Times, Usage, key::Part},
+    record::{Content, ContentState, EntryRecord, Policy, RenameList, Times, Usage, key::Part},
     txn::{Dir, Txn},
 };
 
@@ -34,7 +34,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
     if parent.content.subdirs >= u32::MAX - 2 {
         return Err(FsError::TooManyLinks.into());
     }
-    let child = birth(txn, &parent, req)?;
+    let mut child = birth(txn, &parent, req)?;
+    divide::inherit(txn, &parent.content, &mut child)?;
 
     txn.put_entry(&parent, &req.name, &EntryRecord::Dir(Txn::access_of(&child)));
     txn.put_dir(&child);
@@ -91,6 +92,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         subdirs: 0,
         xattrs,
         quota: parent.content.quota,
+        policy: Policy::NONE,
     };
     Ok(Dir::master(id, content))
 }

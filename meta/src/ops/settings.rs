@@ -6,11 +6,12 @@
 //!
 //! Cost: to set one as to set an extended attribute.
 //! POSIX: none. EPERM, EOPNOTSUPP for an unknown name, EINVAL for a value that is none or for anything but a
-//! directory, EBUSY while another quota is being counted.
+//! directory, EBUSY while another quota is being counted, ENOTEMPTY where only an empty directory can be divided.
 
-use base::{DirId, FsError, limits::INLINE_BYTES_MAX};
+use base::{DirId, FsError, Spread, limits::INLINE_BYTES_MAX};
 use wire::NodeRef;
 
+use super::divide;
 use crate::{
     error::Result,
     record::{QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage},
@@ -26,22 +27,44 @@ const PREFIX: &[u8] = b"pando.";
 
 /// Every setting. A new one has a line here, and its arms in [`set`] and [`of_directory`].
 const SETTINGS: &[(&str, Setting)] = &[
+    ("inherit", Setting::Inherit),
     ("inline_max", Setting::InlineMax),
+    ("large_dir", Setting::LargeDir),
     ("quota.bytes", Setting::QuotaBytes),
     ("quota.entries", Setting::QuotaEntries),
+    ("spread", Setting::Spread),
     ("trash_days", Setting::TrashDays),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
+    /// Directories that are made in a directory are divided as it is.
+    Inherit,
     /// Contents up to so many bytes rest in the entry. Of the whole file system.
     InlineMax,
+    /// Into how many partitions a directory is divided.
+    LargeDir,
     /// Bytes that may be used below a directory.
     QuotaBytes,
     /// Inodes that may be there.
     QuotaEntries,
+    /// In which way a directory is divided.
+    Spread,
     /// For how long what is removed is kept. Of the whole file system.
     TrashDays,
+}
+
+impl Setting {
+    /// Whether a file system of one server has it, and one of several.
+    fn is_of(self, several: bool) -> bool {
+        match self {
+            Setting::InlineMax => true,
+            // What is divided is divided among servers.
+            Setting::Inherit | Setting::LargeDir | Setting::Spread => several,
+            // They are of what is on one server.
+            Setting::QuotaBytes | Setting::QuotaEntries | Setting::TrashDays => !several,
+        }
+    }
 }
 
 /// The name of a setting, if an extended attribute's name is one.
@@ -65,18 +88,35 @@ pub(crate) fn set(
         Node::Dir(dir) => dir,
         Node::File(_) => return Err(FsError::Invalid.into()),
     };
-    if txn.shared.cluster.is_some() && setting != Setting::InlineMax {
-        // They are of what is on one server.
+    if !setting.is_of(txn.shared.cluster.is_some()) {
         return Err(FsError::NotSupported.into());
     }
     let value = match value {
-        None => Value::None,
+        None => Value::Removed,
         Some(text) => Value::parse(text).ok_or(FsError::Invalid)?,
     };
     match setting {
+        Setting::Inherit => {
+            let inherit = value.flag().ok_or(FsError::Invalid)?;
+            divide::set(txn, dir, |policy| policy.inherit = inherit)
+        }
+        Setting::LargeDir => {
+            let count = value.partitions().ok_or(FsError::Invalid)?;
+            divide::set(txn, dir, |policy| policy.large_dir = count)
+        }
+        Setting::Spread => {
+            let spread = value.spread().ok_or(FsError::Invalid)?;
+            divide::set(txn, dir, |policy| policy.spread = spread)
+        }
         Setting::InlineMax => inline_max(txn, &dir, value),
-        Setting::QuotaBytes => quota(txn, dir, |record| record.bytes_max = value.limit()),
-        Setting::QuotaEntries => quota(txn, dir, |record| record.entries_max = value.limit()),
+        Setting::QuotaBytes => {
+            let max = value.limit()?;
+            quota(txn, dir, |record| record.bytes_max = max)
+        }
+        Setting::QuotaEntries => {
+            let max = value.limit()?;
+            quota(txn, dir, |record| record.entries_max = max)
+        }
         Setting::TrashDays => trash_days(txn, &dir, value),
     }
 }
@@ -84,18 +124,26 @@ pub(crate) fn set(
 /// A value as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
+    /// As if it had never been set.
+    Removed,
     None,
     Unlimited,
     Number(u64),
+    Flag(bool),
+    Spread(Spread),
 }
 
 impl Value {
-    /// `none`, `unlimited`, or a number with K, M, G or T (of 1024) after it.
+    /// A word, or a number with K, M, G or T (of 1024) after it.
     fn parse(text: &[u8]) -> Option<Value> {
         let text = std::str::from_utf8(text).ok()?.trim();
         match text {
             "none" => return Some(Value::None),
             "unlimited" => return Some(Value::Unlimited),
+            "yes" => return Some(Value::Flag(true)),
+            "no" => return Some(Value::Flag(false)),
+            "extendible" => return Some(Value::Spread(Spread::Extendible)),
+            "subsets" => return Some(Value::Spread(Spread::Subsets)),
             _ => {}
         }
         let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
@@ -107,20 +155,48 @@ impl Value {
         (number < UNLIMITED).then_some(Value::Number(number))
     }
 
-    fn limit(self) -> Option<u64> {
+    fn limit(self) -> Result<Option<u64>> {
         match self {
-            Value::None => None,
-            Value::Unlimited => Some(UNLIMITED),
-            Value::Number(number) => Some(number),
+            Value::Removed | Value::None => Ok(None),
+            Value::Unlimited => Ok(Some(UNLIMITED)),
+            Value::Number(number) => Ok(Some(number)),
+            Value::Flag(_) | Value::Spread(_) => Err(FsError::Invalid.into()),
+        }
+    }
+
+    fn flag(self) -> Option<bool> {
+        match self {
+            Value::Removed => Some(false),
+            Value::Flag(flag) => Some(flag),
+            Value::None | Value::Unlimited | Value::Number(_) | Value::Spread(_) => None,
+        }
+    }
+
+    fn partitions(self) -> Option<u16> {
+        match self {
+            Value::Removed | Value::None => Some(0),
+            Value::Number(number) => u16::try_from(number).ok(),
+            Value::Unlimited | Value::Flag(_) | Value::Spread(_) => None,
+        }
+    }
+
+    fn spread(self) -> Option<Option<Spread>> {
+        match self {
+            Value::Removed => Some(None),
+            Value::None => Some(Some(Spread::None)),
+            Value::Spread(spread) => Some(Some(spread)),
+            Value::Unlimited | Value::Flag(_) | Value::Number(_) => None,
         }
     }
 }
 
 fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     let number = match value {
-        Value::None => txn.shared.config.inline_bytes_max,
+        Value::Removed | Value::None => txn.shared.config.inline_bytes_max,
         Value::Number(number) => u32::try_from(number).map_err(|_| FsError::Invalid)?,
-        Value::Unlimited => return Err(FsError::Invalid.into()),
+        Value::Unlimited | Value::Flag(_) | Value::Spread(_) => {
+            return Err(FsError::Invalid.into());
+        }
     };
     if dir.id != DirId::ROOT || number > INLINE_BYTES_MAX {
         return Err(FsError::Invalid.into());
@@ -130,9 +206,11 @@ fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
 
 fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     let days = match value {
-        Value::None => 0,
+        Value::Removed | Value::None => 0,
         Value::Number(days) => u32::try_from(days).map_err(|_| FsError::Invalid)?,
-        Value::Unlimited => return Err(FsError::Invalid.into()),
+        Value::Unlimited | Value::Flag(_) | Value::Spread(_) => {
+            return Err(FsError::Invalid.into());
+        }
     };
     if dir.id != DirId::ROOT || days > TRASH_DAYS_MAX {
         return Err(FsError::Invalid.into());
@@ -200,6 +278,7 @@ pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, 
         line("trash_days", days.to_string());
         line("compression", txn.shared.blocks.compression().to_string());
     }
+    divide::tell(&dir.content, line);
     let own = QuotaId(dir.content.ino);
     let Some(seen) = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own) else {
         return;
@@ -233,6 +312,13 @@ mod tests {
         let words = [Some(Value::None), Some(Value::Unlimited)];
         assert_eq!(parsed[..3], [number(7), number(2 << 10), number(3 << 40)]);
         assert_eq!(parsed[3..], words);
+        let spread = |text: &str| Value::parse(text.as_bytes()).and_then(Value::spread).flatten();
+        let spreads = [Spread::None, Spread::Extendible, Spread::Subsets].map(Some);
+        assert_eq!(["none", "extendible", "subsets"].map(spread), spreads);
+        assert_eq!(
+            ["yes", "no"].map(|text| Value::parse(text.as_bytes())),
+            [Some(Value::Flag(true)), Some(Value::Flag(false)),]
+        );
         for wrong in ["", "K", "-1", "+1", "1k", "1.5G", "18446744073709551615", "99999999999T"] {
             assert_eq!(Value::parse(wrong.as_bytes()), None, "{wrong}");
         }

@@ -2,7 +2,7 @@
 
 use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec};
 
-use super::{QuotaId, Record, Times, Xattrs};
+use super::{Policy, QuotaId, Record, Times, Xattrs};
 
 codec! {
     /// Where a directory is in its life.
@@ -46,8 +46,10 @@ codec! {
         pub entries: u64,
         pub subdirs: u32,
         pub xattrs: Xattrs,
-        /// What it, and what is made in it, is charged to. Last: where it is none, nothing is stored.
+        /// What it, and what is made in it, is charged to. Where it is none, nothing is stored,
         pub quota: QuotaId,
+        /// and so it is with what was set of how it is divided.
+        pub policy: Policy,
     }
 }
 
@@ -65,6 +67,16 @@ impl Content {
             quota: QuotaId::NONE,
             ..self.clone()
         }
+    }
+
+    /// The record of another partition of the directory that this is the master of, with nothing in it.
+    pub(crate) fn share(&self) -> Content {
+        Content { layout: self.layout.clone(), times: self.times, ..self.repeated() }
+    }
+
+    /// Whether it has nothing that only the master of a directory has.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.xattrs == self.xattrs.acls() && self.quota == QuotaId::NONE
     }
 
     /// What `stat` shows.

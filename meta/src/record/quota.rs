@@ -6,8 +6,8 @@ use super::Record;
 
 /// The accounting root that an inode or a directory is charged to: the inode number of that directory.
 ///
-/// Persisted: nothing when there is none, so it stands last in its record; otherwise a tag and the number. A
-/// record without one has the bytes that it had before there were quotas.
+/// Persisted: nothing when there is none, so it stands last in its record, or before what has other tags; otherwise a tag
+/// and the number. A record without one has the bytes that it had before there were quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct QuotaId(pub(crate) Ino);
 
@@ -35,13 +35,10 @@ impl Encode for QuotaId {
 
 impl Decode for QuotaId {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if input.is_empty() {
+        if input.peek() != Some(TAG) {
             return Ok(QuotaId::NONE);
         }
-        match u8::decode(input)? {
-            TAG => {}
-            tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
-        }
+        input.take(1)?;
         let id = QuotaId(Ino::decode(input)?);
         if id == QuotaId::NONE { Err(DecodeError::Invalid("quota")) } else { Ok(id) }
     }

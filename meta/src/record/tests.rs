@@ -156,6 +156,8 @@ fn records() -> Vec<Case> {
         record("Content", values::content()),
         record("Content.root", values::root()),
         record("Content.charged", values::charged()),
+        record("Content.divided", values::divided()[0].clone()),
+        record("Content.divided_and_charged", values::divided()[1].clone()),
         record("Settings", Settings { inline_bytes_max: 300, trash: TrashSetting::default() }),
         record(
             "Settings.trash",

@@ -415,28 +415,37 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Divides a directory, that has no entries and is in one partition, as `layout` says: puts all other shares. The
-    /// master gets the layout, and is the caller's to lock before and to put.
-    #[cfg(test)]
+    /// Divides a directory without entries as `layout` says: puts all its shares, and removes those that it had besides.
+    /// The caller has locked it.
     pub(crate) fn divide(&mut self, master: &mut Dir, layout: Layout) -> Result<()> {
-        assert!(!master.is_divided() && master.content.entries == 0, "there is nothing to move");
+        let before = self.all_shares(master)?;
         master.content.layout = layout;
+        let (home, id) = (master.content.home, master.id);
+        for share in before.iter().filter(|had| !master.content.layout.is_active(had.partition)) {
+            let key = self.share_key(home, id, share.partition);
+            self.delete(key);
+        }
         let others = |partition: &u16| *partition > 0;
         for partition in master.content.layout.active().filter(others).collect::<Vec<_>>() {
-            let key = self.share_key(master.content.home, master.id, partition);
-            self.assume_absent(&key);
-            if self.get_content(&key)?.is_some() {
-                let id = master.id;
-                return Err(self.unfit(|| {
-                    tracing::error!(%id, partition, "a partition is there already; run `pando fsck`");
-                }));
+            if !before.iter().any(|had| had.partition == partition) {
+                self.assume_no_share(master, partition)?;
             }
-            let mut share = Dir { id: master.id, partition, content: master.content.clone() };
-            share.content.subdirs = 0;
-            share.content.repeat(&master.content);
-            self.put_dir(&share);
+            self.put_dir(&Dir { id, partition, content: master.content.share() });
         }
+        self.put_dir(master);
         Ok(())
+    }
+
+    fn assume_no_share(&mut self, master: &Dir, partition: u16) -> Result<()> {
+        let key = self.share_key(master.content.home, master.id, partition);
+        self.assume_absent(&key);
+        if self.get_content(&key)?.is_none() {
+            return Ok(());
+        }
+        let id = master.id;
+        Err(self.unfit(|| {
+            tracing::error!(%id, partition, "a partition is there already; run `pando fsck`");
+        }))
     }
 
     /// What `stat` shows of a whole directory, whose master this is.

@@ -2,7 +2,7 @@
 
 use base::{
     BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality,
-    NameVersion, ShardId, Time,
+    NameVersion, ShardId, Spread, Subsets, Time,
 };
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
@@ -10,7 +10,7 @@ use wire::{BlockPart, Slice, SliceSource};
 use crate::cluster::Member;
 use crate::coordinator::roster::{Enrolled, Roster};
 use crate::record::{
-    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, QuotaId,
+    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, Policy, QuotaId,
     QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs, system::Origin,
 };
 
@@ -140,6 +140,7 @@ pub(super) fn content() -> Content {
         subdirs: 300,
         xattrs: Xattrs::Embedded(xattrs()),
         quota: QuotaId::NONE,
+        policy: Policy::NONE,
     }
 }
 
@@ -182,6 +183,14 @@ pub(super) fn quota() -> QuotaId {
 /// A directory that is charged to one.
 pub(super) fn charged() -> Content {
     Content { quota: quota(), ..content() }
+}
+
+/// A directory that was divided from the start, and one that is charged to a quota as well.
+pub(super) fn divided() -> [Content; 2] {
+    let policy = Policy { spread: Some(Spread::Subsets), large_dir: 3, inherit: true };
+    let layout = Layout::Subsets(Subsets::started(1, 3));
+    let divided = Content { policy, layout, ..content() };
+    [divided.clone(), Content { quota: quota(), ..divided }]
 }
 
 /// An accounting root in each of its states.

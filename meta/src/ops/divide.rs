@@ -1,0 +1,67 @@
+//! How a directory is to be divided: what `settings` sets of it, what is told of it, and what a new directory has of it.
+//!
+//! A directory with nothing in it is divided at once: all its partitions are made, or made anew, in one transaction.
+//!
+//! Cost: a locked read and a put for each partition that was there or will be; one batch on each shard.
+//! POSIX: none. ENOTEMPTY for a directory that has entries, EINVAL for more partitions than there are shards.
+
+use base::{FsError, Layout, Spread};
+
+use crate::{
+    error::Result,
+    record::{Content, Policy},
+    txn::{Dir, Txn},
+};
+
+/// Changes a directory's policy, and divides it as that says.
+pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Policy)) -> Result<()> {
+    let was = dir.content.policy;
+    change(&mut dir.content.policy);
+    let policy = dir.content.policy;
+    if policy == was {
+        return Ok(());
+    }
+    // There is one partition on a shard at most.
+    if policy.large_dir > txn.shared.config.shards {
+        return Err(FsError::Invalid.into());
+    }
+    let layout = policy.layout(&dir.content.layout).ok_or(FsError::NoSpace)?;
+    let divides = layout != dir.content.layout;
+    if divides || policy.spread != was.spread {
+        super::rmdir::others_empty(txn, &dir)?;
+    }
+    if divides {
+        txn.divide(&mut dir, layout)?
+    } else {
+        txn.put_everywhere(&dir)?
+    }
+    Ok(())
+}
+
+/// Divides a new directory as the one that it is made in says.
+pub(crate) fn inherit(txn: &mut Txn<'_>, parent: &Content, child: &mut Dir) -> Result<()> {
+    let policy = parent.policy.inherited();
+    child.content.policy = policy;
+    // A dump may bring it to where nothing is divided.
+    if policy.partitions() > 1 && txn.shared.cluster.is_some() {
+        let layout = policy.layout(&Layout::Whole).ok_or(FsError::NoSpace)?;
+        txn.divide(child, layout)?;
+    }
+    Ok(())
+}
+
+/// What `info` tells of it.
+pub(crate) fn tell(content: &Content, line: &mut dyn FnMut(&str, String)) {
+    let policy = content.policy;
+    if policy == Policy::NONE {
+        return;
+    }
+    let spread = match policy.spread() {
+        Spread::None => "none",
+        Spread::Extendible => "extendible",
+        Spread::Subsets => "subsets",
+    };
+    line("spread", spread.to_owned());
+    line("large_dir", policy.partitions().to_string());
+    line("inherit", if policy.inherit { "yes" } else { "no" }.to_owned());
+}

@@ -1,0 +1,135 @@
+//! How a directory is to be divided, as it was set there or where it was made.
+
+use base::{Decode, DecodeError, Encode, Layout, Reader, Splits, Spread, Subsets, codec};
+
+/// What was set. Every partition of the directory repeats it.
+///
+/// Persisted: nothing when nothing was set, so it stands last in its record; otherwise a tag and the values. A record
+/// without one has the bytes that it had before directories could be divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Policy {
+    /// In which way; `None`: in that of the file system.
+    pub(crate) spread: Option<Spread>,
+    /// Into so many partitions from the start; 0: nothing was said, and it is one.
+    pub(crate) large_dir: u16,
+    /// Directories that are made in it have the same policy.
+    pub(crate) inherit: bool,
+}
+
+/// What comes before it. 1 is that of a quota.
+const TAG: u8 = 2;
+
+codec! {
+    /// The values.
+    struct Values {
+        pub spread: Option<Spread>,
+        pub large_dir: u16,
+        pub inherit: bool,
+    }
+}
+
+impl Policy {
+    /// Nothing was set.
+    pub(crate) const NONE: Policy = Policy { spread: None, large_dir: 0, inherit: false };
+
+    /// The way in which directories are divided that say nothing.
+    const SPREAD: Spread = Spread::Extendible;
+
+    /// In which way the directory is divided when it is.
+    pub(crate) fn spread(&self) -> Spread {
+        self.spread.unwrap_or(Policy::SPREAD)
+    }
+
+    /// Into how many partitions a directory with nothing in it is divided.
+    pub(crate) fn partitions(&self) -> u16 {
+        match self.spread() {
+            Spread::None => 1,
+            Spread::Extendible | Spread::Subsets => self.large_dir.max(1),
+        }
+    }
+
+    /// How a directory with nothing in it is divided that was divided like `now`, if it is to be divided otherwise.
+    /// `None`: there were more changes than can be counted.
+    pub(crate) fn layout(&self, now: &Layout) -> Option<Layout> {
+        let count = self.partitions();
+        let is_so = match (now, self.spread()) {
+            (Layout::Extendible(_), Spread::Extendible) | (Layout::Subsets(_), Spread::Subsets) => {
+                now.active().eq(0..count)
+            }
+            (Layout::Whole | Layout::Extendible(_) | Layout::Subsets(_), _) => {
+                count == 1 && now.active().eq(0..1)
+            }
+        };
+        if is_so {
+            return Some(now.clone());
+        }
+        let turn = now.turn().checked_add(1)?;
+        Some(match self.spread() {
+            Spread::None | Spread::Extendible => Layout::Extendible(Splits::started(turn, count)),
+            Spread::Subsets => Layout::Subsets(Subsets::started(turn, count)),
+        })
+    }
+
+    /// That of a directory that is made in one with this.
+    pub(crate) fn inherited(self) -> Policy {
+        if self.inherit { self } else { Policy::NONE }
+    }
+}
+
+impl Encode for Policy {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Policy { spread, large_dir, inherit } = *self;
+        if *self != Policy::NONE {
+            out.push(TAG);
+            Values { spread, large_dir, inherit }.encode(out);
+        }
+    }
+}
+
+impl Decode for Policy {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.is_empty() {
+            return Ok(Policy::NONE);
+        }
+        match u8::decode(input)? {
+            TAG => {}
+            tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
+        }
+        let Values { spread, large_dir, inherit } = Values::decode(input)?;
+        let policy = Policy { spread, large_dir, inherit };
+        if policy == Policy::NONE { Err(DecodeError::Invalid("policy")) } else { Ok(policy) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(spread: Option<Spread>, large_dir: u16) -> Policy {
+        Policy { spread, large_dir, inherit: false }
+    }
+
+    #[test]
+    fn a_policy_says_how_an_empty_directory_is_divided() {
+        let of = |spread, large_dir| policy(spread, large_dir).layout(&Layout::Whole);
+        assert_eq!(of(None, 0), Some(Layout::Whole));
+        assert_eq!(of(Some(Spread::Subsets), 1), Some(Layout::Whole));
+        assert_eq!(of(Some(Spread::None), 5), Some(Layout::Whole));
+        assert_eq!(of(None, 5), Some(Layout::Extendible(Splits::started(1, 5))));
+        assert_eq!(of(Some(Spread::Subsets), 5), Some(Layout::Subsets(Subsets::started(1, 5))));
+    }
+
+    #[test]
+    fn what_is_divided_as_it_should_be_stays_and_another_way_is_a_later_turn() {
+        let five = Layout::Extendible(Splits::started(1, 5));
+        assert_eq!(policy(None, 5).layout(&five), Some(five.clone()));
+        for (again, count) in [(policy(None, 3), 3), (policy(None, 0), 1)] {
+            let layout = again.layout(&five).unwrap();
+            assert_eq!((layout.turn(), layout.active().count()), (2, count));
+        }
+        let subsets = policy(Some(Spread::Subsets), 5).layout(&five).unwrap();
+        assert_eq!(subsets, Layout::Subsets(Subsets::started(2, 5)));
+        let one = policy(None, 0).layout(&five).unwrap();
+        assert_eq!(policy(Some(Spread::Subsets), 0).layout(&one), Some(one));
+    }
+}
