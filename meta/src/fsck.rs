@@ -22,6 +22,7 @@ mod packed;
 mod quotas;
 mod repair;
 mod report;
+mod shares;
 mod sweep;
 #[cfg(test)]
 mod tests;

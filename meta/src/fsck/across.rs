@@ -21,7 +21,11 @@ use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId, placem
 use bytes::Bytes;
 use wire::{PeerRead, Reply, Request};
 
-use super::{Fix, report::Report};
+use super::{
+    Fix,
+    report::Report,
+    shares::{Way, difference},
+};
 use crate::{
     cluster::Cluster,
     error::describe,
@@ -52,8 +56,17 @@ type Result<T> = std::result::Result<T, String>;
 struct Claim {
     /// The record that leads there.
     here: Key,
-    there: Key,
+    there: There,
     wants: Wants,
+}
+
+/// Where it leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum There {
+    /// To this record.
+    Record(Key),
+    /// To a name in a directory with this home, in whichever partition.
+    Name { home: DirId, at: At },
 }
 
 /// What must be there.
@@ -69,6 +82,10 @@ enum Wants {
     Born { at: At, version: NameVersion },
     /// An inode, in its slot.
     Slot { at: At, ino: Ino },
+    /// A partition of this directory.
+    Share { id: DirId, ino: Ino, partition: u16 },
+    /// The master of this partition, which says as it does.
+    Master { id: DirId, partition: u16, share: Box<Content> },
 }
 
 /// A name in a directory.
@@ -92,24 +109,53 @@ impl Places<'_> {
         key::content(shard_of(home, 0, self.0.shards), dir, 0, Part::Main)
     }
 
-    fn name(&self, home: DirId, at: &At, part: Part) -> Key {
-        let shard = shard_of(home, 0, self.0.shards);
+    fn name(&self, shard: ShardId, at: &At, part: Part) -> Key {
         key::name(shard, at.dir, self.0.hash_key.pos(&at.name), &at.name, part)
+    }
+
+    fn way(&self, home: DirId, at: &At) -> Way {
+        Way::to(home, at.dir, self.0.hash_key.pos(&at.name))
+    }
+
+    /// Whether a claim leads to another server, or over one: what does not was looked at on the snapshot. `read` reads what
+    /// is here.
+    fn leaves(
+        &self,
+        claim: &Claim,
+        owns: &dyn Fn(&Key) -> bool,
+        read: &dyn Fn(&Key) -> store::Result<Option<Bytes>>,
+    ) -> store::Result<bool> {
+        let (home, at) = match &claim.there {
+            There::Record(key) => return Ok(!owns(key)),
+            There::Name { home, at } => (*home, at),
+        };
+        let mut way = self.way(home, at);
+        loop {
+            let key = way.key(self.0.shards);
+            if !owns(&key) {
+                return Ok(true);
+            }
+            let content = read(&key)?.and_then(|value| Content::from_record(&value).ok());
+            if way.arrives(content.as_ref(), self.0.shards) {
+                return Ok(false);
+            }
+        }
     }
 
     /// What a record leads to. What cannot be read leads nowhere: that was found before.
     fn claims(&self, here: &[u8], value: &[u8]) -> Vec<Claim> {
         let value = Bytes::copy_from_slice(value);
-        let claim = |there, wants| Claim { here: Key::from_slice(here), there, wants };
+        let to = |there, wants| Claim { here: Key::from_slice(here), there, wants };
+        let claim = |there, wants| to(There::Record(there), wants);
         if key::is_content(here) {
             let content = Content::from_record(&value).ok();
-            let content = key::parse_dir(here).zip(content);
-            return content.map_or_else(Vec::new, |(id, content)| {
-                self.of_content(id, &content)
-                    .into_iter()
-                    .map(|(there, wants)| claim(there, wants))
-                    .collect()
-            });
+            let at = key::parse_dir(here).zip(key::parse_share(here)).zip(content);
+            let Some(((id, (partition, _)), content)) = at else { return Vec::new() };
+            let claims = match partition {
+                0 => self.of_content(id, &content),
+                partition => vec![self.of_share(id, partition, &content)],
+            };
+            return claims.into_iter().map(|(there, wants)| to(there, wants)).collect();
         }
         let Some((dir, (_, name, part))) = key::parse_dir(here).zip(key::parse_name(here)) else {
             return Vec::new();
@@ -143,18 +189,32 @@ impl Places<'_> {
         born.collect()
     }
 
-    fn of_content(&self, id: DirId, content: &Content) -> Vec<(Key, Wants)> {
-        let mut claims = Vec::new();
+    fn of_share(&self, id: DirId, partition: u16, share: &Content) -> (There, Wants) {
+        // Times and counts are its own, and change.
+        let repeated = Content { layout: share.layout.clone(), ..share.repeated() };
+        let wants = Wants::Master { id, partition, share: Box::new(repeated) };
+        (There::Record(self.content(share.home, id)), wants)
+    }
+
+    fn of_content(&self, id: DirId, content: &Content) -> Vec<(There, Wants)> {
         let Content { ino, home, mode, uid, gid, parent, .. } = *content;
+        let others = content.layout.active().filter(|partition| *partition > 0);
+        let share = |partition| {
+            let shard = shard_of(home, partition, self.0.shards);
+            let key = key::content(shard, id, partition, Part::Main);
+            (There::Record(key), Wants::Share { id, ino, partition })
+        };
+        let mut claims: Vec<_> = others.map(share).collect();
         let Some(name) = content.name.clone() else { return claims };
         let at = At { dir: parent, name };
         let access = Access { id, ino, home, mode, uid, gid };
-        let there = self.name(content.parent_home, &at, Part::Main);
+        let there = There::Name { home: content.parent_home, at: at.clone() };
         if let Some(name) = content.birth_name.clone() {
             let birth = At { dir: content.birth_parent, name };
             if birth != at {
                 let born_at = self.0.locality.home(birth.dir, home);
-                let list = self.name(born_at, &birth, Part::RenameList);
+                let shard = shard_of(born_at, 0, self.0.shards);
+                let list = There::Record(self.name(shard, &birth, Part::RenameList));
                 claims.push((list, Wants::Listed { id, version: content.birth_version }));
             }
         }
@@ -212,6 +272,19 @@ impl Claim {
                         "the rename list of {at} has version {version}, which lives nowhere else"
                     )
                 })
+            }
+            Wants::Share { id, ino, partition } => {
+                let share = value.and_then(|value| Content::from_record(value).ok());
+                let is_there = share.is_some_and(|share| share.ino == *ino);
+                (!is_there).then(|| format!("partition {partition} of directory {id} is not there"))
+            }
+            Wants::Master { id, partition, share } => {
+                let master = value.and_then(|value| Content::from_record(value).ok());
+                let wrong = match master {
+                    None => Some("is there, but its directory is not"),
+                    Some(master) => difference(&master, *partition, share),
+                };
+                wrong.map(|wrong| format!("partition {partition} of directory {id} {wrong}"))
             }
             Wants::Slot { at, ino } => {
                 let slot = value.and_then(|value| Slot::from_record(value).ok());
@@ -283,22 +356,28 @@ impl Across<'_> {
         }
         let (shared, map) = (Arc::clone(self.shared), self.cluster.map());
         let me = self.cluster.me;
-        let read = self.shared.options.offload.run(move || {
+        let read = self.shared.options.offload.run(move || -> store::Result<Page> {
             let (mut page, places) = (Page::default(), Places(&shared.config));
+            let owns = |key: &Key| map.server_of(key::shard_of(key)) == Some(me);
             let read = shared.engine.scan(&from, &to, &mut |here, value| {
                 if page.claims.len() >= PAGE || page.dirs.len() >= PAGE {
                     page.next = Some(Key::from_slice(here));
                     return ControlFlow::Break(());
                 }
-                let claims = places.claims(here, value).into_iter();
-                let others = |claim: &Claim| map.server_of(key::shard_of(&claim.there)) != Some(me);
-                page.claims.extend(claims.filter(others));
-                if key::is_content(here) {
+                page.claims.extend(places.claims(here, value));
+                if key::is_content(here) && key::parse_share(here).is_some_and(|at| at.0 == 0) {
                     page.dirs.push(Key::from_slice(here));
                 }
                 ControlFlow::Continue(())
             });
-            read.map(|()| page)
+            read?;
+            let mut others = Vec::new();
+            for claim in std::mem::take(&mut page.claims) {
+                if places.leaves(&claim, &owns, &|key| shared.engine.get(key))? {
+                    others.push(claim);
+                }
+            }
+            Ok(Page { claims: others, ..page })
         });
         read.await.map_err(|error| describe(&error))
     }
@@ -325,12 +404,39 @@ impl Across<'_> {
     }
 
     async fn unmet(&self, claims: Vec<Claim>) -> Result<Vec<(Claim, String)>> {
-        let found = self.read(claims.iter().map(|claim| claim.there.clone())).await?;
-        let unmet = claims.into_iter().filter_map(|claim| {
-            let line = claim.wrong(found.get(&claim.there).and_then(Option::as_ref))?;
+        let there = self.followed(&claims).await?;
+        let found = self.read(there.iter().cloned()).await?;
+        let unmet = claims.into_iter().zip(there).filter_map(|(claim, there)| {
+            let line = claim.wrong(found.get(&there).and_then(Option::as_ref))?;
             Some((claim, line))
         });
         Ok(unmet.collect())
+    }
+
+    /// The records that claims lead to: names are in the partitions that have them now.
+    async fn followed(&self, claims: &[Claim]) -> Result<Vec<Key>> {
+        let (places, shards) = (Places(&self.shared.config), self.shared.config.shards);
+        let mut keys = vec![Key::new(); claims.len()];
+        let mut ways = Vec::new();
+        for (index, claim) in claims.iter().enumerate() {
+            match &claim.there {
+                There::Record(key) => keys[index] = key.clone(),
+                There::Name { home, at } => ways.push((index, at, places.way(*home, at))),
+            }
+        }
+        while !ways.is_empty() {
+            let found = self.read(ways.iter().map(|(.., way)| way.key(shards))).await?;
+            ways.retain_mut(|(index, at, way)| {
+                let value = found.get(&way.key(shards)).and_then(Option::as_ref);
+                let content = value.and_then(|value| Content::from_record(value).ok());
+                let arrived = way.arrives(content.as_ref(), shards);
+                if arrived {
+                    keys[*index] = places.name(way.shard(shards), at, Part::Main);
+                }
+                !arrived
+            });
+        }
+        Ok(keys)
     }
 
     /// Those whose record leads there now.

@@ -27,13 +27,14 @@ impl<'a> Sweep<'a> {
 
     /// A content record, or the xattrs beside one.
     pub(super) fn directory(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
-        let (Some(dir), [.., 0, 0, part]) = (key::parse_dir(key), key) else {
+        let (Some(dir), Some((partition, part))) = (key::parse_dir(key), key::parse_share(key))
+        else {
             return self.find(format!("shard {}: a directory's key is damaged", shard.0));
         };
         let what = |_: &Self| format!("directory {dir}");
         match part {
-            0 => self.content(shard, dir, value),
-            2 => {
+            0 => self.content(shard, (dir, partition), value),
+            2 if partition == 0 => {
                 if self.content != Some((dir, true)) {
                     self.find(format!("{}: extended attributes of nothing", what(self)));
                 }
@@ -43,10 +44,16 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn content(&mut self, shard: ShardId, dir: DirId, value: &[u8]) {
+    fn content(&mut self, shard: ShardId, (dir, partition): (DirId, u16), value: &[u8]) {
         let damaged = || format!("the content record of directory {dir}");
         self.content = None;
         let Some(content) = self.decode::<Content>(value, damaged) else { return };
+        if partition > 0 {
+            self.share(shard, (dir, partition), &content);
+            return self.counts_something(shard, dir, &content, &|_: &Self| {
+                format!("partition {partition} of directory {dir}")
+            });
+        }
         Report::count(&self.report.directories);
         let spilled = content.xattrs.is_spilled();
         self.content = Some((dir, spilled));
@@ -68,13 +75,8 @@ impl<'a> Sweep<'a> {
             self.find(format!("{}: its extended attributes are missing", what(self)));
         }
         self.charged_dir(&content, &what);
-        let (entries, subdirs) = (content.entries, content.subdirs);
-        if (entries, subdirs) != (0, 0) && !self.has_entries(shard, dir) {
-            let line = format!("{} counts {entries} entries, but has none", what(self));
-            let (entries, subdirs) = (0i64.saturating_sub_unsigned(entries), -i64::from(subdirs));
-            let ino = content.ino;
-            self.find_to_fix(line, Fix::Counts { shard, dir, ino, entries, subdirs });
-        }
+        self.counts_something(shard, dir, &content, &what);
+        self.has_shares(dir, &content);
         if dir == DirId::ROOT {
             if content.name.is_some() || content.home != DirId::ROOT {
                 self.find("the root directory has a name or a home".into());
@@ -86,6 +88,17 @@ impl<'a> Sweep<'a> {
         // On a cluster the way up leads over other servers.
         if !self.is_one_of_several() {
             self.reaches_root(dir, &content, &what);
+        }
+    }
+
+    /// Counts other than 0 are those of names; those of a group with names are compared with them.
+    fn counts_something(&self, shard: ShardId, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
+        let (entries, subdirs) = (content.entries, content.subdirs);
+        if (entries, subdirs) != (0, 0) && !self.has_entries(shard, dir) {
+            let line = format!("{} counts {entries} entries, but has none", what(self));
+            let (entries, subdirs) = (0i64.saturating_sub_unsigned(entries), -i64::from(subdirs));
+            let ino = content.ino;
+            self.find_to_fix(line, Fix::Counts { shard, dir, ino, entries, subdirs });
         }
     }
 
@@ -119,7 +132,9 @@ impl<'a> Sweep<'a> {
             ));
         }
         let home = self.config.locality.home(*birth_parent, content.home);
-        let key = self.name_key(home, *birth_parent, birth_name, Part::RenameList);
+        // With the master, whichever partition has the name.
+        let shard = shard_of(home, 0, self.config.shards);
+        let key = self.name_key(shard, *birth_parent, birth_name, Part::RenameList);
         if self.is_elsewhere(&key) {
             return;
         }
@@ -141,10 +156,10 @@ impl<'a> Sweep<'a> {
         let Some(name) = &content.name else {
             return self.find(format!("directory {dir} has no name"));
         };
-        let key = self.name_key(content.parent_home, content.parent, name, Part::Main);
-        if self.is_elsewhere(&key) {
+        let Some(shard) = self.shard_of_name(content.parent_home, content.parent, name) else {
             return;
-        }
+        };
+        let key = self.name_key(shard, content.parent, name, Part::Main);
         let entry: Option<EntryRecord> = self.get(&key, || what(self));
         let Content { ino, home, mode, uid, gid, .. } = *content;
         match entry {

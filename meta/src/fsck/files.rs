@@ -56,7 +56,8 @@ impl<'a> Sweep<'a> {
         };
         match slot {
             Slot::Moved(at) => {
-                let key = self.name_key(at.home, at.dir, &at.name, Part::Main);
+                let Some(shard) = self.shard_of_name(at.home, at.dir, &at.name) else { return };
+                let key = self.name_key(shard, at.dir, &at.name, Part::Main);
                 let there = || self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
                 match self.get(&key, there) {
                     Some(EntryRecord::Node(inode)) if inode.ino == ino && inode.moved => {}

@@ -14,6 +14,8 @@ use crate::record::{
 /// The directory whose names are being read, and what was found so far.
 pub(super) struct Group {
     dir: DirId,
+    /// The partition that has them, and its record.
+    partition: u16,
     content: Option<Content>,
     shard: ShardId,
     entries: u64,
@@ -35,9 +37,8 @@ impl Sweep<'_> {
         key::content(shard_of(home, 0, self.config.shards), dir, 0, Part::Main)
     }
 
-    /// The key of one part of a name.
-    pub(super) fn name_key(&self, home: DirId, dir: DirId, name: &EntryName, part: Part) -> Key {
-        let shard = shard_of(home, 0, self.config.shards);
+    /// The key of one part of a name on a shard.
+    pub(super) fn name_key(&self, shard: ShardId, dir: DirId, name: &EntryName, part: Part) -> Key {
         key::name(shard, dir, self.config.hash_key.pos(name), name, part)
     }
 
@@ -70,9 +71,12 @@ impl Sweep<'_> {
 
     fn open_group(&mut self, shard: ShardId, dir: DirId) {
         self.close_group();
-        let key = key::content(shard, dir, 0, Part::Main);
-        let content = self.get(&key, || format!("the content record of directory {dir}"));
-        self.group = Some(Group { dir, content, shard, entries: 0, subdirs: 0, last: None });
+        let (partition, content) = match self.share_at(shard, dir) {
+            Some((partition, content)) => (partition, Some(content)),
+            None => (0, None),
+        };
+        let (entries, subdirs, last) = (0, 0, None);
+        self.group = Some(Group { dir, partition, content, shard, entries, subdirs, last });
     }
 
     /// All names of a directory were read.
@@ -109,7 +113,8 @@ impl Sweep<'_> {
         let Some(group) = &mut self.group else { return };
         if let Some((name, true)) = group.last.take() {
             let dir = group.place();
-            let key = self.name_key(dir.home, dir.id, &name, Part::Main);
+            let shard = group.shard;
+            let key = self.name_key(shard, dir.id, &name, Part::Main);
             let path = self.path(dir, Some(&name));
             self.find_to_fix(
                 format!("{path}: its extended attributes are missing"),
@@ -124,6 +129,9 @@ impl Sweep<'_> {
         let record = self.decode::<EntryRecord>(value, || what(self));
         let group = self.group.as_mut().expect("opened before its names are read");
         group.entries += 1;
+        let partition = group.partition;
+        let pos = self.config.hash_key.pos(name);
+        let owner = group.content.as_ref().map(|content| content.layout.partition(pos));
         let quota = group.content.as_ref().map(|content| content.quota);
         let Some(record) = record else { return };
         if matches!(record, EntryRecord::Dir(_)) {
@@ -131,6 +139,10 @@ impl Sweep<'_> {
         }
         let spilled = matches!(&record, EntryRecord::Node(inode) if inode.xattrs.is_spilled());
         group.last = Some((name.clone(), spilled));
+        if let Some(owner) = owner.filter(|owner| *owner != partition) {
+            let here = format!("in partition {partition}");
+            self.find(format!("{} stands {here}, but belongs to partition {owner}", what(self)));
+        }
         match record {
             EntryRecord::Node(inode) => {
                 if inode.nlink != 1 {
@@ -214,6 +226,9 @@ impl Sweep<'_> {
     fn rename_list(&mut self, shard: ShardId, dir: Where, name: &EntryName, value: &[u8]) {
         let what = || format!("the rename list of {}", self.path(dir, Some(name)));
         let Some(list) = self.decode::<RenameList>(value, what) else { return };
+        if self.group.as_ref().is_some_and(|group| group.partition > 0) {
+            self.find(format!("{} is not where the master of its directory is", what()));
+        }
         if list.versions.is_empty() {
             self.find(format!("{} is empty", what()));
         }

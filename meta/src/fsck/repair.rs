@@ -20,6 +20,7 @@ mod dirs;
 mod files;
 mod lost;
 mod names;
+mod shares;
 mod system;
 
 use std::{collections::VecDeque, sync::Arc};

@@ -3,6 +3,7 @@
 mod jobs;
 mod random;
 mod repaired;
+mod shares;
 
 use base::{DirId, Ino, NameVersion, SessionId, ShardId, placement::shard_of};
 use bytes::Bytes;

@@ -3,7 +3,8 @@
 use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
 
 use super::{
-    drop_record, files, is_here, lost, names, new_ino, sound, tell_clients, unsound, was_given_out,
+    drop_record, files, is_here, lost, names, new_ino, shares, sound, tell_clients, unsound,
+    was_given_out,
 };
 use crate::{
     error::Result,
@@ -11,8 +12,8 @@ use crate::{
     lock,
     ops::rename::note_birthplace,
     record::{
-        Access, Content, ContentState, EntryRecord, Key, QuotaId, Record as _, Times, Usage,
-        Xattrs, key, key::Part,
+        Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _, Times,
+        Usage, Xattrs, key, key::Part,
     },
     txn::{Dir, Txn},
 };
@@ -24,10 +25,13 @@ const MOVED_AT_ONCE: usize = 4096;
 
 /// A content record, or the extended attributes beside one.
 pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
-    let (Some(id), [.., 0, 0, part @ (0 | 2)]) = (key::parse_dir(key), &key[..]) else {
+    let parsed = key::parse_dir(key).zip(key::parse_share(key));
+    let Some((id, (partition, part @ (0 | 2)))) = parsed else {
         return drop_record(txn, key);
     };
-    let part = *part;
+    if partition > 0 {
+        return shares::share(txn, shard, (id, partition), key);
+    }
     txn.lock(lock::DIRECTORY_RENAME)?;
     txn.lock(lock::dir_lock(id))?;
     let main = key::content(shard, id, 0, Part::Main);
@@ -69,7 +73,8 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
         }
         drop_record(txn, &twin)?;
     }
-    let mended = if id == DirId::ROOT { false } else { in_tree(txn, &mut dir)? };
+    let mut mended = if id == DirId::ROOT { false } else { in_tree(txn, &mut dir)? };
+    mended |= shares::complete(txn, &dir)?;
     let key = txn.dir_xattrs_key(&dir);
     let xattrs = files::right_xattrs(txn, &dir.content.xattrs, &key)?;
     if !mended && xattrs.is_none() && dir.content == was {
@@ -94,6 +99,8 @@ fn be_root(content: &mut Content) {
         subdirs: content.subdirs,
         xattrs: content.xattrs.clone(),
         quota: content.quota,
+        layout: content.layout.clone(),
+        policy: content.policy,
         ..right
     };
 }
@@ -102,9 +109,14 @@ fn be_root(content: &mut Content) {
 fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     dir.content.state = ContentState::Live;
     doubt_birth(txn, dir);
-    let parent: Option<Content> =
-        sound(txn, &txn.content_key(dir.content.parent_home, dir.content.parent))?;
-    let (Some(parent), Some(name)) = (parent, dir.content.name.clone()) else {
+    let above = match &dir.content.name {
+        Some(name) => {
+            let Content { parent, parent_home, .. } = dir.content;
+            shares::of_name(txn, parent_home, parent, name)?.zip(Some(name.clone()))
+        }
+        None => None,
+    };
+    let Some((mut above, name)) = above else {
         tell_clients(txn, dir.id)?;
         lost::directory(txn, dir)?;
         return Ok(true);
@@ -116,10 +128,9 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
         lost::directory(txn, dir)?;
         return Ok(true);
     }
-    dir.content.parent_ino = parent.ino;
+    dir.content.parent_ino = above.content.ino;
     txn.lock(lock::dir_lock(dir.content.parent))?;
-    let mut above = Dir::master(dir.content.parent, parent);
-    let key = txn.name_key(above.content.home, above.id, &name, Part::Main);
+    let key = shares::entry_key(txn, &above, &name);
     let mut mended = false;
     match txn.get_bytes(&key)? {
         None => {
@@ -164,7 +175,8 @@ pub(super) fn doubt_birth(txn: &Txn<'_>, dir: &mut Dir) {
 fn twin(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Key>> {
     let Content { parent, parent_home, name, .. } = &dir.content;
     let Some(name) = name else { return Ok(None) };
-    let entry = sound(txn, &txn.name_key(*parent_home, *parent, name, Part::Main))?;
+    let Some(above) = shares::of_name(txn, *parent_home, *parent, name)? else { return Ok(None) };
+    let entry = sound(txn, &shares::entry_key(txn, &above, name))?;
     let Some(EntryRecord::Dir(access)) = entry else { return Ok(None) };
     let there = txn.content_key(access.home, access.id);
     let another = access.id == dir.id && there != txn.content_key(dir.content.home, dir.id);
@@ -204,13 +216,12 @@ fn is_in_loop(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
 /// Takes the entry of a directory from where it is, if it is there.
 fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) -> Result<()> {
     let Content { parent, parent_home, .. } = dir.content;
-    let key = txn.name_key(parent_home, parent, name, Part::Main);
+    let Some(above) = shares::of_name(txn, parent_home, parent, name)? else { return Ok(()) };
+    let key = shares::entry_key(txn, &above, name);
     let entry: Option<EntryRecord> = sound(txn, &key)?;
     if matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id) {
         drop_record(txn, &key)?;
-        if let Some(content) = sound(txn, &txn.content_key(parent_home, parent))? {
-            names::uncount(txn, Dir::master(parent, content), true);
-        }
+        names::uncount(txn, above, true);
     }
     Ok(())
 }
@@ -218,8 +229,9 @@ fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) -> Result<()> {
 /// Whether the entry that a directory's back pointer names leads to it.
 pub(super) fn is_entered(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
     let Some(name) = &dir.content.name else { return Ok(false) };
-    let key = txn.name_key(dir.content.parent_home, dir.content.parent, name, Part::Main);
-    let entry: Option<EntryRecord> = sound(txn, &key)?;
+    let Content { parent, parent_home, .. } = dir.content;
+    let Some(above) = shares::of_name(txn, parent_home, parent, name)? else { return Ok(false) };
+    let entry: Option<EntryRecord> = sound(txn, &shares::entry_key(txn, &above, name))?;
     Ok(matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id))
 }
 
@@ -265,6 +277,7 @@ pub(super) fn rebuilt(
         subdirs: 0,
         xattrs: Xattrs::NONE,
         quota,
+        policy: Policy::NONE,
     };
     Ok(Dir::master(access.id, content))
 }
@@ -304,8 +317,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
 pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool> {
     txn.lock(lock::DIRECTORY_RENAME)?;
     txn.lock(lock::dir_lock(id))?;
-    let here = key::content(shard, id, 0, Part::Main);
-    if sound::<Content>(txn, &here)?.is_some() {
+    if shares::at(txn, shard, id)?.is_some() {
         return Ok(false);
     }
     let prefix = key::names(shard, id);
@@ -315,6 +327,10 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
     let right = txn.shard(home);
     let content: Option<Content> = sound(txn, &key::content(right, id, 0, Part::Main))?;
     let Some(content) = content else {
+        if let Some(master) = shares::master_again(txn, id, None)? {
+            txn.put_dir(&master);
+            return Ok(true);
+        }
         let ino = new_ino(txn, right)?;
         let access = Access { id, ino, home, mode: 0o700, uid: 0, gid: 0 };
         let above = lost::and_found(txn)?;
@@ -325,8 +341,15 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         txn.put_dir(&dir);
         return Ok(true);
     };
+    let shards = txn.shared.config.shards;
+    let partition = (shard.0 + shards - right.0) % shards;
+    if partition > 0 && content.layout.is_active(partition) {
+        txn.put_dir(&Dir { id, partition, content: content.share() });
+        return Ok(true);
+    }
     is_here(txn, &key::names(right, id))?;
-    let mut dir = Dir::master(id, content);
+    // What belongs to another partition goes there from the master.
+    let mut dir = Dir { id, partition: 0, content };
     for (key, value) in names {
         txn.delete(key.clone());
         let mut moved = key.clone();
@@ -378,13 +401,15 @@ pub(super) fn count(
     subdirs: i64,
 ) -> Result<bool> {
     txn.lock(lock::dir_lock(id))?;
-    let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
     // One that belongs on another shard is looked at first.
-    let content = content.filter(|content| txn.shard(content.home) == shard && content.ino == ino);
-    let Some(mut content) = content else { return Ok(false) };
+    let share = shares::at(txn, shard, id)?.filter(|share| {
+        let key = txn.share_key(share.content.home, id, share.partition);
+        key::shard_of(&key) == shard && share.content.ino == ino
+    });
+    let Some(Dir { partition, mut content, .. }) = share else { return Ok(false) };
     content.entries = content.entries.saturating_add_signed(entries);
     let more = i32::try_from(subdirs).unwrap_or(if subdirs < 0 { i32::MIN } else { i32::MAX });
     content.subdirs = content.subdirs.saturating_add_signed(more);
-    txn.put_dir(&Dir::master(id, content));
+    txn.put_dir(&Dir { id, partition, content });
     Ok(true)
 }

@@ -1,9 +1,9 @@
 //! What stands under names: entries, rename lists, and extended attributes beside an entry.
 
-use base::{DirId, EntryName, Locality, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
 use bytes::Bytes;
 
-use super::{drop_record, files, lost, sound, tell_clients, unsound};
+use super::{drop_record, files, lost, shares, sound, tell_clients, unsound};
 use crate::{
     error::{Fault, Result},
     lock,
@@ -21,7 +21,11 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
     };
     txn.lock(lock::dir_lock(id))?;
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
-    let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+    let share = shares::at(txn, shard, id)?;
+    if part == Part::RenameList as u8 && share.as_ref().is_some_and(|share| share.partition > 0) {
+        // It belongs to the master's shard, and those who were born under the name write it there.
+        return drop_record(txn, key);
+    }
     if part == Part::RenameList as u8
         && let Ok(name) = EntryName::new(name)
         && pos == txn.shared.config.hash_key.pos(&name)
@@ -30,21 +34,23 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
         return rename_list(txn, (shard, id), &name, key, &value);
     }
     // Without one, or with one that belongs elsewhere, that is looked at first.
-    let content = content.filter(|content| txn.shard(content.home) == shard);
-    let Some(content) = content else {
+    let is_placed = |share: &Dir| {
+        key::shard_of(&txn.share_key(share.content.home, id, share.partition)) == shard
+    };
+    let Some(dir) = share.filter(is_placed) else {
         let mut beside = key.clone();
         beside.pop();
         beside.push(Part::Main as u8);
         let alone = part >= Part::Xattrs as u8 && txn.get_bytes(&beside)?.is_none();
         return if alone { drop_record(txn, key) } else { Ok(false) };
     };
-    let dir = Dir::master(id, content);
     let Ok(name) = EntryName::new(name) else { return homeless(txn, key, &value) };
     let right = key::name(shard, id, txn.shared.config.hash_key.pos(&name), &name, Part::Main);
+    let right_pos = txn.shared.config.hash_key.pos(&name);
+    let owner = dir.content.layout.partition(right_pos);
     match part {
-        0..=3 if key::parse_name(&right).is_none_or(|(right, ..)| right != pos) => {
-            misplaced(txn, dir, &name, part, (key, &value))
-        }
+        0..=3 if right_pos != pos => misplaced(txn, dir, &name, part, (key, &value)),
+        0 if owner != dir.partition => elsewhere(txn, (dir, owner, pos), &name, (key, &value)),
         0 => entry(txn, dir, &name, key, &value, lose),
         2 => beside(txn, &dir, &name, key),
         3 if sound::<Origin>(txn, key)?.is_some() && txn.get_bytes(&right)?.is_some() => Ok(false),
@@ -77,9 +83,7 @@ fn misplaced(
     part: u8,
     (key, value): (&Key, &Bytes),
 ) -> Result<bool> {
-    let shard = txn.shard(dir.content.home);
-    let pos = txn.shared.config.hash_key.pos(name);
-    let mut right = key::name(shard, dir.id, pos, name, Part::Main);
+    let mut right = shares::entry_key(txn, &dir, name);
     if let Some(last) = right.last_mut() {
         *last = part;
     }
@@ -95,6 +99,39 @@ fn misplaced(
         }
     } else {
         drop_record(txn, key)?;
+    }
+    Ok(true)
+}
+
+/// An entry that another partition should have.
+fn elsewhere(
+    txn: &mut Txn<'_>,
+    (dir, owner, pos): (Dir, u16, u64),
+    name: &EntryName,
+    (key, value): (&Key, &Bytes),
+) -> Result<bool> {
+    let Some(record) = unsound::<EntryRecord>(value) else {
+        drop_record(txn, key)?;
+        uncount(txn, dir, false);
+        return Ok(true);
+    };
+    let place = txn.share_key(dir.content.home, dir.id, owner);
+    let to: Option<Content> = sound(txn, &place)?;
+    // Where partitions do not agree, that is to be repaired first.
+    let Some(content) = to.filter(|to| to.layout.partition(pos) == owner) else {
+        return Ok(false);
+    };
+    let mut right = key.clone();
+    right[..2].copy_from_slice(&place[..2]);
+    if txn.get_bytes(&right)?.is_none() {
+        let to = Dir { id: dir.id, partition: owner, content };
+        shares::bring(txn, (dir, to), name, (key, value), record)?;
+        return Ok(true);
+    }
+    uncount(txn, dir, matches!(record, EntryRecord::Dir(_)));
+    drop_record(txn, key)?;
+    if let EntryRecord::Node(inode) = record {
+        lost::file(txn, inode)?;
     }
     Ok(true)
 }
@@ -150,6 +187,16 @@ fn node(
     let place = Place::under(txn, &dir, name);
     let mut located = Located { place, inode };
     let was = located.inode.clone();
+    let born_here = was.ino.shard() == key::shard_of(key);
+    if dir.content.layout != Layout::Whole && !born_here {
+        // Nobody looks for it here: entries of partitions come and go without their inodes.
+        let mut beside = key.clone();
+        beside.pop();
+        beside.push(Part::Xattrs as u8);
+        let link = shares::in_slot(txn, was, &beside)?;
+        txn.put(key.clone(), &link);
+        return Ok(true);
+    }
     let mut mended = !was.is_sound();
     if !files::mend(txn, &mut located, Some(dir.content.quota), lose, &mut mended)? {
         // Nothing in it can be made out.
@@ -161,7 +208,7 @@ fn node(
     let (slot_key, here_key) = (key::inode(was.ino, Part::Main), key.clone());
     let slot: Option<Slot> = sound(txn, &slot_key)?;
     let said = matches!(&slot, Some(Slot::Moved(at)) if *at == here);
-    located.inode.moved |= said || was.ino.shard() != txn.shard(dir.content.home);
+    located.inode.moved |= said || !born_here;
     let elsewhere = match &slot {
         None => false,
         Some(Slot::Inode(_)) => true,
@@ -194,6 +241,10 @@ fn child(
     txn.lock(lock::dir_lock(access.id))?;
     let content: Option<Content> = sound(txn, &txn.content_key(access.home, access.id))?;
     let Some(content) = content else {
+        if let Some(master) = shares::master_again(txn, access.id, Some(access))? {
+            txn.put_dir(&master);
+            return Ok(true);
+        }
         if let Some(child) = super::dirs::elsewhere(txn, access)? {
             tell_clients(txn, child.id)?;
             txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
@@ -276,8 +327,7 @@ fn lives_elsewhere(
 
 /// Extended attributes beside an entry.
 fn beside(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, key: &Key) -> Result<bool> {
-    let entry: Option<EntryRecord> =
-        sound(txn, &txn.name_key(dir.content.home, dir.id, name, Part::Main))?;
+    let entry: Option<EntryRecord> = sound(txn, &shares::entry_key(txn, dir, name))?;
     let Some(EntryRecord::Node(inode)) = entry else { return drop_record(txn, key) };
     txn.lock(lock::ino_lock(inode.ino))?;
     let mut located = Located { place: Place::under(txn, dir, name), inode };
@@ -305,10 +355,10 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
             return Ok(false);
         }
         // What it had is under another number, and is saved with that.
-        let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
+        let share = shares::at(txn, shard, id)?;
         drop_record(txn, key)?;
-        if let Some(content) = content {
-            uncount(txn, Dir::master(id, content), false);
+        if let Some(share) = share {
+            uncount(txn, share, false);
         }
         return Ok(true);
     }

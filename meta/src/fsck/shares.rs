@@ -1,0 +1,164 @@
+//! Partitions of directories: where a name's partition is, and whether each share repeats what the master says.
+//!
+//! `names`, `dirs` and `files` call it during the walk; `across` and `repair` go the same ways over several servers. A
+//! directory has its content record on the shard of its master, partition 0, and a share on that of each other partition.
+//!
+//! Always true: a walk to the partition of a position ends, whatever damaged layouts say.
+
+use base::{DirId, EntryName, Locality, ShardId, placement::shard_of};
+
+use super::{
+    Fix,
+    sweep::{Sweep, Where},
+};
+use crate::record::{Config, Content, ContentState, Key, key, key::Part};
+
+/// The way to the partition that has a position: from the master, to whichever partition each one's own layout names.
+pub(super) struct Way {
+    dir: DirId,
+    home: DirId,
+    pos: u64,
+    partition: u16,
+    steps: u16,
+}
+
+impl Way {
+    /// Begins at the master.
+    pub(super) fn to(home: DirId, dir: DirId, pos: u64) -> Way {
+        Way { dir, home, pos, partition: 0, steps: 0 }
+    }
+
+    /// The partition that it has come to.
+    pub(super) fn partition(&self) -> u16 {
+        self.partition
+    }
+
+    /// Its shard.
+    pub(super) fn shard(&self, shards: u16) -> ShardId {
+        shard_of(self.home, self.partition, shards)
+    }
+
+    /// The record that says how it goes on.
+    pub(super) fn key(&self, shards: u16) -> Key {
+        key::content(self.shard(shards), self.dir, self.partition, Part::Main)
+    }
+
+    /// Goes on as a partition's record says; whether it has arrived. It has where there is no record, too: the name
+    /// would be there.
+    pub(super) fn arrives(&mut self, content: Option<&Content>, shards: u16) -> bool {
+        let next = content.map_or(self.partition, |content| content.layout.partition(self.pos));
+        if next == self.partition || self.steps >= shards {
+            return true;
+        }
+        self.partition = next;
+        self.steps += 1;
+        false
+    }
+}
+
+/// The partition of a directory whose shard this is, if its home is the one that it should have.
+pub(super) fn expected(config: &Config, shard: ShardId, dir: DirId) -> u16 {
+    let home = match config.locality {
+        Locality::Directory => dir,
+        Locality::Subtree => DirId::ROOT,
+    };
+    let first = shard_of(home, 0, config.shards).0;
+    (shard.0 + config.shards - first) % config.shards
+}
+
+/// What a record of this shard would be called that says how `dir` is placed: as the master, and as a share.
+pub(super) fn keys_of(config: &Config, shard: ShardId, dir: DirId) -> [(u16, Key); 2] {
+    let key = |partition| (partition, key::content(shard, dir, partition, Part::Main));
+    [key(0), key(expected(config, shard, dir))]
+}
+
+/// How a share differs from what its master says that it is; `None`: in nothing that it should repeat.
+pub(super) fn difference(
+    master: &Content,
+    partition: u16,
+    share: &Content,
+) -> Option<&'static str> {
+    if master.ino != share.ino {
+        Some("is of another directory")
+    } else if !master.layout.is_active(partition) {
+        Some("is none of its directory's")
+    } else if master.layout != share.layout {
+        Some("has another layout than its directory")
+    } else if master.repeated() != share.repeated() {
+        Some("has another mode, owner, place or name than its directory")
+    } else {
+        None
+    }
+}
+
+impl Sweep<'_> {
+    /// The shard of the partition that has a name; `None`: another server has it, or knows of it.
+    pub(super) fn shard_of_name(
+        &self,
+        home: DirId,
+        dir: DirId,
+        name: &EntryName,
+    ) -> Option<ShardId> {
+        let mut way = Way::to(home, dir, self.config.hash_key.pos(name));
+        loop {
+            let key = way.key(self.config.shards);
+            if self.is_elsewhere(&key) {
+                return None;
+            }
+            let content: Option<Content> = self.get(&key, || format!("directory {dir}"));
+            if way.arrives(content.as_ref(), self.config.shards) {
+                return Some(way.shard(self.config.shards));
+            }
+        }
+    }
+
+    /// The partition of a directory that is on a shard, with its record.
+    pub(super) fn share_at(&self, shard: ShardId, dir: DirId) -> Option<(u16, Content)> {
+        let what = || format!("the content record of directory {dir}");
+        keys_of(self.config, shard, dir)
+            .into_iter()
+            .find_map(|(partition, key)| Some((partition, self.get(&key, what)?)))
+    }
+
+    /// A record of a partition other than the master.
+    pub(super) fn share(&self, shard: ShardId, (dir, partition): (DirId, u16), share: &Content) {
+        let place = Where { id: dir, home: share.home };
+        let what = || format!("partition {partition} of {}", self.path(place, None));
+        if share.state != ContentState::Live {
+            self.find(format!("{} is {:?}", what(), share.state));
+        }
+        if shard_of(share.home, partition, self.config.shards) != shard {
+            return self.find(format!("{} is on the wrong shard: shard={}", what(), shard.0));
+        }
+        if !share.is_bare() {
+            self.find(format!("{} has extended attributes, or a quota", what()));
+        }
+        let key = self.content_key(share.home, dir);
+        if self.is_elsewhere(&key) {
+            return;
+        }
+        let master: Option<Content> = self.get(&key, || format!("directory {dir}"));
+        let wrong = match &master {
+            None => Some("is there, but its directory is not"),
+            Some(master) => difference(master, partition, share),
+        };
+        if let Some(wrong) = wrong {
+            self.find(format!("{} {wrong}", what()));
+        }
+    }
+
+    /// Every partition that a master's layout names is there.
+    pub(super) fn has_shares(&self, dir: DirId, master: &Content) {
+        for partition in master.layout.active().filter(|partition| *partition > 0) {
+            let shard = shard_of(master.home, partition, self.config.shards);
+            let key = key::content(shard, dir, partition, Part::Main);
+            if self.is_elsewhere(&key) || self.is_there(&key) {
+                continue;
+            }
+            let place = Where { id: dir, home: master.home };
+            let line = format!("partition {partition} of {} is not there", self.path(place, None));
+            let main = self.content_key(master.home, dir);
+            self.find_to_fix(line, Fix::Look(main));
+        }
+    }
+}
