@@ -1,7 +1,8 @@
 //! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
 //!
-//! Each server has the records of its own shards only, the names of a directory are where the directory is, and no
-//! transaction is left open. Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
+//! Each server has the records of its own shards only, the names of a directory are where one of its partitions is, each once,
+//! and no transaction is left open. That it is the right partition is what a check of all servers taken together shows.
+//! Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
 //! of the tree found. All clients have said goodbye, so no session, stored answer, orphan, or note of work
 //! may be left.
 
@@ -25,9 +26,12 @@ struct Keys {
     kinds: BTreeMap<char, u64>,
     /// Directory and name of each entry.
     names: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    dirs: BTreeSet<Vec<u8>>,
-    /// The shard of each of them, and of each that has names.
-    shards: BTreeMap<Vec<u8>, u16>,
+    /// The shard of each directory's master.
+    masters: BTreeMap<Vec<u8>, u16>,
+    /// The partitions of directories, by their shards.
+    shares: BTreeMap<(Vec<u8>, u16), u16>,
+    /// Directories and shards with names of theirs.
+    named: BTreeSet<(Vec<u8>, u16)>,
     slots: BTreeSet<Ino>,
     chunked: BTreeSet<Ino>,
 }
@@ -60,11 +64,22 @@ pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Res
         tree.names
     );
     ensure!(
-        keys.dirs.len() as u64 == tree.dirs,
-        "{} content records, {} directories",
-        keys.dirs.len(),
+        keys.masters.len() as u64 == tree.dirs,
+        "{} directories are stored, {} are in the tree",
+        keys.masters.len(),
         tree.dirs
     );
+    for ((dir, shard), partition) in &keys.shares {
+        let master = keys.masters.get(dir).with_context(|| format!("no master: {dir:x?}"))?;
+        ensure!(
+            (master + partition) % shards == *shard,
+            "partition {partition} of {dir:x?} is on shard {shard}, the master on {master}"
+        );
+    }
+    for (dir, shard) in &keys.named {
+        let there = keys.shares.contains_key(&(dir.clone(), *shard));
+        ensure!(there, "names of {dir:x?} are on shard {shard}, and no partition of it is");
+    }
     for ino in keys.slots.iter().chain(&keys.chunked) {
         ensure!(
             tree.inodes.contains_key(ino),
@@ -100,20 +115,23 @@ impl Keys {
         if matches!(kind, 'N' | 'D' | 'I' | 'B' | 'R' | 'Q') {
             ensure!(owns(shard), "of a shard that another server has");
         }
-        if matches!(kind, 'N' | 'D') && part == 0 {
-            let dir = rest.get(..16).context("short")?.to_vec();
-            let other = *self.shards.entry(dir).or_insert(shard);
-            ensure!(other == shard, "of a directory that is on shard {other}");
-        }
         match kind {
             'N' if part == 0 => {
                 let dir = rest.get(..16).context("short")?.to_vec();
                 let name = key.get(NAME_START..key.len() - 2).context("short")?.to_vec();
+                self.named.insert((dir.clone(), shard));
                 ensure!(self.names.insert((dir, name)), "a name that is stored twice");
             }
             'D' if part == 0 => {
-                let dir = rest.get(..16).context("short")?.to_vec();
-                ensure!(self.dirs.insert(dir), "a directory that is stored twice");
+                let (dir, partition) = rest.split_first_chunk::<16>().context("short")?;
+                let partition = partition.first_chunk::<2>().context("short")?;
+                let (dir, partition) = (dir.to_vec(), u16::from_be_bytes(*partition));
+                if partition == 0 {
+                    let before = self.masters.insert(dir.clone(), shard);
+                    ensure!(before.is_none(), "a directory that is stored twice");
+                }
+                let before = self.shares.insert((dir, shard), partition);
+                ensure!(before.is_none(), "two partitions of a directory on a shard");
             }
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),

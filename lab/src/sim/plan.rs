@@ -34,6 +34,8 @@ pub struct Plan {
     pub locality: Locality,
     /// See [`super::clock::SimClock`].
     pub fine_clock: bool,
+    /// In a file system of several servers: directories are divided, mostly.
+    pub divides: bool,
     /// How connections behave.
     pub weather: Weather,
     /// Clients keep directories that they walked through.
@@ -115,6 +117,7 @@ impl Plan {
             id_bits: None,
             inline_bytes_max: random.pick(&[0, 100, 4096]),
             locality: random.pick(&[Locality::Directory, Locality::Subtree]),
+            divides: servers > 1 && several.one_in(2),
             fine_clock: !random.one_in(3),
             weather: Weather {
                 delay_ms_max: random.within(1..8),

@@ -10,7 +10,7 @@ use std::{
 use base::{Clock, Cred};
 use client::{AccessTimes, Client, Config, Error, Resolution};
 use meta::Bug;
-use wire::{Join, Token};
+use wire::{Join, Token, XattrMode};
 
 use super::{
     clock::SimClock,
@@ -20,6 +20,9 @@ use super::{
     server::{Host, SIGNING_KEY, address_of},
     trace::Trace,
 };
+
+/// Into so many partitions directories are divided at most: names are few.
+const PARTITIONS_MAX: u16 = 6;
 
 /// A world. Clones share it.
 #[derive(Clone)]
@@ -227,6 +230,27 @@ impl World {
         let host = Host::unite(self.hosts()).await?;
         host.start()?;
         Ok(host)
+    }
+
+    /// Divides a directory in which nothing is yet, and perhaps all that will be made in it, if that is in the plan.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub async fn divide(&self, client: &Client, path: &str) -> anyhow::Result<()> {
+        let random = self.random(&format!("divides {path}"));
+        if !self.plan().divides || random.one_in(4) {
+            return Ok(());
+        }
+        let most = self.plan().shards.min(PARTITIONS_MAX);
+        let partitions = random.within(2..u64::from(most) + 1).to_string();
+        let spread = random.pick(&["extendible", "subsets"]);
+        let inherit = if random.one_in(3) { "no" } else { "yes" };
+        for (name, value) in [("spread", spread), ("large_dir", &partitions), ("inherit", inherit)]
+        {
+            let name = format!("pando.{name}");
+            client.set_xattr(path, &name, value.as_bytes(), XattrMode::Set).await?;
+        }
+        Ok(())
     }
 
     /// The network.

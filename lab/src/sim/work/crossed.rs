@@ -43,6 +43,7 @@ pub(super) async fn set_up(
     }
     let client = &machines[0].client;
     let top = make(client, &path).await?;
+    world.divide(client, &path).await?;
     let mut within = Vec::new();
     for name in NAMES {
         make(client, &format!("{path}/{name}")).await?;

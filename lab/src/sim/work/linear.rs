@@ -49,6 +49,7 @@ pub(super) async fn set_up(
     }
     let witness = world.connect("linear").await?;
     let root = witness.client.mkdir(&dir, 0o755).await?;
+    world.divide(&witness.client, &dir).await?;
     let several = world.plan().servers > 1;
     let linear = Rc::new(Linear {
         world: world.clone(),

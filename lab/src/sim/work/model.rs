@@ -31,6 +31,7 @@ pub(super) async fn set_up(
     let kernel_checks = random.one_in(2);
     let machine = world.connect_as("model", kernel_checks).await?;
     let real = [Jail::make(machine.client.clone(), &name).await?];
+    world.divide(&machine.client, &format!("/{label}")).await?;
     let clock = HandClock::at(1_000_000);
     let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, kernel_checks);
     let model = [Jail::make(model, &name).await?];

@@ -59,6 +59,7 @@ pub(super) async fn set_up(
     }
     let mut path = dir.clone();
     mover.client.mkdir(&path, 0o755).await?;
+    world.divide(&mover.client, &path).await?;
     for parent in ["p", "q"] {
         mover.client.mkdir(format!("{dir}/{parent}"), 0o755).await?;
     }

@@ -40,6 +40,7 @@ pub(super) async fn set_up(
     let machine = world.connect("once").await?;
     let dir = format!("/once-{number}");
     machine.client.mkdir(&dir, 0o755).await?;
+    world.divide(&machine.client, &dir).await?;
     let mut once = Once {
         world: world.clone(),
         client: machine.client.clone(),

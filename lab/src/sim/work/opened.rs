@@ -42,6 +42,7 @@ pub(super) async fn set_up(
     let machines = [world.connect("holder").await?, world.connect("other").await?];
     let dir = format!("/opened-{number}");
     machines[0].client.mkdir(&dir, 0o755).await?;
+    world.divide(&machines[0].client, &dir).await?;
     let mut opened = Opened {
         world: world.clone(),
         random: world.random(&dir),

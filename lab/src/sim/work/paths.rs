@@ -32,6 +32,7 @@ pub(super) async fn set_up(
     }
     let root = format!("/paths-{number}");
     machines[0].client.mkdir(&root, 0o755).await?;
+    world.divide(&machines[0].client, &root).await?;
     let mut turns = Turns {
         clients: machines.iter().map(|machine| machine.client.clone()).collect(),
         random: world.random(&root),

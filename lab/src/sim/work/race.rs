@@ -40,7 +40,9 @@ pub(super) async fn set_up(
     let dir = format!("/race-{number}");
     let client = machines[0].client.clone();
     for path in ["", "/won", "/ring", "/ring/a", "/ring/b"] {
-        client.mkdir(format!("{dir}{path}"), 0o755).await?;
+        let path = format!("{dir}{path}");
+        client.mkdir(&path, 0o755).await?;
+        world.divide(&client, &path).await?;
     }
     client.write(format!("{dir}/file"), b"shared").await?;
     for name in 0..NAMES {
