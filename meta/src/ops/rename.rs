@@ -40,6 +40,11 @@ impl Sides {
         self.to.as_ref().unwrap_or(&self.from)
     }
 
+    /// Whether both names are in one directory, if not in one partition of it.
+    fn is_one(&self) -> bool {
+        self.to().id == self.from.id
+    }
+
     /// What was replaced may have gone to the trash, and the source may be in just that directory.
     fn reread(&mut self, txn: &Txn<'_>) -> Result<()> {
         if self.to.is_some() && txn.shared.settings().trash.0.is_some() {
@@ -217,7 +222,7 @@ fn keeps_a_tree(
     source: &EntryRecord,
     target: Option<&EntryRecord>,
 ) -> Result<()> {
-    if sides.to().id == sides.from.id {
+    if sides.is_one() {
         // Neither of two names in one directory is above the other.
         return Ok(());
     }
@@ -268,7 +273,7 @@ fn permit(
     // A directory that gets a new parent changes its `..`.
     let exchanged = target.filter(|_| req.mode == RenameMode::Exchange);
     for moved in [Some(source), exchanged] {
-        if let (Some(EntryRecord::Dir(access)), Some(_)) = (moved, &sides.to) {
+        if let (Some(EntryRecord::Dir(access)), false) = (moved, sides.is_one()) {
             let child = txn.child_locked(access)?;
             txn.dir_permits(&child, Permission::WRITE)?;
         }
@@ -363,7 +368,7 @@ fn settle(
         }
         Moving::Dir(access) => {
             let mut child = txn.child_locked(&access)?;
-            if sides.to.is_some() {
+            if !sides.is_one() {
                 change_quota(txn, sides, &mut child, new.content.quota)?;
             }
             note_move(txn, &mut child, new, name)?;

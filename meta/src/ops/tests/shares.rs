@@ -50,6 +50,27 @@ fn divide(world: &World, dir: &DirRef, layout: Layout) {
     });
 }
 
+#[test]
+fn a_directory_that_moves_within_its_parent_need_not_be_writable() {
+    in_damaged_world(async |world| {
+        let mut client = world.client().await;
+        let layout = split(2);
+        let dir = divided(world, &mut client, "d", layout.clone()).await;
+        client.chmod(&dir, 0o777).await.unwrap();
+        client.cred = user(7);
+        let (here, there) = (name_in(world, &layout, 0, 1), name_in(world, &layout, 1, 1));
+        client.mkdir_mode(&dir, &here, 0).await.unwrap();
+        client.rename((&dir, &here), (&dir, &there)).await.unwrap();
+        assert_eq!(counts(world, &dir, 2), (1, 1));
+        // `..` is another one there.
+        let root = client.root;
+        client.cred = user(0);
+        client.chmod(&root, 0o777).await.unwrap();
+        client.cred = user(7);
+        assert_eq!(client.rename((&dir, &there), (&root, "x")).await, Err(FsError::Denied));
+    });
+}
+
 /// A directory that is divided.
 async fn divided(world: &World, client: &mut Client, text: &str, layout: Layout) -> DirRef {
     let root = client.root;
