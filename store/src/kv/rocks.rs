@@ -182,7 +182,7 @@ impl Engine for RocksEngine {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        walk(|bounds| self.db.raw_iterator_opt(bounds), from, to, visit)
+        walk(ReadOptions::default(), |bounds| self.db.raw_iterator_opt(bounds), from, to, visit)
     }
 
     fn write(&self, batch: Batch) -> Result<()> {
@@ -265,7 +265,10 @@ impl Snapshot for Moment {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        walk(|bounds| self.borrow_dependent().raw_iterator_opt(bounds), from, to, visit)
+        // Who reads everything reads it once: what the cache has is what others want, and stays.
+        let mut once = ReadOptions::default();
+        once.fill_cache(false);
+        walk(once, |bounds| self.borrow_dependent().raw_iterator_opt(bounds), from, to, visit)
     }
 }
 
@@ -274,6 +277,7 @@ fn default_family(db: &DB) -> impl AsColumnFamilyRef + '_ {
 }
 
 fn walk<'db>(
+    mut bounds: ReadOptions,
     iterator: impl FnOnce(ReadOptions) -> DBRawIterator<'db>,
     from: &[u8],
     to: &[u8],
@@ -282,7 +286,6 @@ fn walk<'db>(
     if from >= to {
         return Ok(());
     }
-    let mut bounds = ReadOptions::default();
     bounds.set_iterate_upper_bound(to);
     let mut at = iterator(bounds);
     at.seek(from);

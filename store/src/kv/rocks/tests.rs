@@ -188,6 +188,26 @@ fn the_number_of_keys_is_known_after_reopening() {
 }
 
 #[test]
+fn a_scan_of_a_snapshot_leaves_the_cache_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    let run = (0..20_000_u32).map(|i| (i.to_be_bytes().to_vec(), vec![7; 100]));
+    engine.ingest(&mut { run }).unwrap();
+    let cached = || engine.stats().block_cache_bytes;
+    let mut seen = 0;
+    let mut visit = |_: &[u8], _: &[u8]| {
+        seen += 1;
+        ControlFlow::Continue(())
+    };
+    engine.snapshot().scan(&[], &[u8::MAX; 8], &mut visit).unwrap();
+    // Not more than where things are.
+    assert!(cached() < 200_000, "{} bytes", cached());
+    engine.scan(&[], &[u8::MAX; 8], &mut visit).unwrap();
+    assert!(cached() > 2_000_000, "{} bytes", cached());
+    assert_eq!(seen, 40_000);
+}
+
+#[test]
 fn damaged_tables_are_corrupt() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).unwrap();
