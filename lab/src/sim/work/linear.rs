@@ -205,7 +205,12 @@ impl Linear {
             19..=20 => {
                 let mut path = path();
                 path.0.truncate(random.index(path.0.len() + 1));
-                Call::List(path, by())
+                // A listing has one moment of each partition, and so no moment of a directory that has several.
+                if self.world.plan().divides {
+                    Call::Stat(path, by())
+                } else {
+                    Call::List(path, by())
+                }
             }
             _ => Call::Stat(path(), by()),
         }
