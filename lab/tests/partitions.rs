@@ -272,6 +272,25 @@ fn a_directory_is_divided_before_anything_is_in_it() {
 }
 
 #[test]
+fn who_may_not_write_to_a_directory_renames_it_from_one_partition_to_another() {
+    with_both(async |divided| {
+        let root = &divided.maker.client;
+        root.chmod("/d", 0o777).await.unwrap();
+        let user = root.as_user(Cred { uid: 100, gid: 100, groups: Vec::new() });
+        let [from, to] = [0, PARTITIONS - 1].map(|at| divided.names_of(at).next().unwrap());
+        let (old, new) = (format!("/d/{from}"), format!("/d/{to}"));
+        root.mkdir(&old, 0o755).await.unwrap();
+        user.rename(&old, &new).await.unwrap();
+        assert_eq!(root.stat(&old).await, Err(FsError::NotFound.into()));
+        assert_eq!(root.stat("/d").await.unwrap().nlink, 3);
+        // With another parent it would have another `..`, and that is a change of itself.
+        root.mkdir("/other", 0o777).await.unwrap();
+        root.chmod("/other", 0o777).await.unwrap();
+        assert_eq!(user.rename(&new, "/other/a").await, Err(FsError::Denied.into()));
+    });
+}
+
+#[test]
 fn a_directory_is_removed_when_no_partition_has_a_name() {
     with_both(async |divided| {
         let client = &divided.maker.client;
