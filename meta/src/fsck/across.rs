@@ -359,7 +359,9 @@ impl Across<'_> {
         let read = self.shared.options.offload.run(move || -> store::Result<Page> {
             let (mut page, places) = (Page::default(), Places(&shared.config));
             let owns = |key: &Key| map.server_of(key::shard_of(key)) == Some(me);
-            let read = shared.engine.scan(&from, &to, &mut |here, value| {
+            // All records are read, and most lead nowhere: the cache is for others.
+            let moment = shared.engine.snapshot();
+            let read = moment.scan(&from, &to, &mut |here, value| {
                 if page.claims.len() >= PAGE || page.dirs.len() >= PAGE {
                     page.next = Some(Key::from_slice(here));
                     return ControlFlow::Break(());
