@@ -353,7 +353,12 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
     let reserve = options.reserve.unwrap_or(RESERVE_BYTES.min(smallest / 20));
     let free = move || folders.iter().map(|folder| system::space(folder).1).min();
     let sessions_max = options.sessions_max;
-    Limits { free: Arc::new(move || free().unwrap_or(u64::MAX)), reserve, sessions_max }
+    Limits {
+        free: Arc::new(move || free().unwrap_or(u64::MAX)),
+        reserve,
+        sessions_max,
+        ..Limits::default()
+    }
 }
 
 /// What clients are told so that they reach a shared store: our own variables for it, in the form of options.

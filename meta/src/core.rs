@@ -19,6 +19,7 @@ use crate::{
     compact,
     driver::{self, Incoming, Outcome},
     error::{Fault, Problem},
+    handoff::{self, steps::Act},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
     reclaim,
@@ -55,13 +56,11 @@ pub(crate) struct Inner {
 }
 
 /// Something to execute.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all work is requests; a box each would cost more"
-)]
 pub(crate) enum Work {
     /// A client's request.
     Request(Incoming),
+    /// One that has waited for a handoff.
+    Slowed(Incoming),
     /// A step of a background task; its sender hears whether it was done.
     Step(Step, oneshot::Sender<()>),
     /// A run of an operation that needs other servers.
@@ -88,6 +87,26 @@ pub(crate) enum Step {
     Expire(Arc<crate::trash::Expired>),
     /// End a transaction that is prepared here.
     Decide(wire::Decide),
+    /// Go on with a handoff.
+    Handoff(Act),
+}
+
+impl Step {
+    /// The transaction over several servers that it is a part of.
+    fn part_of(&self) -> Option<wire::TxnId> {
+        match self {
+            Step::Decide(decide) => Some(decide.txn),
+            Step::Handoff(act) => act.part_of(),
+            Step::Reclaim(_)
+            | Step::Forget(_)
+            | Step::Compacted(_)
+            | Step::EndSession(_)
+            | Step::Count(_)
+            | Step::Counted(_)
+            | Step::Repair(_)
+            | Step::Expire(_) => None,
+        }
+    }
 }
 
 /// What one run of the queue has gathered. It is empty between two, and keeps its room.
@@ -167,6 +186,7 @@ impl Core {
             crate::trash::run(self.clone()),
             room::run(shared.clone()),
             recover::run(self.clone()),
+            handoff::finish::run(self.clone()),
             crate::coordinator::run::run(self.clone()),
         );
     }
@@ -211,7 +231,11 @@ impl Inner {
         run.group.forget_seen();
         for work in work.drain(..) {
             match work {
-                Work::Request(incoming) => self.execute(run, incoming),
+                Work::Request(incoming) => match self.slows(incoming) {
+                    Some(incoming) => self.execute(run, incoming),
+                    None => continue,
+                },
+                Work::Slowed(incoming) => self.execute(run, incoming),
                 Work::Phase(phase) => {
                     self.execute_phase(run, *phase);
                     run.lap = self.shared.observed.now();
@@ -227,7 +251,9 @@ impl Inner {
             }
         }
         let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
-        let late = early.then(|| run.group.take_batch(&self.shared.quotas));
+        let late = early.then(|| {
+            run.group.take_batch(&self.shared.quotas, self.shared.options.limits.split_threshold)
+        });
         self.write(run);
         counts.busy_since.set(0);
         counts.queued.subtract(u64::try_from(queued).unwrap_or(u64::MAX));
@@ -241,24 +267,9 @@ impl Inner {
             match driver::execute(&self.shared, &mut run.group, &incoming, run.now) {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
                 Outcome::Again(Fault::InDoubt(txn)) => {
-                    let core = Rc::clone(self);
-                    let session = incoming.connection.session();
-                    tokio::task::spawn_local(async move {
-                        core.shared.prepared.until_ended(txn).await;
-                        // Nobody hears the answer any more, and the client may have asked again elsewhere.
-                        if incoming.connection.is_closed() {
-                            return;
-                        }
-                        if incoming.connection.is_of(session.as_ref()) {
-                            core.push(Work::Request(incoming));
-                        } else {
-                            incoming.connection.reply_now(
-                                ReplyHeader { call: incoming.header.call, cache_version: 0 },
-                                &Answer::Retry(Retry::NoSession),
-                            );
-                        }
-                    });
-                    return;
+                    let shared = Arc::clone(&self.shared);
+                    let ended = async move { shared.prepared.until_ended(txn).await };
+                    return self.later(incoming, ended, Work::Request);
                 }
                 Outcome::Elsewhere(remote) => {
                     let core = Core { inner: Rc::clone(self) };
@@ -280,6 +291,45 @@ impl Inner {
         }
     }
 
+    /// Lets a request wait if it changes what a handoff is about, and changes come too fast for that; otherwise gives it back.
+    fn slows(self: &Rc<Self>, incoming: Incoming) -> Option<Incoming> {
+        if !self.shared.handoffs.any() {
+            return Some(incoming);
+        }
+        let Some(pause) = self.shared.handoffs.slows(&incoming.request) else {
+            return Some(incoming);
+        };
+        Counters::add(&self.shared.counters.handoff_slowed);
+        self.later(incoming, tokio::time::sleep(pause), Work::Slowed);
+        None
+    }
+
+    /// Has a request executed when something has happened.
+    fn later(
+        self: &Rc<Self>,
+        incoming: Incoming,
+        happens: impl Future<Output = ()> + 'static,
+        work: fn(Incoming) -> Work,
+    ) {
+        let core = Rc::clone(self);
+        let session = incoming.connection.session();
+        tokio::task::spawn_local(async move {
+            happens.await;
+            // Nobody hears the answer any more, and the client may have asked again elsewhere.
+            if incoming.connection.is_closed() {
+                return;
+            }
+            if incoming.connection.is_of(session.as_ref()) {
+                core.push(work(incoming));
+            } else {
+                incoming.connection.reply_now(
+                    ReplyHeader { call: incoming.header.call, cache_version: 0 },
+                    &Answer::Retry(Retry::NoSession),
+                );
+            }
+        });
+    }
+
     /// Notes a request that was executed.
     fn note(&self, run: &mut Run, incoming: &Incoming, verdict: Verdict) {
         let ended = self.shared.observed.now();
@@ -299,8 +349,8 @@ impl Inner {
     /// Runs an operation that needs other servers, or commits it.
     fn execute_phase(&self, run: &mut Run, mut phase: Phase) {
         loop {
-            if phase.commits() {
-                run.touch(&phase.incoming.connection);
+            if let Some(connection) = phase.connection().filter(|_| phase.commits()) {
+                run.touch(connection);
             }
             match phase.execute(&self.shared, &mut run.group, run.now) {
                 Ok(Ended::Committed) => return run.phases.push(phase.done),
@@ -317,8 +367,8 @@ impl Inner {
     fn execute_step(self: &Rc<Self>, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
         loop {
             let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
-            if let Step::Decide(decide) = &step {
-                txn = txn.part_of(decide.txn);
+            if let Some(own) = step.part_of() {
+                txn = txn.part_of(own);
             }
             let result = match &step {
                 Step::Decide(decide) => participant::decide(&mut txn, decide),
@@ -336,6 +386,7 @@ impl Inner {
                 }
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
                 Step::Expire(expired) => crate::trash::step(&mut txn, expired),
+                Step::Handoff(act) => act.execute(&mut txn),
             };
             let result = result.and_then(|()| txn.unsettled());
             if result.is_ok() {
@@ -395,7 +446,11 @@ impl Inner {
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
         let held = self.shared.hot.hold(run.group.changes());
-        let batch = run.group.take_batch(&self.shared.quotas);
+        let handoffs = &self.shared.handoffs;
+        let moving =
+            handoffs.any().then(|| handoffs.moving(run.group.changes().map(|(key, _)| key)));
+        let batch =
+            run.group.take_batch(&self.shared.quotas, self.shared.options.limits.split_threshold);
         let wrote = !batch.is_empty();
         let bytes = batch.bytes();
         if wrote && !self.shared.is_halted() {
@@ -410,6 +465,8 @@ impl Inner {
         } else {
             self.shared.hot.release(held, false);
         }
+        // Before the locks are free: who freezes them then knows of all.
+        moving.into_iter().for_each(|moving| handoffs.changed(moving));
         let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;
         if !self.shared.is_halted() {
@@ -421,6 +478,10 @@ impl Inner {
                 self.shared.set_settings(settings);
             }
             self.keep_promises(std::mem::take(&mut after.promises));
+            let out_of_bounds = after.out_of_bounds.drain(..);
+            if self.shared.cluster.is_some() {
+                self.shared.handoffs.want(out_of_bounds);
+            }
         }
         let tells_of_change = std::mem::take(&mut after.tells_of_change);
         for (session, seq, answer) in after.answers.drain(..) {

@@ -12,6 +12,7 @@ use crate::{
     cluster::Visit,
     coordinator, data,
     error::{Fault, Result},
+    handoff::take,
     observe::{Nanos, Verdict},
     ops,
     record::key,
@@ -249,15 +250,33 @@ fn between_servers(
             // A commit is told of when it is stable.
             participant::outcome(&txn, ask).map(Reply::Outcome)
         }
+        Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
+        Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
+        Request::LayoutLearnt(learnt) => take::learn(&mut txn, learnt).map(Reply::Layout),
         _ => Err(Fault::Refused("this server does not answer that".into())),
     };
+    let done = done.and_then(|done| txn.unsettled().map(|()| done));
     match done {
+        // Nothing stands on it but what is asked later, and promised then.
+        Ok(done) if !is_promise(request) => {
+            txn.commit();
+            finish(shared, incoming, reply, Ok(done))
+        }
         Ok(done) => {
             txn.commit();
             group.after.promises.push((connection.clone(), reply, Answer::Done(done)));
             Outcome::Answered(Verdict::Done)
         }
         Err(fault) => finish(shared, incoming, reply, Err(fault)),
+    }
+}
+
+/// Whether the answer to another server's request must wait until what it says is stable.
+fn is_promise(request: &Request) -> bool {
+    match request {
+        Request::HandoffBegin(_) => false,
+        Request::HandoffPut(put) => put.stable,
+        _ => true,
     }
 }
 

@@ -247,6 +247,9 @@ impl Client {
             | Request::Join(_)
             | Request::Heartbeat(_)
             | Request::Announce(_)
+            | Request::HandoffBegin(_)
+            | Request::HandoffPut(_)
+            | Request::LayoutLearnt(_)
             | Request::Cluster
             | Request::Speculate(_)
             | Request::DumpNext(_) => {}

@@ -21,6 +21,7 @@ mod format;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+mod handoff;
 mod hot;
 mod invalidation;
 mod layouts;

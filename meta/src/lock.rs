@@ -28,7 +28,7 @@ pub(crate) fn ino_lock(ino: Ino) -> LockId {
 /// The lock that guards a key against other cores; `None` for what has no writers but its owner.
 pub(crate) fn of_key(key: &[u8]) -> Option<LockId> {
     match key.get(2)? {
-        b'N' | b'D' => crate::record::key::parse_dir(key).map(dir_lock),
+        b'N' | b'D' | b'H' => crate::record::key::parse_dir(key).map(dir_lock),
         b'I' | b'B' | b'R' | b'T' | b'o' => crate::record::key::parse_ino(key).map(ino_lock),
         _ => None,
     }

@@ -177,6 +177,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::AskOutcome(_)
         | Request::Heartbeat(_)
         | Request::Announce(_)
+        | Request::HandoffBegin(_)
+        | Request::HandoffPut(_)
+        | Request::LayoutLearnt(_)
         | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     dump::Dumps,
     file_locks::FileLocks,
     fsck::Jobs,
+    handoff::table::Handoffs,
     hot::HotEntries,
     invalidation::Invalidations,
     layouts::Layouts,
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     /// How directories are divided, as far as it was met.
     pub(crate) layouts: Layouts,
     pub(crate) initiated: Initiated,
+    pub(crate) handoffs: Handoffs,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks,
@@ -183,6 +185,7 @@ impl Server {
             locks: LockTable::new(options.cores),
             prepared,
             initiated: Initiated::default(),
+            handoffs: Handoffs::default(),
             hot: HotEntries::new(),
             layouts: Layouts::default(),
             inos,

@@ -57,15 +57,15 @@ pub(crate) struct Initiated {
 }
 
 impl Initiated {
-    fn begin(&self, txn: TxnId) {
+    pub(crate) fn begin(&self, txn: TxnId) {
         self.open.lock().insert(txn);
     }
 
-    fn end(&self, txn: TxnId) {
+    pub(crate) fn end(&self, txn: TxnId) {
         self.open.lock().remove(&txn);
     }
 
-    fn is_open(&self, txn: TxnId) -> bool {
+    pub(crate) fn is_open(&self, txn: TxnId) -> bool {
         self.open.lock().contains(&txn)
     }
 }

@@ -92,7 +92,10 @@ impl Request {
             | Request::Decide(_)
             | Request::AskOutcome(_)
             | Request::Heartbeat(_)
-            | Request::Announce(_) => return Kind { between_servers: true, ..Kind::BARE },
+            | Request::Announce(_)
+            | Request::HandoffBegin(_)
+            | Request::HandoffPut(_)
+            | Request::LayoutLearnt(_) => return Kind { between_servers: true, ..Kind::BARE },
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
             Request::Walk(req) => (false, Nothing, Some(&req.from)),

@@ -11,6 +11,7 @@ pub mod file;
 pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod handoff;
 pub mod kind;
 pub mod lock;
 pub mod namespace;
@@ -33,6 +34,7 @@ pub use data::{
 pub use dial::{Dial, Stream};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
+pub use handoff::{HandoffBegin, HandoffPut, LayoutLearnt, Tally};
 pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{

@@ -7,7 +7,7 @@ use base::{
 use crate::{
     admin, data, file,
     frame::{self, FrameError},
-    lock, namespace, node, observe, peer, session,
+    handoff, lock, namespace, node, observe, peer, session,
 };
 
 codec! {
@@ -271,6 +271,12 @@ codec! {
         Cluster = 98,
         /// Look-ups in directories whose ids were predicted.
         Speculate(peer::Speculate) = 99,
+        /// Begin to take names of a directory.
+        HandoffBegin(handoff::HandoffBegin) = 100,
+        /// Take them.
+        HandoffPut(handoff::HandoffPut) = 101,
+        /// Learn how a directory is divided.
+        LayoutLearnt(handoff::LayoutLearnt) = 102,
     }
 }
 
@@ -360,5 +366,9 @@ codec! {
         Guessed(Vec<peer::Guessed>) = 96,
         /// To `PeerHello` without a proof.
         Challenge(u128) = 97,
+        /// To `HandoffBegin` and `HandoffPut`.
+        Taken(Option<handoff::Tally>) = 98,
+        /// To `LayoutLearnt`.
+        Layout(base::Layout) = 99,
     }
 }

@@ -136,6 +136,9 @@ variants!(Request {
     Announce,
     Cluster,
     Speculate,
+    HandoffBegin,
+    HandoffPut,
+    LayoutLearnt,
 });
 variants!(Reply {
     Nothing,
@@ -179,6 +182,8 @@ variants!(Reply {
     Cluster,
     Guessed,
     Challenge,
+    Taken,
+    Layout,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });

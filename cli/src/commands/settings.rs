@@ -20,7 +20,7 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// What `get` prints; what else is told of a directory is for `info`.
-const SHOWN: [&str; 12] = [
+const SHOWN: [&str; 13] = [
     "compression",
     "inherit",
     "inline_max",
@@ -29,6 +29,7 @@ const SHOWN: [&str; 12] = [
     "quota.bytes",
     "quota.entries",
     "quota.state",
+    "split_threshold",
     "spread",
     "trash_days",
     "used.bytes",
@@ -36,7 +37,7 @@ const SHOWN: [&str; 12] = [
 ];
 
 /// What is of directories of several servers only.
-const DIVIDES: [&str; 3] = ["inherit", "large_dir", "spread"];
+const DIVIDES: [&str; 4] = ["inherit", "large_dir", "split_threshold", "spread"];
 
 /// Change settings of a file system, or of a directory.
 ///
@@ -44,11 +45,11 @@ const DIVIDES: [&str; 3] = ["inherit", "large_dir", "spread"];
 /// 1024) after it; `unlimited` only counts, so that `pando du` need not walk; `none` takes the limit away. What
 /// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting.
 ///
-/// Of a directory of a file system of several servers, as long as nothing is in it: large_dir divides it at once into so many
-/// partitions, on as many shards and so on all servers, for directories in which very many names will be; `none` is one.
-/// spread says how names are dealt: extendible, which is usual, gives each partition one range of a listing, subsets
-/// scatters them, and none keeps it in one whatever large_dir says; set it before large_dir. inherit=yes: directories that
-/// are made in it are divided as it is. That can be set at any time.
+/// Of a directory of a file system of several servers: a partition with split_threshold entries (8000, if nothing is set)
+/// splits, and what has become small is merged again. spread says how: extendible, which is usual, splits each partition by
+/// itself and gives each one range of a listing; subsets keeps as many as the size needs and scatters names over all; and none
+/// keeps the directory in one. As long as nothing is in it, large_dir divides it at once into so many partitions, and it
+/// never has fewer; `none` is one; set spread before. inherit=yes: directories that are made in it are divided as it is.
 ///
 /// Of the whole file system, set on its root: inline_max, the bytes up to which contents of files are kept
 /// with their metadata; and trash_days, for how long what is removed is kept (see `pando restore`): 0 is not at all,

@@ -122,12 +122,39 @@ impl History {
     /// # Errors
     /// When something durable is lost, or an operation is lost from the middle, or by half.
     pub fn check(&self, found: &State, act: Option<&Act>) -> anyhow::Result<()> {
+        self.check_names(found, act, |_| true)
+    }
+
+    /// As [`History::check`], of a directory in several partitions: each has lost what it has lost, so only of each name
+    /// can something be said.
+    ///
+    /// # Errors
+    /// As [`History::check`].
+    pub fn check_each(&self, found: &State, act: Option<&Act>) -> anyhow::Result<()> {
+        let states = self.states.iter().flat_map(State::keys);
+        for name in states.chain(found.keys()) {
+            self.check_names(found, act, |other| other == name)?;
+        }
+        Ok(())
+    }
+
+    fn check_names(
+        &self,
+        found: &State,
+        act: Option<&Act>,
+        counts: impl Fn(&String) -> bool,
+    ) -> anyhow::Result<()> {
+        let of = |state: &State| -> State {
+            let names = state.iter().filter(|(name, _)| counts(name));
+            names.map(|(name, thing)| (name.clone(), thing.clone())).collect()
+        };
+        let seen = of(found);
         for state in &self.states {
-            if state == found {
+            if of(state) == seen {
                 return Ok(());
             }
             let mut then = state.clone();
-            if act.is_some_and(|act| act.apply(&mut then).is_ok()) && then == *found {
+            if act.is_some_and(|act| act.apply(&mut then).is_ok()) && of(&then) == seen {
                 return Ok(());
             }
         }
@@ -147,6 +174,16 @@ mod tests {
         let mut state = State::new();
         acts.iter().for_each(|name| Act::Create((*name).into()).apply(&mut state).unwrap());
         state
+    }
+
+    #[test]
+    fn of_several_partitions_each_may_lose_a_suffix() {
+        let mut history = History::new(after(&["z"]));
+        history.answered(after(&["a", "z"]));
+        history.answered(after(&["a", "b", "z"]));
+        assert!(history.check_each(&after(&["b", "z"]), None).is_ok());
+        assert!(history.check_each(&after(&["b"]), None).is_err(), "what was durable is lost");
+        assert!(history.check_each(&after(&["c", "z"]), None).is_err(), "it was never there");
     }
 
     #[test]

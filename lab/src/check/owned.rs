@@ -52,6 +52,7 @@ pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Res
         ('R', "inodes to reclaim"),
         ('G', "blocks to delete"),
         ('P', "prepared transactions"),
+        ('H', "handoffs"),
         ('X', "commits that somebody may not know"),
     ] {
         let left = keys.kinds.get(&kind).copied().unwrap_or(0);
@@ -135,7 +136,7 @@ impl Keys {
             }
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),
-            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' => {}
+            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' => {}
             _ => anyhow::bail!("of a kind that is not known"),
         }
         Ok(())

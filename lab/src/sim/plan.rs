@@ -38,6 +38,8 @@ pub struct Plan {
     pub divides: bool,
     /// How connections behave.
     pub weather: Weather,
+    /// A partition of a directory with so many entries splits.
+    pub split_threshold: u64,
     /// Clients keep directories that they walked through.
     pub access_cache: bool,
     /// Clients keep contents that they read.
@@ -124,12 +126,19 @@ impl Plan {
                 stall_one_in: random.within(10..200),
                 pieces: random.one_in(2),
             },
+            split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
             calm: random.ms(60..400),
             aim,
         }
+    }
+
+    /// Directories may be in several partitions.
+    #[must_use]
+    pub fn may_divide(&self) -> bool {
+        self.servers > 1 && (self.divides || self.split_threshold < 100)
     }
 
     /// A power cut may lose what was answered.

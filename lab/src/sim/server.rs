@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context as _;
 use base::Clock;
 use futures::TryStreamExt as _;
-use meta::{Bug, ClusterOptions, FormatOptions, Server, ServerOptions};
+use meta::{Bug, ClusterOptions, FormatOptions, Limits, Server, ServerOptions};
 use store::{Batch, Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
@@ -229,6 +229,7 @@ impl Host {
                 lease: plan.server_lease,
                 awake_or_not: Arc::new(move || started.elapsed()),
             }),
+            limits: Limits { split_threshold: plan.split_threshold, ..Limits::default() },
             ..ServerOptions::simulated(&address_of(*server))
         }
     }
@@ -408,5 +409,7 @@ async fn serve(server: Server, mut connections: mpsc::UnboundedReceiver<End>) {
             spawn_local(async move { core.serve(end).await });
         }
     };
-    local.run_until(async { futures::join!(core.run(), core.background(), accept) }).await;
+    local
+        .run_until(async { futures::join!(core.run(), Box::pin(core.background()), accept) })
+        .await;
 }

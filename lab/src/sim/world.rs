@@ -72,6 +72,10 @@ pub struct Counts {
     pub sessions_expired: u64,
     /// Inodes that were removed in the background.
     pub inodes_reclaimed: u64,
+    /// Handoffs of names between partitions of a directory that were begun,
+    pub handoffs_begun: u64,
+    /// and those that were committed.
+    pub handoffs_done: u64,
     /// Histories that were checked for linearizability.
     pub histories: u64,
     /// Operations in them.
@@ -273,6 +277,8 @@ impl World {
             duplicates_suppressed: sum("duplicates_suppressed"),
             sessions_expired: sum("sessions_expired"),
             inodes_reclaimed: sum("inodes_reclaimed"),
+            handoffs_begun: sum("handoffs_begun"),
+            handoffs_done: sum("handoffs_done"),
             ..*self.inner.counts.borrow()
         }
     }
@@ -335,6 +341,8 @@ impl Counts {
         self.duplicates_suppressed += other.duplicates_suppressed;
         self.sessions_expired += other.sessions_expired;
         self.inodes_reclaimed += other.inodes_reclaimed;
+        self.handoffs_begun += other.handoffs_begun;
+        self.handoffs_done += other.handoffs_done;
         self.histories += other.histories;
         self.history_operations += other.history_operations;
         self.history_states += other.history_states;

@@ -4,6 +4,7 @@ use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
 
 use super::{
     Fix,
+    shares::expected,
     sweep::{Sweep, Where},
 };
 use crate::record::{
@@ -69,11 +70,16 @@ impl Sweep<'_> {
         }
     }
 
+    /// Whether a handoff of a partition is not over: names may be stored where they are not.
+    fn is_moving(&self, group: &Group) -> bool {
+        self.is_there(&key::handoff(group.shard, group.dir, group.partition))
+    }
+
     fn open_group(&mut self, shard: ShardId, dir: DirId) {
         self.close_group();
         let (partition, content) = match self.share_at(shard, dir) {
             Some((partition, content)) => (partition, Some(content)),
-            None => (0, None),
+            None => (expected(self.config, shard, dir), None),
         };
         let (entries, subdirs, last) = (0, 0, None);
         self.group = Some(Group { dir, partition, content, shard, entries, subdirs, last });
@@ -84,7 +90,7 @@ impl Sweep<'_> {
         self.close_name();
         let Some(group) = self.group.take() else { return };
         let Some(content) = &group.content else {
-            if group.entries > 0 {
+            if group.entries > 0 && !self.is_moving(&group) {
                 let (dir, shard, entries) = (group.dir, group.shard.0, group.entries);
                 let line = format!(
                     "directory {dir} has entries but is not there: shard={shard} entries={entries}"
@@ -126,11 +132,17 @@ impl Sweep<'_> {
     fn entry(&mut self, shard: ShardId, dir: Where, name: &EntryName, value: &[u8]) {
         self.close_name();
         let what = |sweep: &Self| sweep.path(dir, Some(name));
+        let pos = self.config.hash_key.pos(name);
+        let group = self.group.as_ref().expect("opened before its names are read");
+        let has = |content: &Content| content.layout.partition(pos) == group.partition;
+        if !group.content.as_ref().is_some_and(has) && self.is_moving(group) {
+            // It has come before its partition has it, or it has gone, and is not removed yet.
+            return;
+        }
         let record = self.decode::<EntryRecord>(value, || what(self));
         let group = self.group.as_mut().expect("opened before its names are read");
         group.entries += 1;
         let partition = group.partition;
-        let pos = self.config.hash_key.pos(name);
         let owner = group.content.as_ref().map(|content| content.layout.partition(pos));
         let quota = group.content.as_ref().map(|content| content.quota);
         let Some(record) = record else { return };

@@ -5,7 +5,7 @@
 //!
 //! Always true: a walk to the partition of a position ends, whatever damaged layouts say.
 
-use base::{DirId, EntryName, Locality, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
 
 use super::{
     Fix,
@@ -72,19 +72,27 @@ pub(super) fn keys_of(config: &Config, shard: ShardId, dir: DirId) -> [(u16, Key
     [key(0), key(expected(config, shard, dir))]
 }
 
+/// Whether both are of one way to divide a directory: then each has what it was told, and no more.
+pub(super) fn is_of_one_turn(one: &Layout, other: &Layout) -> bool {
+    std::mem::discriminant(one) == std::mem::discriminant(other) && one.turn() == other.turn()
+}
+
 /// How a share differs from what its master says that it is; `None`: in nothing that it should repeat.
 pub(super) fn difference(
     master: &Content,
     partition: u16,
     share: &Content,
 ) -> Option<&'static str> {
+    // Each knows what it has been told, and both together how it is.
+    let mut layout = master.layout.clone();
+    layout.learn(&share.layout);
     if master.ino != share.ino {
         Some("is of another directory")
-    } else if !master.layout.is_active(partition) {
-        Some("is none of its directory's")
-    } else if master.layout != share.layout {
+    } else if !is_of_one_turn(&master.layout, &share.layout) {
         Some("has another layout than its directory")
-    } else if master.repeated() != share.repeated() {
+    } else if share.is_live() && !layout.is_active(partition) {
+        Some("is none of its directory's")
+    } else if master.repeated() != (Content { state: master.state, ..share.repeated() }) {
         Some("has another mode, owner, place or name than its directory")
     } else {
         None
@@ -124,7 +132,8 @@ impl Sweep<'_> {
     pub(super) fn share(&self, shard: ShardId, (dir, partition): (DirId, u16), share: &Content) {
         let place = Where { id: dir, home: share.home };
         let what = || format!("partition {partition} of {}", self.path(place, None));
-        if share.state != ContentState::Live {
+        let moving = || self.is_there(&key::handoff(shard, dir, partition));
+        if share.state != ContentState::Live && (share.is_live() || !moving()) {
             self.find(format!("{} is {:?}", what(), share.state));
         }
         if shard_of(share.home, partition, self.config.shards) != shard {

@@ -26,6 +26,7 @@ use crate::record::{
 use crate::{
     cluster::Member,
     coordinator::roster::Roster,
+    handoff::HandoffRecord,
     transact::{CommittedRecord, PreparedRecord},
     unsynced::Unsynced,
 };
@@ -201,6 +202,10 @@ impl<'a> Sweep<'a> {
             (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
             (b'P', 21) if shard.0 == 0 && self.owned.is_some() => {
                 self.alone::<PreparedRecord>(key, value, "prepared transaction");
+            }
+            // Until it is over, names may be stored where they are not.
+            (b'H', 21) if self.owned.is_some() => {
+                self.alone::<HandoffRecord>(key, value, "handoff");
             }
             (b'X', 21) if shard.0 == 0 && self.owned.is_some() => {
                 self.alone::<CommittedRecord>(key, value, "committed transaction");

@@ -25,17 +25,18 @@ pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Poli
     if policy.large_dir > txn.shared.config.shards {
         return Err(FsError::Invalid.into());
     }
+    // What has one partition with something in it is divided when that is too large.
+    let deals = (policy.spread, policy.partitions()) != (was.spread, was.partitions());
+    let grows = !dir.is_divided() && policy.partitions() == 1 && dir.content.entries > 0;
+    if !deals || grows {
+        return txn.put_everywhere(&dir);
+    }
+    super::rmdir::others_empty(txn, &dir)?;
     let layout = policy.layout(&dir.content.layout).ok_or(FsError::NoSpace)?;
-    let divides = layout != dir.content.layout;
-    if divides || policy.spread != was.spread {
-        super::rmdir::others_empty(txn, &dir)?;
+    if layout == dir.content.layout {
+        return txn.put_everywhere(&dir);
     }
-    if divides {
-        txn.divide(&mut dir, layout)?
-    } else {
-        txn.put_everywhere(&dir)?
-    }
-    Ok(())
+    txn.divide(&mut dir, layout)
 }
 
 /// Divides a new directory as the one that it is made in says.
@@ -63,5 +64,8 @@ pub(crate) fn tell(content: &Content, line: &mut dyn FnMut(&str, String)) {
     };
     line("spread", spread.to_owned());
     line("large_dir", policy.partitions().to_string());
+    if policy.split_threshold > 0 {
+        line("split_threshold", policy.split_threshold.to_string());
+    }
     line("inherit", if policy.inherit { "yes" } else { "no" }.to_owned());
 }

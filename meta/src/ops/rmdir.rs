@@ -3,12 +3,12 @@
 //! Cost: four locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
 
-use base::{Access, EntryName, FsError, Ino};
-use wire::Rmdir;
+use base::{Access, EntryName, FsError, Ino, Layout};
+use wire::{Retry, Rmdir};
 
 use crate::{
-    error::Result,
-    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage},
+    error::{Fault, Result},
+    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage, key},
     trash,
     txn::{Dir, Txn},
 };
@@ -44,6 +44,13 @@ pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
         return Err(FsError::NotEmpty.into());
     }
     let others = txn.all_shares(child)?;
+    // Names that it has given away may be stored still, and the next directory here may have its id.
+    if child.content.layout != Layout::Whole {
+        let at = key::handoff(txn.shard_of_share(child), child.id, child.partition);
+        if txn.get_bytes(&at)?.is_some() {
+            return Err(Fault::Retry(Retry::Busy));
+        }
+    }
     if others.iter().any(|share| share.content.entries > 0) {
         return Err(FsError::NotEmpty.into());
     }

@@ -22,6 +22,9 @@ use crate::{
 /// A hundred years.
 const TRASH_DAYS_MAX: u32 = 36_500;
 
+/// Below this a partition would be split and merged all the time.
+const SPLIT_THRESHOLD_MIN: u32 = 8;
+
 /// What comes before the name of a setting.
 const PREFIX: &[u8] = b"pando.";
 
@@ -32,6 +35,7 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("large_dir", Setting::LargeDir),
     ("quota.bytes", Setting::QuotaBytes),
     ("quota.entries", Setting::QuotaEntries),
+    ("split_threshold", Setting::SplitThreshold),
     ("spread", Setting::Spread),
     ("trash_days", Setting::TrashDays),
 ];
@@ -48,6 +52,8 @@ enum Setting {
     QuotaBytes,
     /// Inodes that may be there.
     QuotaEntries,
+    /// How many entries a partition has when it splits.
+    SplitThreshold,
     /// In which way a directory is divided.
     Spread,
     /// For how long what is removed is kept. Of the whole file system.
@@ -60,7 +66,9 @@ impl Setting {
         match self {
             Setting::InlineMax => true,
             // What is divided is divided among servers.
-            Setting::Inherit | Setting::LargeDir | Setting::Spread => several,
+            Setting::Inherit | Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => {
+                several
+            }
             // They are of what is on one server.
             Setting::QuotaBytes | Setting::QuotaEntries | Setting::TrashDays => !several,
         }
@@ -103,6 +111,10 @@ pub(crate) fn set(
         Setting::LargeDir => {
             let count = value.partitions().ok_or(FsError::Invalid)?;
             divide::set(txn, dir, |policy| policy.large_dir = count)
+        }
+        Setting::SplitThreshold => {
+            let threshold = value.threshold().ok_or(FsError::Invalid)?;
+            divide::set(txn, dir, |policy| policy.split_threshold = threshold)
         }
         Setting::Spread => {
             let spread = value.spread().ok_or(FsError::Invalid)?;
@@ -177,6 +189,17 @@ impl Value {
             Value::Removed | Value::None => Some(0),
             Value::Number(number) => u16::try_from(number).ok(),
             Value::Unlimited | Value::Flag(_) | Value::Spread(_) => None,
+        }
+    }
+
+    fn threshold(self) -> Option<u32> {
+        match self {
+            Value::Removed | Value::None => Some(0),
+            Value::Number(number) => {
+                u32::try_from(number).ok().filter(|number| *number >= SPLIT_THRESHOLD_MIN)
+            }
+            Value::Unlimited => Some(u32::MAX),
+            Value::Flag(_) | Value::Spread(_) => None,
         }
     }
 

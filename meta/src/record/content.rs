@@ -14,6 +14,8 @@ codec! {
         Live = 2,
         /// An rmdir over several shards has not committed yet.
         Removing = 3,
+        /// A partition that has given all its names away; its layout says to whom.
+        Merged = 4,
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `N` | dir id, pos, name, 0, part | what belongs to one name: entry, rename list, spilled xattrs |
 //! | `D` | dir id, partition, part | content record, spilled xattrs |
+//! | `H` | dir id, partition | a handoff that is not over for this partition |
 //! | `I` | ino, part | an inode that is not embedded, or where it is now; spilled xattrs |
 //! | `B` | ino, chunk | the slices of a chunk |
 //! | `R` | ino | an inode to reclaim |
@@ -87,7 +88,14 @@ pub(crate) fn parse_name(key: &[u8]) -> Option<(u64, &[u8], u8)> {
     (*zero == 0).then_some((u64::from_be_bytes(*pos), name, part[0]))
 }
 
-/// The directory in an `N` or `D` key.
+/// The position in an `N` key of what goes along when its name goes to another partition. Rename lists do not: the
+/// master has those of all names.
+pub(crate) fn parse_moving(key: &[u8]) -> Option<u64> {
+    let (pos, _, part) = parse_name(key)?;
+    (part != Part::RenameList as u8).then_some(pos)
+}
+
+/// The directory in an `N`, `D` or `H` key.
 pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
     Some(DirId(u128::from_be_bytes(*key.get(3..)?.first_chunk::<16>()?)))
 }
@@ -104,6 +112,23 @@ pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
         [high, low, part] => Some((u16::from_be_bytes([*high, *low]), *part)),
         _ => None,
     }
+}
+
+/// A handoff of a partition that is not over.
+pub(crate) fn handoff(shard: ShardId, dir: DirId, partition: u16) -> Key {
+    with(with(start(shard, b'H'), &dir.0.to_be_bytes()), &partition.to_be_bytes())
+}
+
+/// The directory and the partition in an `H` key.
+pub(crate) fn parse_handoff(key: &[u8]) -> Option<(DirId, u16)> {
+    let partition = u16::from_be_bytes(key.get(3 + 16..)?.try_into().ok()?);
+    parse_dir(key).map(|dir| (dir, partition))
+}
+
+/// The directory and the partition in the key of a content record itself.
+pub(crate) fn parse_content(key: &[u8]) -> Option<(DirId, u16)> {
+    let number = key.get(3 + 16..)?.first_chunk::<2>()?;
+    is_content(key).then(|| Some((parse_dir(key)?, u16::from_be_bytes(*number))))?
 }
 
 /// Whether it is the key of a content record itself.

@@ -14,6 +14,8 @@ pub(crate) struct Policy {
     pub(crate) large_dir: u16,
     /// Directories that are made in it have the same policy.
     pub(crate) inherit: bool,
+    /// A partition with so many entries is too large; 0: nothing was said.
+    pub(crate) split_threshold: u32,
 }
 
 /// What comes before it. 1 is that of a quota.
@@ -25,15 +27,22 @@ codec! {
         pub spread: Option<Spread>,
         pub large_dir: u16,
         pub inherit: bool,
+        pub split_threshold: u32,
     }
 }
 
 impl Policy {
     /// Nothing was set.
-    pub(crate) const NONE: Policy = Policy { spread: None, large_dir: 0, inherit: false };
+    pub(crate) const NONE: Policy =
+        Policy { spread: None, large_dir: 0, inherit: false, split_threshold: 0 };
 
     /// The way in which directories are divided that say nothing.
     const SPREAD: Spread = Spread::Extendible;
+
+    /// A partition with so many entries is too large; `default` where nothing was said.
+    pub(crate) fn threshold(&self, default: u64) -> u64 {
+        if self.split_threshold == 0 { default } else { self.split_threshold.into() }
+    }
 
     /// In which way the directory is divided when it is.
     pub(crate) fn spread(&self) -> Spread {
@@ -78,10 +87,10 @@ impl Policy {
 
 impl Encode for Policy {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Policy { spread, large_dir, inherit } = *self;
+        let Policy { spread, large_dir, inherit, split_threshold } = *self;
         if *self != Policy::NONE {
             out.push(TAG);
-            Values { spread, large_dir, inherit }.encode(out);
+            Values { spread, large_dir, inherit, split_threshold }.encode(out);
         }
     }
 }
@@ -95,8 +104,8 @@ impl Decode for Policy {
             TAG => {}
             tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
         }
-        let Values { spread, large_dir, inherit } = Values::decode(input)?;
-        let policy = Policy { spread, large_dir, inherit };
+        let Values { spread, large_dir, inherit, split_threshold } = Values::decode(input)?;
+        let policy = Policy { spread, large_dir, inherit, split_threshold };
         if policy == Policy::NONE { Err(DecodeError::Invalid("policy")) } else { Ok(policy) }
     }
 }
@@ -106,7 +115,7 @@ mod tests {
     use super::*;
 
     fn policy(spread: Option<Spread>, large_dir: u16) -> Policy {
-        Policy { spread, large_dir, inherit: false }
+        Policy { spread, large_dir, ..Policy::NONE }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
+use crate::handoff::HandoffRecord;
 use crate::transact::CommittedRecord;
 use crate::unsynced::Unsynced;
 use crate::{
@@ -26,13 +27,14 @@ use crate::{
 };
 
 variants!(Part { Main, RenameList, Xattrs, Origin });
-variants!(ContentState { Pending, Live, Removing });
+variants!(ContentState { Pending, Live, Removing, Merged });
 variants!(EntryRecord { Node, Dir, Link });
 variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents, Unnamed, Rest });
 variants!(Frame { Header, Records, Block, Trailer });
+variants!(HandoffRecord { Receiving, Given, Sweeping });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
 /// A value with its version before it, as it is stored.
@@ -105,6 +107,7 @@ fn keys() -> Vec<Case> {
         key("o", key::open(ino), ino, key::parse_open),
         key("P", key::prepared(txn), txn, key::parse_transaction),
         key("X", key::committed(txn), txn, key::parse_transaction),
+        key("H", key::handoff(SHARD, DIR, 0x0607), (DIR, 0x0607), key::parse_handoff),
         bare("M", key::member()),
         bare("M.roster", key::roster()),
         key("S", key::session(session), session, key::parse_session),
@@ -119,7 +122,8 @@ fn parts() -> Vec<Case> {
     let part = |name, part: Part| {
         Case::new(name, vec![part as u8], vec![part as u8], |bytes| Some(bytes.to_vec()))
     };
-    let states = [ContentState::Pending, ContentState::Live, ContentState::Removing];
+    let states =
+        [ContentState::Pending, ContentState::Live, ContentState::Removing, ContentState::Merged];
     [
         all([Part::Main, Part::RenameList, Part::Xattrs, Part::Origin], part),
         all(states, Case::of),
@@ -188,6 +192,9 @@ fn records() -> Vec<Case> {
         record("Reserved", Reserved { end: 1 << 20 }),
         record("PreparedRecord", values::prepared()),
         record("CommittedRecord", CommittedRecord { participants: vec![1, 300] }),
+        record("HandoffRecord.receiving", values::receiving()),
+        record("HandoffRecord.given", HandoffRecord::Given(Ino(70_004))),
+        record("HandoffRecord.sweeping", HandoffRecord::Sweeping(Ino(70_005))),
         record("Member", values::member()),
         record("Roster", values::roster()),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),

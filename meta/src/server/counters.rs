@@ -34,6 +34,18 @@ counters! {
     lock_conflicts,
     /// Transactions over several servers that met another one, or something that had changed, and began anew.
     transactions_repeated,
+    /// Handoffs of names that this server began to give,
+    handoffs_begun,
+    /// and those whose names have moved.
+    handoffs_done,
+    /// Names that have moved away.
+    handoff_names,
+    /// Files whose inode has left its name, so that the name can move.
+    handoff_inodes_left,
+    /// Microseconds for which names were frozen, in all handoffs.
+    handoff_frozen_us,
+    /// Requests that waited because names changed faster than they could be sent.
+    handoff_slowed,
     /// Syncs of the engine.
     syncs,
     /// Sessions opened.
@@ -94,6 +106,11 @@ counters! {
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
+        Counters::add_many(counter, 1);
+    }
+
+    /// Counts several.
+    pub(crate) fn add_many(counter: &AtomicU64, many: u64) {
+        counter.fetch_add(many, Ordering::Relaxed);
     }
 }

@@ -112,11 +112,18 @@ pub struct Limits {
     pub reserve: u64,
     /// More sessions than this are not opened; clients wait until others end.
     pub sessions_max: usize,
+    /// A partition of a directory with so many entries splits, on a file system of several servers.
+    pub split_threshold: u64,
 }
 
 impl Default for Limits {
     /// No reserve, and more sessions than anybody has.
     fn default() -> Limits {
-        Limits { free: Arc::new(|| u64::MAX), reserve: 0, sessions_max: 1 << 16 }
+        Limits {
+            free: Arc::new(|| u64::MAX),
+            reserve: 0,
+            sessions_max: 1 << 16,
+            split_threshold: 8000,
+        }
     }
 }

@@ -2,22 +2,24 @@
 //!
 //! Pure but for the waiting: the participant (`participant`) puts keys in when it prepares a transaction and takes them
 //! out when its outcome is applied; every read and write of a transaction (`txn`) asks. While nothing is prepared,
-//! asking is one look at a number.
+//! asking is one look at a number. The source of a handoff freezes all names that are about to move, without naming
+//! them.
 //!
-//! Always true: of several transactions that hold one key, none changes more of it than its counts.
+//! Always true: of several transactions that hold one key, none changes more of it than its counts. Nobody holds a key
+//! that is frozen, but to stand on it.
 
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use base::HashMap;
+use base::{HashMap, Moving};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use wire::TxnId;
 
-use crate::record::Key;
+use crate::record::{Key, key};
 
 /// What a prepared transaction does with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +28,16 @@ pub(crate) enum Mode {
     Stands,
     /// It adds to counts and moves times forward; everything else stays.
     Adds,
+    /// It changes what belongs to the directory: everybody here goes on with it until then, and no other transaction
+    /// stands on it.
+    Shifts,
     /// It changes or removes it.
     Changes,
 }
 
 impl Mode {
     fn goes_with(self, other: Mode) -> bool {
-        self != Mode::Changes && other != Mode::Changes
+        self.max(other) <= Mode::Adds
     }
 }
 
@@ -51,7 +56,7 @@ impl Want {
     fn waits_for(self, mode: Mode) -> bool {
         match self {
             Want::Read => mode == Mode::Changes,
-            Want::ReadCounts => mode >= Mode::Adds,
+            Want::ReadCounts => mode == Mode::Adds || mode == Mode::Changes,
             Want::Change => true,
         }
     }
@@ -71,6 +76,30 @@ type Holders = SmallVec<[(TxnId, Mode); 1]>;
 struct Table {
     keys: BTreeMap<Key, Holders>,
     txns: HashMap<TxnId, Vec<Key>>,
+    frozen: Vec<Frozen>,
+}
+
+/// Names of a directory that stay as they are: a handoff stands on them.
+struct Frozen {
+    txn: TxnId,
+    /// What the keys of all names of the directory begin with.
+    names: Key,
+    moving: Moving,
+}
+
+impl Frozen {
+    fn has(&self, key: &[u8]) -> bool {
+        let pos = || key::parse_name(key).map(|(pos, _, _)| pos);
+        key.starts_with(&self.names) && pos().is_some_and(|pos| self.moving.contains(pos))
+    }
+}
+
+impl Table {
+    /// The handoff that stands on `key`, if there is one besides `own`.
+    fn frozen_by(&self, key: &[u8], own: Option<TxnId>) -> Option<TxnId> {
+        let mut holding = self.frozen.iter().filter(|frozen| Some(frozen.txn) != own);
+        holding.find(|frozen| frozen.has(key)).map(|frozen| frozen.txn)
+    }
 }
 
 impl Prepared {
@@ -96,9 +125,10 @@ impl Prepared {
         let mut table = self.table.lock();
         let free = keys.iter().all(|(key, mode)| {
             let holders = table.keys.get(key);
+            let thawed = || *mode == Mode::Stands || table.frozen_by(key, Some(txn)).is_none();
             holders.is_none_or(|holders| {
                 holders.iter().all(|(other, held)| *other == txn || mode.goes_with(*held))
-            })
+            }) && thawed()
         });
         if !free {
             return false;
@@ -114,10 +144,32 @@ impl Prepared {
         true
     }
 
+    /// Freezes the moving names of a partition, whose content record has the key `share`, for `txn`: they are read, and
+    /// not changed. `false`, and nothing is frozen, when a transaction holds one of them, or the content record.
+    pub(crate) fn freeze(&self, txn: TxnId, share: Key, moving: Moving) -> bool {
+        let Some(dir) = key::parse_dir(&share) else { return false };
+        let shard = key::shard_of(&share);
+        let frozen = Frozen { txn, names: key::names(shard, dir), moving };
+        let from = key::names_from(shard, dir, moving.bounds().0);
+        let mut table = self.table.lock();
+        let mut within =
+            table.keys.range(from..).take_while(|(key, _)| key.starts_with(&frozen.names));
+        let held = table.keys.contains_key(&share) || within.any(|(key, _)| frozen.has(key));
+        if held || table.txns.contains_key(&txn) {
+            return false;
+        }
+        table.frozen.push(frozen);
+        table.keys.entry(share.clone()).or_default().push((txn, Mode::Shifts));
+        table.txns.insert(txn, vec![share]);
+        self.count.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
     /// The outcome of `txn` is there for everybody to see.
     pub(crate) fn free(&self, txn: TxnId) {
         let mut table = self.table.lock();
         let Some(keys) = table.txns.remove(&txn) else { return };
+        table.frozen.retain(|frozen| frozen.txn != txn);
         for key in keys {
             if let Some(holders) = table.keys.get_mut(&key) {
                 holders.retain(|(holder, _)| *holder != txn);
@@ -134,9 +186,12 @@ impl Prepared {
     /// The transaction whose outcome must be known first, if there is one besides `own`.
     pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<TxnId> {
         let table = self.table.lock();
-        let holders = table.keys.get(key)?;
-        let found = holders.iter().find(|(txn, mode)| Some(*txn) != own && want.waits_for(*mode));
-        found.map(|(txn, _)| *txn)
+        let waits = |(txn, mode): &(TxnId, Mode)| Some(*txn) != own && want.waits_for(*mode);
+        let found = table.keys.get(key).and_then(|holders| holders.iter().copied().find(waits));
+        if let Some((txn, _)) = found {
+            return Some(txn);
+        }
+        if want.waits_for(Mode::Stands) { table.frozen_by(key, own) } else { None }
     }
 
     /// As [`Prepared::in_the_way`], of all keys in a range, to be read.
@@ -214,6 +269,43 @@ mod tests {
         assert_eq!(table.in_range(b"n0", b"n5", None), None);
         assert_eq!(table.in_range(b"n5", b"n6", None), Some(txn(1)));
         assert_eq!(table.in_range(b"n6", b"n9", None), None);
+    }
+
+    #[test]
+    fn frozen_names_are_read_and_not_changed() {
+        use base::{DirId, EntryName, ShardId};
+        let name_in = |dir: u128, pos: u64| {
+            let name = EntryName::new(b"n").unwrap();
+            key::name(ShardId(3), DirId(dir), pos, &name, key::Part::Main)
+        };
+        let name = |pos: u64| name_in(77, pos);
+        let share = || key::content(ShardId(3), DirId(77), 5, key::Part::Main);
+        let moving = Moving::Range((100, 200));
+        let table = Prepared::default();
+        for held in [name(150), share()] {
+            assert!(table.take(txn(1), vec![(held, Mode::Stands), (name(90), Mode::Changes)]));
+            assert!(!table.freeze(txn(2), share(), moving), "what is held does not freeze");
+            table.free(txn(1));
+        }
+        assert!(!table.any());
+        assert!(table.freeze(txn(2), share(), moving));
+        assert!(table.any());
+        let waits = |key: &Key, want| table.in_the_way(key, want, None);
+        for pos in [100, 150, 200] {
+            assert_eq!(waits(&name(pos), Want::Change), Some(txn(2)));
+            assert_eq!(waits(&name(pos), Want::Read), None);
+        }
+        assert_eq!([name(99), name(201)].map(|key| waits(&key, Want::Change)), [None; 2]);
+        assert_eq!(waits(&name_in(78, 150), Want::Change), None);
+        assert_eq!(table.in_the_way(&name(150), Want::Change, Some(txn(2))), None);
+        assert_eq!([Want::Read, Want::ReadCounts].map(|want| waits(&share(), want)), [None; 2]);
+        // Nobody else prepares a change of what is frozen, nor stands on how the partition is.
+        assert!(!table.take(txn(3), vec![(name(150), Mode::Changes)]));
+        assert!(!table.take(txn(3), vec![(share(), Mode::Stands)]));
+        assert!(table.take(txn(4), vec![(name(150), Mode::Stands), (name(201), Mode::Changes)]));
+        table.free(txn(2));
+        assert_eq!(waits(&name(150), Want::Change), Some(txn(4)));
+        assert!(table.take(txn(3), vec![(share(), Mode::Stands)]));
     }
 
     #[tokio::test]

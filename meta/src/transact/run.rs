@@ -1,6 +1,7 @@
 //! The initiator's side: an operation that needs other servers, from its first run to its commit.
 //!
-//! `core` starts it for a request whose first run met a record of another server. It reads what the operation lacks,
+//! `core` starts it for a request whose first run met a record of another server, and a handoff for its switch
+//! ([`switch`]), which is an operation of this server itself. It reads what the operation lacks,
 //! runs it again without effect until it lacks nothing, has its servers prepare, and runs it once more for good. That
 //! run reads this server's records anew: it commits if it wants of the others exactly what they have prepared. Between
 //! its runs nothing of this server is locked.
@@ -24,10 +25,12 @@ use crate::{
     core::Work,
     driver::{self, Incoming},
     error::{Fault, Result},
+    handoff::{self, switch::Switch},
     observe::{Laps, Part},
     ops,
     peer::Unanswered,
     record::{Key, key},
+    serve::Connection,
     server::{Counters, Shared},
     session::Session,
     txn::{Caller, Group, Remote, Txn, remote::Plan},
@@ -41,13 +44,27 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// One run of an operation, for a core to execute.
 pub(crate) struct Phase {
-    pub(crate) incoming: Rc<Incoming>,
-    session: Arc<Session>,
-    reply: ReplyHeader,
+    job: Job,
     remote: Option<Box<Remote>>,
     /// `None`: without effect.
     commit: Option<Commit>,
     pub(crate) done: oneshot::Sender<Ended>,
+}
+
+/// What is run.
+#[derive(Clone)]
+enum Job {
+    /// A client's request.
+    Request(Rc<Asked>),
+    /// Names change their partition.
+    Switch(Switch),
+}
+
+/// A request, as who is answered has asked it.
+struct Asked {
+    incoming: Incoming,
+    session: Arc<Session>,
+    reply: ReplyHeader,
 }
 
 /// What must have been prepared for a run to commit.
@@ -84,6 +101,14 @@ impl Phase {
         self.commit.is_some()
     }
 
+    /// Who is answered.
+    pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
+        match &self.job {
+            Job::Request(asked) => Some(&asked.incoming.connection),
+            Job::Switch(_) => None,
+        }
+    }
+
     /// Runs it; a fault means: once more, when the group is written.
     pub(crate) fn execute(
         &mut self,
@@ -91,10 +116,29 @@ impl Phase {
         group: &mut Group,
         now: Time,
     ) -> Result<Ended> {
-        let mut remote = self.remote.take().expect("it is given back before a run is repeated");
-        let (incoming, session) = (Rc::clone(&self.incoming), Arc::clone(&self.session));
+        let remote = self.remote.take().expect("it is given back before a run is repeated");
+        match self.job.clone() {
+            Job::Request(asked) => self.execute_request(&asked, remote, shared, group, now),
+            Job::Switch(switch) => {
+                let txn = self.begin(Caller::SERVER, remote, shared, group, now);
+                let mut txn = txn.part_of(switch.txn);
+                let done = handoff::switch::run(&mut txn, &switch).map(|()| Reply::Nothing);
+                self.end(txn, done, None)
+            }
+        }
+    }
+
+    fn execute_request(
+        &mut self,
+        asked: &Asked,
+        remote: Box<Remote>,
+        shared: &Arc<Shared>,
+        group: &mut Group,
+        now: Time,
+    ) -> Result<Ended> {
+        let Asked { incoming, session, .. } = asked;
         // It ends as the request of the session that it began for, whoever has the connection by now.
-        if !incoming.connection.is_of(Some(&session)) || !group.enter(&session) {
+        if !incoming.connection.is_of(Some(session)) || !group.enter(session) {
             return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
         }
         let (header, request) = (&incoming.header, &incoming.request);
@@ -103,19 +147,39 @@ impl Phase {
             Some(_) if remote.coordinated => driver::is_ours(shared, header, request),
             Some(_) | None => driver::is_current(shared, header, request),
         };
-        let standing = driver::admit(&session, header, request, now)
+        let standing = driver::admit(session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
             .and_then(|standing| shared.room.admits(request).map(|()| standing));
         let standing = match standing {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),
         };
-        let caller = Caller { cred: &header.cred, session: Some(&session), standing };
+        let caller = Caller { cred: &header.cred, session: Some(session), standing };
+        let txn = self.begin(caller, remote, shared, group, now);
+        let mut txn = txn.asked_of(header.shard);
+        let done = ops::run(&mut txn, request);
+        self.end(txn, done, Some(asked))
+    }
+
+    fn begin<'a>(
+        &self,
+        caller: Caller<'a>,
+        mut remote: Box<Remote>,
+        shared: &'a Shared,
+        group: &'a mut Group,
+        now: Time,
+    ) -> Txn<'a> {
         remote.begin();
         let own = self.commit.as_ref().map(|commit| commit.txn);
-        let mut txn =
-            Txn::new(shared, group, caller, now).asked_of(header.shard).knowing(remote, own);
-        let done = ops::run(&mut txn, request);
+        Txn::new(shared, group, caller, now).knowing(remote, own)
+    }
+
+    fn end(
+        &mut self,
+        mut txn: Txn<'_>,
+        done: Result<Reply>,
+        asked: Option<&Asked>,
+    ) -> Result<Ended> {
         let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
         let remote = txn.take_remote().expect("it was given one");
         match done {
@@ -132,41 +196,43 @@ impl Phase {
                     let written = txn.written();
                     Ok(Ended::Ran(remote, Box::new(reply), written))
                 }
-                Some(commit) => self.commit_with(txn, remote, commit, &session, reply),
+                Some(commit) => commit_with(txn, remote, commit, asked, reply),
             },
         }
     }
+}
 
-    fn commit_with(
-        &self,
-        mut txn: Txn<'_>,
-        remote: Box<Remote>,
-        commit: &Commit,
-        session: &Arc<Session>,
-        done: Reply,
-    ) -> Result<Ended> {
-        let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
-        // A directory that was not announced must not move, nor one for which others do not stay where they are.
-        let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
-        let plan = match remote.plan(cluster, txn.shared.bugs) {
-            Ok(plan) => plan,
-            Err(fault) => return Ok(Ended::Failed(fault)),
-        };
-        if !same_moves || plan != *commit.plan {
-            return Ok(Ended::Differs(remote));
-        }
-        let header = &self.incoming.header;
-        let mut answer = txn.take_scratch();
-        Answer::Done(done).encode(&mut answer);
-        self.incoming.connection.reply_encoded(self.reply, &answer);
-        if !commit.plan.is_empty() && !txn.shared.bugs.has(Bug::CommitNotNoted) {
-            let participants = commit.plan.keys().copied().collect();
-            txn.put(key::committed(commit.txn), &CommittedRecord { participants });
-        }
-        driver::keep_answer(&mut txn, header, session, &answer);
-        txn.commit_with_answer(session, header.seq, answer);
-        Ok(Ended::Committed)
+fn commit_with(
+    mut txn: Txn<'_>,
+    remote: Box<Remote>,
+    commit: &Commit,
+    asked: Option<&Asked>,
+    done: Reply,
+) -> Result<Ended> {
+    let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
+    // A directory that was not announced must not move, nor one for which others do not stay where they are.
+    let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
+    let plan = match remote.plan(cluster, txn.shared.bugs) {
+        Ok(plan) => plan,
+        Err(fault) => return Ok(Ended::Failed(fault)),
+    };
+    if !same_moves || plan != *commit.plan {
+        return Ok(Ended::Differs(remote));
     }
+    if !commit.plan.is_empty() && !txn.shared.bugs.has(Bug::CommitNotNoted) {
+        let participants = commit.plan.keys().copied().collect();
+        txn.put(key::committed(commit.txn), &CommittedRecord { participants });
+    }
+    let Some(Asked { incoming, session, reply }) = asked else {
+        txn.commit();
+        return Ok(Ended::Committed);
+    };
+    let mut answer = txn.take_scratch();
+    Answer::Done(done).encode(&mut answer);
+    incoming.connection.reply_encoded(*reply, &answer);
+    driver::keep_answer(&mut txn, &incoming.header, session, &answer);
+    txn.commit_with_answer(session, incoming.header.seq, answer);
+    Ok(Ended::Committed)
 }
 
 /// Sees a request through that needs other servers.
@@ -180,29 +246,44 @@ pub(crate) async fn run(
     let Some(cluster) = &shared.cluster else { return };
     let reply =
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
-    let incoming = Rc::new(incoming);
-    let run = Run {
-        core: &core,
-        shared: &shared,
-        cluster,
-        incoming,
-        session,
-        reply,
-        turn: OnceCell::new(),
-        laps: Laps::begin(shared.observed.now()),
-    };
-    if let Err(fault) = run.attempts(remote).await {
-        run.answer(fault);
+    let asked = Rc::new(Asked { incoming, session, reply });
+    let job = Job::Request(Rc::clone(&asked));
+    let run = Run::of(&core, &shared, cluster, job);
+    if let Err(fault) = run.attempts(&asked.incoming, remote).await {
+        run.answer(&asked, fault);
     }
+}
+
+/// Switches names over, or not: whatever is in the way, it is tried once. `true` when it is committed.
+pub(crate) async fn switch(core: &Core, switch: Switch) -> bool {
+    let shared = core.inner.shared.clone();
+    let Some(cluster) = &shared.cluster else { return false };
+    let job = Job::Switch(switch);
+    let run = Run::of(core, &shared, cluster, job);
+    let looked = run.look(Box::default()).await;
+    let Ok(plan) = looked
+        .and_then(|(looked, _)| Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote)))
+    else {
+        return false;
+    };
+    let (plan, remote) = (Rc::new(plan.0), plan.1);
+    let ended = run.prepared(remote, switch.txn, &plan).await;
+    run.halts().await;
+    let committed = matches!(ended, Ok(Attempt::Committed));
+    let participants = plan.keys().copied().collect();
+    let core = core.clone();
+    tokio::task::spawn_local(async move {
+        let laps = Laps::begin(core.inner.shared.observed.now());
+        tell(&core, switch.txn, participants, committed, &laps).await;
+    });
+    committed
 }
 
 struct Run<'a> {
     core: &'a Core,
     shared: &'a Arc<Shared>,
     cluster: &'a Cluster,
-    incoming: Rc<Incoming>,
-    session: Arc<Session>,
-    reply: ReplyHeader,
+    job: Job,
     /// Of a move of directories that had to wait, or may have to.
     turn: OnceCell<InTurn<'a>>,
     /// What its parts have taken.
@@ -216,20 +297,27 @@ enum Attempt {
     Again(Box<Remote>),
 }
 
+impl<'a> Run<'a> {
+    fn of(core: &'a Core, shared: &'a Arc<Shared>, cluster: &'a Cluster, job: Job) -> Run<'a> {
+        let laps = Laps::begin(shared.observed.now());
+        Run { core, shared, cluster, job, turn: OnceCell::new(), laps }
+    }
+}
+
 impl Run<'_> {
     /// Tries until it is committed and answered.
-    async fn attempts(&self, mut remote: Box<Remote>) -> Result<()> {
+    async fn attempts(&self, incoming: &Incoming, mut remote: Box<Remote>) -> Result<()> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
-            if self.incoming.connection.is_closed() {
+            if incoming.connection.is_closed() {
                 return Err(Fault::Retry(Retry::Busy));
             }
             let looked = if remote.complete {
                 Looked { remote, written: Vec::new() }
             } else {
                 let (looked, done) = self.look(remote).await?;
-                if !self.incoming.request.mutates() {
-                    self.incoming.connection.reply_now(self.reply, &Answer::Done(*done));
+                if !incoming.request.mutates() {
+                    self.reply(&Answer::Done(*done));
                     return Ok(());
                 }
                 self.ends(Part::Read);
@@ -317,10 +405,7 @@ impl Run<'_> {
         self.shared.initiated.begin(txn);
         let ended = self.prepared(remote, txn, &plan).await;
         drop(moves);
-        if self.shared.is_halted() {
-            // Whether it was written is not known: the next run says so to who asks.
-            std::future::pending::<()>().await;
-        }
+        self.halts().await;
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
         let participants = plan.keys().copied().collect();
@@ -336,6 +421,14 @@ impl Run<'_> {
             }
         });
         ended
+    }
+
+    /// Does not return when the server has halted: whether the commit was written is not known, and the next run says
+    /// so to who asks.
+    async fn halts(&self) {
+        if self.shared.is_halted() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Where directories move: nobody else moves what this stands on, and nobody reads what it writes here.
@@ -372,10 +465,10 @@ impl Run<'_> {
             return Ok(Attempt::Again(remote));
         }
         self.ends(Part::Prepare);
-        if remote.coordinated {
+        if let (true, Job::Request(asked)) = (remote.coordinated, &self.job) {
             // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
             // keeps everything above it where it is. Where the moved entry is, it is prepared before the news.
-            driver::is_current(self.shared, &self.incoming.header, &self.incoming.request)?;
+            driver::is_current(self.shared, &asked.incoming.header, &asked.incoming.request)?;
             coordinator::announce(self.shared, &remote.moves).await?;
             self.ends(Part::Announce);
         }
@@ -397,21 +490,24 @@ impl Run<'_> {
 
     async fn phase(&self, remote: Box<Remote>, commit: Option<Commit>) -> Result<Ended> {
         let (done, ended) = oneshot::channel();
-        let (incoming, remote) = (Rc::clone(&self.incoming), Some(remote));
-        let session = Arc::clone(&self.session);
-        let phase = Phase { incoming, session, reply: self.reply, remote, commit, done };
+        let phase = Phase { job: self.job.clone(), remote: Some(remote), commit, done };
         self.core.inner.push(Work::Phase(Box::new(phase)));
         // The core drops it only when the server has halted.
         ended.await.map_err(|_| Fault::Answer(FsError::Io))
     }
 
-    /// Answers what did not happen.
-    fn answer(&self, fault: Fault) {
-        if self.incoming.request.mutates() {
-            driver::remember_refusal(&self.session, self.incoming.header.seq, &fault);
+    fn reply(&self, answer: &Answer) {
+        if let Job::Request(asked) = &self.job {
+            asked.incoming.connection.reply_now(asked.reply, answer);
         }
-        let answer = driver::answer_of(self.shared, fault);
-        self.incoming.connection.reply_now(self.reply, &answer);
+    }
+
+    /// Answers what did not happen.
+    fn answer(&self, asked: &Asked, fault: Fault) {
+        if asked.incoming.request.mutates() {
+            driver::remember_refusal(&asked.session, asked.incoming.header.seq, &fault);
+        }
+        self.reply(&driver::answer_of(self.shared, fault));
     }
 }
 

@@ -87,7 +87,8 @@ impl Txn<'_> {
     /// The directory, if it is the one that is meant and is there.
     pub(super) fn meant(&self, dir: &DirRef, partition: u16, content: Content) -> Result<Dir> {
         let same = content.ino == dir.ino || self.shared.bugs.has(Bug::StaleInoAccepted);
-        if same && content.state == ContentState::Live {
+        let there = matches!(content.state, ContentState::Live | ContentState::Merged);
+        if same && there {
             Ok(Dir { id: dir.id, partition, content })
         } else {
             Err(Fault::Retry(Retry::StaleDir))

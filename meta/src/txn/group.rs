@@ -82,6 +82,8 @@ pub(crate) struct After {
     pub(crate) settings: Option<Settings>,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
+    /// The keys of content records of partitions that may have names to give away.
+    pub(crate) out_of_bounds: Vec<Key>,
     /// Who waited for a lock and has it now.
     pub(crate) let_in: LetIn,
     /// An answer tells of a change, so with strict durability it waits for stable storage.
@@ -108,13 +110,16 @@ impl Group {
     }
 
     /// The batch to write; the group is empty afterwards but holds its locks until it is told.
-    pub(crate) fn take_batch(&mut self, quotas: &Quotas) -> Batch {
+    pub(crate) fn take_batch(&mut self, quotas: &Quotas, split_threshold: u64) -> Batch {
         quotas.store(self.core, &mut self.charged, &mut self.batch);
         for key in self.dirs.drain(..) {
             if let Some(Change::Dir(content)) = self.overlay.get(&key) {
                 self.bytes.clear();
                 content.encode_record(&mut self.bytes);
                 self.batch.put(&key, &self.bytes);
+                if content.is_out_of_bounds(split_threshold) {
+                    self.after.out_of_bounds.push(key);
+                }
             }
         }
         self.batch.append(&self.answers);

@@ -280,6 +280,8 @@ impl Txn<'_> {
                 Some(found) => {
                     let layout = &found.content.layout;
                     let owner = match (sought, layout) {
+                        // It has given all away, and says so until the master knows.
+                        (Sought::Any, _) if !found.content.is_live() => 0,
                         (Sought::Any, _) => partition,
                         (_, Layout::Whole) => 0,
                         (Sought::Name(name), layout) => layout.partition(self.position(name)),
@@ -336,7 +338,7 @@ impl Txn<'_> {
     ///
     /// Race: another core may have given the name away, and swept it, since the share was read.
     pub(crate) fn missing(&self, dir: &Dir, name: &EntryName) -> Fault {
-        if !dir.is_divided() {
+        if !self.may_have_given(dir) {
             return base::FsError::NotFound.into();
         }
         match self.layout_now(dir) {
@@ -351,11 +353,16 @@ impl Txn<'_> {
     /// Whether a share still has all that it had when it was read without the directory's lock, as in
     /// [`Txn::missing`].
     pub(crate) fn still_has(&self, dir: &Dir) -> Result<()> {
-        if !dir.is_divided() {
+        if !self.may_have_given(dir) {
             return Ok(());
         }
         let now = self.layout_now(dir)?;
         if now == dir.content.layout { Ok(()) } else { Err(self.gone(dir, now)) }
+    }
+
+    /// Whether another core may have given names away since a share was read.
+    fn may_have_given(&self, dir: &Dir) -> bool {
+        dir.is_divided() || (self.shared.cluster.is_some() && self.shared.options.cores > 1)
     }
 
     fn layout_now(&self, dir: &Dir) -> Result<Layout> {
@@ -400,6 +407,9 @@ impl Txn<'_> {
                 if !self.shared.bugs.has(Bug::ClosureStops) {
                     layout.learn(&content.layout);
                 }
+                if !content.is_live() {
+                    continue;
+                }
                 found.insert(partition, Dir { id, partition, content });
             }
         }
@@ -438,7 +448,13 @@ impl Txn<'_> {
 
     fn assume_no_share(&mut self, master: &Dir, partition: u16) -> Result<()> {
         let key = self.share_key(master.content.home, master.id, partition);
+        let handoff = key::handoff(key::shard_of(&key), master.id, partition);
         self.assume_absent(&key);
+        self.assume_absent(&handoff);
+        // Names of a directory that had this id may be left there.
+        if self.get_bytes(&handoff)?.is_some() {
+            return Err(Fault::Retry(Retry::Busy));
+        }
         if self.get_content(&key)?.is_none() {
             return Ok(());
         }

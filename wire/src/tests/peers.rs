@@ -1,6 +1,6 @@
 //! A value of everything that servers say to each other.
 
-use base::{ClusterMap, DirId, Epoch, FsError, Time};
+use base::{ClusterMap, DirId, Epoch, FsError, Layout, Moving, Splits, Time};
 use bytes::Bytes;
 
 use super::{
@@ -9,8 +9,9 @@ use super::{
 };
 use crate::{
     Announce, AskOutcome, CacheEvents, ClusterStatus, ContentPatch, Decide, Expected, Guess,
-    Guessed, Heartbeat, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare,
-    Reply, Request, ServerStatus, Speculate, Stands, TxnId, Vote,
+    Guessed, HandoffBegin, HandoffPut, Heartbeat, Join, Joined, LayoutLearnt, Lease, Outcome,
+    PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, ServerStatus, Speculate, Stands,
+    Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -81,6 +82,31 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,
         Request::Speculate(Speculate { guesses: vec![guess, last] }),
+        Request::HandoffBegin(HandoffBegin {
+            txn: txn(),
+            dir: dir().id,
+            ino: dir().ino,
+            home: dir().home,
+            giver: 1,
+            taker: 5,
+            moving: Moving::Range((1 << 61, (1 << 62) - 1)),
+        }),
+        Request::HandoffPut(HandoffPut {
+            txn: txn(),
+            dir: dir().id,
+            home: dir().home,
+            taker: 5,
+            number: 3,
+            changes: vec![(key(), Some(Bytes::from_static(b"record"))), (key(), None)],
+            stable: true,
+        }),
+        Request::LayoutLearnt(LayoutLearnt {
+            dir: dir().id,
+            ino: dir().ino,
+            home: dir().home,
+            partition: 6,
+            layout: Layout::Extendible(Splits::started(1, 2)),
+        }),
     ]
 }
 
@@ -121,5 +147,8 @@ pub(super) fn replies() -> Vec<Reply> {
             problems: vec!["server 2 has no lease".into()],
         }),
         Reply::Guessed(vec![found, missing, elsewhere]),
+        Reply::Taken(Some(Tally { entries: 4000, subdirs: 3 })),
+        Reply::Taken(None),
+        Reply::Layout(Layout::Extendible(Splits::started(1, 2))),
     ]
 }

@@ -133,7 +133,7 @@ impl Linear {
         user: &Client,
         call: Call,
     ) -> anyhow::Result<()> {
-        if self.world.plan().divides && matches!(call, Call::List(..)) {
+        if self.world.plan().may_divide() && matches!(call, Call::List(..)) {
             // Partitions are read one after the other: what is renamed meanwhile may be listed twice.
             return match self.ask(client, user, &call).await {
                 Ok(_) | Err(Error::Fs(_) | Error::SessionLost) => Ok(()),
@@ -213,7 +213,7 @@ impl Linear {
                 let mut path = path();
                 path.0.truncate(random.index(path.0.len() + 1));
                 // A listing has one moment of each partition, and so no moment of a directory that has several.
-                if self.world.plan().divides {
+                if self.world.plan().may_divide() {
                     Call::Stat(path, by())
                 } else {
                     Call::List(path, by())

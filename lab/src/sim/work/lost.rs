@@ -154,7 +154,11 @@ impl Lost {
                 continue;
             }
             self.world.trace().say(format_args!("{} after a cut {:?}", self.dir, found.keys()));
-            self.history.check(&found, act).with_context(|| self.dir.clone())?;
+            let checked = match self.world.plan().may_divide() {
+                true => self.history.check_each(&found, act),
+                false => self.history.check(&found, act),
+            };
+            checked.with_context(|| self.dir.clone())?;
             self.history = History::new(found);
             self.cuts = cuts;
             return Ok(());

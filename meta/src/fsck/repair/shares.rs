@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{dirs, drop_record, sound};
 use crate::{
     error::{Fault, Result},
-    fsck::shares::{Way, expected, keys_of},
+    fsck::shares::{Way, expected, is_of_one_turn, keys_of},
     lock,
     record::{Access, Content, EntryRecord, Inode, Key, Slot, key, key::Part},
     txn::{Dir, Txn},
@@ -83,12 +83,21 @@ pub(super) fn share(
         txn.put_dir(&master);
         return Ok(true);
     };
-    if master.ino != share.ino || !master.layout.is_active(partition) {
+    let mut layout = master.layout.clone();
+    layout.learn(&share.layout);
+    if !share.is_live() && txn.get_bytes(&key::handoff(shard, id, partition))?.is_some() {
+        // It goes when its handoff is over.
+        return Ok(false);
+    }
+    if master.ino != share.ino || !layout.is_active(partition) {
         // Its names are brought to their places when they are found without it.
         return drop_record(txn, key);
     }
     let Content { times, entries, subdirs, .. } = share;
-    let right = Content { times, entries, subdirs, ..master.share() };
+    // What it knows of others may be more or less, and all of it is so.
+    let same = is_of_one_turn(&master.layout, &share.layout);
+    let layout = if same { share.layout.clone() } else { layout };
+    let right = Content { times, entries, subdirs, layout, ..master.share() };
     if right == share {
         return Ok(false);
     }

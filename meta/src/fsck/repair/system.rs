@@ -6,6 +6,7 @@ use wire::{Decide, TxnId};
 use super::{drop_record, sound};
 use crate::{
     error::Result,
+    handoff::HandoffRecord,
     reclaim::Garbage,
     record::{
         Config, Key, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
@@ -53,6 +54,7 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             txn.put(key.clone(), &Garbage {});
             Ok(true)
         }
+        (b'H', 21) if sound::<HandoffRecord>(txn, key)?.is_some() => Ok(false),
         (b'T', 11) if sound::<Tail>(txn, key)?.is_some() => Ok(false),
         // Stored answers, which nobody asks for or can read; notes; and what is nothing at all.
         _ => drop_record(txn, key),

@@ -187,7 +187,12 @@ pub(super) fn charged() -> Content {
 
 /// A directory that was divided from the start, and one that is charged to a quota as well.
 pub(super) fn divided() -> [Content; 2] {
-    let policy = Policy { spread: Some(Spread::Subsets), large_dir: 3, inherit: true };
+    let policy = Policy {
+        spread: Some(Spread::Subsets),
+        large_dir: 3,
+        inherit: true,
+        split_threshold: 70_006,
+    };
     let layout = Layout::Subsets(Subsets::started(1, 3));
     let divided = Content { policy, layout, ..content() };
     [divided.clone(), Content { quota: quota(), ..divided }]
@@ -248,4 +253,13 @@ pub(super) fn member() -> Member {
 pub(super) fn roster() -> Roster {
     let member = Enrolled { member: 0x5152_5354, address: "a:1".into(), heard: true };
     Roster { members: vec![member], versions_end: 70_002, lease_ms: 3000 }
+}
+
+pub(super) fn receiving() -> crate::handoff::HandoffRecord {
+    crate::handoff::HandoffRecord::Receiving(crate::handoff::Receiving {
+        txn: wire::TxnId { server: 3, run: 0x1111_2222_3333_4444, number: 70_000 },
+        ino: Ino(0x0001_0203_0405_0607),
+        giver: 1,
+        moving: base::Moving::Subset((2, 5)),
+    })
 }

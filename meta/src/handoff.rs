@@ -1,0 +1,79 @@
+//! Handoff: names of a directory go from one partition to another, while everybody uses them.
+//!
+//! Two ends. The *source* has the names and decides everything ([`source`]); the *target* keeps what it is sent, where
+//! it will rest but where nobody looks for it yet ([`target`]). The switch is a transaction over both (`transact`),
+//! which the source initiates: its write changes the layout of both partitions, so there is one owner at every moment.
+//! The transaction has its number from the beginning, and it is the name of the handoff.
+//!
+//! | what | where | while |
+//! |---|---|---|
+//! | [`HandoffRecord::Receiving`] | target | it may get names; written before the first |
+//! | `P` of the transaction | target | it has promised; with it all that it was sent is stable |
+//! | `X` of the transaction | source | it is decided; the target may not know |
+//! | [`HandoffRecord::Given`] | source | the same write; the master may not know, and the names are still stored |
+//! | [`HandoffRecord::Sweeping`] | either | names may be stored that the partition does not have |
+//!
+//! What each crash leaves:
+//! - of the source, before its write: nothing. Who asks how the transaction ended hears that it did not happen;
+//! - of the source, after it: `X` and `Given`, so it tells the target, the master, and sweeps;
+//! - of the target, before it has promised: `Receiving`, which becomes `Sweeping`; the source meets a target that does
+//!   not know the handoff, or a record that is not what it was, and gives up;
+//! - of the target, after it: `P`. It keeps all it was sent, and asks the source until it knows.
+//!
+//! The last is the case that SFS leaves open (§3.6: a target that never hears of phase 2 deems that the split fails, and
+//! the source that it did not). Here no time-out ends what was promised.
+//!
+//! Always true: a partition shows only names that its own layout gives it; a sweep removes only others.
+//!
+//! Paper: SFS §3.4, §3.6.
+
+pub(crate) mod finish;
+pub(crate) mod give;
+pub(crate) mod source;
+pub(crate) mod steps;
+pub(crate) mod switch;
+pub(crate) mod table;
+pub(crate) mod take;
+pub(crate) mod target;
+#[cfg(test)]
+mod tests;
+mod when;
+
+use base::{Ino, Moving, codec};
+use bytes::Bytes;
+use wire::TxnId;
+
+use crate::record::Record;
+
+/// A key, and what it has now.
+pub(crate) type Change = (Bytes, Option<Bytes>);
+
+codec! {
+    /// What a partition must not forget of a handoff. Its key is that of its directory and partition.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) enum HandoffRecord {
+        /// It gets names, and they may be stored already.
+        Receiving(Receiving) = 1,
+        /// It gave names away: they may still be stored, and the master may not know the layout.
+        Given(Ino) = 2,
+        /// Names may be stored here that it does not have.
+        Sweeping(Ino) = 3,
+    }
+}
+
+codec! {
+    /// A handoff, as its target stores it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Receiving {
+        /// The transaction that will end it.
+        pub txn: TxnId,
+        /// Of which directory, besides its id.
+        pub ino: Ino,
+        /// Who gives,
+        pub giver: u16,
+        /// and which names.
+        pub moving: Moving,
+    }
+}
+
+impl Record for HandoffRecord {}

@@ -1,0 +1,210 @@
+//! What is left to do after a handoff, or a crash.
+//!
+//! A part of the background of one core. After a handoff the giver tells the master how the directory is divided now,
+//! until that is stored there, and then removes what it does not have any more. So does, without telling anybody, a
+//! partition whose names did not come.
+//!
+//! Always true: a record of a handoff is there until nothing of it is left to do.
+
+use std::{cell::Cell, ops::ControlFlow, rc::Rc, sync::Arc, time::Duration};
+
+use base::{DirId, Layout, ShardId, placement::shard_of};
+use bytes::Bytes;
+use wire::{AskOutcome, LayoutLearnt, Outcome, Reply, Request, TxnId};
+
+use super::{HandoffRecord, Receiving, steps::Act, table::Partition, when};
+use crate::{
+    Core,
+    core::Step,
+    error::Result,
+    record::{Content, Record, key},
+    server::Shared,
+};
+
+/// The pause before a master that could not be told is told again, at first and at most.
+const TELL_FIRST: Duration = Duration::from_millis(2);
+const TELL_MAX: Duration = Duration::from_millis(500);
+/// How often it is looked for handoffs of which nothing is heard,
+const PERIOD: Duration = Duration::from_millis(250);
+/// and for how long nothing was.
+const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// Works for as long as the server runs.
+pub(crate) async fn run(core: Core) {
+    let shared = core.inner.shared.clone();
+    if shared.cluster.is_none() {
+        return;
+    }
+    resume(&core);
+    tokio::join!(when::run(&core), look_after(&core));
+}
+
+/// Goes on with what the last run has left.
+fn resume(core: &Core) {
+    for (at, record) in stored(&core.inner.shared) {
+        let core = core.clone();
+        tokio::task::spawn_local(async move {
+            // What was promised ends as its transaction does: this waits for that.
+            if let HandoffRecord::Receiving(what) = record {
+                step(&core, Act::Abandon(at, what.txn)).await;
+            }
+            finish(core, at).await;
+        });
+    }
+}
+
+/// All handoffs that are not over.
+fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
+    let mut found = Vec::new();
+    for shard in (0..shared.config.shards).map(ShardId).filter(|shard| shared.owns(*shard)) {
+        let prefix = key::kind(shard, b'H');
+        let scanned = shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+            let record = HandoffRecord::from_record(&Bytes::copy_from_slice(value));
+            match (key::parse_handoff(key), record) {
+                (Some((dir, number)), Ok(record)) => {
+                    found.push((Partition { shard, dir, number }, record));
+                }
+                _ => {
+                    tracing::error!("what is stored of a handoff cannot be read; run `pando fsck`")
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        if let Err(error) = scanned {
+            tracing::error!(%error, "handoffs of before this start cannot be read");
+        }
+    }
+    found
+}
+
+async fn step(core: &Core, act: Act) {
+    core.step(Step::Handoff(act)).await;
+}
+
+/// A record as it is stored.
+pub(super) fn read<R: Record>(shared: &Shared, at: &[u8]) -> Result<Option<R>> {
+    let found = shared.engine.get(at)?;
+    Ok(found.map(|bytes| R::from_record(&bytes)).transpose()?)
+}
+
+/// Tells the master, and removes what the partition does not have: until nothing is left to do.
+pub(super) async fn finish(core: Core, at: Partition) {
+    let shared = core.inner.shared.clone();
+    let mut pause = TELL_FIRST;
+    loop {
+        match read::<HandoffRecord>(&shared, &at.handoff()) {
+            Ok(Some(HandoffRecord::Given(_))) => {
+                if tell_master(&core, at).await {
+                    step(&core, Act::Told(at)).await;
+                    continue;
+                }
+            }
+            Ok(Some(HandoffRecord::Sweeping(_))) => sweep(&core, at).await,
+            Ok(Some(HandoffRecord::Receiving(_)) | None) => return,
+            Err(fault) => {
+                tracing::error!(?fault, "what is left of a handoff cannot be read");
+                return;
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(TELL_MAX);
+    }
+}
+
+/// Whether the master has stored how the directory is divided, or is gone.
+async fn tell_master(core: &Core, at: Partition) -> bool {
+    let shared = &core.inner.shared;
+    // What a power cut may take is not told.
+    shared.sync.wait().await;
+    let Ok(Some(share)) = read::<Content>(shared, &at.share()) else { return false };
+    tell(core, at.dir, &share, 0, &share.layout).await
+}
+
+/// Tells a partition of a directory, of which this is a share, how that is divided; whether it has stored it, or is gone.
+pub(super) async fn tell(
+    core: &Core,
+    dir: DirId,
+    share: &Content,
+    partition: u16,
+    layout: &Layout,
+) -> bool {
+    let shared = &core.inner.shared;
+    let shard = shard_of(share.home, partition, shared.config.shards);
+    let at = Partition { shard, dir, number: partition };
+    let Some(cluster) = &shared.cluster else { return false };
+    let Some(server) = cluster.server_of_key(&at.share()) else { return false };
+    let Content { ino, home, .. } = *share;
+    let learnt = LayoutLearnt { dir, ino, home, partition, layout: layout.clone() };
+    if server == cluster.me {
+        step(core, Act::Learn(learnt)).await;
+        shared.sync.wait().await;
+        return true;
+    }
+    let answer = core.inner.peers.ask(server, &Request::LayoutLearnt(learnt)).await;
+    matches!(answer, Ok(Reply::Layout(_)))
+}
+
+async fn sweep(core: &Core, at: Partition) {
+    let mut from = key::names(at.shard, at.dir);
+    loop {
+        let next = Rc::new(Cell::new(None));
+        step(core, Act::Sweep(at, from, Rc::clone(&next))).await;
+        match next.take() {
+            Some(key) => from = key,
+            None => return,
+        }
+    }
+}
+
+/// Asks how handoffs ended of which nothing is heard any more.
+async fn look_after(core: &Core) {
+    let shared = core.inner.shared.clone();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        for (at, id) in silent(&shared) {
+            // What was promised is ended by its transaction.
+            if shared.prepared.has(id) {
+                continue;
+            }
+            let known = match read::<HandoffRecord>(&shared, &at.handoff()) {
+                Ok(Some(HandoffRecord::Receiving(what))) => Some(what),
+                Ok(Some(HandoffRecord::Given(_) | HandoffRecord::Sweeping(_)) | None) => None,
+                Err(_) => continue,
+            };
+            match known {
+                Some(what) if is_over(core, what).await => {
+                    step(core, Act::Abandon(at, what.txn)).await;
+                    tokio::task::spawn_local(finish(core.clone(), at));
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            shared.handoffs.received(|received| {
+                if received.get(&at).is_some_and(|received| received.target.what.txn == id) {
+                    received.remove(&at);
+                }
+            });
+        }
+    }
+}
+
+fn silent(shared: &Arc<Shared>) -> Vec<(Partition, TxnId)> {
+    shared.handoffs.received(|received| {
+        let silent = received.iter().filter(|(_, received)| received.heard.elapsed() >= PATIENCE);
+        silent.map(|(at, received)| (*at, received.target.what.txn)).collect()
+    })
+}
+
+/// Whether a handoff into here has ended without what was to come.
+async fn is_over(core: &Core, what: Receiving) -> bool {
+    let shared = &core.inner.shared;
+    if shared.cluster.as_ref().is_some_and(|cluster| cluster.me == what.txn.server) {
+        return !shared.initiated.is_open(what.txn);
+    }
+    let ask = Request::AskOutcome(AskOutcome { txn: what.txn });
+    match core.inner.peers.ask(what.txn.server, &ask).await {
+        // Committed: it was promised here, so its end is told here.
+        Ok(Reply::Outcome(Outcome::Aborted)) => true,
+        Ok(_) | Err(_) => false,
+    }
+}

@@ -1,0 +1,305 @@
+//! Drives the source's side of a handoff: does what [`Source`] says, one thing after the other.
+//!
+//! `finish` starts it for a partition that is to give names away. Copying reads the store as it is, page by page, while
+//! everything goes on: what changes since it began is noted, and is sent after.
+//!
+//! The target may be another server or this one.
+
+use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
+
+use base::{DirId, Ino, Moving, Shift, Spread, placement::shard_of};
+use bytes::Bytes;
+use tokio::time::{Instant, timeout};
+use wire::{HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
+
+use super::{
+    Change,
+    source::{Action, Event, Source},
+    steps::{Act, NAMES_A_STEP, is_entry},
+    switch::Switch,
+    table::Partition,
+};
+use crate::{
+    Core,
+    core::Step,
+    peer::Unanswered,
+    record::{Content, EntryRecord, Key, Record as _, key},
+    server::Counters,
+    transact,
+};
+
+/// So much is sent with one message, but for one record that is larger.
+const PUT_BYTES_MAX: usize = 256 << 10;
+/// So many changes are sent with one message.
+const ROUND_MAX: usize = 2000;
+/// The target has so long to answer while names are frozen.
+const FROZEN_MAX: Duration = Duration::from_millis(200);
+/// The pause before names that are held are frozen again.
+const HELD_PAUSE: Duration = Duration::from_millis(1);
+
+/// One handoff that this server gives.
+pub(super) struct Giving {
+    core: Core,
+    txn: TxnId,
+    ino: Ino,
+    home: DirId,
+    giver: Partition,
+    taker: Partition,
+    moving: Moving,
+    spread: Spread,
+    /// Where copying goes on; `None`: at the first name.
+    next: Option<Key>,
+    frozen: Option<Instant>,
+}
+
+/// Something cannot be read here: it is given up.
+struct Unreadable;
+
+impl Giving {
+    /// A handoff from a partition with this share, by which `shift` can be.
+    pub(super) fn new(
+        core: &Core,
+        giver: Partition,
+        share: &Content,
+        (shift, spread): (Shift, Spread),
+        moving: Moving,
+    ) -> Option<Giving> {
+        let shared = &core.inner.shared;
+        let txn = shared.cluster.as_ref()?.next_txn();
+        let shard = shard_of(share.home, shift.taker, shared.config.shards);
+        let taker = Partition { shard, dir: giver.dir, number: shift.taker };
+        let (ino, home) = (share.ino, share.home);
+        let (core, next, frozen) = (core.clone(), None, None);
+        Some(Giving { core, txn, ino, home, giver, taker, moving, spread, next, frozen })
+    }
+
+    /// Sees it through; whether the names have moved.
+    pub(super) async fn run(mut self) -> bool {
+        let shared = self.core.inner.shared.clone();
+        Counters::add(&shared.counters.handoffs_begun);
+        // Inodes leave their names before anything is noted: what is noted is sent.
+        if self.detach_all().await.is_err() {
+            return false;
+        }
+        shared.initiated.begin(self.txn);
+        let (mut source, mut action) = Source::begin();
+        let moved = loop {
+            if let Action::End(moved) = action {
+                break moved;
+            }
+            let event = self.act(action).await;
+            action = source.next(event);
+        };
+        shared.handoffs.unwatch(self.txn);
+        shared.initiated.end(self.txn);
+        if moved {
+            Counters::add(&shared.counters.handoffs_done);
+        }
+        moved
+    }
+
+    async fn act(&mut self, action: Action) -> Event {
+        let shared = self.core.inner.shared.clone();
+        match action {
+            Action::Begin => self.begin().await,
+            Action::Watch => {
+                self.step(Act::Watch(self.txn, self.giver, self.moving)).await;
+                Event::Watching
+            }
+            Action::Copy { records_max } => match self.copy(records_max).await {
+                Ok((changes, end)) => Event::Copied(changes, end),
+                Err(Unreadable) => self.gives_up(),
+            },
+            Action::Put { number, changes, stable } => self.put(number, changes, stable).await,
+            Action::Collect { slow_ms } => match self.collect(slow_ms).await {
+                Ok(changes) => Event::Collected(changes),
+                Err(Unreadable) => self.gives_up(),
+            },
+            Action::Freeze => {
+                let frozen = Rc::new(Cell::new(false));
+                let act = Act::Freeze(self.txn, self.giver, self.moving, Rc::clone(&frozen));
+                self.step(act).await;
+                if frozen.get() {
+                    self.frozen = Some(Instant::now());
+                    return Event::Frozen;
+                }
+                tokio::time::sleep(HELD_PAUSE).await;
+                Event::Held
+            }
+            Action::Switch(tally) => Event::Switched(self.switch(tally).await),
+            Action::Thaw => {
+                shared.prepared.free(self.txn);
+                let us = self.frozen.take().map_or(0, |since| since.elapsed().as_micros());
+                let us = u64::try_from(us).unwrap_or(u64::MAX);
+                Counters::add_many(&shared.counters.handoff_frozen_us, us);
+                Event::Thawed
+            }
+            Action::End(_) => unreachable!("it has ended"),
+        }
+    }
+
+    /// What cannot be read here is as good as a target that takes nothing.
+    fn gives_up(&self) -> Event {
+        tracing::error!(id = %self.giver.dir, "names that are to move cannot be read; run `pando fsck`");
+        Event::Refused
+    }
+
+    async fn step(&self, act: Act) {
+        self.core.step(Step::Handoff(act)).await;
+    }
+
+    async fn begin(&self) -> Event {
+        let request = HandoffBegin {
+            txn: self.txn,
+            dir: self.giver.dir,
+            ino: self.ino,
+            home: self.home,
+            giver: self.giver.number,
+            taker: self.taker.number,
+            moving: self.moving,
+        };
+        match self.server() {
+            None => Event::Lost,
+            Some(server) if self.is_me(server) => {
+                let taken = Rc::new(Cell::new(None));
+                self.step(Act::Begin(request, Rc::clone(&taken))).await;
+                taken.get().map_or(Event::Refused, Event::Taken)
+            }
+            Some(server) => self.ask(server, &Request::HandoffBegin(request)).await,
+        }
+    }
+
+    async fn put(&self, number: u64, changes: Vec<Change>, stable: bool) -> Event {
+        let (dir, home, taker) = (self.giver.dir, self.home, self.taker.number);
+        let request = HandoffPut { txn: self.txn, dir, home, taker, number, changes, stable };
+        match self.server() {
+            None => Event::Lost,
+            Some(server) if self.is_me(server) => {
+                let taken = Rc::new(Cell::new(None));
+                self.step(Act::Put(request, Rc::clone(&taken))).await;
+                taken.get().map_or(Event::Refused, Event::Taken)
+            }
+            Some(server) => {
+                let request = Request::HandoffPut(request);
+                let asked = self.ask(server, &request);
+                match self.frozen {
+                    Some(_) => timeout(FROZEN_MAX, asked).await.unwrap_or(Event::Lost),
+                    None => asked.await,
+                }
+            }
+        }
+    }
+
+    fn server(&self) -> Option<u16> {
+        self.core.inner.shared.cluster.as_ref()?.server_of_key(&self.taker.share())
+    }
+
+    fn is_me(&self, server: u16) -> bool {
+        self.core.inner.shared.cluster.as_ref().is_some_and(|cluster| cluster.me == server)
+    }
+
+    async fn ask(&self, server: u16, request: &Request) -> Event {
+        match self.core.inner.peers.ask(server, request).await {
+            Ok(Reply::Taken(Some(tally))) => Event::Taken(tally),
+            Ok(Reply::Taken(None)) | Err(Unanswered::Failed(_)) => Event::Refused,
+            Ok(_) | Err(Unanswered::Lost) => Event::Lost,
+        }
+    }
+
+    /// Takes the inodes out of all names that are to move.
+    async fn detach_all(&mut self) -> Result<(), Unreadable> {
+        loop {
+            let (page, end) = self.page(ROUND_MAX)?;
+            self.detach(&page).await;
+            if end {
+                self.next = None;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the inodes out of those of the names that have them still; whether there were any.
+    async fn detach(&self, page: &[(Key, Bytes)]) -> bool {
+        let has_inode = |(at, value): &&(Key, Bytes)| {
+            is_entry(at) && matches!(EntryRecord::from_record(value), Ok(EntryRecord::Node(_)))
+        };
+        let names: Vec<Key> = page.iter().filter(has_inode).map(|(at, _)| at.clone()).collect();
+        for names in names.chunks(NAMES_A_STEP) {
+            self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await;
+        }
+        !names.is_empty()
+    }
+
+    /// The next records that are to move, and whether there are no more.
+    fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Unreadable> {
+        let Partition { shard, dir, .. } = self.giver;
+        let (first, last) = self.moving.bounds();
+        let from = self.next.take().unwrap_or_else(|| key::names_from(shard, dir, first));
+        let end = match last.checked_add(1) {
+            Some(after) if after < 1 << 63 => key::names_from(shard, dir, after),
+            Some(_) | None => key::end_of(&key::names(shard, dir)),
+        };
+        let (mut page, mut bytes, mut next) = (Vec::new(), 0, None);
+        let engine = &self.core.inner.shared.engine;
+        let scanned = engine.scan(&from, &end, &mut |key, value| {
+            if key::parse_moving(key).is_some_and(|pos| self.moving.contains(pos)) {
+                if page.len() >= records_max || bytes >= PUT_BYTES_MAX {
+                    next = Some(Key::from_slice(key));
+                    return ControlFlow::Break(());
+                }
+                bytes += key.len() + value.len();
+                page.push((Key::from_slice(key), Bytes::copy_from_slice(value)));
+            }
+            ControlFlow::Continue(())
+        });
+        scanned.map_err(|_| Unreadable)?;
+        self.next = next;
+        let end = self.next.is_none();
+        Ok((page, end))
+    }
+
+    async fn copy(&mut self, records_max: usize) -> Result<(Vec<Change>, bool), Unreadable> {
+        let (mut page, end) = self.page(records_max)?;
+        if self.detach(&page).await {
+            let keys: Vec<Key> = page.into_iter().map(|(at, _)| at).collect();
+            page = self.present(keys)?.into_iter().filter_map(|(at, is)| Some((at, is?))).collect();
+        }
+        let changes = page.into_iter().map(|(at, is)| (self.at_taker(&at), Some(is)));
+        Ok((changes.collect(), end))
+    }
+
+    async fn collect(&self, slow_ms: u32) -> Result<Vec<Change>, Unreadable> {
+        let slow = Duration::from_millis(slow_ms.into());
+        let keys = self.core.inner.shared.handoffs.take_changed(self.txn, ROUND_MAX, slow);
+        let mut found = self.present(keys)?;
+        let there = |(at, is): &(Key, Option<Bytes>)| Some((at.clone(), is.clone()?));
+        if self.detach(&found.iter().filter_map(there).collect::<Vec<_>>()).await {
+            found = self.present(found.into_iter().map(|(at, _)| at).collect())?;
+        }
+        Ok(found.into_iter().map(|(at, is)| (self.at_taker(&at), is)).collect())
+    }
+
+    /// Records as they are now.
+    fn present(&self, keys: Vec<Key>) -> Result<Vec<(Key, Option<Bytes>)>, Unreadable> {
+        let refs: Vec<&[u8]> = keys.iter().map(|at| &at[..]).collect();
+        let found = self.core.inner.shared.engine.multi_get(&refs).map_err(|_| Unreadable)?;
+        Ok(keys.into_iter().zip(found).collect())
+    }
+
+    /// The key that a record has at the taker: that of its shard.
+    fn at_taker(&self, at: &[u8]) -> Bytes {
+        let shard = self.taker.shard.0.to_be_bytes();
+        [&shard[..], &at[shard.len()..]].concat().into()
+    }
+
+    async fn switch(&self, tally: Tally) -> bool {
+        let Giving { txn, giver, taker, ino, spread, .. } = *self;
+        let moved =
+            transact::run::switch(&self.core, Switch { txn, giver, taker, ino, spread, tally })
+                .await;
+        if moved {
+            Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);
+        }
+        moved
+    }
+}

@@ -1,0 +1,183 @@
+//! What a handoff does within groups of a core, among the requests around it.
+//!
+//! [`give`](super::give) and [`finish`](super::finish) have these executed one after the other. Each is a small
+//! transaction, which may be run again before its group is written.
+
+use std::{cell::Cell, ops::ControlFlow, rc::Rc};
+
+use base::{EntryName, Moving};
+use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
+
+use super::{HandoffRecord, table::Partition, take, target};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{EntryRecord, Key, Location, key, key::Part},
+    server::Counters,
+    txn::{Located, Place, Txn},
+};
+
+/// So many names are removed, or their inodes taken out of them, by one step.
+pub(super) const NAMES_A_STEP: usize = 64;
+/// So many are looked at by one that removes.
+const LOOKED_AT: usize = 512;
+
+/// What can be done.
+pub(crate) enum Act {
+    /// Remember which of the names that are about to move change.
+    Watch(TxnId, Partition, Moving),
+    /// Take the inodes out of names, so that these can move.
+    Detach(TxnId, Partition, Vec<Key>),
+    /// Let nobody change the moving names; whether that is so.
+    Freeze(TxnId, Partition, Moving, Rc<Cell<bool>>),
+    /// Be the target, of a source on this server.
+    Begin(HandoffBegin, Rc<Cell<Option<Tally>>>),
+    /// As [`Act::Begin`].
+    Put(HandoffPut, Rc<Cell<Option<Tally>>>),
+    /// Be the master, of a source on this server.
+    Learn(LayoutLearnt),
+    /// A handoff into this partition did not happen.
+    Abandon(Partition, TxnId),
+    /// The master knows the layout after a handoff from this partition.
+    Told(Partition),
+    /// Remove names that the partition does not have, from here on; where to go on.
+    Sweep(Partition, Key, Rc<Cell<Option<Key>>>),
+}
+
+impl Act {
+    /// The transaction that it is a part of: what that holds is not in its way.
+    pub(crate) fn part_of(&self) -> Option<TxnId> {
+        match self {
+            Act::Detach(txn, ..) => Some(*txn),
+            Act::Watch(..)
+            | Act::Freeze(..)
+            | Act::Begin(..)
+            | Act::Put(..)
+            | Act::Learn(_)
+            | Act::Abandon(..)
+            | Act::Told(_)
+            | Act::Sweep(..) => None,
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn execute(&self, txn: &mut Txn<'_>) -> Result<()> {
+        match self {
+            Act::Watch(id, of, moving) => {
+                txn.lock(lock::dir_lock(of.dir))?;
+                nothing_unwritten(txn, *of)?;
+                txn.shared.handoffs.watch(*id, *of, *moving);
+                Ok(())
+            }
+            Act::Detach(_, of, names) => detach(txn, *of, names),
+            Act::Freeze(id, of, moving, frozen) => {
+                txn.lock(lock::dir_lock(of.dir))?;
+                nothing_unwritten(txn, *of)?;
+                frozen.set(txn.shared.prepared.freeze(*id, of.share(), *moving));
+                Ok(())
+            }
+            Act::Begin(req, taken) => take::begin(txn, req).map(|tally| taken.set(tally)),
+            Act::Put(req, taken) => take::put(txn, req).map(|tally| taken.set(tally)),
+            Act::Learn(req) => take::learn(txn, req).map(drop),
+            Act::Abandon(of, id) => abandon(txn, *of, *id),
+            Act::Told(of) => told(txn, *of),
+            Act::Sweep(of, from, next) => sweep(txn, *of, from).map(|at| next.set(at)),
+        }
+    }
+}
+
+/// Has the group written what it has changed of a directory's names.
+fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
+    let names = key::names(of.shard, of.dir);
+    if txn.has_unwritten(&names, &key::end_of(&names)) { Err(Fault::WriteFirst) } else { Ok(()) }
+}
+
+/// Takes the inodes of files out of their names: they go to their slots, which is where they stay.
+fn detach(txn: &mut Txn<'_>, of: Partition, names: &[Key]) -> Result<()> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    let Some(share) = txn.get_content(&of.share())? else { return Ok(()) };
+    for at in names {
+        let Some(EntryRecord::Node(seen)) = txn.get(at)? else { continue };
+        txn.lock(lock::ino_lock(seen.ino))?;
+        // Race: until it was locked another core may have changed it.
+        let Some(EntryRecord::Node(inode)) = txn.get(at)? else { continue };
+        let name = key::parse_name(at).and_then(|(_, name, _)| EntryName::new(name).ok());
+        let Some(name) = name else { continue };
+        let location = Location { dir: of.dir, home: share.home, name };
+        let ino = inode.ino;
+        let mut located = Located { place: Place::Entry(location, of.shard), inode };
+        txn.move_inode(&mut located, Place::Slot)?;
+        txn.put(at.clone(), &EntryRecord::Link(ino));
+        Counters::add(&txn.shared.counters.handoff_inodes_left);
+    }
+    Ok(())
+}
+
+fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    let at = of.handoff();
+    txn.settle_change(&at)?;
+    let record = txn.get::<HandoffRecord>(&at)?;
+    let ours =
+        |record: &HandoffRecord| matches!(record, HandoffRecord::Receiving(what) if what.txn == id);
+    if let Some(sweeps) = record.filter(ours).as_ref().and_then(target::abandoned) {
+        txn.put(at, &sweeps);
+    }
+    Ok(())
+}
+
+fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    let at = of.handoff();
+    let Some(sweeps) = txn.get::<HandoffRecord>(&at)?.as_ref().and_then(target::told) else {
+        return Ok(());
+    };
+    if txn.get_content(&of.share())?.is_some_and(|share| !share.is_live()) {
+        // Who comes here now is sent to the master, which knows.
+        txn.delete(of.share());
+    }
+    txn.put(at, &sweeps);
+    Ok(())
+}
+
+/// Race: what the partition does not have nobody reads or changes, but for who looked at its layout before that
+/// changed; and who misses a name then looks at the layout again.
+fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    let at = of.handoff();
+    let Some(HandoffRecord::Sweeping(ino)) = txn.get::<HandoffRecord>(&at)? else {
+        return Ok(None);
+    };
+    let layout = match txn.get_content(&of.share())? {
+        Some(share) if share.ino == ino => Some(share.layout),
+        Some(share) => {
+            tracing::error!(id = %of.dir, partition = of.number, ino = %share.ino, "names of a directory that is gone are in the way of another; run `pando fsck`");
+            return Ok(None);
+        }
+        None => None,
+    };
+    let has = |pos: u64| layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number);
+    let end = key::end_of(&key::names(of.shard, of.dir));
+    let (mut junk, mut seen, mut last) = (Vec::new(), 0, None);
+    txn.shared.engine.scan(from, &end, &mut |key, _| {
+        seen += 1;
+        last = Some(Key::from_slice(key));
+        if key::parse_moving(key).is_some_and(|pos| !has(pos)) {
+            junk.push(Key::from_slice(key));
+        }
+        let full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
+        if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
+    junk.into_iter().for_each(|key| txn.delete(key));
+    if full {
+        return Ok(last);
+    }
+    txn.delete(at);
+    Ok(None)
+}
+
+/// Whether a key is that of a name itself.
+pub(super) fn is_entry(at: &[u8]) -> bool {
+    key::parse_name(at).is_some_and(|(_, _, part)| part == Part::Main as u8)
+}

@@ -1,0 +1,104 @@
+//! The switch: names belong to the taker from here on.
+//!
+//! An operation of the server itself, which `transact` runs as it runs those of clients: over what it reads and writes
+//! at the taker's server it is one transaction with what it writes here.
+
+use base::{Ino, Layout, Shift, Spread};
+use wire::{Retry, Tally, TxnId};
+
+use super::{HandoffRecord, Receiving, table::Partition};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{Content, ContentState},
+    txn::Txn,
+};
+
+/// Which names change their partition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Switch {
+    pub(crate) txn: TxnId,
+    pub(crate) giver: Partition,
+    pub(crate) taker: Partition,
+    pub(crate) ino: Ino,
+    /// How the directory is to be divided, if it is not yet.
+    pub(crate) spread: Spread,
+    /// What the taker has of them.
+    pub(crate) tally: Tally,
+}
+
+impl Switch {
+    fn shift(&self) -> Shift {
+        Shift { giver: self.giver.number, taker: self.taker.number }
+    }
+}
+
+/// Writes both shares, and what is to be done after.
+pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
+    let (giver, taker) = (switch.giver, switch.taker);
+    txn.lock(lock::dir_lock(giver.dir))?;
+    txn.want(&[taker.share(), taker.handoff()])?;
+    let changed = Fault::Retry(Retry::Busy);
+    let Some(mut own) = txn.get_content(&giver.share())?.filter(|own| own.ino == switch.ino) else {
+        return Err(changed);
+    };
+    if txn.get::<HandoffRecord>(&giver.handoff())?.is_some() {
+        return Err(changed);
+    }
+    let theirs = txn.get_content(&taker.share())?;
+    if theirs.as_ref().is_some_and(|theirs| theirs.ino != switch.ino) {
+        return Err(changed);
+    }
+    let is_ours = |what: Receiving| what.txn == switch.txn;
+    match txn.get::<HandoffRecord>(&taker.handoff())? {
+        Some(HandoffRecord::Receiving(what)) if is_ours(what) => {}
+        Some(_) | None => return Err(changed),
+    }
+    let mut layout = own.layout.turned(switch.spread).unwrap_or_else(|| own.layout.clone());
+    if let Some(theirs) = &theirs {
+        layout.learn(&theirs.layout);
+    }
+    let Some(after) = layout.after(switch.shift()) else { return Err(changed) };
+
+    let subdirs = u32::try_from(switch.tally.subdirs).unwrap_or(u32::MAX);
+    let mut theirs = theirs.unwrap_or_else(|| own.share());
+    theirs.layout = after.clone();
+    theirs.entries = theirs.entries.saturating_add(switch.tally.entries);
+    theirs.subdirs = theirs.subdirs.saturating_add(subdirs);
+    own.layout = after;
+    if !own.layout.is_active(giver.number) {
+        // It says where its names are until the master knows.
+        own.state = ContentState::Merged;
+    }
+    own.entries = own.entries.saturating_sub(switch.tally.entries);
+    own.subdirs = own.subdirs.saturating_sub(subdirs);
+    txn.put_share(taker.share(), theirs);
+    txn.delete(taker.handoff());
+    txn.put_share(giver.share(), own);
+    // The master knows what it has done itself.
+    let left = match giver.number {
+        0 => HandoffRecord::Sweeping(switch.ino),
+        _ => HandoffRecord::Given(switch.ino),
+    };
+    txn.put(giver.handoff(), &left);
+    Ok(())
+}
+
+impl Content {
+    /// Whether the partition is there: it has not given away all that it had.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state != ContentState::Merged
+    }
+
+    /// Whether it has so few entries that it should rather be none.
+    pub(super) fn is_small(&self, threshold: u64) -> bool {
+        self.entries.saturating_mul(4) <= threshold
+    }
+
+    /// Whether it may have names to give away, being too large or too small. The least for a directory in one
+    /// partition: one comparison.
+    pub(crate) fn is_out_of_bounds(&self, threshold: u64) -> bool {
+        let threshold = self.policy.threshold(threshold);
+        self.entries >= threshold || (self.layout != Layout::Whole && self.is_small(threshold))
+    }
+}

@@ -1,0 +1,134 @@
+//! The target's side, and the master's: what other servers ask of this one.
+//!
+//! Each request is executed within a group, as an operation is, and may come twice or late.
+
+use base::{HashMap, Layout, placement::shard_of};
+use bytes::Bytes;
+use tokio::time::Instant;
+use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Retry, Tally};
+
+use super::{
+    HandoffRecord, Receiving,
+    table::{Partition, Received},
+    target::{Taking, Target},
+};
+use crate::{
+    error::{Fault, Result},
+    lock,
+    record::{EntryRecord, Key, Record as _, key, key::Part},
+    txn::Txn,
+};
+
+/// So many handoffs are received at a time.
+const RECEIVED_MAX: usize = 4;
+
+/// Names are about to come; `None`: not now.
+pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
+    let shard = shard_of(req.home, req.taker, txn.shared.config.shards);
+    if !txn.has_shard(shard) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    txn.lock(lock::dir_lock(req.dir))?;
+    let taker = Partition { shard, dir: req.dir, number: req.taker };
+    let at = taker.handoff();
+    if txn.settle_change(&at).is_err() {
+        return Ok(None);
+    }
+    // Another directory may have had this id, or has it.
+    let share = txn.get_content(&taker.share())?;
+    if share.is_some_and(|share| share.ino != req.ino) {
+        return Ok(None);
+    }
+    let record = txn.get::<HandoffRecord>(&at)?;
+    let what = Receiving { txn: req.txn, ino: req.ino, giver: req.giver, moving: req.moving };
+    let begun = txn.shared.handoffs.received(|received| {
+        let before = received.get(&taker);
+        let is_free = before.is_some() || received.len() < RECEIVED_MAX;
+        let target = Target::begin(what, record.as_ref(), before.map(|before| &before.target));
+        let target = target.filter(|_| is_free)?;
+        let record = target.record();
+        received.insert(taker, Received { target, heard: Instant::now() });
+        Some(record)
+    });
+    let Some(record) = begun else { return Ok(None) };
+    txn.put(at, &record);
+    Ok(Some(Tally::default()))
+}
+
+/// Names have come, or have changed; `None`: this is of no handoff that is known here.
+pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
+    let shard = shard_of(req.home, req.taker, txn.shared.config.shards);
+    if !txn.has_shard(shard) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    txn.lock(lock::dir_lock(req.dir))?;
+    let taker = Partition { shard, dir: req.dir, number: req.taker };
+    let at = taker.handoff();
+    if txn.settle_change(&at).is_err() {
+        return Ok(None);
+    }
+    let moving = match txn.get::<HandoffRecord>(&at)? {
+        Some(HandoffRecord::Receiving(what)) if what.txn == req.txn => what.moving,
+        Some(_) | None => return Ok(None),
+    };
+    let names = key::names(shard, req.dir);
+    let moves = |key: &Bytes| {
+        let pos = key::parse_moving(key);
+        key.starts_with(&names) && pos.is_some_and(|pos| moving.contains(pos))
+    };
+    if !req.changes.iter().all(|(key, _)| moves(key)) {
+        return Err(Fault::Refused("these names do not move".into()));
+    }
+    let mut was: HashMap<&[u8], Option<Bytes>> = HashMap::default();
+    for (key, _) in &req.changes {
+        was.insert(key, txn.get_bytes(key)?);
+    }
+    let taking = txn.shared.handoffs.received(|received| {
+        let received = received.get_mut(&taker)?;
+        if received.target.what.txn != req.txn {
+            return None;
+        }
+        received.heard = Instant::now();
+        let before = |key: &[u8]| was.get(key).cloned().flatten();
+        Some(received.target.put(req.number, &req.changes, before, weigh))
+    });
+    match taking {
+        Some(Taking::Store(tally)) => {
+            for (key, value) in &req.changes {
+                match value {
+                    Some(value) => txn.put_stored(Key::from_slice(key), value),
+                    None => txn.delete(Key::from_slice(key)),
+                }
+            }
+            Ok(Some(tally))
+        }
+        Some(Taking::Again(tally)) => Ok(Some(tally)),
+        Some(Taking::Refuse) | None => Ok(None),
+    }
+}
+
+/// What a record counts.
+fn weigh(key: &[u8], value: &Bytes) -> Tally {
+    let is_entry = key::parse_name(key).is_some_and(|(_, _, part)| part == Part::Main as u8);
+    let is_dir = || matches!(EntryRecord::from_record(value), Ok(EntryRecord::Dir(_)));
+    Tally { entries: u64::from(is_entry), subdirs: u64::from(is_entry && is_dir()) }
+}
+
+/// A partition learns how its directory is divided, says what it knows, and looks whether it has names to give.
+pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
+    let shard = shard_of(req.home, req.partition, txn.shared.config.shards);
+    if !txn.has_shard(shard) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    txn.lock(lock::dir_lock(req.dir))?;
+    let at = Partition { shard, dir: req.dir, number: req.partition };
+    let Some(mut share) = txn.get_content(&at.share())?.filter(|share| share.ino == req.ino) else {
+        return Ok(Layout::Whole);
+    };
+    if share.layout.learn(&req.layout) {
+        txn.settle_change(&at.share())?;
+        txn.put_content(at.share(), share.clone());
+    }
+    txn.shared.handoffs.again(at);
+    Ok(share.layout)
+}

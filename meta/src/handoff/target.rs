@@ -1,0 +1,97 @@
+//! The target's side: what it takes, what it stores for it, and what becomes of that.
+//!
+//! Pure. Whoever drives it reads and writes the record of the partition, [`HandoffRecord`], within a group of a core,
+//! as an operation does, and holds the lock of the directory. What is received counts only for as long as the server
+//! runs: it is not all stable before it is promised. So a handoff that was not promised ends with the run.
+//!
+//! Always true: there is one handoff into a partition at a time, and none while anything is to be swept there.
+
+use bytes::Bytes;
+
+use wire::Tally;
+
+use super::{Change, HandoffRecord, Receiving};
+
+/// A handoff that is being received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) what: Receiving,
+    /// The number of the next message.
+    next: u64,
+    tally: Tally,
+}
+
+/// What becomes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    /// Store it, and then answer with this.
+    Store(Tally),
+    /// It is stored: answer with this.
+    Again(Tally),
+    /// It is of no handoff that is known here.
+    Refuse,
+}
+
+impl Target {
+    /// A source wants to begin. `record` is what is stored; `received` what this run has begun to receive. The record
+    /// to store; `None`: it is not free for that.
+    pub(crate) fn begin(
+        what: Receiving,
+        record: Option<&HandoffRecord>,
+        received: Option<&Target>,
+    ) -> Option<Target> {
+        match (record, received) {
+            (None, _) => Some(Target { what, next: 0, tally: Tally::default() }),
+            // Its answer was lost.
+            (Some(HandoffRecord::Receiving(same)), Some(target)) if *same == what => {
+                (target.next == 0).then(|| target.clone())
+            }
+            (Some(_), _) => None,
+        }
+    }
+
+    /// What is stored for it.
+    pub(crate) fn record(&self) -> HandoffRecord {
+        HandoffRecord::Receiving(self.what)
+    }
+
+    /// A message of changes has come. `was` finds what is stored under a key, and `weigh` says what a record counts.
+    pub(crate) fn put(
+        &mut self,
+        number: u64,
+        changes: &[Change],
+        was: impl Fn(&[u8]) -> Option<Bytes>,
+        weigh: impl Fn(&[u8], &Bytes) -> Tally,
+    ) -> Taking {
+        if number < self.next {
+            return Taking::Again(self.tally);
+        }
+        if number > self.next {
+            return Taking::Refuse;
+        }
+        self.next += 1;
+        for (key, value) in changes {
+            let of =
+                |value: Option<&Bytes>| value.map_or(Tally::default(), |value| weigh(key, value));
+            self.tally = self.tally.changed(of(was(key).as_ref()), of(value.as_ref()));
+        }
+        Taking::Store(self.tally)
+    }
+}
+
+/// What becomes of what was being received when its transaction did not happen, or this server has stopped before it
+/// had promised anything. `None`: nothing, it stays.
+pub(crate) fn abandoned(record: &HandoffRecord) -> Option<HandoffRecord> {
+    match record {
+        HandoffRecord::Receiving(what) => Some(HandoffRecord::Sweeping(what.ino)),
+        HandoffRecord::Given(_) | HandoffRecord::Sweeping(_) => None,
+    }
+}
+
+/// What is stored when the master knows the layout that a giver has made.
+pub(crate) fn told(record: &HandoffRecord) -> Option<HandoffRecord> {
+    match record {
+        HandoffRecord::Given(ino) => Some(HandoffRecord::Sweeping(*ino)),
+        HandoffRecord::Receiving(_) | HandoffRecord::Sweeping(_) => None,
+    }
+}

@@ -1,0 +1,265 @@
+//! Which partitions give names away, and when.
+//!
+//! A part of the background of one core. A partition that is too large, or too small, is known from the write that made
+//! it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by another one. Splits and merges are decided by
+//! the giver alone; how many subsets there are is decided by the master, which tells one giver after the other. What
+//! could not be done is tried again, later each time, and what cannot be done is left alone.
+//!
+//! Paper: SFS §3.3, §3.5; Duplex §III-C.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+
+use base::{HashMap, Layout, Shift, Splits, Spread, Subsets, placement::shard_of};
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use wire::{PeerRead, Reply, Request};
+
+use super::{
+    HandoffRecord,
+    finish::{finish, read, tell},
+    give::Giving,
+    table::Partition,
+};
+use crate::{
+    Core,
+    record::{Content, Record as _},
+};
+
+/// So many handoffs are given at a time.
+const GIVEN_MAX: usize = 2;
+/// The pause before a partition that could not give tries again, at first and at most.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The pause before a partition that need not give is looked at again.
+const REST: Duration = Duration::from_secs(1);
+
+/// Has partitions give that are to.
+pub(super) async fn run(core: &Core) {
+    let shared = core.inner.shared.clone();
+    let slots = Arc::new(Semaphore::new(GIVEN_MAX));
+    let failed: Rc<RefCell<HashMap<Partition, u32>>> = Rc::default();
+    loop {
+        let slot = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
+        let at = loop {
+            match shared.handoffs.next() {
+                Some(at) => break at,
+                None => shared.handoffs.wake.notified().await,
+            }
+        };
+        let (core, failed) = (core.clone(), Rc::clone(&failed));
+        tokio::task::spawn_local(async move {
+            let did = see_to(&core, at).await;
+            drop(slot);
+            let handoffs = &core.inner.shared.handoffs;
+            if !matches!(did, Did::Failed) {
+                failed.borrow_mut().remove(&at);
+            }
+            match did {
+                Did::Gave => {
+                    finish(core.clone(), at).await;
+                    handoffs.done(at, true);
+                }
+                Did::Changed => handoffs.done(at, true),
+                Did::Fits => {
+                    handoffs.pause(at, REST).await;
+                    handoffs.done(at, false);
+                }
+                Did::Full => handoffs.is_full(at),
+                Did::Failed => {
+                    let times = {
+                        let mut failed = failed.borrow_mut();
+                        let times = failed.entry(at).or_default();
+                        *times += 1;
+                        *times
+                    };
+                    let pause = PAUSE_FIRST * 2_u32.saturating_pow(times.min(8) - 1);
+                    handoffs.pause(at, pause.min(PAUSE_MAX)).await;
+                    handoffs.done(at, true);
+                }
+            }
+        });
+    }
+}
+
+/// What became of a partition that was looked at.
+enum Did {
+    /// Names have moved away.
+    Gave,
+    /// Its layout is another one.
+    Changed,
+    /// Nothing: it is as it should be, or another partition was told.
+    Fits,
+    /// Nothing: something was in the way.
+    Failed,
+    /// Nothing, however large it is.
+    Full,
+}
+
+async fn see_to(core: &Core, at: Partition) -> Did {
+    let shared = &core.inner.shared;
+    if !shared.owns(at.shard) {
+        return Did::Fits;
+    }
+    let (share, record) =
+        (read::<Content>(shared, &at.share()), read::<HandoffRecord>(shared, &at.handoff()));
+    let (Ok(share), Ok(record)) = (share, record) else { return Did::Failed };
+    let Some(share) = share.filter(Content::is_live) else { return Did::Fits };
+    if record.is_some() {
+        return Did::Failed;
+    }
+    let seen = Seen {
+        core,
+        at,
+        threshold: share.policy.threshold(shared.options.limits.split_threshold),
+        share,
+    };
+    match (&seen.share.layout, seen.share.policy.spread()) {
+        (Layout::Subsets(subsets), _) => seen.subsets(&subsets.clone()).await,
+        (Layout::Extendible(splits), Spread::Extendible | Spread::None) => {
+            seen.splits(&splits.clone()).await
+        }
+        (Layout::Whole, Spread::Extendible) => {
+            let first = Splits::new(seen.share.layout.turn().saturating_add(1));
+            seen.splits(&first).await
+        }
+        (Layout::Whole | Layout::Extendible(_), Spread::Subsets) => seen.turn().await,
+        (Layout::Whole, Spread::None) => Did::Full,
+    }
+}
+
+/// A partition as it was seen.
+struct Seen<'a> {
+    core: &'a Core,
+    at: Partition,
+    share: Content,
+    threshold: u64,
+}
+
+impl Seen<'_> {
+    fn shards(&self) -> u16 {
+        self.core.inner.shared.config.shards
+    }
+
+    fn is_large(&self) -> bool {
+        self.share.entries >= self.threshold
+    }
+
+    fn is_small(&self) -> bool {
+        self.share.is_small(self.threshold)
+    }
+
+    async fn give(&self, shift: Shift, spread: Spread) -> Did {
+        let layout = self.share.layout.turned(spread);
+        let layout = layout.as_ref().unwrap_or(&self.share.layout);
+        let Some(moving) = layout.moving(shift) else { return Did::Fits };
+        let giving = Giving::new(self.core, self.at, &self.share, (shift, spread), moving);
+        let Some(giving) = giving else { return Did::Failed };
+        if giving.run().await { Did::Gave } else { Did::Failed }
+    }
+
+    /// Splits it when it is too large, and merges it into the one that it was split off from when both are small.
+    async fn splits(&self, splits: &Splits) -> Did {
+        let (number, policy) = (self.at.number, self.share.policy);
+        if self.is_large() {
+            let shift = splits.split(number, self.shards());
+            let shift = shift.filter(|_| policy.spread() == Spread::Extendible);
+            return match shift {
+                Some(shift) => self.give(shift, Spread::Extendible).await,
+                None => Did::Full,
+            };
+        }
+        if !self.is_small() {
+            return Did::Fits;
+        }
+        if let Some(shift) = splits.merge(number).filter(|_| number >= policy.partitions()) {
+            let Some(theirs) = self.share_of(shift.taker).await else { return Did::Failed };
+            let entries = theirs.entries.saturating_add(self.share.entries);
+            let mut layout = self.share.layout.clone();
+            layout.learn(&theirs.layout);
+            // It may have split since.
+            let merges = layout.moving(shift).is_some();
+            if merges && entries.saturating_mul(4) <= self.threshold {
+                return self.give(shift, Spread::Extendible).await;
+            }
+            return Did::Fits;
+        }
+        // The one that was split off last may be small as well, and have nobody to tell it.
+        let into_this = |from: &u16| splits.merge(*from).is_some_and(|shift| shift.taker == number);
+        let youngest = self.share.layout.active().find(into_this);
+        if let Some(youngest) = youngest.filter(|youngest| *youngest >= policy.partitions()) {
+            self.tell(youngest, &self.share.layout).await;
+        }
+        Did::Fits
+    }
+
+    /// Gives what the master has decided, or decides.
+    async fn subsets(&self, subsets: &Subsets) -> Did {
+        if let Some(shift) = subsets.shifts().find(|shift| shift.giver == self.at.number) {
+            return self.give(shift, Spread::Subsets).await;
+        }
+        if self.at.number > 0 {
+            if self.is_large() || self.is_small() {
+                self.tell(0, &self.share.layout).await;
+            }
+            return Did::Fits;
+        }
+        if let Some(shift) = subsets.shifts().next() {
+            self.tell(shift.giver, &self.share.layout).await;
+            // The giver tells when it is done. It may have not heard, or not be there.
+            return Did::Failed;
+        }
+        let mut entries = self.share.entries;
+        for other in 1..subsets.count() {
+            let Some(theirs) = self.share_of(other).await else { return Did::Failed };
+            entries = entries.saturating_add(theirs.entries);
+        }
+        let least = self.share.policy.partitions();
+        let wanted = Subsets::wanted(subsets.count(), entries, self.threshold, least);
+        match subsets.begin(wanted, self.shards()) {
+            Some(begun) => self.change(Layout::Subsets(begun)).await,
+            None => Did::Fits,
+        }
+    }
+
+    /// Begins to be divided in another way.
+    async fn turn(&self) -> Did {
+        if !self.is_large() {
+            return Did::Fits;
+        }
+        match self.share.layout.turned(Spread::Subsets) {
+            Some(turned) => self.change(turned).await,
+            None => Did::Full,
+        }
+    }
+
+    async fn change(&self, layout: Layout) -> Did {
+        if self.tell(self.at.number, &layout).await { Did::Changed } else { Did::Failed }
+    }
+
+    /// Tells another partition, or this one, how the directory is divided, so that it looks what it has to give.
+    async fn tell(&self, partition: u16, layout: &Layout) -> bool {
+        tell(self.core, self.at.dir, &self.share, partition, layout).await
+    }
+
+    /// Another partition as it is; `None`: nobody knows now.
+    async fn share_of(&self, number: u16) -> Option<Content> {
+        let shared = &self.core.inner.shared;
+        let shard = shard_of(self.share.home, number, self.shards());
+        let at = Partition { shard, dir: self.at.dir, number };
+        let cluster = shared.cluster.as_ref()?;
+        let server = cluster.server_of_key(&at.share())?;
+        let found = if server == cluster.me {
+            read::<Content>(shared, &at.share()).ok()?
+        } else {
+            let keys = vec![Bytes::copy_from_slice(&at.share())];
+            let request = Request::PeerRead(PeerRead { keys });
+            let Ok(Reply::Values(values)) = self.core.inner.peers.ask(server, &request).await
+            else {
+                return None;
+            };
+            let value = values.into_iter().next().flatten();
+            value.map(|value| Content::from_record(&value)).transpose().ok()?
+        };
+        found.filter(|found| found.ino == self.share.ino)
+    }
+}
