@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use base::{Cred, EntryName, FileKind, FsError, Layout, Splits, Subsets};
-use client::{Client, FileSystem as _};
+use client::{Client, Error, FileSystem as _};
 use lab::sim::{
     plan::Plan,
     trace::Trace,
@@ -287,6 +287,30 @@ fn who_may_not_write_to_a_directory_renames_it_from_one_partition_to_another() {
         root.mkdir("/other", 0o777).await.unwrap();
         root.chmod("/other", 0o777).await.unwrap();
         assert_eq!(user.rename(&new, "/other/a").await, Err(FsError::Denied.into()));
+    });
+}
+
+#[test]
+fn what_is_made_while_a_directory_is_divided_anew_is_in_its_partition() {
+    with_both(async |divided| {
+        let (client, other) = (&divided.maker.client, divided.newcomer().await);
+        for round in 0..150 {
+            let path = format!("/d/{round}");
+            let partitions: &[u8] = if round % 2 == 0 { b"3" } else { b"5" };
+            let set = client.set_xattr("/d", "pando.large_dir", partitions, XattrMode::Set);
+            let late = Duration::from_millis(round % 9);
+            let make = async {
+                divided.world.wait(late).await;
+                other.client.mkdir(&path, 0o755).await
+            };
+            let (set, made) = futures::join!(set, make);
+            assert!(matches!(set, Ok(()) | Err(Error::Fs(FsError::NotEmpty))), "{set:?}");
+            made.unwrap();
+            client.stat(&path).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert_eq!(client.stat("/d").await.unwrap().size, 1);
+            other.client.rmdir(&path).await.unwrap();
+        }
+        other.close().await.unwrap();
     });
 }
 

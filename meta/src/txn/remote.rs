@@ -39,6 +39,8 @@ pub(crate) struct Remote {
     writes: Vec<(Key, Write)>,
     /// The directories among them whose times may go back.
     exact: HashSet<Key>,
+    /// Those that must count what they counted when they were read.
+    counted: HashSet<Key>,
     /// Inode numbers that were drawn: each run gets the same.
     inos: Vec<Ino>,
     drawn: usize,
@@ -88,6 +90,7 @@ impl Remote {
         self.missing.clear();
         self.writes.clear();
         self.exact.clear();
+        self.counted.clear();
         self.moves.clear();
         self.chain.clear();
         self.drawn = 0;
@@ -204,6 +207,11 @@ impl Remote {
         self.exact.insert(key);
     }
 
+    /// Nothing may come into a directory that it changes, nor go.
+    pub(super) fn keep_counts(&mut self, key: Key) {
+        self.counted.insert(key);
+    }
+
     pub(super) fn delete(&mut self, key: Key) {
         self.write(key, Write::Delete);
     }
@@ -236,7 +244,8 @@ impl Remote {
             let was = self.known.get(at).cloned().flatten();
             let removes =
                 self.writes.iter().any(|(key, write)| key == at && *write == Write::Delete);
-            let stable = key::is_content(at) && was.is_some() && !removes;
+            let stays = removes || self.counted.contains(at);
+            let stable = key::is_content(at) && was.is_some() && !stays;
             let stands = if stable { Stands::Stable } else { Stands::Whole };
             let expected = Expected { key: Bytes::copy_from_slice(at), was, stands };
             plan.entry(server(at)?).or_default().expects.push(expected);

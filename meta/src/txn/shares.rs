@@ -431,6 +431,13 @@ impl Txn<'_> {
         let before = self.all_shares(master)?;
         master.content.layout = layout;
         let (home, id) = (master.content.home, master.id);
+        // Race: what is made in a partition after it was read here may belong to another one then.
+        for share in &before {
+            let key = self.share_key(home, id, share.partition);
+            if !self.is_here(&key) {
+                self.with_remote(|remote| remote.keep_counts(key));
+            }
+        }
         for share in before.iter().filter(|had| !master.content.layout.is_active(had.partition)) {
             let key = self.share_key(home, id, share.partition);
             self.delete(key);
