@@ -28,9 +28,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
     let tree = tree::check(&machine.client).await?;
-    if world.plan().servers == 1 || std::env::var_os("NOFSCK").is_none() {
-        fsck(world, &machine.client).await?;
-    }
+    fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
     let mut engines = Vec::new();
@@ -39,7 +37,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
         engines.push(host.engine());
     }
     owned::check(&engines, world.plan().shards, &tree)?;
-    if world.plan().servers > 1 && std::env::var_os("NOFSCK").is_none() {
+    if world.plan().servers > 1 {
         united(world).await.context("all servers taken together")?;
     }
     errors::check(world.trace())

@@ -38,6 +38,7 @@ fn everywhere(test: impl AsyncFn(&mut Tree, &Client)) {
             locality,
             access_cache,
             id_bits: Some(ID_BITS),
+            split_threshold: u64::MAX,
             ..Plan::draw(1, servers)
         };
         LocalSet::new().block_on(&runtime, async {

@@ -42,7 +42,12 @@ fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
 
 /// As [`on_a_cluster`], of what is not repaired.
 fn with_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
-    in_world(Plan::draw(1, SERVERS), test);
+    in_world(plan(1), test);
+}
+
+/// A world in which nothing divides what is damaged.
+fn plan(seed: u64) -> Plan {
+    Plan { split_threshold: u64::MAX, ..Plan::draw(seed, SERVERS) }
 }
 
 fn in_world(plan: Plan, test: impl AsyncFnOnce(&Cluster, &Client)) {
@@ -456,7 +461,7 @@ const BUSY: u64 = 60;
 #[test]
 fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
     for seed in 1..=BUSY {
-        in_world(Plan::draw(seed, SERVERS), what_is_used_stays);
+        in_world(plan(seed), what_is_used_stays);
     }
 }
 
@@ -518,7 +523,7 @@ const DAMAGED: u64 = 5;
 fn whatever_is_damaged_is_repaired() {
     for seed in 0..60 {
         let locality = if seed % 2 == 0 { Locality::Directory } else { Locality::Subtree };
-        let plan = Plan { shards: 8, locality, ..Plan::draw(1, SERVERS) };
+        let plan = Plan { shards: 8, locality, ..plan(1) };
         in_world(plan, async |cluster, client| {
             let damage = cluster.damage(seed);
             assert_ne!(findings(&cluster.world, client).await, [""; 0], "{seed}: {damage:?}");

@@ -59,6 +59,7 @@ fn with_both(test: impl AsyncFn(&Divided)) {
             access_cache: true,
             lease: long,
             server_lease: long,
+            split_threshold: u64::MAX,
             ..Plan::draw(1, SERVERS)
         };
         LocalSet::new().block_on(&runtime, async {

@@ -31,6 +31,7 @@ fn in_cluster(test: impl AsyncFnOnce(&World)) {
         inline_bytes_max: 4096,
         lease: long,
         server_lease: long,
+        split_threshold: u64::MAX,
         ..Plan::draw(1, SERVERS)
     };
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

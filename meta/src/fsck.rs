@@ -146,6 +146,7 @@ fn done(shared: &Shared, number: u64) -> Result<Arc<Report>> {
 
 /// Looks at something again that a check of a cluster has found; whether it was wrong, and is right now.
 pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
+    txn.asks_anywhere();
     let fix = match &req.mend {
         Mend::Found(packed) => packed::unpack(packed)?,
         Mend::Links(MendLinks { ino, found, counted, changed }) => {

@@ -146,6 +146,11 @@ impl<'a> Txn<'a> {
         self
     }
 
+    /// It is about directories wherever they are, and not about the one that its request is addressed to.
+    pub(crate) fn asks_anywhere(&mut self) {
+        self.asked = None;
+    }
+
     /// It is a part of this transaction over several servers.
     pub(crate) fn part_of(mut self, own: TxnId) -> Self {
         self.be_part_of(own);

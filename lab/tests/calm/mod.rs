@@ -15,7 +15,11 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let mut plan = Plan { durability: Durability::Strict, ..Plan::draw(1, SERVERS) };
+        let mut plan = Plan {
+            durability: Durability::Strict,
+            split_threshold: u64::MAX,
+            ..Plan::draw(1, SERVERS)
+        };
         plan.weather.delay_ms_max = 2;
         let world = World::new(plan, None, &Trace::new(false)).unwrap();
         world.form().await.unwrap();

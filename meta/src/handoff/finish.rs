@@ -168,7 +168,11 @@ async fn look_after(core: &Core) {
             }
             let known = match read::<HandoffRecord>(&shared, &at.handoff()) {
                 Ok(Some(HandoffRecord::Receiving(what))) => Some(what),
-                Ok(Some(HandoffRecord::Given(_) | HandoffRecord::Sweeping(_)) | None) => None,
+                Ok(Some(HandoffRecord::Given(_) | HandoffRecord::Sweeping(_))) => {
+                    tokio::task::spawn_local(finish(core.clone(), at));
+                    None
+                }
+                Ok(None) => None,
                 Err(_) => continue,
             };
             match known {
@@ -190,7 +194,9 @@ async fn look_after(core: &Core) {
 
 fn silent(shared: &Arc<Shared>) -> Vec<(Partition, TxnId)> {
     shared.handoffs.received(|received| {
-        let silent = received.iter().filter(|(_, received)| received.heard.elapsed() >= PATIENCE);
+        let silent = received
+            .iter()
+            .filter(|(_, received)| received.is_over || received.heard.elapsed() >= PATIENCE);
         silent.map(|(at, received)| (*at, received.target.what.txn)).collect()
     })
 }

@@ -10,7 +10,7 @@ use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
 use base::{DirId, Ino, Moving, Shift, Spread, placement::shard_of};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
-use wire::{HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
+use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
 
 use super::{
     Change,
@@ -32,6 +32,8 @@ use crate::{
 const PUT_BYTES_MAX: usize = 256 << 10;
 /// So many changes are sent with one message.
 const ROUND_MAX: usize = 2000;
+/// So many records are looked at for one message.
+const SEEN_MAX: usize = 8000;
 /// The target has so long to answer while names are frozen.
 const FROZEN_MAX: Duration = Duration::from_millis(200);
 /// The pause before names that are held are frozen again.
@@ -94,8 +96,24 @@ impl Giving {
         shared.initiated.end(self.txn);
         if moved {
             Counters::add(&shared.counters.handoffs_done);
+        } else {
+            self.give_up();
         }
         moved
+    }
+
+    /// Tells the target that nothing will come of it. It finds out by itself if it does not hear.
+    fn give_up(self) {
+        let Some(server) = self.server() else { return };
+        tokio::task::spawn_local(async move {
+            let decide = Decide { txn: self.txn, commit: false };
+            if self.is_me(server) {
+                self.core.step(Step::Decide(decide)).await;
+            } else {
+                // Nobody waits for it.
+                let _ = self.core.inner.peers.ask(server, &Request::Decide(decide)).await;
+            }
+        });
     }
 
     async fn act(&mut self, action: Action) -> Event {
@@ -211,6 +229,7 @@ impl Giving {
         loop {
             let (page, end) = self.page(ROUND_MAX)?;
             self.detach(&page).await;
+            tokio::task::yield_now().await;
             if end {
                 self.next = None;
                 return Ok(());
@@ -239,14 +258,15 @@ impl Giving {
             Some(after) if after < 1 << 63 => key::names_from(shard, dir, after),
             Some(_) | None => key::end_of(&key::names(shard, dir)),
         };
-        let (mut page, mut bytes, mut next) = (Vec::new(), 0, None);
+        let (mut page, mut bytes, mut seen, mut next) = (Vec::new(), 0, 0, None);
         let engine = &self.core.inner.shared.engine;
         let scanned = engine.scan(&from, &end, &mut |key, value| {
+            if page.len() >= records_max || bytes >= PUT_BYTES_MAX || seen >= SEEN_MAX {
+                next = Some(Key::from_slice(key));
+                return ControlFlow::Break(());
+            }
+            seen += 1;
             if key::parse_moving(key).is_some_and(|pos| self.moving.contains(pos)) {
-                if page.len() >= records_max || bytes >= PUT_BYTES_MAX {
-                    next = Some(Key::from_slice(key));
-                    return ControlFlow::Break(());
-                }
                 bytes += key.len() + value.len();
                 page.push((Key::from_slice(key), Bytes::copy_from_slice(value)));
             }
@@ -264,6 +284,7 @@ impl Giving {
             let keys: Vec<Key> = page.into_iter().map(|(at, _)| at).collect();
             page = self.present(keys)?.into_iter().filter_map(|(at, is)| Some((at, is?))).collect();
         }
+        is_bare(page.iter().map(|(at, is)| (at, is)))?;
         let changes = page.into_iter().map(|(at, is)| (self.at_taker(&at), Some(is)));
         Ok((changes.collect(), end))
     }
@@ -276,6 +297,7 @@ impl Giving {
         if self.detach(&found.iter().filter_map(there).collect::<Vec<_>>()).await {
             found = self.present(found.into_iter().map(|(at, _)| at).collect())?;
         }
+        is_bare(found.iter().filter_map(|(at, is)| Some((at, is.as_ref()?))))?;
         Ok(found.into_iter().map(|(at, is)| (self.at_taker(&at), is)).collect())
     }
 
@@ -298,8 +320,22 @@ impl Giving {
             transact::run::switch(&self.core, Switch { txn, giver, taker, ino, spread, tally })
                 .await;
         if moved {
+            self.core.inner.shared.handoffs.has_come(&taker.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);
         }
         moved
     }
+}
+
+/// Refuses to send what must stay: an inode that could not be taken out of its name.
+fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<(), Unreadable> {
+    let stays = |(at, is): (&Key, &Bytes)| {
+        is_entry(at)
+            && !matches!(
+                EntryRecord::from_record(is),
+                Ok(EntryRecord::Link(_) | EntryRecord::Dir(_))
+            )
+    };
+    let mut records = records;
+    if records.any(stays) { Err(Unreadable) } else { Ok(()) }
 }

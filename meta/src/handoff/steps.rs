@@ -126,6 +126,14 @@ fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
     Ok(())
 }
 
+/// A handoff into this server will not happen, as its source says.
+pub(crate) fn given_up(txn: &mut Txn<'_>, id: TxnId) -> Result<()> {
+    match txn.shared.handoffs.is_given_up(id) {
+        Some(of) => abandon(txn, of, id),
+        None => Ok(()),
+    }
+}
+
 fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let at = of.handoff();
@@ -145,17 +153,11 @@ fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
 fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     txn.lock(lock::dir_lock(of.dir))?;
     let at = of.handoff();
-    let Some(HandoffRecord::Sweeping(ino)) = txn.get::<HandoffRecord>(&at)? else {
+    let Some(HandoffRecord::Sweeping(_)) = txn.get::<HandoffRecord>(&at)? else {
         return Ok(None);
     };
-    let layout = match txn.get_content(&of.share())? {
-        Some(share) if share.ino == ino => Some(share.layout),
-        Some(share) => {
-            tracing::error!(id = %of.dir, partition = of.number, ino = %share.ino, "names of a directory that is gone are in the way of another; run `pando fsck`");
-            return Ok(None);
-        }
-        None => None,
-    };
+    // Whose ever it is: what it does not have nobody does.
+    let layout = txn.get_content(&of.share())?.map(|share| share.layout);
     let has = |pos: u64| layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number);
     let end = key::end_of(&key::names(of.shard, of.dir));
     let (mut junk, mut seen, mut last) = (Vec::new(), 0, None);

@@ -3,14 +3,14 @@
 //! An operation of the server itself, which `transact` runs as it runs those of clients: over what it reads and writes
 //! at the taker's server it is one transaction with what it writes here.
 
-use base::{Ino, Layout, Shift, Spread};
+use base::{Ino, Layout, Shift, Spread, Time};
 use wire::{Retry, Tally, TxnId};
 
 use super::{HandoffRecord, Receiving, table::Partition};
 use crate::{
     error::{Fault, Result},
     lock,
-    record::{Content, ContentState},
+    record::{Content, ContentState, Times},
     txn::Txn,
 };
 
@@ -61,7 +61,16 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     let Some(after) = layout.after(switch.shift()) else { return Err(changed) };
 
     let subdirs = u32::try_from(switch.tally.subdirs).unwrap_or(u32::MAX);
-    let mut theirs = theirs.unwrap_or_else(|| own.share());
+    // Others go on in what stays, so its times are not those of this moment. Of all shares the latest are shown.
+    let mut theirs = theirs.unwrap_or_else(|| {
+        let times = Times { mtime: Time::default(), ctime: Time::default(), ..own.times };
+        Content { times, ..own.share() }
+    });
+    if !after.is_active(giver.number) {
+        // All of it goes, and nothing of it changes meanwhile.
+        theirs.times.mtime = theirs.times.mtime.max(own.times.mtime);
+        theirs.times.ctime = theirs.times.ctime.max(own.times.ctime);
+    }
     theirs.layout = after.clone();
     theirs.entries = theirs.entries.saturating_add(switch.tally.entries);
     theirs.subdirs = theirs.subdirs.saturating_add(subdirs);

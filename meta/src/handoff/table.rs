@@ -76,6 +76,8 @@ pub(super) struct Received {
     pub(super) target: Target,
     /// When anything was heard of it.
     pub(super) heard: Instant,
+    /// Its source has given it up.
+    pub(super) is_over: bool,
 }
 
 /// Partitions that may have names to give.
@@ -89,10 +91,8 @@ struct Wanted {
 enum Want {
     /// It is to be looked at.
     Waits,
-    /// It is; whether somebody has asked for it meanwhile.
-    Seen { again: bool },
-    /// It has nowhere to give to, and is looked at when it is told something.
-    Full,
+    /// It is; whether it was written meanwhile, and whether somebody has asked for it.
+    Seen { written: bool, told: bool },
 }
 
 impl Handoffs {
@@ -169,16 +169,36 @@ impl Handoffs {
         act(&mut self.received.lock())
     }
 
+    /// The partition whose handoff this is, which will not happen: nobody waits for anything of it any more.
+    pub(super) fn is_given_up(&self, id: TxnId) -> Option<Partition> {
+        let mut received = self.received.lock();
+        let mut all = received.iter_mut();
+        let (at, found) = all.find(|(_, received)| received.target.what.txn == id)?;
+        found.is_over = true;
+        Some(*at)
+    }
+
+    /// What a handoff's record was about, if this is the key of one, has come.
+    pub(crate) fn has_come(&self, key: &[u8]) {
+        if let Some((dir, number)) = key::parse_handoff(key).filter(|_| key.get(2) == Some(&b'H')) {
+            let at = Partition { shard: key::shard_of(key), dir, number };
+            self.received.lock().remove(&at);
+        }
+    }
+
     /// These partitions, by the keys of their content records, are too large or too small.
     pub(crate) fn want(&self, shares: impl Iterator<Item = Key>) {
         for at in shares.filter_map(|key| Partition::of_share(&key)) {
             let mut wanted = self.wanted.lock();
-            if wanted.known.len() >= KNOWN_MAX {
-                wanted.known.retain(|_, want| *want != Want::Full);
-            }
-            if !wanted.known.contains_key(&at) {
-                wanted.waits(at);
-                self.wake.notify_one();
+            let is_full = wanted.known.len() >= KNOWN_MAX;
+            match wanted.known.get_mut(&at) {
+                Some(Want::Waits) => {}
+                Some(Want::Seen { written, .. }) => *written = true,
+                None if is_full => {}
+                None => {
+                    wanted.waits(at);
+                    self.wake.notify_one();
+                }
             }
         }
     }
@@ -188,11 +208,11 @@ impl Handoffs {
         let mut wanted = self.wanted.lock();
         match wanted.known.get_mut(&at) {
             Some(Want::Waits) => {}
-            Some(Want::Seen { again }) => {
-                *again = true;
+            Some(Want::Seen { told, .. }) => {
+                *told = true;
                 self.told.notify_waiters();
             }
-            Some(Want::Full) | None => {
+            None => {
                 wanted.waits(at);
                 self.wake.notify_one();
             }
@@ -203,7 +223,7 @@ impl Handoffs {
     pub(super) fn next(&self) -> Option<Partition> {
         let mut wanted = self.wanted.lock();
         let at = wanted.waiting.pop_front()?;
-        wanted.known.insert(at, Want::Seen { again: false });
+        wanted.known.insert(at, Want::Seen { written: false, told: false });
         Some(at)
     }
 
@@ -214,7 +234,8 @@ impl Handoffs {
                 let told = self.told.notified();
                 tokio::pin!(told);
                 told.as_mut().enable();
-                if self.wanted.lock().known.get(&at) == Some(&Want::Seen { again: true }) {
+                let known = self.wanted.lock().known.get(&at).copied();
+                if matches!(known, Some(Want::Seen { told: true, .. })) {
                     return;
                 }
                 told.await;
@@ -226,25 +247,17 @@ impl Handoffs {
 
     /// It was looked at; whether that is to be done once more.
     pub(super) fn done(&self, at: Partition, again: bool) {
-        self.end(at, again, None);
-    }
-
-    /// It was looked at, and has nowhere to give to.
-    pub(super) fn is_full(&self, at: Partition) {
-        self.end(at, false, Some(Want::Full));
-    }
-
-    fn end(&self, at: Partition, again: bool, left: Option<Want>) {
         let mut wanted = self.wanted.lock();
-        if again || wanted.known.get(&at) == Some(&Want::Seen { again: true }) {
+        let asked = matches!(
+            wanted.known.get(&at),
+            Some(Want::Seen { written: true, .. } | Want::Seen { told: true, .. })
+        );
+        if again || asked {
             wanted.waits(at);
             self.wake.notify_one();
-            return;
+        } else {
+            wanted.known.remove(&at);
         }
-        match left {
-            Some(left) => wanted.known.insert(at, left),
-            None => wanted.known.remove(&at),
-        };
     }
 }
 

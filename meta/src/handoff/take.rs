@@ -2,7 +2,7 @@
 //!
 //! Each request is executed within a group, as an operation is, and may come twice or late.
 
-use base::{HashMap, Layout, placement::shard_of};
+use base::{HashMap, Layout, Moving, placement::shard_of};
 use bytes::Bytes;
 use tokio::time::Instant;
 use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Retry, Tally};
@@ -36,7 +36,16 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
     }
     // Another directory may have had this id, or has it.
     let share = txn.get_content(&taker.share())?;
-    if share.is_some_and(|share| share.ino != req.ino) {
+    let fits = match &share {
+        // Whoever it gave names to gives them back only while it is there.
+        None => req.taker > req.giver,
+        // A message that comes twice, and late: the names have come.
+        Some(share) => {
+            let has = matches!(req.moving, Moving::Range((first, _)) if share.layout.partition(first) == req.taker);
+            share.ino == req.ino && !has
+        }
+    };
+    if !fits {
         return Ok(None);
     }
     let record = txn.get::<HandoffRecord>(&at)?;
@@ -47,7 +56,7 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
         let target = Target::begin(what, record.as_ref(), before.map(|before| &before.target));
         let target = target.filter(|_| is_free)?;
         let record = target.record();
-        received.insert(taker, Received { target, heard: Instant::now() });
+        received.insert(taker, Received { target, heard: Instant::now(), is_over: false });
         Some(record)
     });
     let Some(record) = begun else { return Ok(None) };
@@ -78,6 +87,9 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
     };
     if !req.changes.iter().all(|(key, _)| moves(key)) {
         return Err(Fault::Refused("these names do not move".into()));
+    }
+    for (key, _) in &req.changes {
+        txn.settle_change(key)?;
     }
     let mut was: HashMap<&[u8], Option<Bytes>> = HashMap::default();
     for (key, _) in &req.changes {

@@ -32,6 +32,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The pause before a partition that need not give is looked at again.
 const REST: Duration = Duration::from_secs(1);
+/// The pause before one that has nowhere to give to is.
+const FULL_REST: Duration = Duration::from_secs(30);
 
 /// Has partitions give that are to.
 pub(super) async fn run(core: &Core) {
@@ -64,7 +66,10 @@ pub(super) async fn run(core: &Core) {
                     handoffs.pause(at, REST).await;
                     handoffs.done(at, false);
                 }
-                Did::Full => handoffs.is_full(at),
+                Did::Full => {
+                    handoffs.pause(at, FULL_REST).await;
+                    handoffs.done(at, false);
+                }
                 Did::Failed => {
                     let times = {
                         let mut failed = failed.borrow_mut();

@@ -15,7 +15,7 @@ use super::{CommittedRecord, PreparedRecord, locks::Mode};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    lock,
+    handoff, lock,
     record::{
         Content, Key, Record as _,
         key::{self, Part},
@@ -163,6 +163,9 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
 /// Ends a transaction as its initiator says.
 pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     let at = key::prepared(req.txn);
+    if !req.commit {
+        handoff::steps::given_up(txn, req.txn)?;
+    }
     let Some(record) = txn.get::<PreparedRecord>(&at)? else { return Ok(()) };
     lock_all(txn, &record)?;
     // Race: until its keys were locked another core may have ended it.
@@ -187,7 +190,10 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
             }
             txn.put_stored(Key::from_slice(at), value);
         }
-        PeerWrite::Delete(at) => txn.delete(Key::from_slice(at)),
+        PeerWrite::Delete(at) => {
+            txn.shared.handoffs.has_come(at);
+            txn.delete(Key::from_slice(at));
+        }
         PeerWrite::Patch((at, patch)) => {
             let stable = patch.stable.as_ref().map(Content::from_record).transpose()?;
             // It was prepared, so it is there.

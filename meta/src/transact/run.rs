@@ -13,7 +13,10 @@ use std::{cell::OnceCell, rc::Rc, sync::Arc, time::Duration};
 use base::{DirId, Encode as _, FsError, Pauses, Time};
 use bytes::Bytes;
 use futures::future::join_all;
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{CommittedRecord, locks::Mode, tell::tell};
@@ -41,6 +44,9 @@ const READ_KEYS_MAX: usize = 256;
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// A switch that cannot be looked at for so long is not made.
+const LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// One run of an operation, for a core to execute.
 pub(crate) struct Phase {
@@ -260,7 +266,9 @@ pub(crate) async fn switch(core: &Core, switch: Switch) -> bool {
     let Some(cluster) = &shared.cluster else { return false };
     let job = Job::Switch(switch);
     let run = Run::of(core, &shared, cluster, job);
-    let looked = run.look(Box::default()).await;
+    // Names are frozen meanwhile.
+    let looked = timeout(LOOK_MAX, run.look(Box::default())).await;
+    let looked = looked.unwrap_or(Err(Fault::Retry(Retry::Busy)));
     let Ok(plan) = looked
         .and_then(|(looked, _)| Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote)))
     else {

@@ -277,10 +277,13 @@ impl Txn<'_> {
         for _ in 0..STEPS_MAX {
             let known;
             (partition, known) = match self.share(&search, partition, shard(partition))? {
+                // It has given all away, and says so until the master knows.
+                Some(found) if reach == Reach::Asked && !found.content.is_live() => {
+                    return Err(stale_layout(dir, Some(found.content.layout)));
+                }
                 Some(found) => {
                     let layout = &found.content.layout;
                     let owner = match (sought, layout) {
-                        // It has given all away, and says so until the master knows.
                         (Sought::Any, _) if !found.content.is_live() => 0,
                         (Sought::Any, _) => partition,
                         (_, Layout::Whole) => 0,
