@@ -72,14 +72,18 @@ impl Sweep<'_> {
 
     /// Whether a handoff of a partition is not over: names may be stored where they are not.
     fn is_moving(&self, group: &Group) -> bool {
-        self.is_there(&key::handoff(group.shard, group.dir, group.partition))
+        let partition = match &group.content {
+            Some(_) => group.partition,
+            None => expected(self.config, group.shard, group.dir),
+        };
+        self.is_there(&key::handoff(group.shard, group.dir, partition))
     }
 
     fn open_group(&mut self, shard: ShardId, dir: DirId) {
         self.close_group();
         let (partition, content) = match self.share_at(shard, dir) {
             Some((partition, content)) => (partition, Some(content)),
-            None => (expected(self.config, shard, dir), None),
+            None => (0, None),
         };
         let (entries, subdirs, last) = (0, 0, None);
         self.group = Some(Group { dir, partition, content, shard, entries, subdirs, last });
