@@ -455,15 +455,6 @@ impl<'a> Txn<'a> {
         self.group.changes_in(from, to)
     }
 
-    /// Stores the content record of a partition, wherever that is.
-    pub(crate) fn put_share(&mut self, key: Key, content: Content) {
-        if !self.is_here(&key) {
-            return self.with_remote(|remote| remote.put_dir(key, content));
-        }
-        self.settle_write(&key);
-        self.group.put_dir(key, content);
-    }
-
     /// Visits stored keys in a range. What the group has not written yet would be missed, so it must have
     /// nothing there.
     pub(crate) fn scan(

@@ -8,7 +8,7 @@
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc, sync::Arc, time::Duration};
 
-use base::{DirId, Layout, ShardId, placement::shard_of};
+use base::{DirId, Layout, ShardId};
 use bytes::Bytes;
 use wire::{AskOutcome, LayoutLearnt, Outcome, Reply, Request, TxnId};
 
@@ -129,8 +129,7 @@ pub(super) async fn tell(
     layout: &Layout,
 ) -> bool {
     let shared = &core.inner.shared;
-    let shard = shard_of(share.home, partition, shared.config.shards);
-    let at = Partition { shard, dir, number: partition };
+    let at = Partition::of(share.home, dir, partition, shared.config.shards);
     let Some(cluster) = &shared.cluster else { return false };
     let Some(server) = cluster.server_of_key(&at.share()) else { return false };
     let Content { ino, home, .. } = *share;

@@ -7,7 +7,7 @@
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
 
-use base::{DirId, Ino, Moving, Shift, Spread, placement::shard_of};
+use base::{DirId, Ino, Moving, Shift, Spread};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
@@ -15,7 +15,7 @@ use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
 use super::{
     Change,
     source::{Action, Event, Source},
-    steps::{Act, NAMES_A_STEP, is_entry},
+    steps::{Act, NAMES_A_STEP},
     switch::Switch,
     table::Partition,
 };
@@ -68,8 +68,7 @@ impl Giving {
     ) -> Option<Giving> {
         let shared = &core.inner.shared;
         let txn = shared.cluster.as_ref()?.next_txn();
-        let shard = shard_of(share.home, shift.taker, shared.config.shards);
-        let taker = Partition { shard, dir: giver.dir, number: shift.taker };
+        let taker = Partition::of(share.home, giver.dir, shift.taker, shared.config.shards);
         let (ino, home) = (share.ino, share.home);
         let (core, next, frozen) = (core.clone(), None, None);
         Some(Giving { core, txn, ino, home, giver, taker, moving, spread, next, frozen })
@@ -179,9 +178,7 @@ impl Giving {
         match self.server() {
             None => Event::Lost,
             Some(server) if self.is_me(server) => {
-                let taken = Rc::new(Cell::new(None));
-                self.step(Act::Begin(request, Rc::clone(&taken))).await;
-                taken.get().map_or(Event::Refused, Event::Taken)
+                self.take_here(|taken| Act::Begin(request, taken)).await
             }
             Some(server) => self.ask(server, &Request::HandoffBegin(request)).await,
         }
@@ -193,9 +190,7 @@ impl Giving {
         match self.server() {
             None => Event::Lost,
             Some(server) if self.is_me(server) => {
-                let taken = Rc::new(Cell::new(None));
-                self.step(Act::Put(request, Rc::clone(&taken))).await;
-                taken.get().map_or(Event::Refused, Event::Taken)
+                self.take_here(|taken| Act::Put(request, taken)).await
             }
             Some(server) => {
                 let request = Request::HandoffPut(request);
@@ -214,6 +209,13 @@ impl Giving {
 
     fn is_me(&self, server: u16) -> bool {
         self.core.inner.shared.cluster.as_ref().is_some_and(|cluster| cluster.me == server)
+    }
+
+    /// Has this server be the target.
+    async fn take_here(&self, act: impl FnOnce(Rc<Cell<Option<Tally>>>) -> Act) -> Event {
+        let taken = Rc::new(Cell::new(None));
+        self.step(act(Rc::clone(&taken))).await;
+        taken.get().map_or(Event::Refused, Event::Taken)
     }
 
     async fn ask(&self, server: u16, request: &Request) -> Event {
@@ -240,7 +242,7 @@ impl Giving {
     /// Takes the inodes out of those of the names that have them still; whether there were any.
     async fn detach(&self, page: &[(Key, Bytes)]) -> bool {
         let has_inode = |(at, value): &&(Key, Bytes)| {
-            is_entry(at) && matches!(EntryRecord::from_record(value), Ok(EntryRecord::Node(_)))
+            key::is_entry(at) && matches!(EntryRecord::from_record(value), Ok(EntryRecord::Node(_)))
         };
         let names: Vec<Key> = page.iter().filter(has_inode).map(|(at, _)| at.clone()).collect();
         for names in names.chunks(NAMES_A_STEP) {
@@ -330,7 +332,7 @@ impl Giving {
 /// Refuses to send what must stay: an inode that could not be taken out of its name.
 fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<(), Unreadable> {
     let stays = |(at, is): (&Key, &Bytes)| {
-        is_entry(at)
+        key::is_entry(at)
             && !matches!(
                 EntryRecord::from_record(is),
                 Ok(EntryRecord::Link(_) | EntryRecord::Dir(_))

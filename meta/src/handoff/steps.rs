@@ -12,7 +12,7 @@ use super::{HandoffRecord, table::Partition, take, target};
 use crate::{
     error::{Fault, Result},
     lock,
-    record::{EntryRecord, Key, Location, key, key::Part},
+    record::{EntryRecord, Key, Location, key},
     server::Counters,
     txn::{Located, Place, Txn},
 };
@@ -160,26 +160,20 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     let layout = txn.get_content(&of.share())?.map(|share| share.layout);
     let has = |pos: u64| layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number);
     let end = key::end_of(&key::names(of.shard, of.dir));
-    let (mut junk, mut seen, mut last) = (Vec::new(), 0, None);
+    let (mut junk, mut seen, mut last, mut full) = (Vec::new(), 0, None, false);
     txn.shared.engine.scan(from, &end, &mut |key, _| {
         seen += 1;
         last = Some(Key::from_slice(key));
         if key::parse_moving(key).is_some_and(|pos| !has(pos)) {
             junk.push(Key::from_slice(key));
         }
-        let full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
+        full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
         if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    let full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
     junk.into_iter().for_each(|key| txn.delete(key));
     if full {
         return Ok(last);
     }
     txn.delete(at);
     Ok(None)
-}
-
-/// Whether a key is that of a name itself.
-pub(super) fn is_entry(at: &[u8]) -> bool {
-    key::parse_name(at).is_some_and(|(_, _, part)| part == Part::Main as u8)
 }

@@ -11,7 +11,7 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{Content, ContentState, Times},
-    txn::Txn,
+    txn::{Dir, Txn},
 };
 
 /// Which names change their partition.
@@ -81,9 +81,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     }
     own.entries = own.entries.saturating_sub(switch.tally.entries);
     own.subdirs = own.subdirs.saturating_sub(subdirs);
-    txn.put_share(taker.share(), theirs);
+    let dir = giver.dir;
+    txn.put_dir(&Dir { id: dir, partition: taker.number, content: theirs });
     txn.delete(taker.handoff());
-    txn.put_share(giver.share(), own);
+    txn.put_dir(&Dir { id: dir, partition: giver.number, content: own });
     // The master knows what it has done itself.
     let left = match giver.number {
         0 => HandoffRecord::Sweeping(switch.ino),

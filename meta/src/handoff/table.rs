@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use base::{DirId, HashMap, HashSet, Moving, ShardId};
+use base::{DirId, HashMap, HashSet, Moving, ShardId, placement::shard_of};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{Request, TxnId};
@@ -29,6 +29,11 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
+    /// A partition of a directory that is placed by `home`.
+    pub(super) fn of(home: DirId, dir: DirId, number: u16, shards: u16) -> Partition {
+        Partition { shard: shard_of(home, number, shards), dir, number }
+    }
+
     /// The key of its content record.
     pub(crate) fn share(self) -> Key {
         key::content(self.shard, self.dir, self.number, Part::Main)
@@ -36,7 +41,7 @@ impl Partition {
 
     /// Whose content record has this key.
     fn of_share(at: &[u8]) -> Option<Partition> {
-        let (dir, number) = key::parse_content(at)?;
+        let (dir, (number, _)) = key::parse_dir(at).zip(key::parse_share(at))?;
         Some(Partition { shard: key::shard_of(at), dir, number })
     }
 

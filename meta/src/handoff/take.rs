@@ -2,7 +2,7 @@
 //!
 //! Each request is executed within a group, as an operation is, and may come twice or late.
 
-use base::{HashMap, Layout, Moving, placement::shard_of};
+use base::{DirId, HashMap, Layout, Moving};
 use bytes::Bytes;
 use tokio::time::Instant;
 use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Retry, Tally};
@@ -15,21 +15,26 @@ use super::{
 use crate::{
     error::{Fault, Result},
     lock,
-    record::{EntryRecord, Key, Record as _, key, key::Part},
+    record::{EntryRecord, Key, Record as _, key},
     txn::Txn,
 };
 
 /// So many handoffs are received at a time.
 const RECEIVED_MAX: usize = 4;
 
-/// Names are about to come; `None`: not now.
-pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
-    let shard = shard_of(req.home, req.taker, txn.shared.config.shards);
-    if !txn.has_shard(shard) {
+/// A partition that this server has, whose directory is locked.
+fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Partition> {
+    let at = Partition::of(home, dir, number, txn.shared.config.shards);
+    if !txn.has_shard(at.shard) {
         return Err(Fault::Retry(Retry::Busy));
     }
-    txn.lock(lock::dir_lock(req.dir))?;
-    let taker = Partition { shard, dir: req.dir, number: req.taker };
+    txn.lock(lock::dir_lock(dir))?;
+    Ok(at)
+}
+
+/// Names are about to come; `None`: not now.
+pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
+    let taker = locked(txn, req.home, req.dir, req.taker)?;
     let at = taker.handoff();
     if txn.settle_change(&at).is_err() {
         return Ok(None);
@@ -66,12 +71,7 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
 
 /// Names have come, or have changed; `None`: this is of no handoff that is known here.
 pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
-    let shard = shard_of(req.home, req.taker, txn.shared.config.shards);
-    if !txn.has_shard(shard) {
-        return Err(Fault::Retry(Retry::Busy));
-    }
-    txn.lock(lock::dir_lock(req.dir))?;
-    let taker = Partition { shard, dir: req.dir, number: req.taker };
+    let taker = locked(txn, req.home, req.dir, req.taker)?;
     let at = taker.handoff();
     if txn.settle_change(&at).is_err() {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
         Some(HandoffRecord::Receiving(what)) if what.txn == req.txn => what.moving,
         Some(_) | None => return Ok(None),
     };
-    let names = key::names(shard, req.dir);
+    let names = key::names(taker.shard, taker.dir);
     let moves = |key: &Bytes| {
         let pos = key::parse_moving(key);
         key.starts_with(&names) && pos.is_some_and(|pos| moving.contains(pos))
@@ -121,19 +121,14 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
 
 /// What a record counts.
 fn weigh(key: &[u8], value: &Bytes) -> Tally {
-    let is_entry = key::parse_name(key).is_some_and(|(_, _, part)| part == Part::Main as u8);
+    let is_entry = key::is_entry(key);
     let is_dir = || matches!(EntryRecord::from_record(value), Ok(EntryRecord::Dir(_)));
     Tally { entries: u64::from(is_entry), subdirs: u64::from(is_entry && is_dir()) }
 }
 
 /// A partition learns how its directory is divided, says what it knows, and looks whether it has names to give.
 pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
-    let shard = shard_of(req.home, req.partition, txn.shared.config.shards);
-    if !txn.has_shard(shard) {
-        return Err(Fault::Retry(Retry::Busy));
-    }
-    txn.lock(lock::dir_lock(req.dir))?;
-    let at = Partition { shard, dir: req.dir, number: req.partition };
+    let at = locked(txn, req.home, req.dir, req.partition)?;
     let Some(mut share) = txn.get_content(&at.share())?.filter(|share| share.ino == req.ino) else {
         return Ok(Layout::Whole);
     };

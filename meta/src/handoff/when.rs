@@ -9,7 +9,7 @@
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
-use base::{HashMap, Layout, Shift, Splits, Spread, Subsets, placement::shard_of};
+use base::{HashMap, Layout, Shift, Splits, Spread, Subsets};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use wire::{PeerRead, Reply, Request};
@@ -249,8 +249,7 @@ impl Seen<'_> {
     /// Another partition as it is; `None`: nobody knows now.
     async fn share_of(&self, number: u16) -> Option<Content> {
         let shared = &self.core.inner.shared;
-        let shard = shard_of(self.share.home, number, self.shards());
-        let at = Partition { shard, dir: self.at.dir, number };
+        let at = Partition::of(self.share.home, self.at.dir, number, self.shards());
         let cluster = shared.cluster.as_ref()?;
         let server = cluster.server_of_key(&at.share())?;
         let found = if server == cluster.me {

@@ -88,6 +88,11 @@ pub(crate) fn parse_name(key: &[u8]) -> Option<(u64, &[u8], u8)> {
     (*zero == 0).then_some((u64::from_be_bytes(*pos), name, part[0]))
 }
 
+/// Whether it is the key of a name itself, and of nothing beside it.
+pub(crate) fn is_entry(key: &[u8]) -> bool {
+    is_name(key) && parse_name(key).is_some_and(|(_, _, part)| part == Part::Main as u8)
+}
+
 /// The position in an `N` key of what goes along when its name goes to another partition. Rename lists do not: the
 /// master has those of all names.
 pub(crate) fn parse_moving(key: &[u8]) -> Option<u64> {
@@ -123,12 +128,6 @@ pub(crate) fn handoff(shard: ShardId, dir: DirId, partition: u16) -> Key {
 pub(crate) fn parse_handoff(key: &[u8]) -> Option<(DirId, u16)> {
     let partition = u16::from_be_bytes(key.get(3 + 16..)?.try_into().ok()?);
     parse_dir(key).map(|dir| (dir, partition))
-}
-
-/// The directory and the partition in the key of a content record itself.
-pub(crate) fn parse_content(key: &[u8]) -> Option<(DirId, u16)> {
-    let number = key.get(3 + 16..)?.first_chunk::<2>()?;
-    is_content(key).then(|| Some((parse_dir(key)?, u16::from_be_bytes(*number))))?
 }
 
 /// Whether it is the key of a content record itself.

@@ -79,9 +79,8 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
 fn has_names(txn: &Txn<'_>, req: &Prepare) -> Result<bool> {
     for write in &req.writes {
         if let PeerWrite::Put((at, _)) = write
-            && let Some((dir, (pos, _, part))) = key::parse_dir(at).zip(key::parse_name(at))
-            && key::is_name(at)
-            && part == Part::Main as u8
+            && let Some((dir, (pos, ..))) = key::parse_dir(at).zip(key::parse_name(at))
+            && key::is_entry(at)
             && let Some((partition, share)) = share_beside(txn, req, key::shard_of(at), dir)?
             && share.layout.partition(pos) != partition
         {
