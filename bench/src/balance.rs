@@ -1,4 +1,4 @@
-//! How evenly directories lie on servers: by the functions that place them, without any server.
+//! How evenly entries lie on servers: by the functions that place directories, without any server.
 //!
 //! `bench figures` calls it for trees that are larger than what a machine of two cores would fill in minutes.
 //! It makes the ids that a file system makes, and maps shards to servers as a cluster does that has just been complete.
@@ -50,6 +50,15 @@ pub fn imbalance(held: &[u64]) -> f64 {
     if total == 0 { 0.0 } else { most as f64 * held.len() as f64 / total as f64 }
 }
 
+/// Their standard deviation in relation to their mean; 0 when there is nothing.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts of entries have no 53 significant bits")]
+pub fn deviation(held: &[u64]) -> f64 {
+    let mean = held.iter().sum::<u64>() as f64 / held.len() as f64;
+    let squares = held.iter().map(|held| (*held as f64 - mean).powi(2)).sum::<f64>();
+    if mean > 0.0 { (squares / held.len() as f64).sqrt() / mean } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,7 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn imbalance_is_the_most_by_the_mean() {
+    fn imbalance_is_the_most_by_the_mean_and_deviation_by_all() {
+        assert!((deviation(&[1, 3]) - 0.5).abs() < 1e-9);
+        assert!((deviation(&[0, 0]) - 0.0).abs() < 1e-9);
         assert!((imbalance(&[1, 3]) - 1.5).abs() < 1e-9);
         assert!((imbalance(&[0, 0]) - 0.0).abs() < 1e-9);
     }

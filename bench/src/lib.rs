@@ -13,6 +13,7 @@
 pub mod balance;
 mod clock;
 mod delay;
+pub mod division;
 pub mod figure;
 pub mod floor;
 mod plan;

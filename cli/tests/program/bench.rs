@@ -178,6 +178,32 @@ fn figures_are_data_and_drawings() {
 }
 
 #[test]
+fn the_balance_of_divided_directories_is_drawn_for_every_spread() {
+    let out = folder();
+    let args = ["bench", "figures", "duplex-balance", "--out", text(out.path())];
+    let small = ["--entries", "6400", "--files", "30", "--threshold", "100"];
+    let said = succeed(&[&args[..], &small].concat());
+    assert!(said.contains("6400 entries over 32 servers, `extendible`, 64"), "{said}");
+    let figure = fs::read_to_string(out.path().join("duplex-balance.json")).unwrap();
+    let figure: Value = serde_json::from_str(&figure).unwrap();
+    let charts = figure["charts"].as_array().unwrap();
+    let spreads = |chart: &Value| {
+        let series = chart["series"].as_array().unwrap();
+        series.iter().map(|series| series["name"].clone()).collect::<Vec<_>>()
+    };
+    for chart in charts {
+        assert_eq!(spreads(chart), ["none", "subsets", "extendible"], "{}", chart["title"]);
+    }
+    assert_eq!(charts[0]["points"].as_array().unwrap().len(), 16, "a bar for each server");
+    let over_32 = |series: usize| charts[2]["series"][series]["values"][1].as_f64().unwrap();
+    assert!((over_32(0) - 32.0).abs() < 1e-9, "one server has all");
+    assert!(over_32(1) < 3.0 && over_32(2) < 3.0, "{said}");
+    assert!(
+        out.path().join("duplex-balance.svg").exists() && out.path().join("reach.jsonl").exists()
+    );
+}
+
+#[test]
 fn figures_of_a_cluster_of_processes_leave_nothing_behind() {
     let (out, data) = (folder(), folder());
     let small = ["--samples", "2", "--operations", "16", "--servers", "2", "--rtt", "50us"];

@@ -40,6 +40,10 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "fill"], &["--files", "--json"]),
     (&["bench", "report"], &["--out", "--size"]),
     (&["bench", "figures", "infinifs"], &["--out", "--only", "--rtt", "--counts", "--files"]),
+    (
+        &["bench", "figures", "duplex-balance"],
+        &["--out", "--entries", "--files", "--threshold", "--shards", "--servers"],
+    ),
     (&["version"], &["--json"]),
 ];
 

@@ -5,6 +5,7 @@
 //! end. Servers end with the experiment that started them, whatever the end.
 
 mod cold;
+mod duplex;
 mod factors;
 mod growth;
 mod invalidation;
@@ -48,6 +49,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Paper {
     Infinifs(Params),
+    DuplexBalance(duplex::Params),
 }
 
 /// The experiments of InfiniFS (FAST 2022), with a cluster of processes on this machine.
@@ -161,7 +163,13 @@ impl Experiment {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Paper::Infinifs(params) = &args.paper;
+    match &args.paper {
+        Paper::Infinifs(params) => infinifs(params),
+        Paper::DuplexBalance(params) => duplex::run(params),
+    }
+}
+
+fn infinifs(params: &Params) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&params.out)
         .with_context(|| format!("cannot make {}", params.out.display()))?;
     connect::runtime()?.block_on(async {
