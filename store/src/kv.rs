@@ -94,4 +94,17 @@ pub struct EngineStats {
     pub table_reader_bytes: u64,
     /// Old data that compaction still has to rewrite, estimated.
     pub compaction_pending_bytes: u64,
+    /// Blocks that were read because they were not cached, for whatever; only where that is counted.
+    pub block_reads: BlockReads,
+}
+
+/// Numbers of blocks, by what they have in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockReads {
+    /// Keys and values.
+    pub data: u64,
+    /// Where keys are.
+    pub index: u64,
+    /// Which keys are not there.
+    pub filter: u64,
 }

@@ -22,4 +22,4 @@ pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
 pub use kv::rocks::{LogTail, RocksConfig, RocksEngine, Stabilize};
-pub use kv::{Engine, EngineStats, Snapshot};
+pub use kv::{BlockReads, Engine, EngineStats, Snapshot};

@@ -204,6 +204,26 @@ fn the_balance_of_divided_directories_is_drawn_for_every_spread() {
 }
 
 #[test]
+fn creates_read_next_to_no_data_blocks_because_of_filters() {
+    let (out, data) = (folder(), folder());
+    let small = ["--files", "20000", "--directories", "3", "--cache", "256KiB"];
+    let small = [&small[..], &["--operations", "500"]].concat();
+    let paths = ["--out", text(out.path()), "--directory", text(data.path())];
+    let said = succeed(&[&["bench", "figures", "reads"], &small[..], &paths].concat());
+    assert!(said.contains("data blocks read for 1000 creates"), "{said}");
+    let figure = fs::read_to_string(out.path().join("reads.json")).unwrap();
+    let figure: Value = serde_json::from_str(&figure).unwrap();
+    let data_blocks = |series: usize| {
+        let values = figure["charts"][0]["series"][series]["values"].as_array().unwrap();
+        values.iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let (without, with) = (data_blocks(0), data_blocks(1));
+    assert_eq!((without.len(), with.len()), (5, 5));
+    assert!(with[1] * 4.0 < without[1], "{said}");
+    assert!(is_empty(data.path()));
+}
+
+#[test]
 fn figures_of_a_cluster_of_processes_leave_nothing_behind() {
     let (out, data) = (folder(), folder());
     let small = ["--samples", "2", "--operations", "16", "--servers", "2", "--rtt", "50us"];

@@ -44,6 +44,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         &["bench", "figures", "duplex-balance"],
         &["--out", "--entries", "--files", "--threshold", "--shards", "--servers"],
     ),
+    (&["bench", "figures", "reads"], &["--out", "--files", "--cache", "--directory"]),
     (&["version"], &["--json"]),
 ];
 

@@ -242,6 +242,7 @@ impl Engine for RocksEngine {
             block_cache_bytes: self.property(properties::BLOCK_CACHE_USAGE),
             table_reader_bytes: self.property(properties::ESTIMATE_TABLE_READERS_MEM),
             compaction_pending_bytes: self.property(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
+            block_reads: options::block_reads(&self.options),
         }
     }
 }

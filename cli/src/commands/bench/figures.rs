@@ -15,6 +15,7 @@ mod load;
 mod mispredictions;
 mod placement;
 mod rates;
+mod reads;
 mod renames;
 mod scaling;
 mod site;
@@ -50,6 +51,7 @@ pub(crate) struct Args {
 enum Paper {
     Infinifs(Params),
     DuplexBalance(duplex::Params),
+    Reads(reads::Params),
 }
 
 /// The experiments of InfiniFS (FAST 2022), with a cluster of processes on this machine.
@@ -166,6 +168,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.paper {
         Paper::Infinifs(params) => infinifs(params),
         Paper::DuplexBalance(params) => duplex::run(params),
+        Paper::Reads(params) => reads::run(params),
     }
 }
 
@@ -212,6 +215,20 @@ async fn run_all(params: &Params) -> anyhow::Result<ExitCode> {
     if !failed.is_empty() {
         bail!("these failed: {}", failed.join(", "));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes and prints what the only experiment of a command found.
+fn single(out: &Path, outcome: Outcome) -> anyhow::Result<ExitCode> {
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let Outcome { figure, reach } = outcome;
+    let data = serde_json::to_string_pretty(&figure)? + "\n";
+    write(out, &format!("{}.json", figure.name), &data)?;
+    write(out, &format!("{}.svg", figure.name), &figure.svg())?;
+    let reach: Vec<_> = reach.into_iter().map(Line::Target).collect();
+    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
+    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
+    output::print(&format!("{}\n{}", figure.text(), report::targets(&reach)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,15 +6,22 @@
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel,
     Options,
+    statistics::{StatsLevel, Ticker},
 };
 
-/// How much memory the engine takes; the rest of its set-up has no choices.
+use crate::kv::BlockReads;
+
+/// How much memory the engine takes, and what measurements of it change; the rest of its set-up has no choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RocksConfig {
     /// Cached blocks, indexes and filters, in bytes.
     pub block_cache_bytes: usize,
     /// About how large one memtable becomes, in bytes; there may be three.
     pub memtable_bytes: usize,
+    /// New tables get filters. Without them, look-ups of names that are not there read blocks: to show what filters save.
+    pub filters: bool,
+    /// Blocks that are read are counted, which costs every read a little.
+    pub counts_reads: bool,
 }
 
 impl RocksConfig {
@@ -26,7 +33,12 @@ impl RocksConfig {
 
 impl Default for RocksConfig {
     fn default() -> Self {
-        Self { block_cache_bytes: 64 << 20, memtable_bytes: 32 << 20 }
+        Self {
+            block_cache_bytes: 64 << 20,
+            memtable_bytes: 32 << 20,
+            filters: true,
+            counts_reads: false,
+        }
     }
 }
 
@@ -40,7 +52,20 @@ pub(super) fn database(config: &RocksConfig) -> Options {
     writing(&mut options, config);
     compaction(&mut options);
     starting(&mut options);
+    if config.counts_reads {
+        options.enable_statistics();
+        options.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
+    }
     options
+}
+
+/// Blocks that were read by the database with these options.
+pub(super) fn block_reads(options: &Options) -> BlockReads {
+    BlockReads {
+        data: options.get_ticker_count(Ticker::BlockCacheDataMiss),
+        index: options.get_ticker_count(Ticker::BlockCacheIndexMiss),
+        filter: options.get_ticker_count(Ticker::BlockCacheFilterMiss),
+    }
 }
 
 fn tables(config: &RocksConfig) -> BlockBasedOptions {
@@ -51,11 +76,13 @@ fn tables(config: &RocksConfig) -> BlockBasedOptions {
     tables.set_block_size(4 << 10);
     tables.set_format_version(6);
     // A name that is not there costs no read, but for one in a hundred.
-    tables.set_bloom_filter(10.0, false);
-    tables.set_optimize_filters_for_memory(true);
+    if config.filters {
+        tables.set_bloom_filter(10.0, false);
+        tables.set_optimize_filters_for_memory(true);
+        tables.set_partition_filters(true);
+    }
     // Indexes and filters live in the cache, in parts, so memory does not grow with the store.
     tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
-    tables.set_partition_filters(true);
     tables.set_cache_index_and_filter_blocks(true);
     tables.set_cache_index_and_filter_blocks_with_high_priority(true);
     tables.set_pin_top_level_index_and_filter(true);

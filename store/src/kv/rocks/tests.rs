@@ -287,3 +287,26 @@ fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn keys_that_are_not_there_are_not_looked_for_in_data() {
+    let reads = |filters: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = RocksConfig { filters, counts_reads: true, ..RocksConfig::default() };
+        let engine = RocksEngine::open(dir.path(), &config).unwrap();
+        for number in (0..20_000).step_by(2) {
+            engine.write(numbered(number)).unwrap();
+        }
+        drop(engine);
+        // What the log has is in a table now.
+        let engine = RocksEngine::open(dir.path(), &config).unwrap();
+        let absent = |number: u32| [b"left", &number.to_be_bytes()[..]].concat();
+        for number in (1..20_000).step_by(2) {
+            assert_eq!(engine.get(&absent(number)).unwrap(), None);
+        }
+        engine.stats().block_reads
+    };
+    let (with, without) = (reads(true), reads(false));
+    assert!(with.filter > 0 && without.filter == 0);
+    assert!(with.data * 2 < without.data, "{with:?} and {without:?}");
+}

@@ -1,20 +1,18 @@
 //! Figure 5 of Duplex: how evenly entries lie on servers, by the way in which directories are divided. Layouts and
 //! placement by themselves; no server runs.
 
-use std::{fs, num::NonZeroU64, path::PathBuf, process::ExitCode};
+use std::{num::NonZeroU64, path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
 use base::{DirId, EntryName, HashKey, NameVersion, Spread, limits::SHARDS_MAX};
 use bench::{
     balance::{deviation, imbalance},
     division::{Division, Rules},
     figure::{Chart, Figure, Marks},
-    report::{self, Goal, Line, TargetRow},
+    report::{Goal, TargetRow},
 };
 use clap::value_parser;
 
-use super::{Outcome, write};
-use crate::output;
+use super::{Outcome, single};
 
 /// File systems, each with a hash key of its own.
 const KEYS: u64 = 5;
@@ -59,17 +57,7 @@ pub(super) struct Params {
 }
 
 pub(super) fn run(params: &Params) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(&params.out)
-        .with_context(|| format!("cannot make {}", params.out.display()))?;
-    let outcome = params.outcome();
-    let data = serde_json::to_string_pretty(&outcome.figure)? + "\n";
-    write(&params.out, &format!("{NAME}.json"), &data)?;
-    write(&params.out, &format!("{NAME}.svg"), &outcome.figure.svg())?;
-    let reach: Vec<_> = outcome.reach.into_iter().map(Line::Target).collect();
-    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
-    write(&params.out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
-    output::print(&format!("{}\n{}", outcome.figure.text(), report::targets(&reach)))?;
-    Ok(ExitCode::SUCCESS)
+    single(&params.out, params.outcome())
 }
 
 /// The charts, while they are made.
