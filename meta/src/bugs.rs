@@ -76,6 +76,10 @@ pub enum Bug {
     ShareNotExpected,
     /// Whoever changes all of a directory knows only the partitions that its master knows (`txn::shares`).
     ClosureStops,
+    /// After a restart nobody sees to what handoffs have left (`handoff::finish`).
+    HandoffForgotten,
+    /// The master is told of a handoff that is not stable (`handoff::finish`).
+    MasterToldEarly,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
@@ -84,7 +88,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 31] = [
+    pub const ALL: [Bug; 33] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -115,6 +119,8 @@ impl Bug {
         Bug::GraphIgnored,
         Bug::ShareNotExpected,
         Bug::ClosureStops,
+        Bug::HandoffForgotten,
+        Bug::MasterToldEarly,
         Bug::LateLookupTaken,
     ];
 }

@@ -8,8 +8,8 @@ use std::{
     io,
     path::Path,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -32,6 +32,42 @@ pub struct Process {
     before: AtomicBool,
     /// It dies when it has sent one of these.
     last_words: Mutex<Option<Message>>,
+    /// Who counts what it does.
+    steps: Mutex<Option<Arc<Steps>>>,
+}
+
+/// What processes do that outlives them or others rely on, counted over all of them: writes and syncs that are done, and
+/// what servers send to each other. With one of these steps some of them die.
+#[derive(Debug, Default)]
+pub struct Steps {
+    taken: AtomicU64,
+    last: u64,
+    victims: Mutex<Vec<Weak<Process>>>,
+}
+
+impl Steps {
+    /// With the `last`th step, counted from 1, the victims die; with 0 nobody does.
+    #[must_use]
+    pub fn new(last: u64) -> Arc<Steps> {
+        Arc::new(Steps { last, ..Steps::default() })
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// A process will die with the last one.
+    pub(super) fn doom(&self, process: &Arc<Process>) {
+        self.victims.lock().push(Arc::downgrade(process));
+    }
+
+    fn step(&self) {
+        if self.taken.fetch_add(1, Ordering::Relaxed) + 1 == self.last {
+            self.victims.lock().iter().filter_map(Weak::upgrade).for_each(|process| process.die());
+        }
+    }
 }
 
 impl Process {
@@ -43,6 +79,7 @@ impl Process {
             writes_left: AtomicI64::new(i64::MAX),
             before: AtomicBool::new(false),
             last_words: Mutex::new(None),
+            steps: Mutex::new(None),
         })
     }
 
@@ -68,6 +105,20 @@ impl Process {
         *self.last_words.lock() = message;
     }
 
+    /// What it does from now on is counted.
+    pub(super) fn count_steps(&self, steps: &Arc<Steps>) {
+        *self.steps.lock() = Some(Arc::clone(steps));
+    }
+
+    /// It has done something that can be seen.
+    pub(super) fn step(&self) {
+        if let Some(steps) = &*self.steps.lock()
+            && self.is_alive()
+        {
+            steps.step();
+        }
+    }
+
     /// It has sent these.
     pub(super) fn has_sent(&self, messages: &[Message]) {
         if messages.iter().any(|message| *self.last_words.lock() == Some(*message)) {
@@ -85,6 +136,7 @@ impl Process {
             return Err(Error::Io(io::Error::other(DEAD)));
         }
         let done = write();
+        self.step();
         if last {
             self.die();
         }

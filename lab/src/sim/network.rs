@@ -258,8 +258,10 @@ impl Network {
         let to_server = Pipe::new(2 * number);
         let to_client = Pipe::new(2 * number + 1);
         let process = Some(listener.process);
-        let server = End::new(self, to_server.clone(), to_client.clone(), process);
-        let mine = End::new(self, to_client.clone(), to_server.clone(), port.process.clone());
+        let of_servers = matches!(port.place, Place::Server(_));
+        let server = End::new(self, to_server.clone(), to_client.clone(), process, of_servers);
+        let process = port.process.clone();
+        let mine = End::new(self, to_client.clone(), to_server.clone(), process, of_servers);
         listener.sender.send(server).map_err(|_| refused())?;
         inner.links.push(Link { from: port.place, to: listener.place, to_server, to_client });
         Ok(mine)

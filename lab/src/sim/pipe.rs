@@ -122,6 +122,8 @@ pub struct End {
     trace: Trace,
     /// Faults are aimed at what is sent.
     watched: bool,
+    /// Servers talk to each other: what they send is a step.
+    of_servers: bool,
 }
 
 impl End {
@@ -130,6 +132,7 @@ impl End {
         incoming: Arc<Mutex<Pipe>>,
         outgoing: Arc<Mutex<Pipe>>,
         process: Option<Arc<Process>>,
+        of_servers: bool,
     ) -> End {
         End {
             incoming,
@@ -138,6 +141,7 @@ impl End {
             timer: Box::pin(sleep_until(Instant::now())),
             weather: network.weather,
             watched: network.watched,
+            of_servers,
             random: network.random.clone(),
             trace: network.trace.clone(),
         }
@@ -235,6 +239,9 @@ impl AsyncWrite for End {
         }
         pipe.sent.push_back((due, buf.copy_to_bytes(len)));
         pipe.bytes += len;
+        if let Some(process) = self.process.as_ref().filter(|_| self.of_servers) {
+            process.step();
+        }
         if let Some(reader) = pipe.reader.take() {
             reader.wake();
         }

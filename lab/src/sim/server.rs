@@ -29,7 +29,7 @@ use tokio::{
 use wire::Joined;
 
 use super::{
-    disk::{Disk, Process},
+    disk::{Disk, Process, Steps},
     network::{Network, Place},
     pipe::End,
     plan::Plan,
@@ -236,9 +236,23 @@ impl Host {
 
     /// The server is killed: SIGKILL. What it had sent and had not arrived may be lost with it.
     pub fn kill(&self) {
+        if self.inner.running.borrow().is_some() {
+            self.sweep_away(self.inner.random.one_in(2));
+        }
+    }
+
+    /// As [`Host::kill`], and what it had sent arrives. With `power` all that was not synced is lost.
+    pub fn crash(&self, power: bool) {
+        self.sweep_away(false);
+        if power {
+            self.inner.trace.note("power cut", &[self.inner.engine.unsynced() as u64, 0]);
+            self.inner.engine.power_cut(0);
+        }
+    }
+
+    fn sweep_away(&self, reset: bool) {
         let Some(running) = self.inner.running.take() else { return };
         running.process.die();
-        let reset = self.inner.random.one_in(2);
         self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
         self.inner.network.server_died(self.inner.server, reset);
         let mut sum = self.inner.counters.borrow_mut();
@@ -273,6 +287,16 @@ impl Host {
     pub fn doom_with(&self, message: Message) {
         if let Some(running) = &*self.inner.running.borrow() {
             running.process.die_with(Some(message));
+        }
+    }
+
+    /// What the server does from now on is counted; it dies with the last step if it is a victim.
+    pub fn count_steps(&self, steps: &Arc<Steps>, is_victim: bool) {
+        if let Some(running) = &*self.inner.running.borrow() {
+            running.process.count_steps(steps);
+            if is_victim {
+                steps.doom(&running.process);
+            }
         }
     }
 

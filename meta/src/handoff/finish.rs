@@ -15,6 +15,7 @@ use wire::{AskOutcome, LayoutLearnt, Outcome, Reply, Request, TxnId};
 use super::{HandoffRecord, Receiving, steps::Act, table::Partition, when};
 use crate::{
     Core,
+    bugs::Bug,
     core::Step,
     error::Result,
     record::{Content, Record, key},
@@ -41,6 +42,9 @@ pub(crate) async fn run(core: Core) {
 
 /// Goes on with what the last run has left.
 fn resume(core: &Core) {
+    if core.inner.shared.bugs.has(Bug::HandoffForgotten) {
+        return;
+    }
     for (at, record) in stored(&core.inner.shared) {
         let core = core.clone();
         tokio::task::spawn_local(async move {
@@ -115,7 +119,9 @@ pub(super) async fn finish(core: Core, at: Partition) {
 async fn tell_master(core: &Core, at: Partition) -> bool {
     let shared = &core.inner.shared;
     // What a power cut may take is not told.
-    shared.sync.wait().await;
+    if !shared.bugs.has(Bug::MasterToldEarly) {
+        shared.sync.wait().await;
+    }
     let Ok(Some(share)) = read::<Content>(shared, &at.share()) else { return false };
     tell(core, at.dir, &share, 0, &share.layout).await
 }
