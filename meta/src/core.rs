@@ -380,10 +380,7 @@ impl Inner {
                 Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
                 Step::EndSession(session) => driver::expire_session(&mut txn, *session),
                 Step::Count(page) => crate::quota::count::step(&mut txn, page),
-                Step::Counted(id) => {
-                    crate::quota::count::counted(&mut txn, *id);
-                    Ok(())
-                }
+                Step::Counted(id) => crate::quota::count::counted(&mut txn, *id),
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
                 Step::Expire(expired) => crate::trash::step(&mut txn, expired),
                 Step::Handoff(act) => act.execute(&mut txn),

@@ -59,7 +59,8 @@ fn a_mount_refuses_what_exceeds_a_quota_and_du_asks_the_server() {
     let exceeds = Some(Errno::DQUOT.raw_os_error());
     fs::write(dir.join("small"), [1; 10]).unwrap();
     fs::create_dir(dir.join("sub")).unwrap();
-    assert_eq!(fs::write(dir.join("more"), b"").unwrap_err().raw_os_error(), exceeds);
+    let refused = fs::write(dir.join("more"), b"").map_err(|error| error.raw_os_error());
+    assert_eq!(refused, Err(exceeds), "{}", succeed(&["info", text(&dir)]));
     // What does not fit is told by fsync at the latest.
     let file = fs::File::options().append(true).open(dir.join("small")).unwrap();
     let written = std::io::Write::write_all(&mut &file, &[2; 200_000]);

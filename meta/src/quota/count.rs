@@ -209,12 +209,17 @@ fn move_usage(txn: &mut Txn<'_>, border: Border, usage: Usage) {
 }
 
 /// All of it was counted: from now on the limits hold, or the root is no more.
-pub(crate) fn counted(txn: &mut Txn<'_>, id: QuotaId) {
-    let Some(seen) = txn.shared.quotas.get(id) else { return };
+pub(crate) fn counted(txn: &mut Txn<'_>, id: QuotaId) -> Result<()> {
+    let quotas = &txn.shared.quotas;
+    let Some(root) = quotas.get(id) else { return Ok(()) };
+    // Race: another core may be changing its limits.
+    txn.lock(lock::dir_lock(root.record.dir))?;
+    let Some(seen) = quotas.get(id) else { return Ok(()) };
     let state = match seen.record.state {
         QuotaState::Counting => QuotaState::Active,
         QuotaState::Removing => QuotaState::Gone,
-        QuotaState::Active | QuotaState::Gone => return,
+        QuotaState::Active | QuotaState::Gone => return Ok(()),
     };
     txn.put_quota(id, &QuotaRecord { state, ..seen.record });
+    Ok(())
 }
