@@ -8,6 +8,7 @@ mod bench;
 mod cluster;
 mod compression;
 mod connections;
+mod crowd;
 mod damaged;
 mod dump;
 mod format;
