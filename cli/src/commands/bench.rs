@@ -7,6 +7,7 @@ mod floor;
 mod folder;
 mod interrupt;
 mod io;
+mod large;
 mod list;
 mod md;
 mod meter;
@@ -34,6 +35,7 @@ enum Command {
     Io(io::Args),
     List(list::Args),
     Fill(fill::Args),
+    Large(large::Args),
     Report(report::Args),
     Figures(figures::Args),
     #[command(hide = true)]
@@ -47,6 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Io(args) => io::run(args),
         Command::List(args) => list::run(args),
         Command::Fill(args) => fill::run(args),
+        Command::Large(args) => large::run(args),
         Command::Report(args) => report::run(args),
         Command::Figures(args) => figures::run(args),
         Command::Rank(args) => rank::run(args),

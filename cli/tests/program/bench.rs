@@ -204,6 +204,32 @@ fn the_balance_of_divided_directories_is_drawn_for_every_spread() {
 }
 
 #[test]
+fn a_large_directory_is_made_listed_looked_at_and_removed() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let token = data.admin_token();
+    let part = |part: &str, entries: &str| -> Vec<String> {
+        let args = ["bench", "large", server.address(), part, "--token", text(&token), "--json"];
+        let args = [&args[..], &["--entries", entries, "--stats", "20"]].concat();
+        args.into_iter().map(str::to_owned).collect()
+    };
+    for (name, entries) in [("make", 1200), ("list", 1200), ("stat", 20), ("remove", 1200)] {
+        let args = part(name, "1200");
+        let said = succeed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((&said["part"], &said["entries"]), (&name.into(), &entries.into()));
+        assert!(said["resident_bytes_peak"].as_u64() > Some(0));
+        if name == "list" {
+            let wrong = part(name, "1199");
+            let out =
+                pando(&wrong.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap();
+            assert!(stderr(&out).contains("1200 entries are there in place of 1199"));
+        }
+    }
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
 fn creates_read_next_to_no_data_blocks_because_of_filters() {
     let (out, data) = (folder(), folder());
     let small = ["--files", "20000", "--directories", "3", "--cache", "256KiB"];

@@ -38,6 +38,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "io"], &["--size", "--local", "--json"]),
     (&["bench", "list"], &["--entries", "--json"]),
     (&["bench", "fill"], &["--files", "--json"]),
+    (&["bench", "large"], &["make", "list", "stat", "remove", "--entries", "--directory"]),
     (&["bench", "report"], &["--out", "--size"]),
     (&["bench", "figures", "infinifs"], &["--out", "--only", "--rtt", "--counts", "--files"]),
     (

@@ -40,9 +40,38 @@ pub(crate) struct Merge {
 struct Lane {
     from: u64,
     reach: u64,
-    entries: VecDeque<ReaddirEntry>,
+    /// As they were answered, without those that were handed out; none is empty.
+    pages: VecDeque<VecDeque<ReaddirEntry>>,
     /// As the partition said with the last page.
     layout: Layout,
+}
+
+impl Lane {
+    fn entries(&self) -> usize {
+        self.pages.iter().map(VecDeque::len).sum()
+    }
+
+    /// The position of the next entry.
+    fn next(&self) -> Option<u64> {
+        self.pages.front()?.front().map(|entry| entry.pos)
+    }
+
+    fn pop(&mut self) -> Option<ReaddirEntry> {
+        let page = self.pages.front_mut()?;
+        let entry = page.pop_front();
+        if page.is_empty() {
+            self.pages.pop_front();
+        }
+        entry
+    }
+
+    /// The whole of the next page, if it has not more than `max` entries and none after `reach`.
+    fn pop_page(&mut self, reach: u64, max: usize) -> Option<Vec<ReaddirEntry>> {
+        let page = self.pages.front()?;
+        let fits = page.len() <= max && page.back().is_some_and(|last| last.pos <= reach);
+        // A run of equal positions is not parted: it is within one page.
+        if fits { self.pages.pop_front().map(Vec::from) } else { None }
+    }
 }
 
 /// A page to be asked for.
@@ -95,7 +124,7 @@ impl Merge {
 
     /// What to ask for now. At least one page is on its way then, if [`Merge::next`] has nothing.
     pub(crate) fn wants(&mut self, ahead: Ahead) -> Vec<Ask> {
-        let buffered: usize = self.lanes.values().map(|lane| lane.entries.len()).sum();
+        let buffered: usize = self.lanes.values().map(Lane::entries).sum();
         let room = buffered < ahead.entries;
         if self.layout.scatters() {
             let active: Vec<u16> = self.layout.active().collect();
@@ -169,12 +198,12 @@ impl Merge {
         let lane = self.lanes.entry(partition).or_insert_with(|| Lane {
             from: ask.after,
             reach: ask.after,
-            entries: VecDeque::new(),
+            pages: VecDeque::new(),
             layout: layout.clone(),
         });
         if lane.reach == ask.after {
             lane.reach = page.reach;
-            lane.entries.extend(page.entries);
+            lane.pages.extend(Some(VecDeque::from(page.entries)).filter(|page| !page.is_empty()));
             lane.layout = layout;
         }
     }
@@ -256,15 +285,20 @@ impl Merge {
     /// The entries up to `reach` of these partitions, in order; whether there were more than `max`.
     fn merge(&mut self, of: &[u16], reach: u64, max: usize) -> (Vec<ReaddirEntry>, bool) {
         let (after, mut heads) = (self.after, BinaryHeap::with_capacity(of.len()));
-        let next = |lane: &Lane| lane.entries.front().map(|entry| entry.pos);
         for partition in of {
             let Some(lane) = self.lanes.get_mut(partition) else { continue };
-            while next(lane).is_some_and(|pos| pos <= after) {
-                lane.entries.pop_front();
+            while lane.next().is_some_and(|pos| pos <= after) {
+                lane.pop();
             }
-            heads.extend(
-                next(lane).filter(|pos| *pos <= reach).map(|pos| Reverse((pos, *partition))),
-            );
+            // Where there is nothing to merge it is handed on as it is.
+            if of.len() == 1
+                && let Some(page) = lane.pop_page(reach, max)
+            {
+                let more = lane.next().is_some_and(|pos| pos <= reach);
+                return (page, more);
+            }
+            let next = lane.next().filter(|pos| *pos <= reach);
+            heads.extend(next.map(|pos| Reverse((pos, *partition))));
         }
         let mut out: Vec<ReaddirEntry> = Vec::new();
         while let Some(Reverse((pos, partition))) = heads.pop() {
@@ -272,10 +306,9 @@ impl Merge {
                 return (out, true);
             }
             let Some(lane) = self.lanes.get_mut(&partition) else { continue };
-            out.extend(lane.entries.pop_front());
-            heads.extend(
-                next(lane).filter(|pos| *pos <= reach).map(|pos| Reverse((pos, partition))),
-            );
+            out.extend(lane.pop());
+            let next = lane.next().filter(|pos| *pos <= reach);
+            heads.extend(next.map(|pos| Reverse((pos, partition))));
         }
         (out, false)
     }

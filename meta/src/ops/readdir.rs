@@ -1,13 +1,14 @@
 //! `readdir`: a page of a listing, in the order of `pos`.
 //!
 //! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each directory and each
-//! file with several names.
+//! file with several names. Where some of those are on other servers, the page is scanned a second time when they have
+//! answered, so before that nothing is done to it that need not be.
 //! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO.
 //! Of a directory with several partitions a page has what the partition has that was asked, and says up to where that is
 //! everything.
 //! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else changes.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use base::{Access, EntryName, FileKind, FsError, Ino, layout::POS_MAX};
 use bytes::Bytes;
@@ -25,6 +26,9 @@ const ENTRIES_MAX: u32 = 4096;
 /// The most bytes of records of one page, for the same reason.
 const BYTES_MAX: usize = 1 << 20;
 
+/// About so many bytes are a record, as most are.
+const RECORD_BYTES: usize = 96;
+
 /// What the kernel takes for a number that is not known.
 const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 
@@ -39,7 +43,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let mut after = req.after;
     let (end, reach) = loop {
         let (found, end) = scan(txn, &dir, after, req.entries_max)?;
-        after = found.last().map_or(after, |(pos, _, _)| *pos);
+        after = found.last().unwrap_or(after);
         if !fill(txn, &dir, &mut page, found, plus)? {
             break (false, page.last().map_or(after, |entry| entry.pos));
         }
@@ -63,12 +67,14 @@ fn fill(
     plus: bool,
 ) -> Result<bool> {
     let mut bytes = 0;
-    let links = found.iter().filter_map(|(_, _, value)| match EntryRecord::from_record(value) {
+    let links = found.links().filter_map(|record| match EntryRecord::from_record(&record) {
         Ok(EntryRecord::Link(ino)) => Some(key::inode(ino, Part::Main)),
         Ok(EntryRecord::Node(_) | EntryRecord::Dir(_)) | Err(_) => None,
     });
     txn.want(&links.collect::<Vec<_>>())?;
-    for (pos, name, value) in found {
+    page.reserve(found.names.len());
+    for (pos, name, place) in found.names {
+        let value = found.bytes.slice(place);
         // A link's record is short, but what it leads to need not be.
         if bytes >= BYTES_MAX && page.last().is_some_and(|entry: &ReaddirEntry| entry.pos != pos) {
             return Ok(false);
@@ -90,7 +96,25 @@ fn fill(
     Ok(true)
 }
 
-type Found = Vec<(u64, EntryName, Bytes)>;
+/// What a scan has found: positions and names, and where each one's record is in all of their bytes.
+struct Found {
+    names: Vec<(u64, EntryName, Range<usize>)>,
+    bytes: Bytes,
+}
+
+impl Found {
+    /// The position of the last one.
+    fn last(&self) -> Option<u64> {
+        self.names.last().map(|(pos, _, _)| *pos)
+    }
+
+    /// The records of those whose inodes are elsewhere.
+    fn links(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let places = self.names.iter().map(|(_, _, place)| place.clone());
+        let links = places.filter(|place| EntryRecord::is_link(&self.bytes[place.clone()]));
+        links.map(|place| self.bytes.slice(place))
+    }
+}
 
 /// The records of the page, and whether nothing comes after them.
 fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found, bool)> {
@@ -100,7 +124,9 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
     let is_elsewhere = |pos| layout.is_some_and(|layout| layout.partition(pos) != dir.partition);
     let from = key::names_from(shard, dir.id, after.saturating_add(1));
     let to = key::end_of(&key::names(shard, dir.id));
-    let mut found: Found = Vec::new();
+    let expected = usize::try_from(dir.content.entries).unwrap_or(max).min(max);
+    let mut names: Vec<(u64, EntryName, Range<usize>)> = Vec::with_capacity(expected);
+    let mut records = Vec::with_capacity(expected * RECORD_BYTES);
     let (mut bytes, mut end) = (0, true);
     txn.scan(&from, &to, &mut |key, value| {
         let Some((pos, name, part)) = key::parse_name(key) else {
@@ -111,15 +137,17 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
             return ControlFlow::Continue(());
         }
         // A page ends only between two positions, so that its last one is where to go on.
-        let full = found.len() >= max || bytes >= BYTES_MAX;
-        if full && found.last().is_some_and(|(last, _, _)| *last != pos) {
+        let full = names.len() >= max || bytes >= BYTES_MAX;
+        if full && names.last().is_some_and(|(last, _, _)| *last != pos) {
             end = false;
             return ControlFlow::Break(());
         }
         match EntryName::new(name) {
             Ok(name) => {
                 bytes += key.len() + value.len();
-                found.push((pos, name, Bytes::copy_from_slice(value)));
+                let start = records.len();
+                records.extend_from_slice(value);
+                names.push((pos, name, start..records.len()));
                 ControlFlow::Continue(())
             }
             Err(error) => {
@@ -128,7 +156,7 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
             }
         }
     })?;
-    Ok((found, end))
+    Ok((Found { names, bytes: records.into() }, end))
 }
 
 fn list(

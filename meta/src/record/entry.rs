@@ -47,6 +47,11 @@ impl EntryRecord {
             EntryRecord::Link(ino) => *ino,
         }
     }
+
+    /// Whether a record is a [`EntryRecord::Link`], if it is sound: by its tag.
+    pub(crate) fn is_link(record: &[u8]) -> bool {
+        matches!(record, [_, 3, ..])
+    }
 }
 
 codec! {
@@ -58,3 +63,17 @@ codec! {
 }
 
 impl Record for RenameList {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_told_by_its_tag() {
+        let access =
+            Access { id: DirId::ROOT, ino: Ino(3), home: DirId::ROOT, mode: 0o755, uid: 3, gid: 3 };
+        assert!(EntryRecord::is_link(&EntryRecord::Link(Ino(2)).to_record()));
+        assert!(!EntryRecord::is_link(&EntryRecord::Dir(access).to_record()));
+        assert!(!EntryRecord::is_link(&[]));
+    }
+}

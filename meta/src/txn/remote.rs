@@ -33,8 +33,9 @@ pub(crate) struct Remote {
     known: HashMap<Key, Option<Bytes>>,
     /// What the latest run has read or assumed of them.
     seen: HashSet<Key>,
-    /// What it lacks.
+    /// What it lacks, in the order in which that came to light, and to look it up.
     missing: Vec<Key>,
+    lacks: HashSet<Key>,
     /// What it writes, in order; a later write of a key takes the place of an earlier one.
     writes: Vec<(Key, Write)>,
     /// The directories among them whose times may go back.
@@ -88,6 +89,7 @@ impl Remote {
     pub(crate) fn begin(&mut self) {
         self.seen.clear();
         self.missing.clear();
+        self.lacks.clear();
         self.writes.clear();
         self.exact.clear();
         self.counted.clear();
@@ -182,8 +184,9 @@ impl Remote {
 
     /// The operation will need this record: it may as well be read with others.
     pub(super) fn want(&mut self, key: &[u8]) {
-        if !self.known.contains_key(key) && !self.missing.iter().any(|other| other[..] == *key) {
+        if !self.known.contains_key(key) && !self.lacks.contains(key) {
             self.missing.push(Key::from_slice(key));
+            self.lacks.insert(Key::from_slice(key));
         }
     }
 
