@@ -143,7 +143,9 @@ impl Listing {
     fn ask(&mut self, max: u32, ahead: Ahead) -> &mut Sent {
         let divided = self.divided.get_or_insert_with(|| Divided::new(self.after, Layout::Whole));
         let width = u32::try_from(divided.merge.width()).unwrap_or(u32::MAX);
-        let part = (max.saturating_mul(2) / width.max(1)).max(PART_ENTRIES_MIN);
+        let ahead_max = u32::try_from(ahead.entries).unwrap_or(u32::MAX);
+        let of_all = max.saturating_mul(2).max(ahead_max / 2);
+        let part = (of_all / width.max(1)).max(PART_ENTRIES_MIN);
         let entries_max = if width > 1 { part } else { max };
         for ask in divided.merge.wants(ahead) {
             let (client, cred, stand) = (self.client.clone(), self.cred.clone(), self.stand);
