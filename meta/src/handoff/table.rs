@@ -30,7 +30,7 @@ pub(crate) struct Partition {
 
 impl Partition {
     /// A partition of a directory that is placed by `home`.
-    pub(super) fn of(home: DirId, dir: DirId, number: u16, shards: u16) -> Partition {
+    pub(crate) fn of(home: DirId, dir: DirId, number: u16, shards: u16) -> Partition {
         Partition { shard: shard_of(home, number, shards), dir, number }
     }
 

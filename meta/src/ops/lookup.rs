@@ -19,7 +19,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
 fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
     txn.dir_permits(&dir, Access::EXECUTE)?;
     txn.settled(|txn| {
-        let entry = txn.entry(&dir, name)?.ok_or_else(|| txn.missing(&dir, name))?;
+        let entry = txn.entry(&dir, name)?.ok_or_else(|| txn.missing(&dir))?;
         txn.show(&entry)
     })
 }

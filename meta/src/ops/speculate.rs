@@ -63,7 +63,7 @@ fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     };
     txn.dir_permits(dir, Access::EXECUTE)?;
     txn.settled(|txn| {
-        let entry = txn.entry(dir, name)?.ok_or_else(|| txn.missing(dir, name))?;
+        let entry = txn.entry(dir, name)?.ok_or_else(|| txn.missing(dir))?;
         match &entry {
             EntryRecord::Link(ino) if !txn.has_shard(ino.shard()) => Ok(None),
             EntryRecord::Node(_) | EntryRecord::Dir(_) | EntryRecord::Link(_) => {

@@ -20,6 +20,7 @@ mod session_ends;
 mod sessions;
 mod shares;
 mod speculate;
+mod switched;
 mod trash;
 mod unheard;
 pub(crate) mod world;

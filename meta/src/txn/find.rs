@@ -12,7 +12,7 @@ use base::{Access, DirId, FsError, Ino, ShardId};
 use wire::{FileRef, Retry};
 
 use super::{
-    Txn,
+    Dir, Txn,
     files::{Located, Place},
 };
 use crate::{
@@ -84,7 +84,19 @@ impl Txn<'_> {
             Err(fault) => return Err(fault),
         };
         let right = self.shard_of_share(&dir);
-        if right == shard { Ok(None) } else { self.at(&named(file), right, file.ino) }
+        if right == shard && !self.may_have_given(&dir) {
+            return Ok(None);
+        }
+        self.in_share(&dir, file)
+    }
+
+    /// What a name leads to in the share that has it, if that is the file.
+    fn in_share(&self, dir: &Dir, file: &FileRef) -> Result<Option<Located>> {
+        let found = self.at(&named(file), self.shard_of_share(dir), file.ino)?;
+        if found.is_none() {
+            self.still_has(dir)?;
+        }
+        Ok(found)
     }
 
     /// Finds a file under its name, in a directory that the caller may search.
@@ -103,7 +115,7 @@ impl Txn<'_> {
             self.send_to_birth(file.dir.id, file.ino)?;
             return Err(denied);
         }
-        match self.at(&named(file), self.shard_of_share(&dir), file.ino)? {
+        match self.in_share(&dir, file)? {
             Some(found) => Ok(found),
             None if self.trusts() => {
                 self.send_to_birth(file.dir.id, file.ino)?;
@@ -120,23 +132,21 @@ impl Txn<'_> {
         if !open && self.checks() {
             let dir = self.dir_anywhere(&file.dir, &file.name)?;
             self.dir_permits(&dir, Access::EXECUTE)?;
-            if let Some(found) = self.at(&at, self.shard_of_share(&dir), file.ino)? {
+            if let Some(found) = self.in_share(&dir, file)? {
                 return Ok(found);
             }
         } else {
             self.check_ticket_of(&file.dir)?;
             let master = self.shard(file.dir.home);
-            let shard = if self.shared.cluster.is_none() || master == born {
-                Some(master)
+            let found = if self.shared.cluster.is_none() || master == born {
+                self.at(&at, master, file.ino)?
             } else if by_number {
                 // Whatever stands under the name, the inode is not there.
                 None
             } else {
-                Some(self.shard_of_share(&self.owner(&file.dir, &file.name)?))
+                self.in_share(&self.owner(&file.dir, &file.name)?, file)?
             };
-            if let Some(shard) = shard
-                && let Some(found) = self.at(&at, shard, file.ino)?
-            {
+            if let Some(found) = found {
                 return Ok(found);
             }
         }
@@ -183,7 +193,10 @@ impl Txn<'_> {
         match self.entry(&dir, &file.name)? {
             Some(EntryRecord::Link(ino)) if ino == file.ino => Ok(()),
             Some(EntryRecord::Node(inode)) if inode.ino == file.ino => Ok(()),
-            Some(_) | None => Err(FsError::Stale.into()),
+            Some(_) | None => {
+                self.still_has(&dir)?;
+                Err(FsError::Stale.into())
+            }
         }
     }
 

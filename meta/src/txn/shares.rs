@@ -266,7 +266,7 @@ impl Txn<'_> {
         }
     }
 
-    fn search(&self, search: Search<'_>) -> Result<Dir> {
+    fn search(&self, mut search: Search<'_>) -> Result<Dir> {
         let Search { dir, sought, start, reach, .. } = search;
         let (first, shards) = (self.shard(dir.home), self.shared.config.shards);
         let shard = |partition: u16| ShardId((first.0 + partition) % shards);
@@ -298,7 +298,11 @@ impl Txn<'_> {
                 }
                 None if partition == 0 => return Err(Fault::Retry(Retry::StaleDir)),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
-                None => (0, None),
+                None => {
+                    // It has been merged into another one since what led here was read.
+                    search.look = Look::Now;
+                    (0, None)
+                }
             };
             if reach == Reach::Here && !self.has_shard(shard(partition)) {
                 return Err(stale_layout(dir, known));
@@ -337,46 +341,35 @@ impl Txn<'_> {
         Ok(Some(found))
     }
 
-    /// What to answer when nothing stands under a name that was looked for without its directory's lock.
-    ///
-    /// Race: another core may have given the name away, and swept it, since the share was read.
-    pub(crate) fn missing(&self, dir: &Dir, name: &EntryName) -> Fault {
-        if !self.may_have_given(dir) {
-            return base::FsError::NotFound.into();
-        }
-        match self.layout_now(dir) {
-            Ok(now) if now.partition(self.position(name)) == dir.partition => {
-                base::FsError::NotFound.into()
-            }
-            Ok(now) => self.gone(dir, now),
-            Err(fault) => fault,
-        }
+    /// What to answer when nothing stands under a name that was looked for without its directory's lock, in a share that
+    /// has it.
+    pub(crate) fn missing(&self, dir: &Dir) -> Fault {
+        self.still_has(dir).err().unwrap_or_else(|| base::FsError::NotFound.into())
     }
 
-    /// Whether a share still has all that it had when it was read without the directory's lock, as in
-    /// [`Txn::missing`].
+    /// Whether a share has, and had all the time, what it had when it was read without the directory's lock.
+    ///
+    /// Race: another core may have given names away, and swept them, since then; and may have got them back.
     pub(crate) fn still_has(&self, dir: &Dir) -> Result<()> {
         if !self.may_have_given(dir) {
             return Ok(());
         }
-        let now = self.layout_now(dir)?;
-        if now == dir.content.layout { Ok(()) } else { Err(self.gone(dir, now)) }
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        let now = self.get_content(&key)?.filter(|now| now.ino == dir.content.ino);
+        let now = now.map(|now| now.layout);
+        if now.as_ref() == Some(&dir.content.layout) {
+            return Ok(());
+        }
+        if now.is_none() && dir.partition == 0 {
+            return Err(Fault::Retry(Retry::StaleDir));
+        }
+        let news = LayoutNews { dir: dir.id, ino: dir.content.ino, layout: now };
+        Err(Fault::Retry(Retry::StaleLayout(news)))
     }
 
     /// Whether another core may have given names away since a share was read.
-    fn may_have_given(&self, dir: &Dir) -> bool {
+    pub(super) fn may_have_given(&self, dir: &Dir) -> bool {
         dir.is_divided() || (self.shared.cluster.is_some() && self.shared.options.cores > 1)
-    }
-
-    fn layout_now(&self, dir: &Dir) -> Result<Layout> {
-        let key = self.share_key(dir.content.home, dir.id, dir.partition);
-        let now = self.get_content(&key)?.filter(|now| now.ino == dir.content.ino);
-        now.map(|now| now.layout).ok_or(Fault::Retry(Retry::StaleDir))
-    }
-
-    fn gone(&self, dir: &Dir, now: Layout) -> Fault {
-        let (dir, ino) = (dir.id, dir.content.ino);
-        Fault::Retry(Retry::StaleLayout(LayoutNews { dir, ino, layout: Some(now) }))
     }
 
     /// All shares of a directory but the master, which the caller has; none for nearly every directory.

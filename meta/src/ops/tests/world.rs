@@ -293,11 +293,16 @@ pub(crate) struct Cost {
     pub(crate) changes: u64,
 }
 
+/// What happens between two reads.
+pub(crate) type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// An engine in memory that counts.
 #[derive(Default)]
 pub(crate) struct Counting {
     pub(crate) memory: MemoryEngine,
     cost: Mutex<Cost>,
+    /// What happens before a read, after so many others.
+    meanwhile: Mutex<Option<(u64, Meanwhile)>>,
     /// Writes fail from now on.
     broken: std::sync::atomic::AtomicBool,
 }
@@ -306,6 +311,32 @@ impl Counting {
     /// What was asked since the last call.
     pub(crate) fn take_cost(&self) -> Cost {
         std::mem::take(&mut self.cost.lock())
+    }
+
+    /// Before a read, after so many others from now on, another thread does something, and the read waits for it.
+    pub(crate) fn meanwhile(&self, after: u64, act: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock() = Some((after, Box::new(act)));
+    }
+
+    /// It does not happen any more; what has not.
+    pub(crate) fn not_any_more(&self) -> Option<Meanwhile> {
+        Some(self.meanwhile.lock().take()?.1)
+    }
+
+    fn reads(&self) {
+        let mut meanwhile = self.meanwhile.lock();
+        let happens = match &mut *meanwhile {
+            Some((0, _)) => meanwhile.take(),
+            Some((after, _)) => {
+                *after -= 1;
+                None
+            }
+            None => None,
+        };
+        drop(meanwhile);
+        if let Some((_, act)) = happens {
+            std::thread::scope(|scope| scope.spawn(act).join().expect("it goes well"));
+        }
     }
 
     /// Makes every later write fail.
@@ -321,16 +352,19 @@ impl Counting {
 
 impl Engine for Counting {
     fn get(&self, key: &[u8]) -> store::Result<Option<Bytes>> {
+        self.reads();
         self.cost.lock().reads += 1;
         self.memory.get(key)
     }
 
     fn multi_get(&self, keys: &[&[u8]]) -> store::Result<Vec<Option<Bytes>>> {
+        self.reads();
         self.cost.lock().reads += keys.len() as u64;
         self.memory.multi_get(keys)
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> store::Result<()> {
+        self.reads();
         self.cost.lock().scans += 1;
         self.memory.scan(from, to, visit)
     }

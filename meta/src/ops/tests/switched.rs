@@ -1,0 +1,383 @@
+//! A core reads while another one gives names away and removes them where they were: what was there all the time is found.
+//!
+//! Who only reads locks nothing. So all of it — the switch, the master is told, the sweep — is done by another thread
+//! between any two reads of a request, one after the other.
+
+use std::ops::ControlFlow;
+
+use base::{Layout, Moving, Shift, Splits, Spread, Subsets};
+use bytes::Bytes;
+use wire::{
+    Answer, DirRef, FileRef, Getattr, Guess, Lookup, NodeRef, Readdir, Reply, Request, Retry,
+    Speculate, Tally, Token, TxnId, Walk,
+};
+
+use super::{
+    client::{Client, name, user},
+    world::{World, in_world},
+};
+use crate::{
+    Server,
+    error::Result,
+    handoff::{
+        HandoffRecord, Receiving,
+        steps::Act,
+        switch::{self, Switch},
+        table::Partition,
+    },
+    record::{Content, EntryRecord, Key, Record as _, key},
+    txn::{Caller, Group, Txn},
+};
+
+const TXN: TxnId = TxnId { server: 0, run: 1, number: 1 };
+const NAMES: usize = 16;
+
+/// Does something as another core does.
+fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> T {
+    let shared = &server.shared;
+    let mut group = Group::new(1);
+    let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
+    let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
+    txn.commit();
+    let held = shared.hot.hold(group.changes());
+    shared.engine.write(group.take_batch(&shared.quotas, u64::MAX)).unwrap();
+    shared.hot.release(held, true);
+    shared.locks.unlock_all(&mut group.locks);
+    done
+}
+
+/// A handoff of names from one partition to another of the same server.
+#[derive(Clone)]
+struct Handoff {
+    server: Server,
+    dir: DirRef,
+    giver: Partition,
+    taker: Partition,
+    moving: Moving,
+    spread: Spread,
+}
+
+impl Handoff {
+    fn new(server: &Server, dir: &DirRef, shift: Shift) -> Handoff {
+        let server = server.clone();
+        let shards = server.shared.config.shards;
+        let [giver, taker] = [shift.giver, shift.taker]
+            .map(|number| Partition::of(dir.home, dir.id, number, shards));
+        let share = server.shared.engine.get(&giver.share()).unwrap().unwrap();
+        let layout = Content::from_record(&share).unwrap().layout;
+        let spread = match layout {
+            Layout::Subsets(_) => Spread::Subsets,
+            Layout::Whole | Layout::Extendible(_) => Spread::Extendible,
+        };
+        let moving = layout.moving(shift).unwrap();
+        Handoff { server, dir: *dir, giver, taker, moving, spread }
+    }
+
+    /// All records that move.
+    fn records(&self) -> Vec<(Key, Bytes)> {
+        let names = key::names(self.giver.shard, self.giver.dir);
+        let mut found = Vec::new();
+        let scanned =
+            self.server.shared.engine.scan(&names, &key::end_of(&names), &mut |at, is| {
+                if key::parse_moving(at).is_some_and(|pos| self.moving.contains(pos)) {
+                    found.push((Key::from_slice(at), Bytes::copy_from_slice(is)));
+                }
+                ControlFlow::Continue(())
+            });
+        scanned.unwrap();
+        found
+    }
+
+    /// What happens before the switch: the names are copied.
+    fn copy(&self) -> Tally {
+        let names = self.records().into_iter().map(|(at, _)| at).filter(|at| key::is_entry(at));
+        let names: Vec<Key> = names.collect();
+        let detach = Act::Detach(TXN, self.giver, names);
+        elsewhere(&self.server, |txn| detach.execute(txn));
+        let mut tally = Tally::default();
+        elsewhere(&self.server, |txn| {
+            for (at, is) in self.records() {
+                let shard = self.taker.shard.0.to_be_bytes();
+                txn.put_stored(Key::from_slice(&[&shard[..], &at[2..]].concat()), &is);
+                if key::is_entry(&at) {
+                    tally.entries += 1;
+                    let is_dir = matches!(EntryRecord::from_record(&is), Ok(EntryRecord::Dir(_)));
+                    tally.subdirs += u64::from(is_dir);
+                }
+            }
+            let giver = self.giver.number;
+            let what = Receiving { txn: TXN, ino: self.dir.ino, giver, moving: self.moving };
+            txn.put(self.taker.handoff(), &HandoffRecord::Receiving(what));
+            Ok(())
+        });
+        tally
+    }
+
+    /// Everything after that.
+    fn switch(&self, tally: Tally) {
+        let Handoff { giver, taker, spread, .. } = *self;
+        let switch = Switch { txn: TXN, giver, taker, ino: self.dir.ino, spread, tally };
+        elsewhere(&self.server, |txn| switch::run(txn, &switch));
+        elsewhere(&self.server, |txn| Act::Told(giver).execute(txn));
+        let mut from = key::names(giver.shard, giver.dir);
+        loop {
+            let next = std::rc::Rc::default();
+            let sweep = Act::Sweep(giver, from, std::rc::Rc::clone(&next));
+            elsewhere(&self.server, |txn| sweep.execute(txn));
+            match next.take() {
+                Some(at) => from = at,
+                None => return,
+            }
+        }
+    }
+}
+
+/// What moves.
+#[derive(Debug, Clone, Copy)]
+enum Scene {
+    /// Half of what partition 1 has, to a new one,
+    Split,
+    /// or all of it, back to where it came from.
+    Merge,
+    /// What of the master belongs to a third subset.
+    Subsets,
+    /// As a split, and then all of it comes back.
+    SplitAndMerge,
+}
+
+impl Scene {
+    const ALL: [Scene; 4] = [Scene::Split, Scene::Merge, Scene::Subsets, Scene::SplitAndMerge];
+
+    fn before(self) -> Layout {
+        match self {
+            Scene::Split | Scene::Merge | Scene::SplitAndMerge => {
+                Layout::Extendible(Splits::started(1, 2))
+            }
+            Scene::Subsets => {
+                let begun = Subsets::started(1, 2).begin(3, 8).unwrap();
+                Layout::Subsets(begun)
+            }
+        }
+    }
+
+    fn shifts(self) -> &'static [Shift] {
+        const SPLIT: Shift = Shift { giver: 1, taker: 3 };
+        const BACK: Shift = Shift { giver: 3, taker: 1 };
+        match self {
+            Scene::Split => &[SPLIT],
+            Scene::Merge => &[Shift { giver: 1, taker: 0 }],
+            Scene::Subsets => &[Shift { giver: 0, taker: 2 }],
+            Scene::SplitAndMerge => &[SPLIT, BACK],
+        }
+    }
+}
+
+/// A directory with names, of which some will move, and are copied.
+struct Stage {
+    dir: DirRef,
+    giver: u16,
+    text: String,
+    names: Vec<String>,
+    /// A file and a directory that move, and a file with another name elsewhere.
+    file: (String, FileRef),
+    subdir: String,
+    linked: (String, FileRef),
+    absent: String,
+}
+
+async fn stage(world: &mut World, client: &mut Client, scene: Scene, text: String) -> Stage {
+    let root = client.root;
+    let dir = client.mkdir(&root, &text).await.unwrap();
+    client.chmod(&dir, 0o777).await.unwrap();
+    elsewhere(&world.server, |txn| {
+        let mut master = txn.master_locked(&dir)?;
+        txn.divide(&mut master, scene.before())
+    });
+    let moving = Handoff::new(&world.server, &dir, scene.shifts()[0]).moving;
+    let hash_key = world.server.shared.config.hash_key;
+    let moves = |text: &str| moving.contains(hash_key.pos(&name(text)));
+    let mut coming = (0..).map(|number| format!("n{number}"));
+    let names: Vec<String> = coming.by_ref().take(NAMES).collect();
+    let [file_at, subdir, linked_at] = {
+        let mut all = names.iter().filter(|name| moves(name));
+        [(); 3].map(|()| all.next().unwrap().clone())
+    };
+    let (mut file, mut linked) = (None, None);
+    for name in &names {
+        if *name == subdir {
+            client.mkdir(&dir, name).await.unwrap();
+            continue;
+        }
+        let made = client.create(&dir, name).await.unwrap();
+        if *name == linked_at {
+            client.link(&made, &root, &format!("{text}-link")).await.unwrap();
+            linked = Some(made);
+        } else if *name == file_at {
+            file = Some(made);
+        }
+    }
+    let absent = coming.find(|name| moves(name)).unwrap();
+    let (file, linked) = ((file_at, file.unwrap()), (linked_at, linked.unwrap()));
+    Stage { dir, giver: scene.shifts()[0].giver, text, names, file, subdir, linked, absent }
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+enum Ask {
+    LookUpFile,
+    LookUpDirectory,
+    LookUpLinked,
+    LookUpAbsent,
+    Walk,
+    Guess,
+    Stat,
+    StatLinked,
+    List,
+}
+
+impl Ask {
+    const ALL: [Ask; 9] = [
+        Ask::LookUpFile,
+        Ask::LookUpDirectory,
+        Ask::LookUpLinked,
+        Ask::LookUpAbsent,
+        Ask::Walk,
+        Ask::Guess,
+        Ask::Stat,
+        Ask::StatLinked,
+        Ask::List,
+    ];
+}
+
+/// Asks until the answer is one: what has changed meanwhile is looked at anew.
+async fn insist(
+    client: &mut Client,
+    request: Request,
+) -> std::result::Result<Reply, base::FsError> {
+    for _ in 0..20 {
+        match client.ask(request.clone()).await {
+            Answer::Retry(Retry::Busy | Retry::StaleLayout(_)) => {}
+            Answer::Done(reply) => return Ok(reply),
+            Answer::Failed(error) => return Err(error),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it is sent away again and again");
+}
+
+/// Asks; what is amiss with the answer.
+async fn ask(client: &mut Client, stage: &Stage, dir: DirRef, ask: Ask) -> Option<String> {
+    let look_up = |text: &str| Request::Lookup(Lookup { dir, name: name(text) });
+    let stat = |file: &FileRef| {
+        let file = FileRef { dir, ..file.clone() };
+        Request::Getattr(Getattr { node: NodeRef::File(file) })
+    };
+    let request = match ask {
+        Ask::LookUpFile => look_up(&stage.file.0),
+        Ask::LookUpDirectory => look_up(&stage.subdir),
+        Ask::LookUpLinked => look_up(&stage.linked.0),
+        Ask::LookUpAbsent => look_up(&stage.absent),
+        Ask::Walk => {
+            let names = vec![name(&stage.text), name(&stage.file.0)];
+            Request::Walk(Walk { from: client.root, names })
+        }
+        Ask::Guess => {
+            let share = Guess { dir: dir.id, home: dir.home, partition: stage.giver, name: None };
+            let guess = Guess { name: Some(name(&stage.file.0)), ..share };
+            Request::Speculate(Speculate { guesses: vec![guess] })
+        }
+        Ask::Stat => stat(&stage.file.1),
+        Ask::StatLinked => stat(&stage.linked.1),
+        Ask::List => return list(client, stage, dir).await,
+    };
+    let answer = insist(client, request).await;
+    let good = match (ask, &answer) {
+        (Ask::LookUpAbsent, answer) => *answer == Err(base::FsError::NotFound),
+        (Ask::LookUpFile | Ask::LookUpDirectory | Ask::LookUpLinked, Ok(Reply::Entry(_)))
+        | (Ask::Stat | Ask::StatLinked, Ok(Reply::Attr(_))) => true,
+        (Ask::Walk, Ok(Reply::Walked(walked))) => {
+            walked.entries.len() == 2 || walked.error.is_none()
+        }
+        // A guess may find out nothing, or where to ask.
+        (Ask::Guess, Ok(Reply::Guessed(guessed))) => guessed[0].error.is_none(),
+        (_, _) => false,
+    };
+    (!good).then(|| format!("{answer:?}"))
+}
+
+async fn list(client: &mut Client, stage: &Stage, dir: DirRef) -> Option<String> {
+    let (mut found, mut after) = (Vec::new(), 0);
+    loop {
+        let readdir = Request::Readdir(Readdir { dir, after, entries_max: 5, plus: true });
+        let page = match insist(client, readdir).await {
+            Ok(Reply::Page(page)) => page,
+            other => return Some(format!("{other:?}")),
+        };
+        found.extend(page.entries.iter().map(|entry| entry.name.to_string()));
+        after = page.reach;
+        if page.end && after >= base::layout::POS_MAX {
+            break;
+        }
+    }
+    found.sort_unstable();
+    let mut all = stage.names.clone();
+    all.sort_unstable();
+    (found != all).then(|| format!("{found:?}"))
+}
+
+/// Asks with the handoff before each of the reads of the request; how many there are.
+async fn before_each_read(world: &mut World, scene: Scene, what: Ask, bound: bool) -> u64 {
+    let mut admin = world.client().await;
+    let token = match bound {
+        true => Token { uid: Some(7), gids: vec![7], ..Token::administrator() },
+        false => Token::administrator(),
+    };
+    let mut reader = world.client_with(&token).await;
+    reader.cred = user(7);
+    let root = reader.root;
+    for read in 0.. {
+        let text = format!("{scene:?}-{what:?}-{bound}-{read}");
+        let stage = stage(world, &mut admin, scene, text).await;
+        let dir = reader.lookup(&root, &stage.text).await.unwrap().dir.unwrap();
+        let (server, whole) = (world.server.clone(), stage.dir);
+        let first = Handoff::new(&server, &whole, scene.shifts()[0]);
+        let tally = first.copy();
+        world.server.shared.hot.clear();
+        world.engine.meanwhile(read, move || {
+            first.switch(tally);
+            for shift in &scene.shifts()[1..] {
+                let next = Handoff::new(&server, &whole, *shift);
+                next.switch(next.copy());
+            }
+        });
+        let wrong = ask(&mut reader, &stage, dir, what).await;
+        let left = world.engine.not_any_more();
+        assert_eq!(wrong, None, "{scene:?} before read {read} of {what:?}, bound: {bound}");
+        if let Some(never) = left {
+            never();
+            admin.bye().await;
+            reader.bye().await;
+            return read;
+        }
+    }
+    unreachable!("every request ends")
+}
+
+#[test]
+fn what_another_core_gives_away_meanwhile_is_found() {
+    in_world(async |world| {
+        for scene in Scene::ALL {
+            for what in Ask::ALL {
+                for bound in [false, true] {
+                    // Pages of scattered names are put together by the client; and who must prove his walks guesses nothing.
+                    let scattered = matches!((scene, what), (Scene::Subsets, Ask::List));
+                    if scattered || (bound && matches!(what, Ask::Guess)) {
+                        continue;
+                    }
+                    let reads = before_each_read(world, scene, what, bound).await;
+                    assert!(reads >= 2, "{scene:?} {what:?}: it reads {reads} times");
+                }
+            }
+        }
+    });
+}
