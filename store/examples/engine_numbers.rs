@@ -16,7 +16,7 @@ use std::{
     ops::ControlFlow,
     path::Path,
     process,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -26,17 +26,27 @@ use store::{Batch, Engine, RocksConfig, RocksEngine};
 const BATCH_FILES: u64 = 64;
 const DIRECTORY_FILES: u64 = 1000;
 const READS: u64 = 200_000;
+/// Records that are ingested together.
+const RUN_RECORDS: usize = 65_536;
+
+/// A key and its value.
+type Link = (Vec<u8>, Vec<u8>);
 
 fn main() -> store::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["load", dir, files] => load(Path::new(dir), files.parse().expect("FILES is a number")),
+        ["copy", dir, records] => {
+            copy(&open(Path::new(dir))?, records.parse().expect("RECORDS is a number"))
+        }
         ["read", dir, files] => {
             let files = files.parse().expect("FILES is a number");
             read(&open(Path::new(dir))?, files)
         }
         _ => {
-            eprintln!("usage: engine_numbers load|read DIR FILES");
+            eprintln!(
+                "usage: engine_numbers load|read DIR FILES, or engine_numbers copy DIR RECORDS"
+            );
             process::exit(2)
         }
     }
@@ -112,6 +122,68 @@ fn read(engine: &RocksEngine, files: u64) -> store::Result<()> {
     })?;
     report(engine, files);
     Ok(())
+}
+
+fn copy(engine: &RocksEngine, records: u64) -> store::Result<()> {
+    for round in 0..6 {
+        let ingests = round % 2 == 1;
+        let mut sorted: Vec<_> = (0..records).map(|record| link(round, record)).collect();
+        sorted.sort_unstable();
+        let (done, worst) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for file in 0.. {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let mut batch = Batch::with_capacity(200);
+                    batch.put(&entry_key(round << 40 | file), &value(file));
+                    let start = Instant::now();
+                    engine.write(batch).expect("write");
+                    let waited = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    worst.fetch_max(waited, Ordering::Relaxed);
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let what = if ingests { "ingest" } else { "batches" };
+            let copied = timed(what, records, || match ingests {
+                true => ingest(engine, &sorted),
+                false => write(engine, &sorted),
+            });
+            done.store(true, Ordering::Relaxed);
+            copied
+        })?;
+        println!("longest write of another thread: {} us", worst.into_inner());
+    }
+    Ok(())
+}
+
+/// What a taker does with the pages that it is sent: it looks what was there, and stores them.
+fn write(engine: &RocksEngine, records: &[Link]) -> store::Result<()> {
+    for page in records.chunks(1000) {
+        let mut batch = Batch::with_capacity(100_000);
+        for (key, value) in page {
+            assert!(engine.get(key)?.is_none(), "each name moves once");
+            batch.put(key, value);
+        }
+        engine.write(batch)?;
+    }
+    engine.sync()
+}
+
+fn ingest(engine: &RocksEngine, records: &[Link]) -> store::Result<()> {
+    let mut runs = records.chunks(RUN_RECORDS);
+    runs.try_for_each(|run| engine.ingest(&mut run.iter().cloned()))
+}
+
+/// A name that moves, and an inode's number.
+fn link(round: u64, record: u64) -> Link {
+    let mut key = vec![0, 9, b'N'];
+    key.extend_from_slice(&u128::from(round).to_be_bytes());
+    key.extend_from_slice(&(mix(record) >> 1).to_be_bytes());
+    key.extend_from_slice(format!("file{record:012}").as_bytes());
+    key.extend_from_slice(&[0; 3]);
+    (key, mix(record).to_be_bytes().to_vec())
 }
 
 fn create(engine: &RocksEngine, files: u64) -> store::Result<()> {
