@@ -17,6 +17,7 @@ pub mod division;
 pub mod figure;
 pub mod floor;
 mod plan;
+pub mod probes;
 pub mod report;
 mod run;
 mod summary;

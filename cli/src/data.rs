@@ -270,11 +270,15 @@ impl DataDir {
 
     /// Opens the metadata, without what refers to blocks that a power cut has taken. Where it is damaged nothing is
     /// written to it.
-    pub(crate) fn engine(&self, blocks: &Blocks) -> anyhow::Result<RocksEngine> {
+    pub(crate) fn engine(
+        &self,
+        blocks: &Blocks,
+        config: &RocksConfig,
+    ) -> anyhow::Result<RocksEngine> {
         let folder = self.metadata_folder();
         // The engine would make a new one.
         ensure!(folder.exists(), "{} is missing; {ADVICE}", folder.display());
-        self.open_engine(&folder, blocks).map_err(|error| {
+        self.open_engine(&folder, blocks, config).map_err(|error| {
             let path = folder.display();
             let why = match error.downcast_ref::<store::Error>() {
                 Some(store::Error::Io(_) | store::Error::Corrupt(_)) => {
@@ -290,7 +294,12 @@ impl DataDir {
         })
     }
 
-    fn open_engine(&self, folder: &Path, blocks: &Blocks) -> anyhow::Result<RocksEngine> {
+    fn open_engine(
+        &self,
+        folder: &Path,
+        blocks: &Blocks,
+        config: &RocksConfig,
+    ) -> anyhow::Result<RocksEngine> {
         if !blocks.puts_are_stable()
             && let Some(log) = LogTail::read(folder)?
         {
@@ -302,7 +311,7 @@ impl DataDir {
         }
         let named = blocks.clone();
         let stabilize = Box::new(move || named.sync().map_err(io::Error::other));
-        Ok(RocksEngine::open(folder, &RocksConfig::default())?.before_tables(stabilize))
+        Ok(RocksEngine::open(folder, config)?.before_tables(stabilize))
     }
 
     /// Opens the block store.

@@ -21,7 +21,7 @@ use bench::Delayed;
 use client::SystemClock;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
-use store::{Blocks, Compression};
+use store::{Blocks, Compression, RocksConfig};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
@@ -72,6 +72,10 @@ pub(crate) struct Options {
     pub(crate) connections_max: Option<usize>,
     /// More sessions than this are not opened.
     pub(crate) sessions_max: usize,
+    /// Partitions split by a locked scan, for measurements.
+    pub(crate) split_by_locked_scan: bool,
+    /// About how many bytes a memtable of the store takes; `None`: as usual.
+    pub(crate) memtable: Option<usize>,
     pub(crate) role: Role,
     /// Added to round trips to other servers, for measurements.
     pub(crate) peer_rtt: Duration,
@@ -271,6 +275,9 @@ fn open(
         blocks_options.push((COMPRESSION_OPTION.to_owned(), compression.to_string()));
     }
     let folder = data.blocks_folder();
+    let usual = RocksConfig::default();
+    let memtable_bytes = options.memtable.unwrap_or(usual.memtable_bytes);
+    let store = RocksConfig { memtable_bytes, ..usual };
     let options = ServerOptions {
         address: address.to_string(),
         cores: options.cores.get() + usize::from(options.near),
@@ -289,7 +296,7 @@ fn open(
         cluster: cluster(data, options, address)?,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let engine = Arc::new(data.engine(&blocks)?);
+    let engine = Arc::new(data.engine(&blocks, &store)?);
     Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
 }
@@ -357,6 +364,7 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
         free: Arc::new(move || free().unwrap_or(u64::MAX)),
         reserve,
         sessions_max,
+        split_by_locked_scan: options.split_by_locked_scan,
         ..Limits::default()
     }
 }

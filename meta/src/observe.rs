@@ -144,6 +144,8 @@ pub(crate) struct Observed {
     cores: Vec<CoreCounts>,
     /// Durations of the engine's syncs.
     pub(crate) syncs: Histogram,
+    /// For how long the moving names of each handoff were frozen.
+    pub(crate) frozen: Histogram,
     pub(crate) slow: Slow,
     /// Operations that take so many nanoseconds are kept.
     slow_nanos: AtomicU64,
@@ -155,6 +157,7 @@ impl Observed {
             started,
             cores: (0..cores.max(1)).map(CoreCounts::new).collect(),
             syncs: Histogram::default(),
+            frozen: Histogram::default(),
             slow: Slow::default(),
             slow_nanos: AtomicU64::new(SLOW_US * 1000),
         }

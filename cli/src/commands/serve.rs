@@ -107,7 +107,20 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
+    compared: Compared,
+    #[command(flatten)]
     trace: TraceArgs,
+}
+
+/// What benchmarks compare with. People have no use for it.
+#[derive(Debug, clap::Args)]
+struct Compared {
+    /// A partition of a directory that splits is locked while all of it is read.
+    #[arg(long, hide = true)]
+    split_by_locked_scan: bool,
+    /// About how large a memtable becomes.
+    #[arg(long, hide = true, value_name = "SIZE", value_parser = memtable)]
+    memtable: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -145,6 +158,12 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("{unit} is no unit: K, M, G and T are")),
     };
     number.checked_mul(1 << (10 * power)).ok_or_else(|| "it is too large".to_owned())
+}
+
+fn memtable(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    let fits = usize::try_from(bytes).ok().filter(|_| (1 << 18..=1 << 32).contains(&bytes));
+    fits.ok_or_else(|| "it must be between 256KiB and 4GiB".to_owned())
 }
 
 fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
@@ -196,6 +215,8 @@ impl ServeArgs {
             reserve: self.reserve,
             connections_max: self.connections_max,
             sessions_max: self.sessions_max,
+            split_by_locked_scan: self.compared.split_by_locked_scan,
+            memtable: self.compared.memtable,
             role: Role::Alone,
             peer_rtt: Duration::ZERO,
         }

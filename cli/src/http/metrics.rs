@@ -93,6 +93,11 @@ const HISTOGRAMS: &[Metric] = &[
         "lock_wait_seconds",
         "How long was waited for locks that were given.",
     ),
+    seconds(
+        "handoff_frozen_nanos",
+        "handoff_frozen_seconds",
+        "For how long names that move to another partition were frozen.",
+    ),
 ];
 
 /// All metrics of a server.

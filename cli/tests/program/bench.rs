@@ -260,3 +260,45 @@ fn figures_of_a_cluster_of_processes_leave_nothing_behind() {
     assert!(out.path().join("fig10.svg").exists());
     assert!(is_empty(data.path()));
 }
+
+#[test]
+fn figures_of_one_directory_with_many_clients_show_its_splits() {
+    let (out, data) = (folder(), folder());
+    let files = ["--files", "500", "--contents", "20", "--threshold", "60"];
+    let grown = ["--grown", "600", "--grown-threshold", "90", "--modelled", "40000"];
+    let few = ["--counts", "2", "--clients", "2", "--rounds", "1", "--in-flight", "4"];
+    let paths = ["--out", text(out.path()), "--directory", text(data.path())];
+    let said = succeed(&[&["bench", "figures", "sfs"], &files[..], &grown, &few, &paths].concat());
+    assert!(is_empty(data.path()));
+    let figure = |name: &str| -> Value {
+        assert!(said.contains(&format!("{name}: SFS figure")), "{said}");
+        let read = |name: String| fs::read_to_string(out.path().join(name)).unwrap();
+        assert!(read(format!("{name}.svg")).ends_with("</svg>\n"));
+        serde_json::from_str(&read(format!("{name}.json"))).unwrap()
+    };
+    let chart = |figure: &Value, title: &str| -> Value {
+        let charts = figure["charts"].as_array().unwrap();
+        let named = |chart: &&Value| chart["title"].as_str().unwrap().starts_with(title);
+        charts.iter().find(named).unwrap_or_else(|| panic!("{title}: {figure}")).clone()
+    };
+    let value = |chart: &Value, series: usize| chart["series"][series]["values"][0].as_f64();
+    let by_clients = figure("fig4");
+    assert!(value(&chart(&by_clients, "partitions of"), 0) > Some(1.0), "{by_clients}");
+    assert!(value(&chart(&by_clients, "names that moved"), 0) > Some(0.0), "{by_clients}");
+    assert_eq!(chart(&figure("fig5"), "files of 500 bytes")["series"].as_array().unwrap().len(), 4);
+    let growth = figure("fig6");
+    let variants = ["split ordering", "locked scan", "divided before"];
+    for (at, variant) in variants.iter().enumerate() {
+        assert_eq!(chart(&growth, "creates/s")["series"][at]["name"], *variant);
+    }
+    for variant in 0..2 {
+        assert!(value(&chart(&growth, "splits"), variant) > Some(0.0), "{growth}");
+        assert!(value(&chart(&growth, "names are frozen"), variant) > Some(0.0), "{growth}");
+    }
+    let probes = figure("fig7");
+    assert_eq!(chart(&probes, "model: wrong")["points"].as_array().unwrap().len(), 6);
+    // Clients that know one partition ask the wrong one when there are more.
+    assert!(value(&chart(&probes, "wrong requests"), 0) > Some(0.0), "{probes}");
+    let reach = fs::read_to_string(out.path().join("reach.jsonl")).unwrap();
+    assert_eq!(reach.lines().count(), 12, "{reach}");
+}

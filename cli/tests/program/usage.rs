@@ -46,6 +46,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         &["--out", "--entries", "--files", "--threshold", "--shards", "--servers"],
     ),
     (&["bench", "figures", "reads"], &["--out", "--files", "--cache", "--directory"]),
+    (&["bench", "figures", "sfs"], &["--out", "--only", "--clients", "--grown", "--modelled"]),
     (&["version"], &["--json"]),
 ];
 

@@ -1,20 +1,21 @@
 //! Drives the source's side of a handoff: does what [`Source`] says, one thing after the other.
 //!
 //! `finish` starts it for a partition that is to give names away. Copying reads the store as it is, page by page, while
-//! everything goes on: what changes since it began is noted, and is sent after.
+//! everything goes on: what changes since it began is noted, and is sent after. Where splits are by a locked scan, to be
+//! compared with, all of the partition is frozen, and then all of it is read.
 //!
 //! The target may be another server or this one.
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
 
-use base::{DirId, Ino, Moving, Shift, Spread};
+use base::{DirId, Ino, Moving, Shift, Spread, layout::POS_MAX};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
 
 use super::{
     Change,
-    source::{Action, Event, Source},
+    source::{Action, Event, Scan, Source},
     steps::{Act, NAMES_A_STEP},
     switch::Switch,
     table::Partition,
@@ -48,6 +49,7 @@ pub(super) struct Giving {
     giver: Partition,
     taker: Partition,
     moving: Moving,
+    scan: Scan,
     spread: Spread,
     /// Where copying goes on; `None`: at the first name.
     next: Option<Key>,
@@ -70,8 +72,9 @@ impl Giving {
         let txn = shared.cluster.as_ref()?.next_txn();
         let taker = Partition::of(share.home, giver.dir, shift.taker, shared.config.shards);
         let (ino, home) = (share.ino, share.home);
+        let scan = shared.options.limits.scan();
         let (core, next, frozen) = (core.clone(), None, None);
-        Some(Giving { core, txn, ino, home, giver, taker, moving, spread, next, frozen })
+        Some(Giving { core, txn, ino, home, giver, taker, moving, scan, spread, next, frozen })
     }
 
     /// Sees it through; whether the names have moved.
@@ -79,11 +82,11 @@ impl Giving {
         let shared = self.core.inner.shared.clone();
         Counters::add(&shared.counters.handoffs_begun);
         // Inodes leave their names before anything is noted: what is noted is sent.
-        if self.detach_all().await.is_err() {
+        if self.scan == Scan::Open && self.detach_all().await.is_err() {
             return false;
         }
         shared.initiated.begin(self.txn);
-        let (mut source, mut action) = Source::begin();
+        let (mut source, mut action) = Source::begin(self.scan);
         let moved = loop {
             if let Action::End(moved) = action {
                 break moved;
@@ -134,7 +137,7 @@ impl Giving {
             },
             Action::Freeze => {
                 let frozen = Rc::new(Cell::new(false));
-                let act = Act::Freeze(self.txn, self.giver, self.moving, Rc::clone(&frozen));
+                let act = Act::Freeze(self.txn, self.giver, self.scanned(), Rc::clone(&frozen));
                 self.step(act).await;
                 if frozen.get() {
                     self.frozen = Some(Instant::now());
@@ -146,9 +149,10 @@ impl Giving {
             Action::Switch(tally) => Event::Switched(self.switch(tally).await),
             Action::Thaw => {
                 shared.prepared.free(self.txn);
-                let us = self.frozen.take().map_or(0, |since| since.elapsed().as_micros());
-                let us = u64::try_from(us).unwrap_or(u64::MAX);
-                Counters::add_many(&shared.counters.handoff_frozen_us, us);
+                if let Some(since) = self.frozen.take() {
+                    let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                    shared.observed.frozen.record(nanos);
+                }
                 Event::Thawed
             }
             Action::End(_) => unreachable!("it has ended"),
@@ -251,10 +255,18 @@ impl Giving {
         !names.is_empty()
     }
 
+    /// The names that are looked at, and frozen: those that move, or all.
+    fn scanned(&self) -> Moving {
+        match self.scan {
+            Scan::Open => self.moving,
+            Scan::Locked => Moving::Range((0, POS_MAX)),
+        }
+    }
+
     /// The next records that are to move, and whether there are no more.
     fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Unreadable> {
         let Partition { shard, dir, .. } = self.giver;
-        let (first, last) = self.moving.bounds();
+        let (first, last) = self.scanned().bounds();
         let from = self.next.take().unwrap_or_else(|| key::names_from(shard, dir, first));
         let end = match last.checked_add(1) {
             Some(after) if after < 1 << 63 => key::names_from(shard, dir, after),

@@ -2,7 +2,8 @@
 //!
 //! Pure. Whoever drives it does one thing after the other, as it says, and tells how that ended. It copies what is stored
 //! while everything goes on, then what was written meanwhile, round by round, until little is left; only then are the
-//! moving names frozen, and only for the last round and the switch.
+//! moving names frozen, and only for the last round and the switch. Where it is to be compared with, names are frozen before
+//! anything is copied ([`Scan::Locked`]).
 //!
 //! Always true: nothing is asked of the target that it was not asked to begin; the switch is asked for once, frozen,
 //! when the target has taken everything; who froze thaws.
@@ -77,12 +78,23 @@ pub(crate) enum Event {
     Thawed,
 }
 
+/// When what is stored is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scan {
+    /// While everything goes on.
+    Open,
+    /// While nobody changes any name of the partition: to compare with.
+    Locked,
+}
+
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Beginning,
     Watching,
     Copying,
+    /// The same with names frozen.
+    CopyingFrozen,
     /// The last page was sent, or a round.
     Catching,
     Freezing,
@@ -99,6 +111,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Source {
     state: State,
+    scan: Scan,
     /// The number of the next message.
     number: u64,
     /// What was sent, until it is taken.
@@ -119,9 +132,10 @@ pub(crate) struct Source {
 
 impl Source {
     /// A handoff begins.
-    pub(crate) fn begin() -> (Source, Action) {
+    pub(crate) fn begin(scan: Scan) -> (Source, Action) {
         let source = Source {
             state: State::Beginning,
+            scan,
             number: 0,
             sent: None,
             attempts: 0,
@@ -143,14 +157,23 @@ impl Source {
     pub(crate) fn next(&mut self, event: Event) -> Action {
         match (self.state, event) {
             (State::Beginning, Event::Taken(_)) => self.go(State::Watching, Action::Watch),
-            (State::Watching, Event::Watching) => self.copy(),
-            (State::Copying, Event::Copied(changes, end)) => {
+            (State::Watching, Event::Watching) => match self.scan {
+                Scan::Open => self.copy(State::Copying),
+                Scan::Locked => self.go(State::Freezing, Action::Freeze),
+            },
+            (State::Copying | State::CopyingFrozen, Event::Copied(changes, end)) => {
                 self.copied = end;
                 self.put(changes, false)
             }
-            (State::Copying, Event::Taken(tally)) => {
+            (state @ (State::Copying | State::CopyingFrozen), Event::Taken(tally)) => {
                 self.taken(tally);
-                if self.copied { self.collect(State::Catching) } else { self.copy() }
+                if !self.copied {
+                    self.copy(state)
+                } else if state == State::CopyingFrozen {
+                    self.collect(State::Frozen)
+                } else {
+                    self.collect(State::Catching)
+                }
             }
             (State::Catching, Event::Collected(changes)) => self.round(changes),
             (State::Catching, Event::Taken(tally)) => {
@@ -161,10 +184,18 @@ impl Source {
                     self.collect(State::Catching)
                 }
             }
+            (State::Freezing, Event::Frozen) if !self.copied => self.copy(State::CopyingFrozen),
             (State::Freezing, Event::Frozen) => self.collect(State::Frozen),
             (State::Freezing, Event::Held) => {
                 self.held += 1;
-                if self.held > HELD_MAX { self.end(false) } else { self.collect(State::Catching) }
+                if self.held > HELD_MAX {
+                    self.end(false)
+                } else if self.copied {
+                    self.collect(State::Catching)
+                } else {
+                    // What has changed is sent after what is copied, which may be older.
+                    self.go(State::Freezing, Action::Freeze)
+                }
             }
             (State::Frozen, Event::Collected(changes)) if changes.is_empty() => self.switch(),
             (State::Frozen, Event::Collected(changes)) if changes.len() > TOO_MANY => {
@@ -185,7 +216,9 @@ impl Source {
             (State::Switching, Event::Switched(committed)) => self.thaw_and_end(committed),
             (State::Ending(committed), Event::Thawed) => self.end(committed),
             // Who waits for frozen names does not wait for a target that is not there.
-            (State::Frozen, Event::Refused | Event::Lost) => self.thaw_and_end(false),
+            (State::Frozen | State::CopyingFrozen, Event::Refused | Event::Lost) => {
+                self.thaw_and_end(false)
+            }
             (State::Beginning | State::Copying | State::Catching, Event::Refused) => {
                 self.end(false)
             }
@@ -199,8 +232,8 @@ impl Source {
         action
     }
 
-    fn copy(&mut self) -> Action {
-        self.go(State::Copying, Action::Copy { records_max: RUN_RECORDS })
+    fn copy(&mut self, state: State) -> Action {
+        self.go(state, Action::Copy { records_max: RUN_RECORDS })
     }
 
     fn collect(&mut self, state: State) -> Action {
@@ -282,7 +315,7 @@ mod tests {
 
     /// A handoff of which everything was sent once.
     fn copied() -> Source {
-        let (mut source, begin) = Source::begin();
+        let (mut source, begin) = Source::begin(Scan::Open);
         assert_eq!(begin, Action::Begin);
         assert_eq!(source.next(taken()), Action::Watch);
         assert!(matches!(source.next(Event::Watching), Action::Copy { .. }));
@@ -361,8 +394,30 @@ mod tests {
             assert_eq!(source.next(Event::Lost), put);
         }
         assert_eq!(source.next(Event::Lost), Action::End(false));
-        let (mut source, _) = Source::begin();
+        let (mut source, _) = Source::begin(Scan::Open);
         assert_eq!(source.next(Event::Lost), Action::Begin);
         assert_eq!(source.next(Event::Refused), Action::End(false));
+    }
+
+    #[test]
+    fn a_locked_scan_copies_nothing_before_names_are_frozen() {
+        let (mut source, _) = Source::begin(Scan::Locked);
+        assert_eq!(source.next(taken()), Action::Watch);
+        assert_eq!(source.next(Event::Watching), Action::Freeze);
+        assert_eq!(source.next(Event::Held), Action::Freeze, "nothing is sent before");
+        assert!(matches!(source.next(Event::Frozen), Action::Copy { .. }));
+        source.next(Event::Copied(changes(9), false));
+        assert!(matches!(source.next(taken()), Action::Copy { .. }));
+        source.next(Event::Copied(changes(3), true));
+        assert!(matches!(source.next(taken()), Action::Collect { .. }));
+        assert!(matches!(source.next(Event::Collected(Vec::new())), Action::Switch(_)));
+        // Who waits for frozen names does not wait for a target that is not there.
+        let (mut source, _) = Source::begin(Scan::Locked);
+        source.next(taken());
+        source.next(Event::Watching);
+        source.next(Event::Frozen);
+        source.next(Event::Copied(changes(9), false));
+        assert_eq!(source.next(Event::Lost), Action::Thaw);
+        assert_eq!(source.next(Event::Thawed), Action::End(false));
     }
 }

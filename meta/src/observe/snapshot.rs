@@ -56,6 +56,11 @@ pub(crate) fn load(shared: &Shared) -> Load {
             syncs
         }),
         ("lock_wait_nanos".to_owned(), shared.file_locks.waits()),
+        ("handoff_frozen_nanos".to_owned(), {
+            let mut frozen = Distribution::default();
+            shared.observed.frozen.add_to(&mut frozen);
+            frozen
+        }),
     ];
     distributions.extend(phases::distributions(cores));
     Load {

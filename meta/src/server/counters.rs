@@ -42,8 +42,6 @@ counters! {
     handoff_names,
     /// Files whose inode has left its name, so that the name can move.
     handoff_inodes_left,
-    /// Microseconds for which names were frozen, in all handoffs.
-    handoff_frozen_us,
     /// Requests that waited because names changed faster than they could be sent.
     handoff_slowed,
     /// Syncs of the engine.

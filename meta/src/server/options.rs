@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{cluster::ClusterOptions, room::FreeBytes};
+use crate::{cluster::ClusterOptions, handoff::source::Scan, room::FreeBytes};
 
 /// When an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,15 @@ pub struct Limits {
     pub sessions_max: usize,
     /// A partition of a directory with so many entries splits, on a file system of several servers.
     pub split_threshold: u64,
+    /// Partitions that split are frozen first, and all of one is read then: to compare with, in benchmarks.
+    pub split_by_locked_scan: bool,
+}
+
+impl Limits {
+    /// When what is stored is copied to another partition.
+    pub(crate) fn scan(&self) -> Scan {
+        if self.split_by_locked_scan { Scan::Locked } else { Scan::Open }
+    }
 }
 
 impl Default for Limits {
@@ -124,6 +133,7 @@ impl Default for Limits {
             reserve: 0,
             sessions_max: 1 << 16,
             split_threshold: 8000,
+            split_by_locked_scan: false,
         }
     }
 }

@@ -18,6 +18,7 @@ mod rates;
 mod reads;
 mod renames;
 mod scaling;
+mod sfs;
 mod site;
 
 use std::{
@@ -34,6 +35,7 @@ use bench::{
     report::{self, Goal, Line, TargetRow},
 };
 use clap::{Subcommand, ValueEnum, value_parser};
+use futures::future::{FutureExt as _, LocalBoxFuture};
 
 use crate::{connect, output, signals::Stop};
 
@@ -52,6 +54,7 @@ enum Paper {
     Infinifs(Params),
     DuplexBalance(duplex::Params),
     Reads(reads::Params),
+    Sfs(sfs::Params),
 }
 
 /// The experiments of InfiniFS (FAST 2022), with a cluster of processes on this machine.
@@ -142,6 +145,17 @@ struct Outcome {
     reach: Vec<TargetRow>,
 }
 
+/// Experiments of a paper, by their names; each is done when it is awaited.
+type Experiments<'a> = Vec<(String, LocalBoxFuture<'a, anyhow::Result<Outcome>>)>;
+
+/// What is to be done of a paper.
+struct Asked<'a> {
+    out: &'a Path,
+    experiments: Experiments<'a>,
+    /// An experiment that has not ended by then waits for something that will not come.
+    limit: Duration,
+}
+
 impl Experiment {
     async fn run(self, params: &Params) -> anyhow::Result<Outcome> {
         match self {
@@ -158,48 +172,46 @@ impl Experiment {
             Experiment::Balance => Ok(placement::run()),
         }
     }
+}
 
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
+/// Those of `only`, or all there are, with their names.
+fn chosen<E: ValueEnum + Copy>(only: &[E]) -> impl Iterator<Item = (String, E)> {
+    let chosen = if only.is_empty() { E::value_variants() } else { only };
+    let name = |of: E| of.to_possible_value().map(|value| value.get_name().to_owned());
+    chosen.iter().map(move |of| (name(*of).unwrap_or_default(), *of))
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.paper {
-        Paper::Infinifs(params) => infinifs(params),
-        Paper::DuplexBalance(params) => duplex::run(params),
-        Paper::Reads(params) => reads::run(params),
-    }
-}
-
-fn infinifs(params: &Params) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(&params.out)
-        .with_context(|| format!("cannot make {}", params.out.display()))?;
+    let asked = match &args.paper {
+        Paper::Infinifs(params) => params.asked(),
+        Paper::DuplexBalance(params) => return duplex::run(params),
+        Paper::Reads(params) => return reads::run(params),
+        Paper::Sfs(params) => params.asked(),
+    };
+    fs::create_dir_all(asked.out)
+        .with_context(|| format!("cannot make {}", asked.out.display()))?;
     connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         tokio::select! {
-            ended = Box::pin(run_all(params)) => ended,
+            ended = Box::pin(run_all(asked)) => ended,
             () = stop.asked() => bail!("interrupted"),
         }
     })
 }
 
-async fn run_all(params: &Params) -> anyhow::Result<ExitCode> {
-    let all = Experiment::value_variants();
-    let asked = if params.only.is_empty() { all } else { &params.only };
+async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
+    let Asked { out, experiments, limit } = asked;
     let (mut reach, mut failed) = (Vec::new(), Vec::new());
-    for experiment in asked {
-        let name = experiment.name();
+    for (name, experiment) in experiments {
         let start = bench::monotonic();
-        let limit = Duration::from_secs(TIMEOUT_SECONDS * params.seconds);
-        let ended = tokio::time::timeout(limit, Box::pin(experiment.run(params))).await;
+        let ended = tokio::time::timeout(limit, experiment).await;
         let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
         match ended.unwrap_or_else(|_| bail!("it had not ended after {} s", limit.as_secs())) {
             Ok(outcome) => {
                 let figure = &outcome.figure;
                 let data = serde_json::to_string_pretty(figure)? + "\n";
-                write(&params.out, &format!("{name}.json"), &data)?;
-                write(&params.out, &format!("{name}.svg"), &figure.svg())?;
+                write(out, &format!("{name}.json"), &data)?;
+                write(out, &format!("{name}.svg"), &figure.svg())?;
                 output::print(&format!("{}\n(took {seconds:.1} s)\n", figure.text()))?;
                 reach.extend(outcome.reach.into_iter().map(Line::Target));
             }
@@ -210,7 +222,7 @@ async fn run_all(params: &Params) -> anyhow::Result<ExitCode> {
         }
     }
     let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
-    write(&params.out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
+    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
     output::print(&report::targets(&reach))?;
     if !failed.is_empty() {
         bail!("these failed: {}", failed.join(", "));
@@ -238,6 +250,12 @@ fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 }
 
 impl Params {
+    fn asked(&self) -> Asked<'_> {
+        let experiments = chosen(&self.only).map(|(name, of)| (name, of.run(self).boxed_local()));
+        let limit = Duration::from_secs(TIMEOUT_SECONDS * self.seconds);
+        Asked { out: &self.out, experiments: experiments.collect(), limit }
+    }
+
     /// A parameter and its value, for the figure.
     fn of(&self, names: &[&str]) -> Vec<(String, String)> {
         let value = |name: &str| match name {

@@ -8,7 +8,7 @@ use wire::{Tally, TxnId};
 
 use super::super::{
     Change, HandoffRecord, Receiving,
-    source::{Action, Event, Source},
+    source::{Action, Event, Scan, Source},
     target::{Taking, Target, abandoned, told},
 };
 
@@ -22,12 +22,21 @@ const STEPS_MAX: u32 = 20_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Split,
+    /// Names are frozen before they are copied.
+    LockedSplit,
     Merge,
     Subset,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Split, Kind::Merge, Kind::Subset];
+    pub(super) const ALL: [Kind; 4] = [Kind::Split, Kind::LockedSplit, Kind::Merge, Kind::Subset];
+
+    fn scan(self) -> Scan {
+        match self {
+            Kind::Split | Kind::Merge | Kind::Subset => Scan::Open,
+            Kind::LockedSplit => Scan::Locked,
+        }
+    }
 
     /// The layout before it, and the shift.
     fn start(self) -> (Layout, Shift) {
@@ -35,7 +44,7 @@ impl Kind {
         let (split, merge) = (Shift { giver: 0, taker: 1 }, Shift { giver: 1, taker: 0 });
         let subsets = Layout::Subsets(Subsets::new(1).begin(2, 8).expect("a second subset"));
         match self {
-            Kind::Split => (whole, split),
+            Kind::Split | Kind::LockedSplit => (whole, split),
             Kind::Merge => (whole.after(split).expect("it splits"), merge),
             Kind::Subset => (subsets, split),
         }
@@ -396,7 +405,7 @@ impl Run {
             end.number += 1;
             let txn = TxnId { server: end.partition, run: end.run, number: end.number };
             end.open.insert(txn);
-            let (machine, action) = Source::begin();
+            let (machine, action) = Source::begin(self.kind.scan());
             end.giving = Some(Giving {
                 txn,
                 machine,
@@ -802,7 +811,10 @@ impl Run {
                     // It is prepared there, and the client waits.
                     return Ok(());
                 }
-                self.client.learn(&master.layout);
+                if !self.client.learn(&master.layout) {
+                    // It knows a switch that a power cut has taken, and believes the master.
+                    self.client = master.layout;
+                }
                 continue;
             };
             let forgotten = self.has(Flaw::ChangesForgotten);

@@ -25,7 +25,7 @@ const CHAINS: usize = 40;
 const WARM: usize = 64;
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let maker = site.client(|_| {}).await?;
     let dirs = load::chains(&maker, "cold", CHAINS, DEPTH - 1).await?;
     let files: Vec<_> = dirs.iter().map(|dir| format!("{dir}/file")).collect();

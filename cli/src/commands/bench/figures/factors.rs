@@ -68,7 +68,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let samples = params.samples.get();
     for locality in ["directory", "subtree"] {
         let shape = Shape { rtt: params.rtt, locality, ..Shape::of(params.servers) };
-        let site = Site::start(params, shape)?;
+        let site = Site::start(params.directory.as_deref(), shape)?;
         let maker = site.client(|_| {}).await?;
         let dirs = tree(&maker, usize::from(params.depth)).await?;
         for step in STEPS.iter().filter(|step| step.locality == locality) {

@@ -12,7 +12,7 @@ const STEPS: usize = 5;
 const FILES_OF_DIRECTORY: usize = 500;
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let client = [site.client(|_| {}).await?];
     let watcher = site.client(|_| {}).await?;
     let under_way = params.under_way(params.servers);

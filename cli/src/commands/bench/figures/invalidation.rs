@@ -20,7 +20,7 @@ const CLIENTS: usize = 8;
 const ROUNDS: usize = 4;
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let watcher = site.client(|_| {}).await?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {

@@ -10,7 +10,7 @@ use super::{
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let shape = Shape { rtt: params.rtt, ..Shape::of(params.servers) };
-    let site = Site::start(params, shape)?;
+    let site = Site::start(params.directory.as_deref(), shape)?;
     let client = [site.client(|_| {}).await?];
     let watcher = site.client(|_| {}).await?;
     let dirs = load::chains(&client[0], "a", 8, usize::from(params.depth)).await?;

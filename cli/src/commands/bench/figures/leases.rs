@@ -21,7 +21,7 @@ const CACHES: [(&str, Option<u64>); 4] =
     [("lazy", None), ("lease 1 s", Some(1)), ("lease 5 s", Some(5)), ("lease 10 s", Some(10))];
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let watcher = site.client(|_| {}).await?;
     let dirs = load::chains(&watcher, "branch", BRANCHES, DEPTH).await?;
     let files = below(&dirs, &Op::Create, "file", BRANCHES * 8);

@@ -4,7 +4,7 @@ use std::{cell::RefCell, time::Duration};
 
 use anyhow::Context as _;
 use base::FileKind;
-use client::{Client, New};
+use client::{Client, New, OpenOptions};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 /// What is done to a path.
@@ -13,6 +13,8 @@ pub(super) enum Op {
     Mkdir,
     /// An empty file, by one request.
     Create,
+    /// A file with so many bytes, which is closed.
+    Fill(usize),
     Stat,
     Unlink,
     Rmdir,
@@ -31,6 +33,8 @@ pub(super) struct Took {
     pub(super) elapsed: Duration,
     /// Of each, ascending.
     pub(super) latencies: Vec<Duration>,
+    /// When each had ended, since the first began; ascending.
+    pub(super) ended: Vec<Duration>,
     /// By server.
     pub(super) requests: Vec<u64>,
     /// By server.
@@ -45,7 +49,7 @@ pub(super) fn float(count: usize) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "what is measured has no 53 significant bits")]
-fn float64(count: u64) -> f64 {
+pub(super) fn float64(count: u64) -> f64 {
     count as f64
 }
 
@@ -54,7 +58,7 @@ fn micros(time: Duration) -> f64 {
 }
 
 impl Took {
-    /// Takes in what more of the same took, but for latencies.
+    /// Takes in what more of the same took, but for single operations.
     pub(super) fn add(&mut self, more: Took) {
         self.operations += more.operations;
         self.elapsed += more.elapsed;
@@ -147,15 +151,18 @@ pub(super) async fn run(
     work: Vec<Work>,
 ) -> anyhow::Result<Took> {
     let latencies = RefCell::new(Vec::with_capacity(work.len()));
+    let ended = RefCell::new(Vec::with_capacity(work.len()));
     let operations = work.len();
     let before = Counts::read(clients, watcher).await?;
     let start = bench::monotonic();
     let done = work.into_iter().zip(clients.iter().cycle()).map(|((op, path), client)| {
-        let latencies = &latencies;
+        let (latencies, ended) = (&latencies, &ended);
         Box::pin(async move {
-            let start = bench::monotonic();
+            let began = bench::monotonic();
             once(client, &op, &path).await.with_context(|| format!("{op:?} {path}"))?;
-            latencies.borrow_mut().push(bench::monotonic().saturating_sub(start));
+            let now = bench::monotonic();
+            latencies.borrow_mut().push(now.saturating_sub(began));
+            ended.borrow_mut().push(now.saturating_sub(start));
             anyhow::Ok(())
         })
     });
@@ -170,6 +177,7 @@ pub(super) async fn run(
         operations,
         elapsed,
         latencies,
+        ended: ended.into_inner(),
         requests: requests.map(|(after, before)| after - before).collect(),
         cpu: cpu.map(|(after, before)| after.saturating_sub(*before)).collect(),
         speculations: after.speculations - before.speculations,
@@ -183,6 +191,12 @@ pub(super) async fn once(client: &Client, op: &Op, path: &str) -> client::Result
     match op {
         Op::Mkdir => client.mkdir(path, 0o755).await.map(drop),
         Op::Create => client.mknod(path, file).await.map(drop),
+        Op::Fill(bytes) => {
+            let options = OpenOptions::writing().create_new(0o644);
+            let file = client.open_with(path, options).await?;
+            file.write_at(0, &vec![b'x'; *bytes]).await?;
+            file.close().await
+        }
         Op::Stat => client.lstat(path).await.map(drop),
         Op::Unlink => client.unlink(path).await,
         Op::Rmdir => client.rmdir(path).await,

@@ -18,7 +18,7 @@ const RENAMED: [usize; 7] = [0, 2, 4, 8, 12, 16, 24];
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     // Trees are made without it: only look-ups are measured.
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let maker = site.client(|_| {}).await?;
     let speculative = [site.client_over(params.rtt, |_| {}).await?];
     let sequential =

@@ -16,7 +16,7 @@ const BASES: usize = 256;
 const ROUNDS: usize = 3;
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let site = Site::start(params, Shape::of(params.servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let client = [site.client(|_| {}).await?];
     let watcher = site.client(|_| {}).await?;
     let under_way = params.under_way(params.servers);

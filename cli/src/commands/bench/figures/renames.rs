@@ -72,7 +72,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             }
             site.stop()?;
         }
-        let site = Site::start(params, Shape::of(servers))?;
+        let site = Site::start(params.directory.as_deref(), Shape::of(servers))?;
         let client = [site.client(|_| {}).await?];
         let watcher = site.client(|_| {}).await?;
         let under_way = params.under_way(servers);
@@ -122,7 +122,7 @@ async fn far(
     servers: u16,
     rtt: Duration,
 ) -> anyhow::Result<(Site, [client::Client; 1], client::Client, Vec<String>)> {
-    let site = Site::start(params, Shape { rtt, ..Shape::of(servers) })?;
+    let site = Site::start(params.directory.as_deref(), Shape { rtt, ..Shape::of(servers) })?;
     let client = [site.client(|_| {}).await?];
     let watcher = site.client(|_| {}).await?;
     let bases = bases(&client[0]).await?;

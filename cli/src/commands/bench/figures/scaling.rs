@@ -101,7 +101,7 @@ async fn of_cluster(
     servers: u16,
     charts: &mut Charts,
 ) -> anyhow::Result<Vec<(&'static str, Vec<Took>)>> {
-    let site = Site::start(params, Shape::of(servers))?;
+    let site = Site::start(params.directory.as_deref(), Shape::of(servers))?;
     let client = [site.client(|_| {}).await?];
     let watcher = site.client(|_| {}).await?;
     let (point, under_way) = (servers.to_string(), params.under_way(servers));

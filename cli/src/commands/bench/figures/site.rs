@@ -5,12 +5,14 @@
 use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
+use base::limits::INLINE_BYTES_MAX;
 use bench::Delayed;
 use client::{Client, Config, Tcp};
 use rustix::{
@@ -18,7 +20,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use super::{super::folder::Folder, Params};
+use super::super::folder::Folder;
 use crate::{connect, data};
 
 /// Processes that were asked to end have so long.
@@ -32,12 +34,17 @@ pub(super) struct Shape {
     pub(super) rtt: Duration,
     /// The value of `pando format --locality`.
     pub(super) locality: &'static str,
+    /// That of `pando format --inline-max`.
+    pub(super) inline_max: u32,
+    /// More options of `pando serve`, separated by spaces.
+    pub(super) serve: &'static str,
 }
 
 impl Shape {
     /// As a cluster is unless told otherwise.
     pub(super) fn of(servers: u16) -> Shape {
-        Shape { servers, rtt: Duration::ZERO, locality: "directory" }
+        let (rtt, inline_max) = (Duration::ZERO, INLINE_BYTES_MAX);
+        Shape { servers, rtt, locality: "directory", inline_max, serve: "" }
     }
 }
 
@@ -50,13 +57,15 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn start(params: &Params, shape: Shape) -> anyhow::Result<Site> {
-        let folder = Folder::make(params.directory.as_deref())?;
+    /// Starts it; its data is in a folder of its own in `directory`.
+    pub(super) fn start(directory: Option<&Path>, shape: Shape) -> anyhow::Result<Site> {
+        let folder = Folder::make(directory)?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let first = folder.path().join("server-0");
         let mut format = Command::new(&program);
         format.arg("format").arg("--data").arg(&first).args(["--name", "figures"]);
         format.args(["--servers", &shape.servers.to_string(), "--locality", shape.locality]);
+        format.args(["--inline-max", &shape.inline_max.to_string()]);
         let formatted = format.stdin(Stdio::null()).stdout(Stdio::null()).status();
         ensure!(formatted.context("cannot start this program")?.success(), "cannot format");
         let token = data::read_token(&first.join("admin.token"))?;
@@ -64,12 +73,11 @@ impl Site {
         let rtt = humantime::format_duration(shape.rtt).to_string().replace(' ', "");
         if shape.servers == 1 {
             command.arg("serve").arg("--data").arg(&first).args(["--cores", "1", "--http", "off"]);
+            command.args(shape.serve.split_whitespace());
         } else {
             command.arg("dev").arg("--dir").arg(folder.path());
             command.args(["--servers", &shape.servers.to_string()]);
-            if !shape.rtt.is_zero() {
-                command.arg(format!("--serve-options=--rtt {rtt}"));
-            }
+            command.arg(format!("--serve-options=--rtt {rtt} {}", shape.serve));
         }
         command.args(["--listen", "127.0.0.1:0"]);
         // In a group of its own: the signals of a terminal are for us.
