@@ -57,6 +57,7 @@ fn with_both(test: impl AsyncFn(&Divided)) {
         let plan = Plan {
             shards: 16,
             access_cache: true,
+            inline_bytes_max: 4096,
             lease: long,
             server_lease: long,
             split_threshold: u64::MAX,
@@ -269,6 +270,33 @@ fn a_directory_is_divided_before_anything_is_in_it() {
         assert_eq!(set("pando.large_dir", "none").await, Ok(()));
         client.write(format!("/d/{name}"), b"x").await.unwrap();
         assert_eq!(client.stat("/d").await.unwrap().size, 1);
+    });
+}
+
+#[test]
+fn what_is_said_of_contents_is_said_to_all_partitions() {
+    with_both(async |divided| {
+        let client = &divided.maker.client;
+        let set = async |name: &str, value: &str| {
+            client.set_xattr("/d", name, value.as_bytes(), XattrMode::Set).await
+        };
+        set("pando.inline_max", "100").await.unwrap();
+        set("pando.inherit", "yes").await.unwrap();
+        client.mkdir("/d/below", 0o755).await.unwrap();
+        let mut paths = vec!["/d/below/file".to_owned()];
+        paths.extend(
+            (0..PARTITIONS)
+                .map(|partition| format!("/d/{}", divided.names_of(partition).next().unwrap())),
+        );
+        for path in &paths {
+            for (bytes, inline) in [(100, true), (101, false)] {
+                client.write(path, &vec![7; bytes]).await.unwrap();
+                let lines = client.info(path).await.unwrap();
+                let is_inline = lines.iter().any(|(_, value)| value.starts_with("inline"));
+                assert_eq!(is_inline, inline, "{path}: {lines:?}");
+                assert_eq!(client.read(path).await.unwrap(), vec![7; bytes]);
+            }
+        }
     });
 }
 

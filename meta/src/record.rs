@@ -21,7 +21,7 @@ pub(crate) use content::{Content, ContentState};
 pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
-pub(crate) use policy::Policy;
+pub(crate) use policy::{InlineMax, Policy};
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{
     Config, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,

@@ -37,7 +37,7 @@ const SHOWN: [&str; 13] = [
 ];
 
 /// What is of directories of several servers only.
-const DIVIDES: [&str; 4] = ["inherit", "large_dir", "split_threshold", "spread"];
+const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 
 /// Change settings of a file system, or of a directory.
 ///
@@ -49,10 +49,13 @@ const DIVIDES: [&str; 4] = ["inherit", "large_dir", "split_threshold", "spread"]
 /// splits, and what has become small is merged again. spread says how: extendible, which is usual, splits each partition by
 /// itself and gives each one range of a listing; subsets keeps as many as the size needs and scatters names over all; and none
 /// keeps the directory in one. As long as nothing is in it, large_dir divides it at once into so many partitions, and it
-/// never has fewer; `none` is one; set spread before. inherit=yes: directories that are made in it are divided as it is.
+/// never has fewer; `none` is one; set spread before.
 ///
-/// Of the whole file system, set on its root: inline_max, the bytes up to which contents of files are kept
-/// with their metadata; and trash_days, for how long what is removed is kept (see `pando restore`): 0 is not at all,
+/// Of any directory: inline_max, the bytes up to which contents of files that are made in it are kept with their metadata, if
+/// the file system does not say fewer. inherit=yes: directories that are made in it have its inline_max, and are divided as
+/// it is.
+///
+/// Of the whole file system, set on its root: inline_max, for all files; and trash_days, for how long what is removed is kept (see `pando restore`): 0 is not at all,
 /// and empties the trash.
 ///
 /// Needs root, and the administrator's token: here, or when PATH was mounted.

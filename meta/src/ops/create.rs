@@ -17,7 +17,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, EntryRecord, Inode, Location, Times, Usage, Xattrs},
+    record::{Contents, EntryRecord, InlineMax, Inode, Location, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -85,6 +85,15 @@ pub(crate) fn new_inode(
     }
     txn.charge(dir.content.quota, Usage::of(1, 0))?;
     let shard = txn.shard_of_share(dir);
+    let inline_max = match kind {
+        FileKind::File => dir.content.policy.inline_max,
+        FileKind::Directory
+        | FileKind::Symlink
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => InlineMax::NONE,
+    };
     Ok(Inode {
         ino: txn.new_ino(shard)?,
         kind,
@@ -99,6 +108,7 @@ pub(crate) fn new_inode(
         xattrs,
         contents,
         quota: dir.content.quota,
+        inline_max,
     })
 }
 

@@ -1,4 +1,5 @@
-//! How a directory is to be divided: what `settings` sets of it, what is told of it, and what a new directory has of it.
+//! How a directory is to be divided, and what of its files rests in its entries: what `settings` sets of it, what is told of
+//! it, and what a new directory has of it.
 //!
 //! A directory with nothing in it is divided at once: all its partitions are made, or made anew, in one transaction.
 //!
@@ -57,15 +58,20 @@ pub(crate) fn tell(content: &Content, line: &mut dyn FnMut(&str, String)) {
     if policy == Policy::NONE {
         return;
     }
-    let spread = match policy.spread() {
-        Spread::None => "none",
-        Spread::Extendible => "extendible",
-        Spread::Subsets => "subsets",
-    };
-    line("spread", spread.to_owned());
-    line("large_dir", policy.partitions().to_string());
+    if policy.divides() {
+        let spread = match policy.spread() {
+            Spread::None => "none",
+            Spread::Extendible => "extendible",
+            Spread::Subsets => "subsets",
+        };
+        line("spread", spread.to_owned());
+        line("large_dir", policy.partitions().to_string());
+    }
     if policy.split_threshold > 0 {
         line("split_threshold", policy.split_threshold.to_string());
+    }
+    if let Some(number) = policy.inline_max.0 {
+        line("inline_max", number.to_string());
     }
     line("inherit", if policy.inherit { "yes" } else { "no" }.to_owned());
 }

@@ -14,7 +14,7 @@ use wire::NodeRef;
 use super::divide;
 use crate::{
     error::Result,
-    record::{QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage},
+    record::{InlineMax, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage},
     session::Session,
     txn::{Dir, Node, Txn},
 };
@@ -42,9 +42,9 @@ const SETTINGS: &[(&str, Setting)] = &[
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
-    /// Directories that are made in a directory are divided as it is.
+    /// Directories that are made in a directory have what was set of it.
     Inherit,
-    /// Contents up to so many bytes rest in the entry. Of the whole file system.
+    /// Contents up to so many bytes rest in the entry. Of the whole file system, or of a directory.
     InlineMax,
     /// Into how many partitions a directory is divided.
     LargeDir,
@@ -64,11 +64,9 @@ impl Setting {
     /// Whether a file system of one server has it, and one of several.
     fn is_of(self, several: bool) -> bool {
         match self {
-            Setting::InlineMax => true,
+            Setting::InlineMax | Setting::Inherit => true,
             // What is divided is divided among servers.
-            Setting::Inherit | Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => {
-                several
-            }
+            Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => several,
             // They are of what is on one server.
             Setting::QuotaBytes | Setting::QuotaEntries | Setting::TrashDays => !several,
         }
@@ -120,7 +118,14 @@ pub(crate) fn set(
             let spread = value.spread().ok_or(FsError::Invalid)?;
             divide::set(txn, dir, |policy| policy.spread = spread)
         }
-        Setting::InlineMax => inline_max(txn, &dir, value),
+        Setting::InlineMax => {
+            let number = value.inline_max().ok_or(FsError::Invalid)?;
+            if dir.id == DirId::ROOT {
+                let inline_bytes_max = number.unwrap_or(txn.shared.config.inline_bytes_max);
+                return txn.set_settings(Settings { inline_bytes_max, ..txn.settings() });
+            }
+            divide::set(txn, dir, |policy| policy.inline_max = InlineMax(number))
+        }
         Setting::QuotaBytes => {
             let max = value.limit()?;
             quota(txn, dir, |record| record.bytes_max = max)
@@ -203,6 +208,16 @@ impl Value {
         }
     }
 
+    fn inline_max(self) -> Option<Option<u32>> {
+        match self {
+            Value::Removed | Value::None => Some(None),
+            Value::Number(number) => {
+                u32::try_from(number).ok().filter(|number| *number <= INLINE_BYTES_MAX).map(Some)
+            }
+            Value::Unlimited | Value::Flag(_) | Value::Spread(_) => None,
+        }
+    }
+
     fn spread(self) -> Option<Option<Spread>> {
         match self {
             Value::Removed => Some(None),
@@ -211,20 +226,6 @@ impl Value {
             Value::Unlimited | Value::Flag(_) | Value::Number(_) => None,
         }
     }
-}
-
-fn inline_max(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
-    let number = match value {
-        Value::Removed | Value::None => txn.shared.config.inline_bytes_max,
-        Value::Number(number) => u32::try_from(number).map_err(|_| FsError::Invalid)?,
-        Value::Unlimited | Value::Flag(_) | Value::Spread(_) => {
-            return Err(FsError::Invalid.into());
-        }
-    };
-    if dir.id != DirId::ROOT || number > INLINE_BYTES_MAX {
-        return Err(FsError::Invalid.into());
-    }
-    txn.set_settings(Settings { inline_bytes_max: number, ..txn.settings() })
 }
 
 fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {

@@ -107,11 +107,17 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     Ok(())
 }
 
+/// Up to so many bytes contents of a file rest in its entry.
+fn inline_max(txn: &Txn<'_>, inode: &Inode) -> u64 {
+    let number = txn.shared.settings().inline_bytes_max;
+    inode.inline_max.0.map_or(number, |own| own.min(number)).into()
+}
+
 /// Writes into the entry, if all of it can stay there.
 fn write_inline(txn: &Txn<'_>, inode: &mut Inode, req: &Write, end: u64) -> bool {
     let Contents::Inline(old) = &inode.contents else { return false };
     let embedded = |slice: &Slice| matches!(slice.source, SliceSource::Embedded(_));
-    let small = end <= u64::from(txn.shared.settings().inline_bytes_max);
+    let small = end <= inline_max(txn, inode);
     if !small || !req.chunks.iter().all(|c| c.chunk == 0 && c.slices.iter().all(embedded)) {
         return false;
     }
@@ -215,7 +221,7 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
     let was = file.inode.attr().allocated;
     let inode = &mut file.inode;
     if let Contents::Inline(data) = &inode.contents {
-        if size <= u64::from(txn.shared.settings().inline_bytes_max) {
+        if size <= inline_max(txn, inode) {
             let mut new = BytesMut::from(&data[..]);
             new.resize(usize::try_from(size).expect("at most inline_bytes_max"), 0);
             inode.contents = Contents::Inline(new.freeze());

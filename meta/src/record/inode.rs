@@ -6,7 +6,7 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::{QuotaId, Record};
+use super::{InlineMax, QuotaId, Record};
 
 /// The four times. Persisted: a byte of flags, then only the times that differ from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,8 +126,10 @@ codec! {
         pub moved: bool,
         pub xattrs: Xattrs,
         pub contents: Contents,
-        /// What it is charged to. Last: where it is none, nothing is stored.
+        /// What it is charged to. Where it is none, nothing is stored,
         pub quota: QuotaId,
+        /// and so it is with what the directory says of contents that the file was made in.
+        pub inline_max: InlineMax,
     }
 }
 

@@ -1,6 +1,9 @@
-//! How a directory is to be divided, as it was set there or where it was made.
+//! How a directory is to be divided, and what is to be kept in its entries, as it was set there or where it was made.
 
-use base::{Decode, DecodeError, Encode, Layout, Reader, Splits, Spread, Subsets, codec};
+use base::{
+    Decode, DecodeError, Encode, Layout, Reader, Splits, Spread, Subsets, codec,
+    limits::INLINE_BYTES_MAX,
+};
 
 /// What was set. Every partition of the directory repeats it.
 ///
@@ -16,10 +19,51 @@ pub(crate) struct Policy {
     pub(crate) inherit: bool,
     /// A partition with so many entries is too large; 0: nothing was said.
     pub(crate) split_threshold: u32,
+    /// Contents of files that are made in it.
+    pub(crate) inline_max: InlineMax,
 }
 
 /// What comes before it. 1 is that of a quota.
 const TAG: u8 = 2;
+/// The same, where contents are said something of: that stands last.
+const TAG_INLINE: u8 = 3;
+
+/// Up to so many bytes contents of a file rest in its entry, if not even the file system says fewer; `None`: as that says.
+///
+/// Persisted: nothing for `None`, so it stands last in its record; otherwise a tag and the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct InlineMax(pub(crate) Option<u32>);
+
+impl InlineMax {
+    /// As the file system says.
+    pub(crate) const NONE: InlineMax = InlineMax(None);
+
+    fn decode_number(input: &mut Reader<'_>) -> Result<InlineMax, DecodeError> {
+        match u32::decode(input)? {
+            number if number <= INLINE_BYTES_MAX => Ok(InlineMax(Some(number))),
+            _ => Err(DecodeError::Invalid("inline_max")),
+        }
+    }
+}
+
+impl Encode for InlineMax {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(number) = self.0 {
+            out.push(TAG_INLINE);
+            number.encode(out);
+        }
+    }
+}
+
+impl Decode for InlineMax {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.peek() != Some(TAG_INLINE) {
+            return Ok(InlineMax::NONE);
+        }
+        input.take(1)?;
+        InlineMax::decode_number(input)
+    }
+}
 
 codec! {
     /// The values.
@@ -33,8 +77,18 @@ codec! {
 
 impl Policy {
     /// Nothing was set.
-    pub(crate) const NONE: Policy =
-        Policy { spread: None, large_dir: 0, inherit: false, split_threshold: 0 };
+    pub(crate) const NONE: Policy = Policy {
+        spread: None,
+        large_dir: 0,
+        inherit: false,
+        split_threshold: 0,
+        inline_max: InlineMax::NONE,
+    };
+
+    /// Whether anything is said of how the directory is divided.
+    pub(crate) fn divides(&self) -> bool {
+        Policy { inherit: false, inline_max: InlineMax::NONE, ..*self } != Policy::NONE
+    }
 
     /// The way in which directories are divided that say nothing.
     const SPREAD: Spread = Spread::Extendible;
@@ -87,10 +141,13 @@ impl Policy {
 
 impl Encode for Policy {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Policy { spread, large_dir, inherit, split_threshold } = *self;
+        let Policy { spread, large_dir, inherit, split_threshold, inline_max } = *self;
         if *self != Policy::NONE {
-            out.push(TAG);
+            out.push(if inline_max.0.is_none() { TAG } else { TAG_INLINE });
             Values { spread, large_dir, inherit, split_threshold }.encode(out);
+            if let Some(number) = inline_max.0 {
+                number.encode(out);
+            }
         }
     }
 }
@@ -100,12 +157,17 @@ impl Decode for Policy {
         if input.is_empty() {
             return Ok(Policy::NONE);
         }
-        match u8::decode(input)? {
-            TAG => {}
+        let says_of_contents = match u8::decode(input)? {
+            TAG => false,
+            TAG_INLINE => true,
             tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
-        }
+        };
         let Values { spread, large_dir, inherit, split_threshold } = Values::decode(input)?;
-        let policy = Policy { spread, large_dir, inherit, split_threshold };
+        let inline_max = match says_of_contents {
+            true => InlineMax::decode_number(input)?,
+            false => InlineMax::NONE,
+        };
+        let policy = Policy { spread, large_dir, inherit, split_threshold, inline_max };
         if policy == Policy::NONE { Err(DecodeError::Invalid("policy")) } else { Ok(policy) }
     }
 }

@@ -162,6 +162,7 @@ fn records() -> Vec<Case> {
         record("Content.charged", values::charged()),
         record("Content.divided", values::divided()[0].clone()),
         record("Content.divided_and_charged", values::divided()[1].clone()),
+        record("Content.limited", values::divided()[2].clone()),
         record("Settings", Settings { inline_bytes_max: 300, trash: TrashSetting::default() }),
         record(
             "Settings.trash",

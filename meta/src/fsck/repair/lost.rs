@@ -8,8 +8,8 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Content, Contents, EntryRecord, Inode, QuotaId, Reclaim, Slot, Times, Usage, Xattrs, key,
-        key::Part,
+        Content, Contents, EntryRecord, InlineMax, Inode, QuotaId, Reclaim, Slot, Times, Usage,
+        Xattrs, key, key::Part,
     },
     txn::{Dir, Located, Place, Txn},
 };
@@ -172,6 +172,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
         xattrs: Xattrs::NONE,
         contents: Contents::Blocks,
         quota: QuotaId::NONE,
+        inline_max: InlineMax::NONE,
     };
     file(txn, inode)?;
     Ok(true)

@@ -301,7 +301,7 @@ fn how_much_stays_inline_can_be_changed_later() {
         let before = client.create(&root, "before").await.unwrap();
         client.write(&before, 0, &[1; 100]).await.unwrap();
         let dir = client.mkdir(&root, "d").await.unwrap();
-        assert_eq!(client.set_xattr(&dir, "pando.inline_max", b"0").await, Err(FsError::Invalid));
+        assert_eq!(client.set_xattr(&dir, "pando.inline_max", b"8K").await, Err(FsError::Invalid));
         assert_eq!(client.set_xattr(&root, "pando.inline_max", b"1T").await, Err(FsError::Invalid));
         client.set_xattr(&root, "pando.inline_max", b"0").await.unwrap();
         world.restart().await;
@@ -320,6 +320,50 @@ fn how_much_stays_inline_can_be_changed_later() {
         client.remove_xattr(&root, "pando.inline_max").await.unwrap();
         let shown = client.info(&root).await;
         assert!(shown.contains(&("inline_max".to_owned(), "4096".to_owned())));
+    });
+}
+
+#[test]
+fn how_much_stays_inline_can_be_said_of_a_directory() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let dir = client.mkdir(&root, "d").await.unwrap();
+        let before = client.create(&dir, "before").await.unwrap();
+        client.set_xattr(&dir, "pando.inline_max", b"100").await.unwrap();
+        client.set_xattr(&dir, "pando.inherit", b"yes").await.unwrap();
+        let below = client.mkdir(&dir, "below").await.unwrap();
+        let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        for dir in [&dir, &below] {
+            let shown = client.info(dir).await;
+            assert!(shown.contains(&of("inline_max", "100")), "{shown:?}");
+            assert!(shown.contains(&of("inherit", "yes")), "{shown:?}");
+            assert!(!shown.iter().any(|(name, _)| name == "spread"), "{shown:?}");
+        }
+        let is_inline = |lines: Vec<(String, String)>| {
+            lines.iter().any(|(_, value)| value.starts_with("inline"))
+        };
+        // A file keeps what was said when it was made, wherever it goes.
+        let within = client.create(&below, "within").await.unwrap();
+        let beyond = client.create(&below, "beyond").await.unwrap();
+        client.rename((&below, "beyond"), (&root, "beyond")).await.unwrap();
+        world.restart().await;
+        let mut client = world.client().await;
+        for (file, bytes, inline) in
+            [(before, 101, true), (within, 100, true), (beyond, 101, false)]
+        {
+            client.write(&file, 0, &vec![1; bytes]).await.unwrap();
+            assert_eq!(is_inline(client.info(&file).await), inline, "{file:?}");
+            assert_eq!(client.read(&file).await.unwrap(), vec![1; bytes]);
+            client.truncate(&file, 0).await.unwrap();
+            client.truncate(&file, bytes as u64).await.unwrap();
+            assert_eq!(is_inline(client.info(&file).await), inline, "{file:?}");
+        }
+        client.remove_xattr(&dir, "pando.inline_max").await.unwrap();
+        client.set_xattr(&below, "pando.inline_max", b"none").await.unwrap();
+        for dir in [&dir, &below] {
+            assert!(!client.info(dir).await.iter().any(|(name, _)| name == "inline_max"));
+        }
     });
 }
 

@@ -10,8 +10,9 @@ use wire::{BlockPart, Slice, SliceSource};
 use crate::cluster::Member;
 use crate::coordinator::roster::{Enrolled, Roster};
 use crate::record::{
-    Access, Config, Content, ContentState, Contents, EntryRecord, Inode, Location, Policy, QuotaId,
-    QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs, system::Origin,
+    Access, Config, Content, ContentState, Contents, EntryRecord, InlineMax, Inode, Location,
+    Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs,
+    system::Origin,
 };
 
 fn name(text: &str) -> EntryName {
@@ -68,6 +69,7 @@ fn inode(kind: FileKind, contents: Contents) -> Inode {
         xattrs: Xattrs::Spilled,
         contents,
         quota: QuotaId::NONE,
+        inline_max: InlineMax::NONE,
     }
 }
 
@@ -86,6 +88,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
     };
     let marked = Inode { xattrs: Xattrs::Embedded(xattrs()), ..small.clone() };
     let charged = Inode { quota: quota(), ..small.clone() };
+    let limited = Inode { inline_max: InlineMax(Some(100)), ..charged.clone() };
     let access = Access {
         id: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
         ino: Ino::new(ShardId(3), 77),
@@ -103,6 +106,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
         EntryRecord::Dir(access),
         EntryRecord::Link(Ino::new(ShardId(4), 300)),
         EntryRecord::Node(charged),
+        EntryRecord::Node(limited),
     ]
 }
 
@@ -185,17 +189,20 @@ pub(super) fn charged() -> Content {
     Content { quota: quota(), ..content() }
 }
 
-/// A directory that was divided from the start, and one that is charged to a quota as well.
-pub(super) fn divided() -> [Content; 2] {
+/// A directory that was divided from the start, one that is charged to a quota as well, and one that says of contents, too.
+pub(super) fn divided() -> [Content; 3] {
     let policy = Policy {
         spread: Some(Spread::Subsets),
         large_dir: 3,
         inherit: true,
         split_threshold: 70_006,
+        inline_max: InlineMax::NONE,
     };
     let layout = Layout::Subsets(Subsets::started(1, 3));
+    let limited = Policy { inline_max: InlineMax(Some(300)), ..policy };
     let divided = Content { policy, layout, ..content() };
-    [divided.clone(), Content { quota: quota(), ..divided }]
+    let charged = Content { quota: quota(), ..divided.clone() };
+    [divided, charged.clone(), Content { policy: limited, ..charged }]
 }
 
 /// An accounting root in each of its states.
