@@ -85,6 +85,8 @@ codec! {
         pub mtime: Option<Time>,
         /// Its change time is at least this.
         pub ctime: Option<Time>,
+        /// These are its times, even if it has later ones.
+        pub exact: bool,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     bugs::Bug,
     core::Step,
     error::Result,
-    record::{Content, Record, key},
+    record::{Content, Key, Record, key},
     server::Shared,
 };
 
@@ -29,6 +29,9 @@ const TELL_MAX: Duration = Duration::from_millis(500);
 const PERIOD: Duration = Duration::from_millis(250);
 /// and for how long nothing was.
 const PATIENCE: Duration = Duration::from_millis(1000);
+/// After a start so many content records are read at a time, and the pause after them.
+const READ_AT_ONCE: usize = 500;
+const READ_PAUSE: Duration = Duration::from_millis(5);
 
 /// Works for as long as the server runs.
 pub(crate) async fn run(core: Core) {
@@ -37,7 +40,7 @@ pub(crate) async fn run(core: Core) {
         return;
     }
     resume(&core);
-    tokio::join!(when::run(&core), look_after(&core));
+    tokio::join!(when::run(&core), look_after(&core), look_for_steps(&core));
 }
 
 /// Goes on with what the last run has left.
@@ -79,6 +82,47 @@ fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
         }
     }
     found
+}
+
+/// Has masters go on whose directories are on the way to another number of subsets: who gives next, they tell, and what
+/// they were about to do a restart has forgotten. Everything that is stored of directories is read for that, slowly.
+async fn look_for_steps(core: &Core) {
+    let shared = &core.inner.shared;
+    for shard in (0..shared.config.shards).map(ShardId) {
+        let all = key::kind(shard, b'D');
+        let end = key::end_of(&all);
+        let mut next = Some(all).filter(|_| shared.owns(shard));
+        while let Some(from) = next.take() {
+            let mut read = 0;
+            // As of one moment: that leaves the cache to others.
+            let scanned = shared.engine.snapshot().scan(&from, &end, &mut |at, value| {
+                if read == READ_AT_ONCE {
+                    next = Some(Key::from_slice(at));
+                    return ControlFlow::Break(());
+                }
+                read += 1;
+                if let Some(master) = in_a_step(at, value) {
+                    shared.handoffs.again(master);
+                }
+                ControlFlow::Continue(())
+            });
+            if let Err(error) = scanned {
+                tracing::error!(%error, "how directories are divided cannot be read");
+            }
+            tokio::time::sleep(READ_PAUSE).await;
+        }
+    }
+}
+
+/// The master that has this record, if its directory is on the way to another number of subsets. What is damaged is not
+/// reported here.
+fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
+    let master = Partition::of_share(at).filter(|of| of.number == 0 && key::is_content(at))?;
+    let share = Content::from_record(&Bytes::copy_from_slice(value)).ok()?;
+    match share.layout {
+        Layout::Subsets(subsets) if subsets.shifts().next().is_some() => Some(master),
+        Layout::Subsets(_) | Layout::Extendible(_) | Layout::Whole => None,
+    }
 }
 
 async fn step(core: &Core, act: Act) {

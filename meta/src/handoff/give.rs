@@ -10,7 +10,7 @@ use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
 
 use base::{DirId, Ino, Moving, Shift, Spread, layout::POS_MAX};
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
 
 use super::{
@@ -35,8 +35,8 @@ const PUT_BYTES_MAX: usize = 256 << 10;
 const ROUND_MAX: usize = 2000;
 /// So many records are looked at for one message.
 const SEEN_MAX: usize = 8000;
-/// The target has so long to answer while names are frozen.
-const FROZEN_MAX: Duration = Duration::from_millis(200);
+/// Names are frozen for so long at most where they are copied meanwhile.
+const LOCKED_MAX: Duration = Duration::from_secs(5);
 /// The pause before names that are held are frozen again.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
@@ -54,6 +54,8 @@ pub(super) struct Giving {
     /// Where copying goes on; `None`: at the first name.
     next: Option<Key>,
     frozen: Option<Instant>,
+    /// Until when transactions are kept off that would hold names up which are to be frozen.
+    wanted_until: Option<Instant>,
 }
 
 /// Something cannot be read here: it is given up.
@@ -72,9 +74,22 @@ impl Giving {
         let txn = shared.cluster.as_ref()?.next_txn();
         let taker = Partition::of(share.home, giver.dir, shift.taker, shared.config.shards);
         let (ino, home) = (share.ino, share.home);
-        let scan = shared.options.limits.scan();
-        let (core, next, frozen) = (core.clone(), None, None);
-        Some(Giving { core, txn, ino, home, giver, taker, moving, scan, spread, next, frozen })
+        let (core, scan) = (core.clone(), shared.options.limits.scan());
+        let (next, frozen, wanted_until) = (None, None, None);
+        Some(Giving {
+            core,
+            txn,
+            ino,
+            home,
+            giver,
+            taker,
+            moving,
+            scan,
+            spread,
+            next,
+            frozen,
+            wanted_until,
+        })
     }
 
     /// Sees it through; whether the names have moved.
@@ -94,6 +109,7 @@ impl Giving {
             let event = self.act(action).await;
             action = source.next(event);
         };
+        shared.prepared.no_longer_wanted(self.txn);
         shared.handoffs.unwatch(self.txn);
         shared.initiated.end(self.txn);
         if moved {
@@ -135,17 +151,7 @@ impl Giving {
                 Ok(changes) => Event::Collected(changes),
                 Err(Unreadable) => self.gives_up(),
             },
-            Action::Freeze => {
-                let frozen = Rc::new(Cell::new(false));
-                let act = Act::Freeze(self.txn, self.giver, self.scanned(), Rc::clone(&frozen));
-                self.step(act).await;
-                if frozen.get() {
-                    self.frozen = Some(Instant::now());
-                    return Event::Frozen;
-                }
-                tokio::time::sleep(HELD_PAUSE).await;
-                Event::Held
-            }
+            Action::Freeze => self.freeze().await,
             Action::Switch(tally) => Event::Switched(self.switch(tally).await),
             Action::Thaw => {
                 shared.prepared.free(self.txn);
@@ -157,6 +163,31 @@ impl Giving {
             }
             Action::End(_) => unreachable!("it has ended"),
         }
+    }
+
+    /// Freezes the names, and insists on it for as long as they may be frozen: transactions that come one after the other
+    /// would keep it from that for ever, and one that nobody ends must not keep others off.
+    async fn freeze(&mut self) -> Event {
+        let limit = self.core.inner.shared.options.limits.frozen_max;
+        let until = *self.wanted_until.get_or_insert_with(|| Instant::now() + limit);
+        let frozen = Rc::new(Cell::new(false));
+        let (txn, of, moving) = (self.txn, self.giver, self.scanned());
+        self.step(Act::Freeze { txn, of, moving, until, frozen: Rc::clone(&frozen) }).await;
+        if frozen.get() {
+            self.frozen = Some(Instant::now());
+            return Event::Frozen;
+        }
+        tokio::time::sleep(HELD_PAUSE).await;
+        Event::Held
+    }
+
+    /// Until when others wait for frozen names at most, but for a commit that is decided.
+    fn frozen_until(&self) -> Option<Instant> {
+        let limit = match self.scan {
+            Scan::Open => self.core.inner.shared.options.limits.frozen_max,
+            Scan::Locked => LOCKED_MAX,
+        };
+        self.frozen.map(|since| since + limit)
     }
 
     /// What cannot be read here is as good as a target that takes nothing.
@@ -199,8 +230,8 @@ impl Giving {
             Some(server) => {
                 let request = Request::HandoffPut(request);
                 let asked = self.ask(server, &request);
-                match self.frozen {
-                    Some(_) => timeout(FROZEN_MAX, asked).await.unwrap_or(Event::Lost),
+                match self.frozen_until() {
+                    Some(until) => timeout_at(until, asked).await.unwrap_or(Event::Lost),
                     None => asked.await,
                 }
             }
@@ -330,9 +361,9 @@ impl Giving {
 
     async fn switch(&self, tally: Tally) -> bool {
         let Giving { txn, giver, taker, ino, spread, .. } = *self;
-        let moved =
-            transact::run::switch(&self.core, Switch { txn, giver, taker, ino, spread, tally })
-                .await;
+        let Some(until) = self.frozen_until() else { return false };
+        let switch = Switch { txn, giver, taker, ino, spread, tally };
+        let moved = transact::run::switch(&self.core, switch, until).await;
         if moved {
             self.core.inner.shared.handoffs.has_come(&taker.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);

@@ -6,6 +6,7 @@
 use std::{cell::Cell, ops::ControlFlow, rc::Rc};
 
 use base::{EntryName, Moving};
+use tokio::time::Instant;
 use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
 
 use super::{HandoffRecord, table::Partition, take, target};
@@ -28,8 +29,8 @@ pub(crate) enum Act {
     Watch(TxnId, Partition, Moving),
     /// Take the inodes out of names, so that these can move.
     Detach(TxnId, Partition, Vec<Key>),
-    /// Let nobody change the moving names; whether that is so.
-    Freeze(TxnId, Partition, Moving, Rc<Cell<bool>>),
+    /// Let nobody change the moving names, and until then keep others off who would, for so long; whether that is so.
+    Freeze { txn: TxnId, of: Partition, moving: Moving, until: Instant, frozen: Rc<Cell<bool>> },
     /// Be the target, of a source on this server.
     Begin(HandoffBegin, Rc<Cell<Option<Tally>>>),
     /// As [`Act::Begin`].
@@ -50,7 +51,7 @@ impl Act {
         match self {
             Act::Detach(txn, ..) => Some(*txn),
             Act::Watch(..)
-            | Act::Freeze(..)
+            | Act::Freeze { .. }
             | Act::Begin(..)
             | Act::Put(..)
             | Act::Learn(_)
@@ -70,10 +71,11 @@ impl Act {
                 Ok(())
             }
             Act::Detach(_, of, names) => detach(txn, *of, names),
-            Act::Freeze(id, of, moving, frozen) => {
+            Act::Freeze { txn: id, of, moving, until, frozen } => {
                 txn.lock(lock::dir_lock(of.dir))?;
                 nothing_unwritten(txn, *of)?;
-                frozen.set(txn.shared.prepared.freeze(*id, of.share(), *moving));
+                let prepared = &txn.shared.prepared;
+                frozen.set(prepared.freeze(*id, of.share(), *moving, *until));
                 Ok(())
             }
             Act::Begin(req, taken) => take::begin(txn, req).map(|tally| taken.set(tally)),

@@ -40,7 +40,7 @@ impl Partition {
     }
 
     /// Whose content record has this key.
-    fn of_share(at: &[u8]) -> Option<Partition> {
+    pub(super) fn of_share(at: &[u8]) -> Option<Partition> {
         let (dir, (number, _)) = key::parse_dir(at).zip(key::parse_share(at))?;
         Some(Partition { shard: key::shard_of(at), dir, number })
     }

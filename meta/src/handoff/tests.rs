@@ -46,6 +46,14 @@ fn so_do_many_crashes_and_lost_messages() {
     }
 }
 
+#[test]
+fn names_thaw_when_the_taker_does_not_promise_in_time() {
+    for kind in Kind::ALL {
+        let frozen = Run::new(kind, 0, None).taker_away().unwrap();
+        assert!((1..100).contains(&frozen), "{kind:?}: {frozen} steps");
+    }
+}
+
 fn is_found(flaw: Flaw) {
     let everywhere = |kind: &Kind| crashes_everywhere(*kind, Some(flaw)).err();
     let somewhere = |kind: &Kind| random(*kind, 0..600, Some(flaw)).err();

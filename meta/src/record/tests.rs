@@ -266,6 +266,33 @@ fn an_answer_that_is_bytes_makes_the_same_record() {
 }
 
 #[test]
+fn times_of_a_directory_go_back_only_where_that_is_meant() {
+    let (time, was) = (values::time, values::content());
+    let [earlier, later] = [0, 9].map(|secs| wire::ContentPatch {
+        stable: None,
+        entries: 1,
+        subdirs: 0,
+        mtime: Some(time(secs)),
+        ctime: Some(time(secs)),
+        exact: false,
+    });
+    // All of a partition's names come, and something was made here since it was read.
+    let layout = base::Layout::Extendible(base::Splits::started(1, 4));
+    let come = super::Content { layout: layout.clone(), ..was.clone() };
+    let times = |patch: &wire::ContentPatch, stable: Option<super::Content>| {
+        let mut is = was.clone();
+        is.apply(patch, stable);
+        (is.times.mtime, is.times.ctime, is.layout)
+    };
+    let (mtime, ctime) = (was.times.mtime, was.times.ctime);
+    assert_eq!(times(&earlier, Some(come.clone())), (mtime, ctime, layout.clone()));
+    assert_eq!(times(&later, Some(come.clone())), (time(9), time(9), layout.clone()));
+    assert_eq!(times(&earlier, None), (mtime, ctime, was.layout.clone()));
+    let exact = wire::ContentPatch { exact: true, ..earlier };
+    assert_eq!(times(&exact, Some(come)), (time(0), time(0), layout));
+}
+
+#[test]
 fn a_record_of_another_version_is_refused() {
     let mut bytes = Reserved { end: 7 }.to_record().to_vec();
     bytes[0] += 1;

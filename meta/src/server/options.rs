@@ -116,6 +116,9 @@ pub struct Limits {
     pub split_threshold: u64,
     /// Partitions that split are frozen first, and all of one is read then: to compare with, in benchmarks.
     pub split_by_locked_scan: bool,
+    /// Names that are about to move to another partition cannot be changed for so long at most, besides the time that
+    /// a commit takes; and for so long before that transactions over several servers are kept off.
+    pub frozen_max: Duration,
 }
 
 impl Limits {
@@ -134,6 +137,7 @@ impl Default for Limits {
             sessions_max: 1 << 16,
             split_threshold: 8000,
             split_by_locked_scan: false,
+            frozen_max: Duration::from_millis(250),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Pure but for the waiting: the participant (`participant`) puts keys in when it prepares a transaction and takes them
 //! out when its outcome is applied; every read and write of a transaction (`txn`) asks. While nothing is prepared,
 //! asking is one look at a number. The source of a handoff freezes all names that are about to move, without naming
-//! them.
+//! them; while others hold some of them it can keep more from coming, so that those end.
 //!
 //! Always true: of several transactions that hold one key, none changes more of it than its counts. Nobody holds a key
 //! that is frozen, but to stand on it.
@@ -16,7 +16,7 @@ use std::{
 use base::{HashMap, Moving};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use wire::TxnId;
 
 use crate::record::{Key, key};
@@ -77,11 +77,15 @@ struct Table {
     keys: BTreeMap<Key, Holders>,
     txns: HashMap<TxnId, Vec<Key>>,
     frozen: Vec<Frozen>,
+    /// What is to be frozen as soon as nobody holds any of it, and until when others are kept off for that.
+    wanted: Vec<(Frozen, Instant)>,
 }
 
 /// Names of a directory that stay as they are: a handoff stands on them.
 struct Frozen {
     txn: TxnId,
+    /// The key of the content record.
+    share: Key,
     /// What the keys of all names of the directory begin with.
     names: Key,
     moving: Moving,
@@ -99,6 +103,13 @@ impl Table {
     fn frozen_by(&self, key: &[u8], own: Option<TxnId>) -> Option<TxnId> {
         let mut holding = self.frozen.iter().filter(|frozen| Some(frozen.txn) != own);
         holding.find(|frozen| frozen.has(key)).map(|frozen| frozen.txn)
+    }
+
+    /// Whether another transaction is to freeze `key`, or the names of the partition whose content record that is.
+    fn is_wanted(&self, key: &Key, own: TxnId) -> bool {
+        let concerns =
+            |wanted: &Frozen| wanted.txn != own && (wanted.share == *key || wanted.has(key));
+        self.wanted.iter().any(|(wanted, until)| concerns(wanted) && Instant::now() < *until)
     }
 }
 
@@ -129,6 +140,7 @@ impl Prepared {
             holders.is_none_or(|holders| {
                 holders.iter().all(|(other, held)| *other == txn || mode.goes_with(*held))
             }) && thawed()
+                && !table.is_wanted(key, txn)
         });
         if !free {
             return false;
@@ -145,17 +157,20 @@ impl Prepared {
     }
 
     /// Freezes the moving names of a partition, whose content record has the key `share`, for `txn`: they are read, and
-    /// not changed. `false`, and nothing is frozen, when a transaction holds one of them, or the content record.
-    pub(crate) fn freeze(&self, txn: TxnId, share: Key, moving: Moving) -> bool {
+    /// not changed. `false`, and nothing is frozen, when a transaction holds one of them, or the content record: then no
+    /// other one takes any of it until it is frozen, or [`Prepared::no_longer_wanted`], or the time is `until`.
+    pub(crate) fn freeze(&self, txn: TxnId, share: Key, moving: Moving, until: Instant) -> bool {
         let Some(dir) = key::parse_dir(&share) else { return false };
         let shard = key::shard_of(&share);
-        let frozen = Frozen { txn, names: key::names(shard, dir), moving };
+        let frozen = Frozen { txn, share: share.clone(), names: key::names(shard, dir), moving };
         let from = key::names_from(shard, dir, moving.bounds().0);
         let mut table = self.table.lock();
         let mut within =
             table.keys.range(from..).take_while(|(key, _)| key.starts_with(&frozen.names));
         let held = table.keys.contains_key(&share) || within.any(|(key, _)| frozen.has(key));
+        table.wanted.retain(|(wanted, _)| wanted.txn != txn);
         if held || table.txns.contains_key(&txn) {
+            table.wanted.push((frozen, until));
             return false;
         }
         table.frozen.push(frozen);
@@ -163,6 +178,11 @@ impl Prepared {
         table.txns.insert(txn, vec![share]);
         self.count.fetch_add(1, Ordering::AcqRel);
         true
+    }
+
+    /// What `txn` was to freeze need not be.
+    pub(crate) fn no_longer_wanted(&self, txn: TxnId) {
+        self.table.lock().wanted.retain(|(wanted, _)| wanted.txn != txn);
     }
 
     /// The outcome of `txn` is there for everybody to see.
@@ -284,11 +304,14 @@ mod tests {
         let table = Prepared::default();
         for held in [name(150), share()] {
             assert!(table.take(txn(1), vec![(held, Mode::Stands), (name(90), Mode::Changes)]));
-            assert!(!table.freeze(txn(2), share(), moving), "what is held does not freeze");
+            assert!(
+                !table.freeze(txn(2), share(), moving, Instant::now()),
+                "what is held does not freeze"
+            );
             table.free(txn(1));
         }
         assert!(!table.any());
-        assert!(table.freeze(txn(2), share(), moving));
+        assert!(table.freeze(txn(2), share(), moving, Instant::now()));
         assert!(table.any());
         let waits = |key: &Key, want| table.in_the_way(key, want, None);
         for pos in [100, 150, 200] {
@@ -306,6 +329,41 @@ mod tests {
         table.free(txn(2));
         assert_eq!(waits(&name(150), Want::Change), Some(txn(4)));
         assert!(table.take(txn(3), vec![(share(), Mode::Stands)]));
+    }
+
+    #[test]
+    fn what_is_to_be_frozen_is_held_by_those_only_who_hold_it_already() {
+        use base::{DirId, EntryName, ShardId};
+        let name = |pos: u64| {
+            let name = EntryName::new(b"n").unwrap();
+            key::name(ShardId(3), DirId(77), pos, &name, key::Part::Main)
+        };
+        let share = || key::content(ShardId(3), DirId(77), 5, key::Part::Main);
+        let moving = Moving::Range((100, 200));
+        let later = Instant::now() + std::time::Duration::from_secs(1000);
+        let table = Prepared::default();
+        let renames = |number: u64, pos: u64| {
+            table.take(txn(number), vec![(share(), Mode::Adds), (name(pos), Mode::Changes)])
+        };
+        // One begins before the other ends, and so on: there is no moment for it.
+        assert!(renames(1, 90));
+        assert!(!table.freeze(txn(9), share(), moving, Instant::now()));
+        assert!(renames(2, 91));
+        table.free(txn(1));
+        assert!(!table.freeze(txn(9), share(), moving, later));
+        assert!(!renames(3, 92), "it stands on the partition");
+        assert!(!table.take(txn(3), vec![(name(150), Mode::Stands)]));
+        assert!(table.take(txn(3), vec![(name(92), Mode::Changes)]), "what stays is free");
+        assert!(!table.freeze(txn(9), share(), moving, later));
+        table.free(txn(2));
+        assert!(table.freeze(txn(9), share(), moving, later));
+        table.free(txn(9));
+        assert!(renames(4, 150));
+        // Nobody keeps others off who does not want it any more.
+        assert!(!table.freeze(txn(9), share(), moving, later));
+        assert!(!renames(5, 151));
+        table.no_longer_wanted(txn(9));
+        assert!(renames(5, 151));
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::{
     sync::oneshot,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
@@ -44,9 +44,6 @@ const READ_KEYS_MAX: usize = 256;
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-
-/// A switch that cannot be looked at for so long is not made.
-const LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// One run of an operation, for a core to execute.
 pub(crate) struct Phase {
@@ -260,15 +257,15 @@ pub(crate) async fn run(
     }
 }
 
-/// Switches names over, or not: whatever is in the way, it is tried once. `true` when it is committed.
-pub(crate) async fn switch(core: &Core, switch: Switch) -> bool {
+/// Switches names over, or not: whatever is in the way, it is tried once, and what its servers have not promised by
+/// `until` does not happen. `true` when it is committed.
+pub(crate) async fn switch(core: &Core, switch: Switch, until: Instant) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
     let job = Job::Switch(switch);
-    let run = Run::of(core, &shared, cluster, job);
+    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, job) };
     // Names are frozen meanwhile.
-    let looked = timeout(LOOK_MAX, run.look(Box::default())).await;
-    let looked = looked.unwrap_or(Err(Fault::Retry(Retry::Busy)));
+    let looked = run.in_time(run.look(Box::default())).await.flatten();
     let Ok(plan) = looked
         .and_then(|(looked, _)| Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote)))
     else {
@@ -292,6 +289,8 @@ struct Run<'a> {
     shared: &'a Arc<Shared>,
     cluster: &'a Cluster,
     job: Job,
+    /// Until when everybody must have prepared, if there is such a time.
+    until: Option<Instant>,
     /// Of a move of directories that had to wait, or may have to.
     turn: OnceCell<InTurn<'a>>,
     /// What its parts have taken.
@@ -308,7 +307,7 @@ enum Attempt {
 impl<'a> Run<'a> {
     fn of(core: &'a Core, shared: &'a Arc<Shared>, cluster: &'a Cluster, job: Job) -> Run<'a> {
         let laps = Laps::begin(shared.observed.now());
-        Run { core, shared, cluster, job, turn: OnceCell::new(), laps }
+        Run { core, shared, cluster, job, until: None, turn: OnceCell::new(), laps }
     }
 }
 
@@ -346,6 +345,14 @@ impl Run<'_> {
 
     fn ends(&self, part: Part) {
         self.laps.end(part, self.shared.observed.now());
+    }
+
+    /// Waits for something before the commit, while there is time.
+    async fn in_time<T>(&self, what: impl Future<Output = T>) -> Result<T> {
+        match self.until {
+            Some(until) => timeout_at(until, what).await.or(Err(Fault::Retry(Retry::Busy))),
+            None => Ok(what.await),
+        }
     }
 
     /// Reads what the operation needs of other servers, until it can run.
@@ -468,7 +475,8 @@ impl Run<'_> {
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();
-        let votes = join_all(asked).await;
+        // Who prepares it later hears, or asks, that it did not happen: no commit of it is written then.
+        let votes = self.in_time(join_all(asked)).await?;
         if !all_prepared(&votes)? {
             return Ok(Attempt::Again(remote));
         }

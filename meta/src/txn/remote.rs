@@ -295,6 +295,7 @@ fn patch(was: &Content, new: &Content, exact: bool) -> ContentPatch {
         subdirs: difference(was.subdirs.into(), new.subdirs.into()),
         mtime: time(was.times.mtime, new.times.mtime),
         ctime: time(was.times.ctime, new.times.ctime),
+        exact,
     }
 }
 
@@ -308,7 +309,6 @@ impl Content {
 
     /// Changes it as a patch says.
     pub(crate) fn apply(&mut self, patch: &ContentPatch, stable: Option<Content>) {
-        let exact = stable.is_some();
         if let Some(new) = stable {
             *self =
                 Content { entries: self.entries, subdirs: self.subdirs, times: self.times, ..new };
@@ -317,7 +317,7 @@ impl Content {
         let subdirs = u64::from(self.subdirs).saturating_add_signed(patch.subdirs);
         self.subdirs = u32::try_from(subdirs).unwrap_or(u32::MAX);
         let later = |old: Time, new: Option<Time>| match new {
-            Some(new) if exact => new,
+            Some(new) if patch.exact => new,
             Some(new) => new.max(old),
             None => old,
         };

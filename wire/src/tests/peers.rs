@@ -42,6 +42,7 @@ pub(super) fn writes() -> Vec<PeerWrite> {
         subdirs: 0,
         mtime: time(1_700_000_000),
         ctime: time(1_700_000_001),
+        exact: false,
     };
     let moved = ContentPatch {
         stable: Some(Bytes::from_static(b"a content record")),
@@ -49,6 +50,7 @@ pub(super) fn writes() -> Vec<PeerWrite> {
         subdirs: 300,
         mtime: None,
         ctime: time(-1),
+        exact: true,
     };
     vec![
         PeerWrite::Put((key(), Bytes::from_static(b"record"))),

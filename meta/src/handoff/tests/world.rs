@@ -300,18 +300,45 @@ impl Run {
                     }
                 }
             }
-            match self.step % 5 {
-                0 | 2 => self.source()?,
-                1 => self.deliver(self.taker())?,
-                3 => self.deliver(self.giver())?,
-                // Clients are there at the beginning, and now and then.
-                _ if self.step < 60 && self.step.is_multiple_of(3) => self.ask()?,
-                _ => self.background()?,
-            }
-            self.count()?;
+            self.turn()?;
         }
         self.check()?;
         Ok(self.step)
+    }
+
+    fn turn(&mut self) -> Check {
+        match self.step % 5 {
+            0 | 2 => self.source()?,
+            1 => self.deliver(self.taker())?,
+            3 => self.deliver(self.giver())?,
+            // Clients are there at the beginning, and now and then.
+            _ if self.step < 60 && self.step.is_multiple_of(3) => self.ask()?,
+            _ => self.background()?,
+        }
+        self.count()
+    }
+
+    /// One schedule in which the taker does nothing from the moment that it is asked to promise: so long the names are
+    /// frozen. It is there again later, and the handoff is done in the end.
+    pub(super) fn taker_away(mut self) -> Check<u32> {
+        let giver = self.giver();
+        let frozen = |run: &Run| run.ends[giver].giving.as_ref().is_some_and(|own| own.frozen);
+        let switches = |run: &Run| {
+            let giving = run.ends[giver].giving.as_ref();
+            giving.is_some_and(|own| matches!(own.action, Action::Switch(_)) && own.waits.is_some())
+        };
+        while !switches(&self) {
+            self.turn()?;
+        }
+        let mut steps = 0;
+        while frozen(&self) {
+            self.source()?;
+            self.deliver(giver)?;
+            self.count()?;
+            steps += 1;
+        }
+        self.directed(None)?;
+        Ok(steps)
     }
 
     /// Any schedule, with crashes, lost messages and echoes.

@@ -1,0 +1,130 @@
+//! Names move from one partition to another, though a server goes away while they do.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+use std::{cell::Cell, time::Duration};
+
+use base::placement::shard_of;
+use client::Client;
+use lab::sim::{
+    plan::Plan,
+    server::Host,
+    trace::Trace,
+    world::{Machine, World},
+};
+use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+use wire::{DirRef, NodeRef, XattrMode};
+
+const SERVERS: u16 = 3;
+const SHARDS: u16 = 16;
+/// The longest that names are frozen for, microseconds: what is the limit of a server, and some for its own work.
+const FROZEN_US_MAX: u64 = 260_000;
+
+/// Runs a test in a world in which nothing goes wrong by itself, and a partition with so many entries splits.
+fn in_a_world(seed: u64, split_threshold: u64, test: impl AsyncFn(&World, &Machine)) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let long = Duration::from_secs(1000);
+    let plan = Plan {
+        shards: SHARDS,
+        lease: long,
+        server_lease: long,
+        split_threshold,
+        ..Plan::draw(seed, SERVERS)
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let world = World::new(plan, None, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        let maker = world.connect("maker").await.unwrap();
+        test(&world, &maker).await;
+        maker.close().await.unwrap();
+    });
+}
+
+async fn dir(client: &Client, path: &str) -> DirRef {
+    let NodeRef::Dir(dir) = client.resolve(path).await.unwrap() else { panic!("a directory") };
+    dir
+}
+
+/// The server of a partition of a directory.
+fn server_of(dir: &DirRef, partition: u16) -> u16 {
+    shard_of(dir.home, partition, SHARDS).0 % SERVERS
+}
+
+#[test]
+fn names_do_not_stay_frozen_while_the_taker_is_away() {
+    let longest = Cell::new(0);
+    for ms in 0..40 {
+        in_a_world(1, 20, async |world, maker| {
+            let client = &maker.client;
+            // It splits over two servers.
+            let mut path = String::new();
+            let (mut giver, mut taker) = (0, 0);
+            for number in 0.. {
+                path = format!("/d{number}");
+                client.mkdir(&path, 0o755).await.unwrap();
+                let dir = dir(client, &path).await;
+                (giver, taker) = (server_of(&dir, 0), server_of(&dir, 1));
+                if giver != taker {
+                    break;
+                }
+            }
+            for number in 0..25 {
+                client.write(format!("{path}/{number}"), b"").await.unwrap();
+            }
+            while world.counts().handoffs_begun == 0 {
+                world.wait(Duration::from_millis(1)).await;
+            }
+            world.wait(Duration::from_millis(ms)).await;
+            let [giver, taker] = [giver, taker].map(|server| &world.hosts()[usize::from(server)]);
+            taker.stop(true);
+            world.wait(Duration::from_secs(10)).await;
+            let frozen = giver.counter("handoff_frozen_us");
+            assert!(frozen <= FROZEN_US_MAX, "{frozen} microseconds when it stopped after {ms} ms");
+            longest.set(frozen.max(longest.get()));
+            taker.stop(false);
+            let split = async {
+                while world.counts().handoffs_done == 0 {
+                    world.wait(Duration::from_millis(100)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), split).await.expect("it splits later");
+        });
+    }
+    assert!(longest.get() > 200_000, "no stop hit frozen names: {} microseconds", longest.get());
+}
+
+#[test]
+fn a_step_of_subsets_goes_on_after_a_restart() {
+    in_a_world(1, u64::MAX, async |world, maker| {
+        let client = &maker.client;
+        client.mkdir("/d", 0o755).await.unwrap();
+        let set = async |name: &str, value: &str| {
+            client.set_xattr("/d", name, value.as_bytes(), XattrMode::Set).await.unwrap();
+        };
+        set("pando.spread", "subsets").await;
+        for number in 0..90 {
+            client.write(format!("/d/{number}"), b"").await.unwrap();
+        }
+        set("pando.split_threshold", "20").await;
+        client.write("/d/one more", b"").await.unwrap();
+        // The third subset gets names from the first, and from the second.
+        while world.counts().handoffs_done < 2 {
+            world.wait(Duration::from_millis(1)).await;
+        }
+        assert_eq!(world.counts().handoffs_done, 2);
+        // Partitions that are too large remind the master, for as long as they know that they are.
+        world.hosts().iter().for_each(Host::kill);
+        world.hosts().iter().for_each(|host| host.start().unwrap());
+        // Nobody writes any more.
+        let settled = async {
+            loop {
+                let lines = client.info("/d").await.unwrap();
+                if lines.contains(&("partitions".to_owned(), "5".to_owned())) {
+                    return;
+                }
+                world.wait(Duration::from_millis(100)).await;
+            }
+        };
+        let ended = timeout(Duration::from_secs(120), settled).await;
+        assert!(ended.is_ok(), "{:?}", client.info("/d").await);
+    });
+}
