@@ -27,6 +27,7 @@ use crate::{
     record::{Content, EntryRecord, Key, Record as _, key},
     server::Counters,
     transact,
+    txn::Remote,
 };
 
 /// So much is sent with one message, but for one record that is larger.
@@ -54,6 +55,8 @@ pub(super) struct Giving {
     /// Where copying goes on; `None`: at the first name.
     next: Option<Key>,
     frozen: Option<Instant>,
+    /// What the switch has to know of the taker, read before the names are frozen.
+    foreseen: Box<Remote>,
     /// Until when transactions are kept off that would hold names up which are to be frozen.
     wanted_until: Option<Instant>,
 }
@@ -88,6 +91,7 @@ impl Giving {
             spread,
             next,
             frozen,
+            foreseen: Box::default(),
             wanted_until,
         })
     }
@@ -170,6 +174,8 @@ impl Giving {
     async fn freeze(&mut self) -> Event {
         let limit = self.core.inner.shared.options.limits.frozen_max;
         let until = *self.wanted_until.get_or_insert_with(|| Instant::now() + limit);
+        self.foreseen =
+            transact::run::foresee(&self.core, self.shift(Tally::default()), until).await;
         let frozen = Rc::new(Cell::new(false));
         let (txn, of, moving) = (self.txn, self.giver, self.scanned());
         self.step(Act::Freeze { txn, of, moving, until, frozen: Rc::clone(&frozen) }).await;
@@ -359,11 +365,16 @@ impl Giving {
         [&shard[..], &at[shard.len()..]].concat().into()
     }
 
-    async fn switch(&self, tally: Tally) -> bool {
+    fn shift(&self, tally: Tally) -> Switch {
         let Giving { txn, giver, taker, ino, spread, .. } = *self;
+        Switch { txn, giver, taker, ino, spread, tally }
+    }
+
+    async fn switch(&mut self, tally: Tally) -> bool {
         let Some(until) = self.frozen_until() else { return false };
-        let switch = Switch { txn, giver, taker, ino, spread, tally };
-        let moved = transact::run::switch(&self.core, switch, until).await;
+        let (switch, foreseen) = (self.shift(tally), std::mem::take(&mut self.foreseen));
+        let taker = self.taker;
+        let moved = transact::run::switch(&self.core, switch, foreseen, until).await;
         if moved {
             self.core.inner.shared.handoffs.has_come(&taker.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);

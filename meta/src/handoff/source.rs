@@ -15,7 +15,7 @@ use super::Change;
 /// Records in one message.
 const RUN_RECORDS: usize = 1000;
 /// When a round has no more than so many changes, the names are frozen.
-const LITTLE: usize = 64;
+const LITTLE: usize = 256;
 /// When so many more come until they are, they thaw again.
 const TOO_MANY: usize = 4 * LITTLE;
 /// The target is asked so often before it is given up.

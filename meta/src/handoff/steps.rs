@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// So many names are removed, or their inodes taken out of them, by one step.
-pub(super) const NAMES_A_STEP: usize = 64;
+pub(super) const NAMES_A_STEP: usize = 256;
 /// So many are looked at by one that removes.
-const LOOKED_AT: usize = 512;
+const LOOKED_AT: usize = 2048;
 
 /// What can be done.
 pub(crate) enum Act {

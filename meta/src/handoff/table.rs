@@ -106,6 +106,11 @@ impl Handoffs {
         self.count.load(Ordering::Acquire) > 0
     }
 
+    /// Whether the name with this key is about to move away.
+    pub(crate) fn moves(&self, key: &Key) -> bool {
+        self.any() && self.given.lock().values().any(|given| given.has(key))
+    }
+
     /// Those of the changed keys that are about to move away, to be noted when they are written.
     pub(crate) fn moving<'a>(&self, changed: impl Iterator<Item = &'a Key>) -> Vec<(TxnId, Key)> {
         let given = self.given.lock();

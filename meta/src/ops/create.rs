@@ -17,7 +17,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, EntryRecord, InlineMax, Inode, Location, Times, Usage, Xattrs},
+    record::{Contents, InlineMax, Inode, Location, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -51,7 +51,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
 
     // Race: `dir` is locked until we commit, so no rmdir can leave the name without a directory, and no other
     // create can take it.
-    txn.put_entry(&dir, &req.name, &EntryRecord::Node(inode.clone()));
+    txn.put_new(&dir, &req.name, &inode);
     dir.content.entries += 1;
     txn.touch(&mut dir);
     txn.put_dir(&dir);

@@ -10,7 +10,7 @@ use wire::{Entry, Getattr, Symlink};
 use super::create::new_inode;
 use crate::{
     error::Result,
-    record::{Contents, EntryRecord},
+    record::Contents,
     txn::{Node, Txn, show_inode},
 };
 
@@ -32,7 +32,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
     txn.dir_permits(&dir, Access::CHANGE)?;
     let contents = Contents::Target(req.target.clone());
     let inode = new_inode(txn, &dir, FileKind::Symlink, 0o777, contents)?;
-    txn.put_entry(&dir, &req.name, &EntryRecord::Node(inode.clone()));
+    txn.put_new(&dir, &req.name, &inode);
     dir.content.entries += 1;
     txn.touch(&mut dir);
     txn.put_dir(&dir);

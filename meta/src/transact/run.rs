@@ -257,15 +257,30 @@ pub(crate) async fn run(
     }
 }
 
+/// What a switch would have to know of other servers now: what is read before names are frozen is not read then. It is
+/// only a start; that it is still so is promised to the switch itself.
+pub(crate) async fn foresee(core: &Core, switch: Switch, until: Instant) -> Box<Remote> {
+    let shared = core.inner.shared.clone();
+    let Some(cluster) = &shared.cluster else { return Box::default() };
+    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, Job::Switch(switch)) };
+    let looked = run.in_time(run.look(Box::default())).await.flatten();
+    looked.map_or_else(|_| Box::default(), |(looked, _)| looked.remote)
+}
+
 /// Switches names over, or not: whatever is in the way, it is tried once, and what its servers have not promised by
 /// `until` does not happen. `true` when it is committed.
-pub(crate) async fn switch(core: &Core, switch: Switch, until: Instant) -> bool {
+pub(crate) async fn switch(
+    core: &Core,
+    switch: Switch,
+    remote: Box<Remote>,
+    until: Instant,
+) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
     let job = Job::Switch(switch);
     let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, job) };
     // Names are frozen meanwhile.
-    let looked = run.in_time(run.look(Box::default())).await.flatten();
+    let looked = run.in_time(run.look(remote)).await.flatten();
     let Ok(plan) = looked
         .and_then(|(looked, _)| Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote)))
     else {

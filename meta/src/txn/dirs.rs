@@ -13,6 +13,7 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
+    server::Counters,
     transact::locks::Want,
 };
 
@@ -175,6 +176,18 @@ impl Txn<'_> {
     pub(crate) fn put_entry(&mut self, dir: &Dir, name: &EntryName, entry: &EntryRecord) {
         let key = self.entry_key(dir, name, Part::Main);
         self.put(key, entry);
+    }
+
+    /// Puts a new file under `name`; beside it, if the name is about to move away, as it would leave its inode behind.
+    pub(crate) fn put_new(&mut self, dir: &Dir, name: &EntryName, inode: &Inode) {
+        let key = self.entry_key(dir, name, Part::Main);
+        if self.shared.handoffs.moves(&key) {
+            Counters::add(&self.shared.counters.handoff_inodes_left);
+            self.put(key, &EntryRecord::Link(inode.ino));
+            self.put(key::inode(inode.ino, Part::Main), &Slot::Inode(inode.clone()));
+        } else {
+            self.put(key, &EntryRecord::Node(inode.clone()));
+        }
     }
 
     /// Removes the entry under `name`.
