@@ -4,6 +4,7 @@
 //! Directed: one schedule, and at each of its steps either end or both are killed, or lose their power. Random: many
 //! schedules, with several crashes. At the end every name has one owner, and is there if and only if it should be.
 
+mod disk;
 mod world;
 
 use world::{Crash, Ends, Flaw, Kind, Run};

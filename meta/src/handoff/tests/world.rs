@@ -6,10 +6,13 @@ use base::{Encode as _, Ino, Layout, Moving, Shift, Splits, Subsets};
 use bytes::Bytes;
 use wire::{Tally, TxnId};
 
-use super::super::{
-    Change, HandoffRecord, Receiving,
-    source::{Action, Event, Scan, Source},
-    target::{Taking, Target, abandoned, told},
+use super::{
+    super::{
+        Change, HandoffRecord, Receiving,
+        source::{Action, Event, Scan, Source},
+        target::{Taking, Target, abandoned, told},
+    },
+    disk::{Disk, Promise, Share, name_key, pos_in, pos_of, weigh},
 };
 
 const INO: Ino = Ino(77);
@@ -79,75 +82,9 @@ pub(super) struct Crash {
     pub(super) power: bool,
 }
 
-type Key = Vec<u8>;
-type Batch = Vec<(Key, Option<Bytes>)>;
+pub(super) type Key = Vec<u8>;
+pub(super) type Batch = Vec<(Key, Option<Bytes>)>;
 type Check<T = ()> = Result<T, String>;
-
-/// What outlives a process, and of it what outlives a power cut.
-#[derive(Default)]
-struct Disk {
-    now: BTreeMap<Key, Bytes>,
-    stable: BTreeMap<Key, Bytes>,
-}
-
-impl Disk {
-    fn write(&mut self, batch: Batch) {
-        for (key, value) in batch {
-            match value {
-                Some(value) => self.now.insert(key, value),
-                None => self.now.remove(&key),
-            };
-        }
-    }
-
-    fn sync(&mut self) {
-        self.stable = self.now.clone();
-    }
-
-    fn get<T: base::Decode>(&self, key: &[u8]) -> Option<T> {
-        self.now.get(key).map(|bytes| T::from_bytes(bytes).expect("it was written here"))
-    }
-
-    fn names(&self) -> impl Iterator<Item = (&Key, &Bytes)> {
-        self.now.iter().filter(|(key, _)| key[0] == b'N')
-    }
-}
-
-base::codec! {
-    /// A partition's content record, as far as it matters here.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Share {
-        pub layout: Layout,
-        pub entries: u64,
-    }
-}
-
-base::codec! {
-    /// What was promised.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Promise {
-        pub txn: TxnId,
-        pub layout: Layout,
-        pub entries: u64,
-    }
-}
-
-fn name_key(name: u64) -> Key {
-    [b"N".as_slice(), &pos_of(name).to_be_bytes(), &name.to_be_bytes()].concat()
-}
-
-/// Positions all over the listing, the same in each run.
-fn pos_of(name: u64) -> u64 {
-    ((name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (name << 40)) & base::layout::POS_MAX
-}
-
-fn pos_in(key: &[u8]) -> u64 {
-    u64::from_be_bytes(*key[1..].first_chunk().expect("a position"))
-}
-
-fn weigh(_: &[u8], value: &Bytes) -> Tally {
-    Tally { entries: 1, subdirs: u64::from(value[..] == *b"d") }
-}
 
 /// One server.
 #[derive(Default)]
