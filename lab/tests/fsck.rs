@@ -196,6 +196,36 @@ async fn elsewhere(cluster: &Cluster, client: &Client) -> (DirRef, String) {
 }
 
 #[test]
+fn what_nothing_leads_to_goes_to_the_partition_that_has_its_name() {
+    on_a_cluster(async |cluster, client| {
+        let root = client.root().0;
+        client.mkdir("/lost+found", 0o700).await.unwrap();
+        let set = client.set_xattr("/lost+found", "pando.large_dir", b"3", XattrMode::Set);
+        set.await.unwrap();
+        for number in 0..6 {
+            client.write(format!("/first{number}"), b"contents").await.unwrap();
+            client.link(format!("/first{number}"), format!("/second{number}")).await.unwrap();
+        }
+        client.sync().await.unwrap();
+        for name in (0..6).flat_map(|number| ["first", "second"].map(|at| format!("{at}{number}")))
+        {
+            cluster.delete(&cluster.entry(&root, &name).0);
+        }
+        let found = repair(&cluster.world, client).await;
+        assert!(found.iter().all(|line| line.starts_with("repaired: ")), "{found:#?}");
+        let listed = client.read_dir("/lost+found").await.unwrap().all().await.unwrap();
+        assert_eq!(listed.len(), 6);
+        for entry in listed {
+            let read = client.read(format!("/lost+found/{}", entry.name)).await.unwrap();
+            assert_eq!(&read[..], b"contents");
+        }
+        // What is left to find for the check behind this.
+        let (key, _) = cluster.entry(&root, "p");
+        cluster.delete(&key);
+    });
+}
+
+#[test]
 fn a_directory_without_contents_on_another_server_is_found() {
     on_a_cluster(async |cluster, client| {
         let (lost, name) = elsewhere(cluster, client).await;

@@ -52,13 +52,15 @@ pub(super) fn name_of(ino: Ino) -> EntryName {
     EntryName::new(ino.0.to_string().as_bytes()).expect("a number is a name")
 }
 
-/// A name that is free.
-fn free_name(txn: &Txn<'_>, dir: &Dir, ino: Ino) -> Result<EntryName> {
+/// A name that is free in a directory, which is locked, and the partition that has it.
+fn free_name(txn: &Txn<'_>, dir: Dir, ino: Ino) -> Result<(Dir, EntryName)> {
     let mut name = name_of(ino);
+    let whole = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
     for again in 1..SAME_NUMBER_MAX {
-        let key = txn.name_key(dir.content.home, dir.id, &name, Part::Main);
+        let share = if dir.is_divided() { txn.owner(&whole, &name)? } else { dir.clone() };
+        let key = txn.entry_key(&share, &name, Part::Main);
         if txn.get_bytes(&key)?.is_none() {
-            return Ok(name);
+            return Ok((share, name));
         }
         name = EntryName::new(format!("{}.{again}", ino.0).as_bytes()).expect("it is a name");
     }
@@ -67,11 +69,11 @@ fn free_name(txn: &Txn<'_>, dir: &Dir, ino: Ino) -> Result<EntryName> {
 
 /// Puts a directory there. Its record is the caller's to store.
 pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
-    let mut above = and_found(txn)?;
+    let above = and_found(txn)?;
     if above.id == dir.id {
         return Err(FsError::Io.into());
     }
-    let name = free_name(txn, &above, dir.content.ino)?;
+    let (mut above, name) = free_name(txn, above, dir.content.ino)?;
     dir.content.parent = above.id;
     dir.content.parent_ino = above.content.ino;
     dir.content.parent_home = above.content.home;
@@ -88,8 +90,8 @@ pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
 
 /// Puts an inode there that was in an entry.
 pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
-    let mut above = and_found(txn)?;
-    let name = free_name(txn, &above, inode.ino)?;
+    let above = and_found(txn)?;
+    let (mut above, name) = free_name(txn, above, inode.ino)?;
     txn.lock(lock::ino_lock(inode.ino))?;
     if txn.shared.cluster.is_some()
         && let Some(Slot::Inode(_)) = sound(txn, &key::inode(inode.ino, Part::Main))?
@@ -125,8 +127,8 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
 
 /// Gives an inode in its slot, which has no name any more, one there.
 pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
-    let mut above = and_found(txn)?;
-    let name = free_name(txn, &above, inode.ino)?;
+    let above = and_found(txn)?;
+    let (mut above, name) = free_name(txn, above, inode.ino)?;
     txn.put_entry(&above, &name, &EntryRecord::Link(inode.ino));
     inode.nlink = 1;
     txn.put_inode(&Located { place: Place::Slot, inode });
