@@ -362,6 +362,15 @@ impl Host {
         of(&self.inner.counters.borrow()) + now.map_or(0, |now| of(&now))
     }
 
+    /// How long something that is timed took altogether since it was started, such as `handoff_frozen_nanos`.
+    #[must_use]
+    pub fn time_of(&self, name: &str) -> Duration {
+        let load = self.inner.running.borrow().as_ref().map(|running| running.server.load());
+        let timed = load.into_iter().flat_map(|load| load.distributions);
+        let sum = timed.filter(|(known, _)| known == name).map(|(_, times)| times.sum).sum();
+        Duration::from_nanos(sum)
+    }
+
     /// What is stored.
     #[must_use]
     pub fn engine(&self) -> &MemoryEngine {
