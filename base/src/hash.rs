@@ -46,7 +46,8 @@ impl HashKey {
         DirId(if id < 256 { id + 256 } else { id })
     }
 
-    /// A key like it, whose ids of directories have only so many of 128 bits. For tests of ids that collide.
+    /// A key like it, whose ids of directories have only so many of 128 bits, and positions of names only so many of
+    /// 63. For tests of what collides.
     #[cfg(feature = "short-ids")]
     #[must_use]
     pub fn shortened(self, bits: u8) -> HashKey {
@@ -76,7 +77,21 @@ impl HashKey {
         let mut hasher = SipHasher24::new_with_keys(self.k0, !self.k1);
         hasher.write(name.as_bytes());
         let hash = hasher.finish() >> 1;
-        (hash.reverse_bits() >> 1).max(POS_MIN)
+        self.shorten_pos(hash.reverse_bits() >> 1).max(POS_MIN)
+    }
+
+    #[cfg(feature = "short-ids")]
+    fn shorten_pos(self, pos: u64) -> u64 {
+        match self.k0 ^ SHORT {
+            bits @ 1..63 => pos >> (63 - bits) << (63 - bits),
+            _ => pos,
+        }
+    }
+
+    #[cfg(not(feature = "short-ids"))]
+    #[expect(clippy::unused_self, reason = "the signature is that of a build with short ids")]
+    fn shorten_pos(self, pos: u64) -> u64 {
+        pos
     }
 
     /// A short keyed MAC over `parts`; tickets are made of it.

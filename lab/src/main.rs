@@ -54,6 +54,9 @@ struct Sim {
     /// So many servers in every world.
     #[arg(long)]
     servers: Option<u16>,
+    /// Have many clients use one directory that splits and merges.
+    #[arg(long)]
+    crowd: bool,
     /// Plant a bug in the servers, by its name.
     #[arg(long)]
     bug: Option<String>,
@@ -96,7 +99,8 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let options = Options { bug, print: args.trace, calm: args.calm, servers: args.servers };
+    let Sim { trace: print, calm, servers, crowd, .. } = *args;
+    let options = Options { bug, print, calm, servers, crowd };
     if let Some(seed) = args.seed {
         let report = sim::run(seed, options)?;
         println!("{report:#?}");

@@ -62,6 +62,8 @@ pub struct Options {
     pub calm: bool,
     /// So many servers; otherwise the seed decides.
     pub servers: Option<u16>,
+    /// Names of large directories are about to move all the time.
+    pub crowd: bool,
 }
 
 /// A world that went well.
@@ -84,14 +86,18 @@ pub struct Failure {
     pub seed: u64,
     /// How many servers it had.
     pub servers: u16,
+    /// Whether it was drawn as a crowd.
+    pub crowd: bool,
     /// What was wrong.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, servers, what } = self;
-        let replay = format!("cargo run -p lab -- sim --servers {servers} --seed {seed} --trace");
+        let Failure { seed, servers, crowd, what } = self;
+        let crowd = if *crowd { " --crowd" } else { "" };
+        let replay =
+            format!("cargo run -p lab -- sim --servers {servers}{crowd} --seed {seed} --trace");
         write!(f, "seed {seed}: {what}\nreplay: {replay}")
     }
 }
@@ -104,7 +110,8 @@ impl std::error::Error for Failure {}
 /// When something in it was not as promised.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
-    run_plan(Plan::draw(seed, servers), options)
+    let draw = if options.crowd { Plan::draw_crowd } else { Plan::draw };
+    run_plan(draw(seed, servers), options)
 }
 
 /// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
@@ -138,7 +145,7 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 /// # Errors
 /// As [`run`].
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
-    let (seed, servers) = (plan.seed, plan.servers);
+    let (seed, servers, crowd) = (plan.seed, plan.servers, plan.crowd);
     let trace = Trace::new(options.print);
     // What it was is a problem of the trace.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| in_a_runtime(plan, options, &trace)))
@@ -152,7 +159,7 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
         }
     };
     if !problems.is_empty() {
-        return Err(Failure { seed, servers, what: problems.join("\n  and ") });
+        return Err(Failure { seed, servers, crowd, what: problems.join("\n  and ") });
     }
     let (hash, events) = trace.hash();
     Ok(Report { counts, hash, events, ms })

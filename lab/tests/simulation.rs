@@ -14,6 +14,7 @@ fn alone() -> Options {
 const SEEDS: u64 = 1000;
 /// For each number of servers.
 const CLUSTER_SEEDS: u64 = 80;
+const CROWD_SEEDS: u64 = 20;
 
 #[test]
 fn every_world_keeps_its_promises() {
@@ -65,9 +66,22 @@ fn every_cluster_keeps_its_promises() {
     }
 }
 
-/// How many seeds it takes to find a bug.
-fn seeds_to_find(bug: Bug, servers: u16, seeds_max: u64) {
-    let options = Options { bug: Some(bug), servers: Some(servers), ..Options::default() };
+#[test]
+fn every_crowd_keeps_its_promises() {
+    for servers in 2..=4 {
+        let start = 1000 * u64::from(servers);
+        let options = Options { servers: Some(servers), crowd: true, ..Options::default() };
+        let (sum, failures) = run_many(start..start + CROWD_SEEDS, options);
+        println!("{CROWD_SEEDS} crowds of {servers} servers: {sum:#?}");
+        failures.iter().take(3).for_each(|failure| println!("{failure}"));
+        assert!(failures.is_empty(), "{} crowds went wrong", failures.len());
+        assert!(sum.handoffs_done >= CROWD_SEEDS * 5, "few names have moved");
+    }
+}
+
+/// How many seeds it takes to find a bug; in a `crowd` names are about to move all the time.
+fn seeds_to_find(bug: Bug, servers: u16, crowd: bool, seeds_max: u64) {
+    let options = Options { bug: Some(bug), servers: Some(servers), crowd, ..Options::default() };
     let found = (1..=seeds_max).find_map(|seed| run(seed, options).err());
     println!("{bug:?}: {}", found.expect("it is found"));
 }
@@ -76,7 +90,16 @@ macro_rules! finds {
     ($($name:ident: $bug:ident of $servers:literal within $seeds:literal,)*) => {
         $(#[test]
         fn $name() {
-            seeds_to_find(Bug::$bug, $servers, $seeds);
+            seeds_to_find(Bug::$bug, $servers, false, $seeds);
+        })*
+    };
+}
+
+macro_rules! finds_in_a_crowd {
+    ($($name:ident: $bug:ident of $servers:literal within $seeds:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            seeds_to_find(Bug::$bug, $servers, true, $seeds);
         })*
     };
 }
@@ -111,5 +134,14 @@ finds! {
     it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored of 3 within 500,
     it_finds_that_renames_ignore_each_other: GraphIgnored of 3 within 200,
     it_finds_that_a_share_is_not_expected: ShareNotExpected of 3 within 100,
+    it_finds_that_a_merged_partition_is_forgotten: MergedForgotten of 3 within 50,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken of 3 within 400,
+}
+
+finds_in_a_crowd! {
+    it_finds_a_layout_that_is_published_early: LayoutPublishedEarly of 3 within 5,
+    it_finds_changes_that_are_not_sent_again: ChangesForgotten of 3 within 10,
+    it_finds_names_that_move_while_they_are_changed: NotFrozen of 3 within 10,
+    it_finds_a_sweep_of_what_is_owned: OwnedSwept of 3 within 10,
+    it_finds_a_page_that_ends_within_a_run: PageEndsInRun of 3 within 30,
 }

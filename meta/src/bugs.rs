@@ -80,6 +80,18 @@ pub enum Bug {
     HandoffForgotten,
     /// The master is told of a handoff that is not stable (`handoff::finish`).
     MasterToldEarly,
+    /// A partition says that names have moved before they have (`handoff::give`).
+    LayoutPublishedEarly,
+    /// Moving names that change are not sent again (`core`).
+    ChangesForgotten,
+    /// Names move while they are changed (`handoff::steps`).
+    NotFrozen,
+    /// A sweep removes what the partition has (`handoff::steps`).
+    OwnedSwept,
+    /// A partition that gave everything away is forgotten before the master knows (`handoff::finish`).
+    MergedForgotten,
+    /// A page of a listing ends between names of one position (`ops::readdir`).
+    PageEndsInRun,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
@@ -88,7 +100,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 39] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -121,6 +133,12 @@ impl Bug {
         Bug::ClosureStops,
         Bug::HandoffForgotten,
         Bug::MasterToldEarly,
+        Bug::LayoutPublishedEarly,
+        Bug::ChangesForgotten,
+        Bug::NotFrozen,
+        Bug::OwnedSwept,
+        Bug::MergedForgotten,
+        Bug::PageEndsInRun,
         Bug::LateLookupTaken,
     ];
 }

@@ -463,6 +463,7 @@ impl Inner {
             self.shared.hot.release(held, false);
         }
         // Before the locks are free: who freezes them then knows of all.
+        let moving = moving.filter(|_| !self.shared.bugs.has(Bug::ChangesForgotten));
         moving.into_iter().for_each(|moving| handoffs.changed(moving));
         let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;

@@ -40,6 +40,8 @@ pub struct Plan {
     pub weather: Weather,
     /// A partition of a directory with so many entries splits.
     pub split_threshold: u64,
+    /// The workloads are about directories that split and merge.
+    pub crowd: bool,
     /// Clients keep directories that they walked through.
     pub access_cache: bool,
     /// Clients keep contents that they read.
@@ -127,11 +129,27 @@ impl Plan {
                 pieces: random.one_in(2),
             },
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
+            crowd: false,
             access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
             calm: random.ms(60..400),
             aim,
+        }
+    }
+
+    /// As [`Plan::draw`], but names are about to move all the time.
+    #[must_use]
+    pub fn draw_crowd(seed: u64, servers: u16) -> Plan {
+        let random = SimRandom::new(seed).stream("crowd");
+        Plan {
+            crowd: true,
+            // What was answered stays.
+            durability: Durability::Strict,
+            shards: random.pick(&[5, 16]).max(servers),
+            split_threshold: random.pick(&[3, 6, 12]),
+            id_bits: random.one_in(3).then_some(9),
+            ..Plan::draw(seed, servers)
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod contents;
 mod crossed;
+mod crowd;
 mod linear;
 mod locks;
 mod lost;
@@ -40,6 +41,12 @@ impl Work {
 /// When a client cannot make what it needs.
 pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     let random = world.random("works");
+    if world.plan().crowd {
+        return Ok(vec![
+            Work::new("crowd", crowd::set_up(world, 0).await?),
+            Work::new("linear", linear::set_up(world, 1).await?),
+        ]);
+    }
     let mut works = vec![Work::new("lost", lost::set_up(world, 0).await?)];
     if world.plan().is_lossy() {
         for number in 1..3 {

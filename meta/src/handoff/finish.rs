@@ -142,7 +142,8 @@ pub(super) async fn finish(core: Core, at: Partition) {
     loop {
         match read::<HandoffRecord>(&shared, &at.handoff()) {
             Ok(Some(HandoffRecord::Given(_))) => {
-                if tell_master(&core, at).await {
+                let forgets = shared.bugs.has(Bug::MergedForgotten) && is_merged(&shared, at);
+                if forgets || tell_master(&core, at).await {
                     step(&core, Act::Told(at)).await;
                     continue;
                 }
@@ -157,6 +158,11 @@ pub(super) async fn finish(core: Core, at: Partition) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(TELL_MAX);
     }
+}
+
+/// Whether a partition has given everything away.
+fn is_merged(shared: &Shared, at: Partition) -> bool {
+    matches!(read::<Content>(shared, &at.share()), Ok(Some(share)) if !share.is_live())
 }
 
 /// Whether the master has stored how the directory is divided, or is gone.

@@ -15,6 +15,7 @@ use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
 
 use super::{
     Change,
+    finish::{read, tell},
     source::{Action, Event, Scan, Source},
     steps::{Act, NAMES_A_STEP},
     switch::Switch,
@@ -22,6 +23,7 @@ use super::{
 };
 use crate::{
     Core,
+    bugs::Bug,
     core::Step,
     peer::Unanswered,
     record::{Content, EntryRecord, Key, Record as _, key},
@@ -173,6 +175,9 @@ impl Giving {
     /// would keep it from that for ever, and one that nobody ends must not keep others off.
     async fn freeze(&mut self) -> Event {
         let limit = self.core.inner.shared.options.limits.frozen_max;
+        if self.core.inner.shared.bugs.has(Bug::LayoutPublishedEarly) {
+            self.publish().await;
+        }
         let until = *self.wanted_until.get_or_insert_with(|| Instant::now() + limit);
         self.foreseen =
             transact::run::foresee(&self.core, self.shift(Tally::default()), until).await;
@@ -185,6 +190,18 @@ impl Giving {
         }
         tokio::time::sleep(HELD_PAUSE).await;
         Event::Held
+    }
+
+    /// [`Bug::LayoutPublishedEarly`].
+    async fn publish(&self) {
+        let (at, shift) =
+            (self.giver, Shift { giver: self.giver.number, taker: self.taker.number });
+        let share = read::<Content>(&self.core.inner.shared, &at.share());
+        let Ok(Some(share)) = share else { return };
+        let layout = share.layout.turned(self.spread);
+        if let Some(after) = layout.as_ref().unwrap_or(&share.layout).after(shift) {
+            tell(&self.core, at.dir, &share, at.number, &after).await;
+        }
     }
 
     /// Until when others wait for frozen names at most, but for a commit that is decided.

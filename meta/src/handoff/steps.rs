@@ -11,6 +11,7 @@ use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
 
 use super::{HandoffRecord, table::Partition, take, target};
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     lock,
     record::{EntryRecord, Key, Location, key},
@@ -75,7 +76,8 @@ impl Act {
                 txn.lock(lock::dir_lock(of.dir))?;
                 nothing_unwritten(txn, *of)?;
                 let prepared = &txn.shared.prepared;
-                frozen.set(prepared.freeze(*id, of.share(), *moving, *until));
+                let freeze = || prepared.freeze(*id, of.share(), *moving, *until);
+                frozen.set(txn.shared.bugs.has(Bug::NotFrozen) || freeze());
                 Ok(())
             }
             Act::Begin(req, taken) => take::begin(txn, req).map(|tally| taken.set(tally)),
@@ -160,7 +162,10 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     };
     // Whose ever it is: what it does not have nobody does.
     let layout = txn.get_content(&of.share())?.map(|share| share.layout);
-    let has = |pos: u64| layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number);
+    let careless = txn.shared.bugs.has(Bug::OwnedSwept);
+    let has = |pos: u64| {
+        !careless && layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number)
+    };
     let end = key::end_of(&key::names(of.shard, of.dir));
     let (mut junk, mut seen, mut last, mut full) = (Vec::new(), 0, None, false);
     txn.shared.engine.scan(from, &end, &mut |key, _| {

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use wire::{Readdir, ReaddirEntry, ReaddirPage, Retry};
 
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     record::{EntryRecord, Record as _, key, key::Part},
     trash,
@@ -138,7 +139,8 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
         }
         // A page ends only between two positions, so that its last one is where to go on.
         let full = names.len() >= max || bytes >= BYTES_MAX;
-        if full && names.last().is_some_and(|(last, _, _)| *last != pos) {
+        let parts = txn.shared.bugs.has(Bug::PageEndsInRun);
+        if full && names.last().is_some_and(|(last, _, _)| *last != pos || parts) {
             end = false;
             return ControlFlow::Break(());
         }
