@@ -10,6 +10,59 @@ pub(crate) mod shares;
 #[cfg(test)]
 mod world;
 
+use std::collections::BTreeMap;
+
+use base::Layout;
+
+/// What was read of each partition, and how the directory is divided as far as all answers and news have said.
+///
+/// Always true: what was read fits the layout.
+#[derive(Debug)]
+struct View<T> {
+    layout: Layout,
+    read: BTreeMap<u16, T>,
+    /// Since something was of use.
+    vain: Vain,
+}
+
+/// Something that was read of a partition.
+trait Reading {
+    /// Whether it is still of use in a directory that is divided like this.
+    fn fits(&self, partition: u16, now: &Layout) -> bool;
+}
+
+impl<T: Reading> View<T> {
+    fn new(layout: Layout) -> View<T> {
+        View { layout, read: BTreeMap::new(), vain: Vain::default() }
+    }
+
+    /// Whether it was news.
+    fn learn(&mut self, layout: &Layout) -> bool {
+        let news = self.layout.learn(layout);
+        if news {
+            self.drop_outdated();
+        }
+        news
+    }
+
+    /// What is known may never have been so: a server may have told of something that it lost with its power.
+    fn forget(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.drop_outdated();
+    }
+
+    fn in_vain(&mut self) {
+        if self.vain.add() {
+            self.forget(Layout::Whole);
+        }
+    }
+
+    fn drop_outdated(&mut self) {
+        let now = &self.layout;
+        self.read.retain(|partition, reading| reading.fits(*partition, now));
+    }
+}
+
 /// Counts answers that were of no use.
 #[derive(Debug, Default)]
 struct Vain(u32);

@@ -19,20 +19,16 @@ use std::{
 use base::{Layout, layout::POS_MAX};
 use wire::{LayoutNews, ReaddirEntry, ReaddirPage};
 
-use super::Vain;
+use super::{Reading, View};
 
 /// See the page.
 #[derive(Debug)]
 pub(crate) struct Merge {
     /// Everything up to here was handed out.
     after: u64,
-    /// All that pages and news have said.
-    layout: Layout,
-    lanes: BTreeMap<u16, Lane>,
+    view: View<Lane>,
     /// After which position each partition has been asked that has not answered.
     asked: BTreeMap<u16, u64>,
-    /// Since something was handed out.
-    vain: Vain,
 }
 
 /// What was read of one partition: all that it has in `(from, reach]`.
@@ -90,16 +86,19 @@ pub(crate) struct Ahead {
     pub(crate) entries: usize,
 }
 
+impl Reading for Lane {
+    fn fits(&self, partition: u16, now: &Layout) -> bool {
+        match now.scatters() {
+            true => now.agrees_about(&self.layout, partition),
+            false => !self.layout.scatters(),
+        }
+    }
+}
+
 impl Merge {
     /// A listing that goes on after a position, of a directory that may be divided like this.
     pub(crate) fn new(after: u64, layout: Layout) -> Merge {
-        Merge {
-            after,
-            layout,
-            lanes: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            vain: Vain::default(),
-        }
+        Merge { after, view: View::new(layout), asked: BTreeMap::new() }
     }
 
     /// Up to where everything was handed out.
@@ -114,35 +113,35 @@ impl Merge {
 
     /// Into how many partitions one page of the listing is spread.
     pub(crate) fn width(&self) -> usize {
-        if self.layout.scatters() { self.layout.active().count() } else { 1 }
+        if self.view.layout.scatters() { self.view.layout.active().count() } else { 1 }
     }
 
     /// Whether to pause before anything is asked again.
     pub(crate) fn must_wait(&self) -> bool {
-        self.vain.must_wait()
+        self.view.vain.must_wait()
     }
 
     /// What to ask for now. At least one page is on its way then, if [`Merge::next`] has nothing.
     pub(crate) fn wants(&mut self, ahead: Ahead) -> Vec<Ask> {
-        let buffered: usize = self.lanes.values().map(Lane::entries).sum();
+        let buffered: usize = self.view.read.values().map(Lane::entries).sum();
         let room = buffered < ahead.entries;
-        if self.layout.scatters() {
-            let active: Vec<u16> = self.layout.active().collect();
+        if self.view.layout.scatters() {
+            let active: Vec<u16> = self.view.layout.active().collect();
             let want = |partition| self.want(partition, self.after, room);
             return active.into_iter().filter_map(want).collect();
         }
         let (mut asks, mut start) = (Vec::new(), self.after);
         loop {
             while let Some(partition) = self.covering(start) {
-                start = self.lanes[&partition].reach;
+                start = self.view.read[&partition].reach;
             }
             let is_next = start == self.after;
             let more = room && self.asked.len() < ahead.partitions;
             if start >= POS_MAX || !is_next && !more {
                 return asks;
             }
-            asks.extend(self.want(self.layout.partition(start + 1), start, true));
-            start = self.layout.reach(start + 1);
+            asks.extend(self.want(self.view.layout.partition(start + 1), start, true));
+            start = self.view.layout.reach(start + 1);
         }
     }
 
@@ -151,7 +150,7 @@ impl Merge {
         if self.asked.contains_key(&partition) {
             return None;
         }
-        let known = self.lanes.get(&partition).map(|lane| (lane.from, lane.reach));
+        let known = self.view.read.get(&partition).map(|lane| (lane.from, lane.reach));
         let after = match known {
             Some((from, reach)) if (from..=reach).contains(&after) => {
                 if !ahead && reach > after || reach >= POS_MAX {
@@ -160,7 +159,7 @@ impl Merge {
                 reach
             }
             Some(_) | None => {
-                self.lanes.remove(&partition);
+                self.view.read.remove(&partition);
                 after
             }
         };
@@ -171,7 +170,7 @@ impl Merge {
     /// A partition of which it is known what comes next after a position.
     fn covering(&self, after: u64) -> Option<u16> {
         let covers = |lane: &Lane| (lane.from..lane.reach).contains(&after);
-        self.lanes.iter().find(|(_, lane)| covers(lane)).map(|(partition, _)| *partition)
+        self.view.read.iter().find(|(_, lane)| covers(lane)).map(|(partition, _)| *partition)
     }
 
     /// Takes in a page.
@@ -179,23 +178,23 @@ impl Merge {
         self.asked.remove(&ask.partition);
         let layout = match page.layout {
             Some(layout) => {
-                self.learn(&layout);
+                self.view.learn(&layout);
                 layout
             }
             // Whatever was known: all that there is was in that one.
             None => {
-                self.forget(Layout::Whole);
+                self.view.forget(Layout::Whole);
                 Layout::Whole
             }
         };
-        let partition = if self.layout.scatters() {
-            Some(ask.partition).filter(|asked| self.layout.agrees_about(&layout, *asked))
+        let partition = if self.view.layout.scatters() {
+            Some(ask.partition).filter(|asked| self.view.layout.agrees_about(&layout, *asked))
         } else {
             // The server may have the right partition, too, where another was asked.
             Some(layout.partition(ask.after + 1)).filter(|_| !layout.scatters())
         };
-        let Some(partition) = partition else { return self.in_vain() };
-        let lane = self.lanes.entry(partition).or_insert_with(|| Lane {
+        let Some(partition) = partition else { return self.view.in_vain() };
+        let lane = self.view.read.entry(partition).or_insert_with(|| Lane {
             from: ask.after,
             reach: ask.after,
             pages: VecDeque::new(),
@@ -212,15 +211,15 @@ impl Merge {
     pub(crate) fn correct(&mut self, ask: Ask, news: &LayoutNews) {
         self.asked.remove(&ask.partition);
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
-        let learnt = self.learn(layout);
-        let again = if self.layout.scatters() {
-            self.layout.is_active(ask.partition)
+        let learnt = self.view.learn(layout);
+        let again = if self.view.layout.scatters() {
+            self.view.layout.is_active(ask.partition)
         } else {
-            self.layout.partition(ask.after + 1) == ask.partition
+            self.view.layout.partition(ask.after + 1) == ask.partition
         };
-        self.in_vain();
+        self.view.in_vain();
         if again && !learnt || news.layout.is_none() {
-            self.forget(layout.clone());
+            self.view.forget(layout.clone());
         }
     }
 
@@ -229,45 +228,16 @@ impl Merge {
         self.asked.remove(&ask.partition);
     }
 
-    /// Whether it was news.
-    fn learn(&mut self, layout: &Layout) -> bool {
-        let news = self.layout.learn(layout);
-        if news {
-            self.drop_outdated();
-        }
-        news
-    }
-
-    fn drop_outdated(&mut self) {
-        let now = &self.layout;
-        self.lanes.retain(|partition, lane| match now.scatters() {
-            true => now.agrees_about(&lane.layout, *partition),
-            false => !lane.layout.scatters(),
-        });
-    }
-
-    /// What is known may never have been so: a server may have told of something that it lost with its power.
-    fn forget(&mut self, layout: Layout) {
-        self.layout = layout;
-        self.drop_outdated();
-    }
-
-    fn in_vain(&mut self) {
-        if self.vain.add() {
-            self.forget(Layout::Whole);
-        }
-    }
-
     /// What comes next, about `max` entries at most: a run of equal positions is not parted. `None`: it must be read
     /// first.
     pub(crate) fn next(&mut self, max: usize) -> Option<Vec<ReaddirEntry>> {
-        let of: Vec<u16> = match self.layout.scatters() {
-            true => self.layout.active().collect(),
+        let of: Vec<u16> = match self.view.layout.scatters() {
+            true => self.view.layout.active().collect(),
             false => vec![self.covering(self.after)?],
         };
         let after = self.after;
         let lane = |partition: &u16| {
-            let lane = self.lanes.get(partition);
+            let lane = self.view.read.get(partition);
             lane.filter(|lane| (lane.from..lane.reach).contains(&after)).map(|lane| lane.reach)
         };
         let reaches: Option<Vec<u64>> = of.iter().map(lane).collect();
@@ -277,8 +247,8 @@ impl Merge {
             Some(last) if full => last.pos,
             Some(_) | None => reach,
         };
-        self.vain.end();
-        self.lanes.retain(|_, lane| lane.reach > self.after);
+        self.view.vain.end();
+        self.view.read.retain(|_, lane| lane.reach > self.after);
         Some(out)
     }
 
@@ -286,7 +256,7 @@ impl Merge {
     fn merge(&mut self, of: &[u16], reach: u64, max: usize) -> (Vec<ReaddirEntry>, bool) {
         let (after, mut heads) = (self.after, BinaryHeap::with_capacity(of.len()));
         for partition in of {
-            let Some(lane) = self.lanes.get_mut(partition) else { continue };
+            let Some(lane) = self.view.read.get_mut(partition) else { continue };
             while lane.next().is_some_and(|pos| pos <= after) {
                 lane.pop();
             }
@@ -305,7 +275,7 @@ impl Merge {
             if out.len() >= max.max(1) && out.last().is_some_and(|last| last.pos != pos) {
                 return (out, true);
             }
-            let Some(lane) = self.lanes.get_mut(&partition) else { continue };
+            let Some(lane) = self.view.read.get_mut(&partition) else { continue };
             out.extend(lane.pop());
             let next = lane.next().filter(|pos| *pos <= reach);
             heads.extend(next.map(|pos| Reverse((pos, partition))));

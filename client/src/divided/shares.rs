@@ -4,85 +4,65 @@
 //! layout agrees with each about what its partition has: then no name was counted twice, or not at all, because it was
 //! on its way. Whether nothing was made or removed between the answers it does not say: who needs to know asks again.
 
-use std::collections::BTreeMap;
-
 use base::{Attr, Layout};
 use wire::{LayoutNews, ShareStat};
 
-use super::Vain;
+use super::{Reading, View};
 
 /// See the page.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// All that answers and news have said.
-    layout: Layout,
-    found: BTreeMap<u16, ShareStat>,
-    vain: Vain,
+    view: View<ShareStat>,
+}
+
+impl Reading for ShareStat {
+    fn fits(&self, partition: u16, now: &Layout) -> bool {
+        now.agrees_about(&self.layout, partition)
+    }
 }
 
 impl Shares {
     /// Of a directory that may be divided like this.
     pub(crate) fn new(layout: Layout) -> Shares {
-        Shares { layout, found: BTreeMap::new(), vain: Vain::default() }
+        Shares { view: View::new(layout) }
     }
 
     /// The partitions that are to be asked; none when all have answered.
     pub(crate) fn wants(&self) -> Vec<u16> {
-        self.layout.active().filter(|partition| !self.found.contains_key(partition)).collect()
+        self.view
+            .layout
+            .active()
+            .filter(|partition| !self.view.read.contains_key(partition))
+            .collect()
     }
 
     /// Whether to pause before anything is asked again.
     pub(crate) fn must_wait(&self) -> bool {
-        self.vain.must_wait()
+        self.view.vain.must_wait()
     }
 
     /// How the directory is divided, as far as is known now.
     pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
+        &self.view.layout
     }
 
     /// Takes in the answer of a partition.
     pub(crate) fn take(&mut self, partition: u16, share: ShareStat) {
-        self.learn(&share.layout);
-        if self.layout.agrees_about(&share.layout, partition) {
-            self.found.insert(partition, share);
+        self.view.learn(&share.layout);
+        if self.view.layout.agrees_about(&share.layout, partition) {
+            self.view.read.insert(partition, share);
         } else {
-            self.in_vain();
+            self.view.in_vain();
         }
     }
 
     /// Takes in that a partition is not there.
     pub(crate) fn correct(&mut self, partition: u16, news: &LayoutNews) {
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
-        let learnt = self.learn(layout);
-        self.in_vain();
-        if news.layout.is_none() || !learnt && self.layout.is_active(partition) {
-            self.forget(layout.clone());
-        }
-    }
-
-    /// Whether it was news.
-    fn learn(&mut self, layout: &Layout) -> bool {
-        let news = self.layout.learn(layout);
-        if news {
-            self.drop_outdated();
-        }
-        news
-    }
-
-    fn drop_outdated(&mut self) {
-        let now = &self.layout;
-        self.found.retain(|partition, share| now.agrees_about(&share.layout, *partition));
-    }
-
-    fn forget(&mut self, layout: Layout) {
-        self.layout = layout;
-        self.drop_outdated();
-    }
-
-    fn in_vain(&mut self) {
-        if self.vain.add() {
-            self.forget(Layout::Whole);
+        let learnt = self.view.learn(layout);
+        self.view.in_vain();
+        if news.layout.is_none() || !learnt && self.view.layout.is_active(partition) {
+            self.view.forget(layout.clone());
         }
     }
 
@@ -92,9 +72,9 @@ impl Shares {
         if !self.wants().is_empty() {
             return None;
         }
-        self.vain.end();
-        let active: Vec<u16> = self.layout.active().collect();
-        let mut found = std::mem::take(&mut self.found);
+        self.view.vain.end();
+        let active: Vec<u16> = self.view.layout.active().collect();
+        let mut found = std::mem::take(&mut self.view.read);
         found.retain(|partition, _| active.contains(partition));
         Some(found.into_values().map(|share| share.attr).collect())
     }
