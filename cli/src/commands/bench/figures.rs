@@ -209,9 +209,7 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
         match ended.unwrap_or_else(|_| bail!("it had not ended after {} s", limit.as_secs())) {
             Ok(outcome) => {
                 let figure = &outcome.figure;
-                let data = serde_json::to_string_pretty(figure)? + "\n";
-                write(out, &format!("{name}.json"), &data)?;
-                write(out, &format!("{name}.svg"), &figure.svg())?;
+                write_figure(out, &name, figure)?;
                 output::print(&format!("{}\n(took {seconds:.1} s)\n", figure.text()))?;
                 reach.extend(outcome.reach.into_iter().map(Line::Target));
             }
@@ -221,8 +219,7 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
-    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
+    write_reach(out, &reach)?;
     output::print(&report::targets(&reach))?;
     if !failed.is_empty() {
         bail!("these failed: {}", failed.join(", "));
@@ -234,14 +231,22 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
 fn single(out: &Path, outcome: Outcome) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let Outcome { figure, reach } = outcome;
-    let data = serde_json::to_string_pretty(&figure)? + "\n";
-    write(out, &format!("{}.json", figure.name), &data)?;
-    write(out, &format!("{}.svg", figure.name), &figure.svg())?;
+    write_figure(out, &figure.name, &figure)?;
     let reach: Vec<_> = reach.into_iter().map(Line::Target).collect();
-    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
-    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)?;
+    write_reach(out, &reach)?;
     output::print(&format!("{}\n{}", figure.text(), report::targets(&reach)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_figure(out: &Path, name: &str, figure: &Figure) -> anyhow::Result<()> {
+    let data = serde_json::to_string_pretty(figure)? + "\n";
+    write(out, &format!("{name}.json"), &data)?;
+    write(out, &format!("{name}.svg"), &figure.svg())
+}
+
+fn write_reach(out: &Path, reach: &[Line]) -> anyhow::Result<()> {
+    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
+    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)
 }
 
 fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
