@@ -28,8 +28,9 @@ use crate::{
     server::{Counters, Durability, Shared},
     sync,
     transact::{
-        self, participant, recover,
-        run::{Ended, Phase},
+        self, participant,
+        phase::{Ended, Phase},
+        recover,
     },
     txn::{Caller, Group, Txn},
 };

@@ -2,7 +2,7 @@
 //!
 //! The server that a client has asked is the *initiator*. It runs the operation with what it has read of other servers
 //! ([`crate::txn::remote`]), has them prepare what the operation stands on and writes there ([`participant`]), runs it
-//! once more in a group of its own, and commits with that group's write ([`run`]). Then it tells the others ([`tell`]). What a
+//! once more in a group of its own, and commits with that group's write ([`run`], [`phase`]). Then it tells the others ([`tell`]). What a
 //! crash leaves is finished by [`recover`].
 //!
 //! What one side relies on is stable at the other first: a participant answers when what it prepared is stable, it is
@@ -15,6 +15,7 @@
 
 pub(crate) mod locks;
 pub(crate) mod participant;
+pub(crate) mod phase;
 pub(crate) mod recover;
 pub(crate) mod run;
 mod tell;

@@ -1,0 +1,219 @@
+//! One run of an operation that needs other servers, within a group of a core.
+//!
+//! [`run`](super::run) asks for it, as often as it takes: without effect until the operation lacks nothing, and once for
+//! good. What it has come to is told where it was asked for; nothing here waits for another server.
+//!
+//! Always true: a run that is for good commits what was prepared elsewhere, with its answer, or has no effect.
+
+use std::{rc::Rc, sync::Arc};
+
+use base::{DirId, Encode as _, Time};
+use tokio::sync::oneshot;
+use wire::{Answer, Reply, ReplyHeader, Retry, TxnId};
+
+use super::CommittedRecord;
+use crate::{
+    bugs::Bug,
+    driver::{self, Incoming},
+    error::{Fault, Result},
+    handoff::{self, switch::Switch},
+    ops,
+    record::{Key, key},
+    serve::Connection,
+    server::Shared,
+    session::Session,
+    txn::{Caller, Group, Remote, Txn, remote::Plan},
+};
+
+/// One run of an operation, for a core to execute.
+pub(crate) struct Phase {
+    pub(super) job: Job,
+    pub(super) remote: Option<Box<Remote>>,
+    /// `None`: without effect.
+    pub(super) commit: Option<Commit>,
+    pub(crate) done: oneshot::Sender<Ended>,
+}
+
+/// What is run.
+#[derive(Clone)]
+pub(super) enum Job {
+    /// A client's request.
+    Request(Rc<Asked>),
+    /// Names change their partition.
+    Switch(Switch),
+}
+
+/// A request, as who is answered has asked it.
+pub(super) struct Asked {
+    pub(super) incoming: Incoming,
+    pub(super) session: Arc<Session>,
+    pub(super) reply: ReplyHeader,
+}
+
+/// What must have been prepared for a run to commit.
+#[derive(Clone)]
+pub(super) struct Commit {
+    pub(super) txn: TxnId,
+    pub(super) plan: Rc<Plan>,
+    /// The directories that were announced to move, and those that stay meanwhile.
+    pub(super) moves: Vec<DirId>,
+    pub(super) chain: Vec<DirId>,
+}
+
+/// How a run ended.
+pub(crate) enum Ended {
+    /// It would answer this, and write these keys here.
+    Ran(Box<Remote>, Box<Reply>, Vec<Key>),
+    /// It lacks records of other servers.
+    Lacks(Box<Remote>),
+    /// The outcome of another transaction must be known first.
+    InDoubt(Box<Remote>, TxnId),
+    /// What it knows does not fit together.
+    Torn(Box<Remote>),
+    /// It does not want what was prepared.
+    Differs(Box<Remote>),
+    /// It is in the group, with its answer.
+    Committed,
+    /// This is the answer.
+    Failed(Fault),
+}
+
+impl Phase {
+    /// Whether it is to have an effect.
+    pub(crate) fn commits(&self) -> bool {
+        self.commit.is_some()
+    }
+
+    /// Who is answered.
+    pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
+        match &self.job {
+            Job::Request(asked) => Some(&asked.incoming.connection),
+            Job::Switch(_) => None,
+        }
+    }
+
+    /// Runs it; a fault means: once more, when the group is written.
+    pub(crate) fn execute(
+        &mut self,
+        shared: &Arc<Shared>,
+        group: &mut Group,
+        now: Time,
+    ) -> Result<Ended> {
+        let remote = self.remote.take().expect("it is given back before a run is repeated");
+        match self.job.clone() {
+            Job::Request(asked) => self.execute_request(&asked, remote, shared, group, now),
+            Job::Switch(switch) => {
+                let txn = self.begin(Caller::SERVER, remote, shared, group, now);
+                let mut txn = txn.part_of(switch.txn);
+                let done = handoff::switch::run(&mut txn, &switch).map(|()| Reply::Nothing);
+                self.end(txn, done, None)
+            }
+        }
+    }
+
+    fn execute_request(
+        &mut self,
+        asked: &Asked,
+        remote: Box<Remote>,
+        shared: &Arc<Shared>,
+        group: &mut Group,
+        now: Time,
+    ) -> Result<Ended> {
+        let Asked { incoming, session, .. } = asked;
+        // It ends as the request of the session that it began for, whoever has the connection by now.
+        if !incoming.connection.is_of(Some(session)) || !group.enter(session) {
+            return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
+        }
+        let (header, request) = (&incoming.header, &incoming.request);
+        // Once its own move is announced, that is news to everybody but itself.
+        let holds = || match &self.commit {
+            Some(_) if remote.coordinated => driver::is_ours(shared, header, request),
+            Some(_) | None => driver::is_current(shared, header, request),
+        };
+        let standing = driver::admit(session, header, request, now)
+            .and_then(|standing| holds().map(|()| standing))
+            .and_then(|standing| shared.room.admits(request).map(|()| standing));
+        let standing = match standing {
+            Ok(standing) => standing,
+            Err(fault) => return Ok(Ended::Failed(fault)),
+        };
+        let caller = Caller { cred: &header.cred, session: Some(session), standing };
+        let txn = self.begin(caller, remote, shared, group, now);
+        let mut txn = txn.asked_of(header.shard);
+        let done = ops::run(&mut txn, request);
+        self.end(txn, done, Some(asked))
+    }
+
+    fn begin<'a>(
+        &self,
+        caller: Caller<'a>,
+        mut remote: Box<Remote>,
+        shared: &'a Shared,
+        group: &'a mut Group,
+        now: Time,
+    ) -> Txn<'a> {
+        remote.begin();
+        let own = self.commit.as_ref().map(|commit| commit.txn);
+        Txn::new(shared, group, caller, now).knowing(remote, own)
+    }
+
+    fn end(
+        &mut self,
+        mut txn: Txn<'_>,
+        done: Result<Reply>,
+        asked: Option<&Asked>,
+    ) -> Result<Ended> {
+        let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
+        let remote = txn.take_remote().expect("it was given one");
+        match done {
+            Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
+            Err(Fault::InDoubt(other)) => Ok(Ended::InDoubt(remote, other)),
+            Err(Fault::Retry(Retry::Busy)) if remote.is_torn() => Ok(Ended::Torn(remote)),
+            Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+                self.remote = Some(remote);
+                Err(fault)
+            }
+            Err(fault) => Ok(Ended::Failed(fault)),
+            Ok(reply) => match &self.commit {
+                None => {
+                    let written = txn.written();
+                    Ok(Ended::Ran(remote, Box::new(reply), written))
+                }
+                Some(commit) => commit_with(txn, remote, commit, asked, reply),
+            },
+        }
+    }
+}
+
+fn commit_with(
+    mut txn: Txn<'_>,
+    remote: Box<Remote>,
+    commit: &Commit,
+    asked: Option<&Asked>,
+    done: Reply,
+) -> Result<Ended> {
+    let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
+    // A directory that was not announced must not move, nor one for which others do not stay where they are.
+    let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
+    let plan = match remote.plan(cluster, txn.shared.bugs) {
+        Ok(plan) => plan,
+        Err(fault) => return Ok(Ended::Failed(fault)),
+    };
+    if !same_moves || plan != *commit.plan {
+        return Ok(Ended::Differs(remote));
+    }
+    if !commit.plan.is_empty() && !txn.shared.bugs.has(Bug::CommitNotNoted) {
+        let participants = commit.plan.keys().copied().collect();
+        txn.put(key::committed(commit.txn), &CommittedRecord { participants });
+    }
+    let Some(Asked { incoming, session, reply }) = asked else {
+        txn.commit();
+        return Ok(Ended::Committed);
+    };
+    let mut answer = txn.take_scratch();
+    Answer::Done(done).encode(&mut answer);
+    incoming.connection.reply_encoded(*reply, &answer);
+    driver::keep_answer(&mut txn, &incoming.header, session, &answer);
+    txn.commit_with_answer(session, incoming.header.seq, answer);
+    Ok(Ended::Committed)
+}
