@@ -51,7 +51,7 @@ fn server_of(dir: &DirRef, partition: u16) -> u16 {
 
 #[test]
 fn names_do_not_stay_frozen_while_the_taker_is_away() {
-    let longest = Cell::new(Duration::ZERO);
+    let (longest, waited) = (Cell::new(Duration::ZERO), Cell::new(Duration::ZERO));
     for ms in 0..40 {
         in_a_world(1, 20, async |world, maker| {
             let client = &maker.client;
@@ -76,10 +76,21 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
             world.wait(Duration::from_millis(ms)).await;
             let [giver, taker] = [giver, taker].map(|server| &world.hosts()[usize::from(server)]);
             taker.stop(true);
-            world.wait(Duration::from_secs(10)).await;
+            // Some of these names are frozen, if any are.
+            let more = async {
+                for number in 25..40 {
+                    client.write(format!("{path}/{number}"), b"").await.unwrap();
+                }
+            };
+            // They are waited for, or not, if they have moved.
+            let _ = timeout(Duration::from_secs(9), more).await;
+            world.wait(Duration::from_secs(1)).await;
             let frozen = giver.time_of("handoff_frozen_nanos");
             assert!(frozen <= FROZEN_MAX, "{frozen:?} when it stopped after {ms} ms");
             longest.set(frozen.max(longest.get()));
+            let waits = giver.time_of("handoff_wait_nanos");
+            assert!(waits <= frozen, "one request at a time waits no longer than names are frozen");
+            waited.set(waits.max(waited.get()));
             taker.stop(false);
             let split = async {
                 while world.counts().handoffs_done == 0 {
@@ -89,8 +100,10 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
             timeout(Duration::from_secs(60), split).await.expect("it splits later");
         });
     }
-    let longest = longest.get();
-    assert!(longest > Duration::from_millis(200), "no stop hit frozen names: {longest:?}");
+    for (what, longest) in [("hit frozen names", longest), ("let a request wait", waited)] {
+        let longest = longest.get();
+        assert!(longest > Duration::from_millis(200), "no stop {what}: {longest:?}");
+    }
 }
 
 #[test]

@@ -270,7 +270,8 @@ impl Inner {
                 Outcome::Again(Fault::InDoubt(txn)) => {
                     let shared = Arc::clone(&self.shared);
                     let ended = async move { shared.prepared.until_ended(txn).await };
-                    return self.later(incoming, ended, Work::Request);
+                    let moves = self.shared.handoffs.is_of(txn);
+                    return self.later(incoming, moves, ended, Work::Request);
                 }
                 Outcome::Elsewhere(remote) => {
                     let core = Core { inner: Rc::clone(self) };
@@ -301,21 +302,27 @@ impl Inner {
             return Some(incoming);
         };
         Counters::add(&self.shared.counters.handoff_slowed);
-        self.later(incoming, tokio::time::sleep(pause), Work::Slowed);
+        self.later(incoming, true, tokio::time::sleep(pause), Work::Slowed);
         None
     }
 
-    /// Has a request executed when something has happened.
+    /// Has a request executed when something has happened; whether it waits for names to move.
     fn later(
         self: &Rc<Self>,
         incoming: Incoming,
+        for_handoff: bool,
         happens: impl Future<Output = ()> + 'static,
         work: fn(Incoming) -> Work,
     ) {
         let core = Rc::clone(self);
         let session = incoming.connection.session();
         tokio::task::spawn_local(async move {
+            let since = core.shared.observed.now();
             happens.await;
+            if for_handoff && !incoming.request.kind().between_servers {
+                let waited = core.shared.observed.now().since(since);
+                incoming.parked.add(&core.shared, core.index, waited);
+            }
             // Nobody hears the answer any more, and the client may have asked again elsewhere.
             if incoming.connection.is_closed() {
                 return;

@@ -13,7 +13,7 @@ use crate::{
     coordinator, data,
     error::{Fault, Result},
     handoff::take,
-    observe::{Nanos, Verdict},
+    observe::{Nanos, Parked, Verdict},
     ops,
     record::key,
     serve::Connection,
@@ -31,6 +31,8 @@ pub(crate) struct Incoming {
     pub(crate) request: Request,
     /// When its bytes were read.
     pub(crate) arrived: Nanos,
+    /// What it has waited for names that move.
+    pub(crate) parked: Parked,
 }
 
 /// How execution went.

@@ -10,6 +10,7 @@
 
 mod core;
 mod count;
+mod parked;
 mod phases;
 mod sketch;
 mod slow;
@@ -25,6 +26,7 @@ use wire::Answer;
 pub(crate) use self::{
     core::{CoreCounts, Waiting, Written},
     count::{Count, Histogram},
+    parked::Parked,
     phases::{Laps, Part},
     slow::Slow,
     snapshot::{busy, load, name_of, named},

@@ -26,7 +26,7 @@ use crate::{
     Core,
     core::{Step, Work},
     driver::Incoming,
-    observe::CoreCounts,
+    observe::{CoreCounts, Parked},
     server::Counters,
     session::Session,
 };
@@ -308,7 +308,8 @@ impl Core {
                     return Err(DecodeError::Trailing.into());
                 }
                 let connection = connection.clone();
-                let incoming = Incoming { connection, header, request, arrived };
+                let parked = Parked::default();
+                let incoming = Incoming { connection, header, request, arrived, parked };
                 self.inner.push(Work::Request(incoming));
             }
             while connection.holds_too_much() && !connection.closed.get() {

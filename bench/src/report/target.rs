@@ -13,6 +13,8 @@ pub enum Goal {
     AtLeast(f64),
     /// The figure is below this.
     Below(f64),
+    /// The figure is no more than this.
+    AtMost(f64),
     /// The figure is at least so much of what it stands beside.
     PartOf(Against, f64),
     /// The figure is below so many times what it stands beside.
@@ -75,6 +77,7 @@ impl TargetRow {
         let (goal, met) = match goal {
             Goal::AtLeast(least) => (format!("at least {least} {unit}"), reached >= least),
             Goal::Below(most) => (format!("under {most} {unit}"), reached < most),
+            Goal::AtMost(most) => (format!("at most {most} {unit}"), reached <= most),
             Goal::PartOf(against, part) => (
                 format!("at least {part} of {}", against.words()),
                 ratio.is_some_and(|ratio| ratio >= part),
@@ -120,6 +123,7 @@ mod tests {
         assert!(!row(Goal::PartOf(Against::Floor, 0.5), None).met);
         assert_eq!(row(Goal::Times(Against::Beside, 2.0), Some(0.0)).ratio, None);
         assert!(row(Goal::Below(2.5), None).met && !row(Goal::AtLeast(2.5), None).met);
+        assert!(row(Goal::AtMost(2.0), None).met && !row(Goal::Below(2.0), None).met);
     }
 
     #[test]

@@ -98,6 +98,11 @@ const HISTOGRAMS: &[Metric] = &[
         "handoff_frozen_seconds",
         "For how long names that move to another partition were frozen.",
     ),
+    seconds(
+        "handoff_wait_nanos",
+        "handoff_wait_seconds",
+        "How long requests waited for names that move, of those that did.",
+    ),
 ];
 
 /// All metrics of a server.

@@ -106,6 +106,12 @@ impl Handoffs {
         self.count.load(Ordering::Acquire) > 0
     }
 
+    /// Whether this transaction is a handoff's, as far as is known here.
+    pub(crate) fn is_of(&self, txn: TxnId) -> bool {
+        let comes = || self.received(|all| all.values().any(|of| of.target.what.txn == txn));
+        self.given.lock().contains_key(&txn) || comes()
+    }
+
     /// Whether the name with this key is about to move away.
     pub(crate) fn moves(&self, key: &Key) -> bool {
         self.any() && self.given.lock().values().any(|given| given.has(key))

@@ -6,6 +6,7 @@ use wire::{Answer, Request};
 
 use super::{
     Count, Histogram, KINDS, Nanos, Note, Observed, Stages, Verdict,
+    parked::Waits,
     phases::Transactions,
     sketch::{Busy, Sampler},
     trace,
@@ -31,6 +32,8 @@ pub(crate) struct CoreCounts {
     pub(crate) group_bytes: Histogram<1>,
     /// Durations of engine writes.
     pub(crate) writes: Histogram,
+    /// How long requests have waited for names that move, of those that have.
+    pub(crate) handoff_waits: Waits,
     /// What was over several servers, and began here.
     pub(crate) transactions: Transactions,
     /// Requests that have arrived and are not executed.
@@ -52,6 +55,7 @@ impl CoreCounts {
             group_requests: Histogram::default(),
             group_bytes: Histogram::default(),
             writes: Histogram::default(),
+            handoff_waits: Waits::default(),
             transactions: Transactions::default(),
             queued: Count::default(),
             connections: Count::default(),

@@ -61,6 +61,7 @@ pub(crate) fn load(shared: &Shared) -> Load {
             shared.observed.frozen.add_to(&mut frozen);
             frozen
         }),
+        ("handoff_wait_nanos".to_owned(), total(cores, |core| &core.handoff_waits)),
     ];
     distributions.extend(phases::distributions(cores));
     Load {

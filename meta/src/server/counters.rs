@@ -44,6 +44,10 @@ counters! {
     handoff_inodes_left,
     /// Requests that waited because names changed faster than they could be sent.
     handoff_slowed,
+    /// Requests of clients that waited for names to move,
+    handoff_waited,
+    /// and those that did for more than 20 ms.
+    handoff_waited_long,
     /// Syncs of the engine.
     syncs,
     /// Sessions opened.

@@ -189,7 +189,7 @@ impl Run<'_> {
                 }
                 Ended::Lacks(again) => remote = again,
                 Ended::InDoubt(again, txn) => {
-                    self.shared.prepared.until_ended(txn).await;
+                    self.until_ended(txn).await;
                     remote = again;
                     remote.forget();
                 }
@@ -202,6 +202,15 @@ impl Run<'_> {
                 Ended::Failed(fault) => return Err(fault),
                 Ended::Differs(_) | Ended::Committed => unreachable!("it has no effect"),
             }
+        }
+    }
+
+    async fn until_ended(&self, txn: TxnId) {
+        let (moves, since) = (self.shared.handoffs.is_of(txn), self.shared.observed.now());
+        self.shared.prepared.until_ended(txn).await;
+        if let (true, Job::Request(asked)) = (moves, &self.job) {
+            let waited = self.shared.observed.now().since(since);
+            asked.incoming.parked.add(self.shared, self.core.inner.index(), waited);
         }
     }
 

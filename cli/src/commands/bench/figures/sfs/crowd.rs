@@ -15,6 +15,8 @@ use super::super::{
 const MOVING: [&str; 4] = ["handoffs_begun", "handoffs_done", "handoff_names", "groups"];
 /// For how long servers have frozen names, each time.
 const FROZEN: &str = "handoff_frozen_nanos";
+/// How long requests have waited for names that move, of those that have.
+const WAITED: &str = "handoff_wait_nanos";
 /// So long between two looks at them, between which nothing may have changed,
 const PAUSE: Duration = Duration::from_millis(100);
 /// and so many looks before it is given up.
@@ -40,6 +42,8 @@ pub(super) struct Moved {
     names: u64,
     /// For how many nanoseconds names were frozen, each time.
     frozen: Distribution,
+    /// For how many nanoseconds requests waited for that, of those that did.
+    waited: Distribution,
 }
 
 impl Moved {
@@ -63,15 +67,34 @@ impl Moved {
 
     /// Milliseconds that so many of a thousand times did not exceed; the next power of two microseconds.
     pub(super) fn frozen_within_ms(&self, permille: u64) -> f64 {
-        let times: u64 = self.frozen.buckets.iter().sum();
-        let rank = (times * permille).div_ceil(1000).max(1);
-        let mut seen = 0;
-        let at = self.frozen.buckets.iter().position(|count| {
-            seen += count;
-            seen >= rank
-        });
-        at.map_or(0.0, |at| float64(self.frozen.unit << at) / 1e6)
+        within_ms(&self.frozen, self.frozen.buckets.iter().sum(), permille)
     }
+
+    /// Requests that waited for names that move.
+    pub(super) fn waited(&self) -> f64 {
+        float64(self.waited.buckets.iter().sum())
+    }
+
+    /// Milliseconds that so many of a thousand of `all` requests did not wait longer than for names that move: 0, or the next
+    /// of 0.078125, 0.15625 and so on, of which 20 is one.
+    pub(super) fn waited_within_ms(&self, all: usize, permille: u64) -> f64 {
+        within_ms(&self.waited, u64::try_from(all).unwrap_or(u64::MAX), permille)
+    }
+}
+
+/// Milliseconds that so many of a thousand of `all` did not exceed, of which those that are not counted took none.
+fn within_ms(counted: &Distribution, all: u64, permille: u64) -> f64 {
+    let took_none = all.saturating_sub(counted.buckets.iter().sum());
+    let rank = (all * permille).div_ceil(1000).max(1);
+    let mut seen = took_none;
+    if seen >= rank {
+        return 0.0;
+    }
+    let at = counted.buckets.iter().position(|count| {
+        seen += count;
+        seen >= rank
+    });
+    at.map_or(0.0, |at| float64(counted.unit << at) / 1e6)
 }
 
 impl Crowd {
@@ -130,28 +153,27 @@ impl Crowd {
         under_way: usize,
         work: Vec<Work>,
     ) -> anyhow::Result<(Took, Moved)> {
-        let (before, frozen) = (self.counted().await?, self.frozen().await?);
+        let before = self.counted().await?;
+        let (frozen, waited) = (self.distribution(FROZEN).await?, self.distribution(WAITED).await?);
         let took = load::run(clients, &self.watcher, under_way, work).await?;
         let after = self.settled().await?;
         let since = |at: usize| after[at].saturating_sub(before[at]);
-        let mut moved = Moved {
+        let moved = Moved {
             handoffs: since(1),
             given_up: since(0).saturating_sub(since(1)),
             names: since(2),
-            frozen: self.frozen().await?,
+            frozen: less(self.distribution(FROZEN).await?, &frozen),
+            waited: less(self.distribution(WAITED).await?, &waited),
         };
-        let buckets = moved.frozen.buckets.iter_mut().zip(frozen.buckets);
-        buckets.for_each(|(after, before)| *after -= before);
-        moved.frozen.sum -= frozen.sum;
         Ok((took, moved))
     }
 
-    /// For how long names were frozen, each time, on all servers.
-    async fn frozen(&self) -> anyhow::Result<Distribution> {
+    /// What all servers have counted since they were started.
+    async fn distribution(&self, wanted: &str) -> anyhow::Result<Distribution> {
         let loads = self.watcher.loads().await.context("a server does not say its counts")?;
         let mut all = Distribution::default();
         for (name, of) in loads.into_iter().flat_map(|load| load.distributions) {
-            if name == FROZEN {
+            if name == wanted {
                 all.unit = of.unit;
                 all.sum += of.sum;
                 all.buckets.resize(of.buckets.len(), 0);
@@ -200,7 +222,30 @@ impl Crowd {
     }
 }
 
+/// What was counted since.
+fn less(mut after: Distribution, before: &Distribution) -> Distribution {
+    let buckets = after.buckets.iter_mut().zip(&before.buckets);
+    buckets.for_each(|(after, before)| *after -= before);
+    after.sum -= before.sum;
+    after
+}
+
 /// New names in one directory.
 pub(super) fn creates(dir: &str, count: usize) -> Vec<Work> {
     (0..count).map(|at| (Op::Create, format!("{dir}/file{at}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_not_waited_counts_among_those_that_waited_for_nothing() {
+        let mut waited = Distribution { unit: 78_125, buckets: vec![0; 28], sum: 0 };
+        waited.buckets[8] = 9;
+        waited.buckets[9] = 2;
+        let moved = Moved { waited, ..Moved::default() };
+        let within = |permille| moved.waited_within_ms(10_000, permille);
+        assert_eq!([998, 999, 1000].map(within), [0.0, 20.0, 40.0]);
+    }
 }
