@@ -426,6 +426,23 @@ impl<'a> Txn<'a> {
         self.group.put_answer(&key, |out| StoredAnswer::encode_record(seq, answer, out));
     }
 
+    /// Stores names of a partition of this server that does not have them yet, and whose directory is locked: ascending
+    /// ones, of which nothing is stored, and which no transaction holds.
+    pub(crate) fn put_run<'b>(&mut self, names: impl Iterator<Item = (Key, &'b [u8])>) {
+        self.group.put_run(names);
+    }
+
+    /// Removes names of a partition of this server that does not have them, and whose directory is locked: all that is
+    /// stored between the first and the last of these, which the group has not changed.
+    pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
+        if let Some((first, last)) = names.first().zip(names.last()) {
+            if let Some(txn) = self.shared.prepared.holds(first, last) {
+                self.conflict.set(Some(txn));
+            }
+            self.group.delete_run(names);
+        }
+    }
+
     /// Removes a record.
     pub(crate) fn delete(&mut self, key: Key) {
         if !self.is_here(&key) {

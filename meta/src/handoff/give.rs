@@ -17,7 +17,7 @@ use super::{
     Change,
     finish::{read, tell},
     source::{Action, Event, Scan, Source},
-    steps::{Act, NAMES_A_STEP},
+    steps::{Act, NAMES_A_STEP, inode_in},
     switch::Switch,
     table::Partition,
 };
@@ -299,10 +299,8 @@ impl Giving {
 
     /// Takes the inodes out of those of the names that have them still; whether there were any.
     async fn detach(&self, page: &[(Key, Bytes)]) -> bool {
-        let has_inode = |(at, value): &&(Key, Bytes)| {
-            key::is_entry(at) && matches!(EntryRecord::from_record(value), Ok(EntryRecord::Node(_)))
-        };
-        let names: Vec<Key> = page.iter().filter(has_inode).map(|(at, _)| at.clone()).collect();
+        let has_inode = |(at, value): &(Key, Bytes)| inode_in(at, value);
+        let names: Vec<(Key, Ino)> = page.iter().filter_map(has_inode).collect();
         for names in names.chunks(NAMES_A_STEP) {
             self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await;
         }
@@ -322,10 +320,7 @@ impl Giving {
         let Partition { shard, dir, .. } = self.giver;
         let (first, last) = self.scanned().bounds();
         let from = self.next.take().unwrap_or_else(|| key::names_from(shard, dir, first));
-        let end = match last.checked_add(1) {
-            Some(after) if after < 1 << 63 => key::names_from(shard, dir, after),
-            Some(_) | None => key::end_of(&key::names(shard, dir)),
-        };
+        let end = key::names_to(shard, dir, last);
         let (mut page, mut bytes, mut seen, mut next) = (Vec::new(), 0, 0, None);
         let engine = &self.core.inner.shared.engine;
         let scanned = engine.scan(&from, &end, &mut |key, value| {

@@ -5,7 +5,8 @@
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc};
 
-use base::{EntryName, Moving};
+use base::{EntryName, Ino, Layout, Moving};
+use bytes::Bytes;
 use tokio::time::Instant;
 use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
 
@@ -14,22 +15,25 @@ use crate::{
     bugs::Bug,
     error::{Fault, Result},
     lock,
-    record::{EntryRecord, Key, Location, key},
-    server::Counters,
+    record::{EntryRecord, Inode, Key, Location, Record as _, key},
+    server::{Counters, Shared},
     txn::{Located, Place, Txn},
 };
 
-/// So many names are removed, or their inodes taken out of them, by one step.
+/// The inodes of so many names are taken out of them by one step.
 pub(super) const NAMES_A_STEP: usize = 256;
-/// So many are looked at by one that removes.
-const LOOKED_AT: usize = 2048;
+/// So many names are looked at by one that removes.
+const LOOKED_AT: usize = 4096;
+/// What is in so many rows at most is removed as ranges, which cost one write each. Each is a little in the way of reads
+/// until the store has merged it, and what a subset gives is in as many rows as names.
+const RANGES_MAX: usize = 4;
 
 /// What can be done.
 pub(crate) enum Act {
     /// Remember which of the names that are about to move change.
     Watch(TxnId, Partition, Moving),
-    /// Take the inodes out of names, so that these can move.
-    Detach(TxnId, Partition, Vec<Key>),
+    /// Take the inodes out of names, so that these can move; whose they were when the names were read.
+    Detach(TxnId, Partition, Vec<(Key, Ino)>),
     /// Let nobody change the moving names, and until then keep others off who would, for so long; whether that is so.
     Freeze { txn: TxnId, of: Partition, moving: Moving, until: Instant, frozen: Rc<Cell<bool>> },
     /// Be the target, of a source on this server.
@@ -97,16 +101,17 @@ fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
 }
 
 /// Takes the inodes of files out of their names: they go to their slots, which is where they stay.
-fn detach(txn: &mut Txn<'_>, of: Partition, names: &[Key]) -> Result<()> {
+fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let Some(share) = txn.get_content(&of.share())? else { return Ok(()) };
-    for at in names {
-        let Some(EntryRecord::Node(seen)) = txn.get(at)? else { continue };
-        txn.lock(lock::ino_lock(seen.ino))?;
-        // Race: until it was locked another core may have changed it.
-        let Some(EntryRecord::Node(inode)) = txn.get(at)? else { continue };
+    // Everything is read before anything is written: what an operation has written, each of its reads looks through.
+    let mut found = Vec::with_capacity(names.len());
+    for (at, ino) in names {
+        let inode = inode_of(txn, at, *ino)?;
         let name = key::parse_name(at).and_then(|(_, name, _)| EntryName::new(name).ok());
-        let Some(name) = name else { continue };
+        found.extend(inode.zip(name).map(|(inode, name)| (at, inode, name)));
+    }
+    for (at, inode, name) in found {
         let location = Location { dir: of.dir, home: share.home, name };
         let ino = inode.ino;
         let mut located = Located { place: Place::Entry(location, of.shard), inode };
@@ -115,6 +120,26 @@ fn detach(txn: &mut Txn<'_>, of: Partition, names: &[Key]) -> Result<()> {
         Counters::add(&txn.shared.counters.handoff_inodes_left);
     }
     Ok(())
+}
+
+/// The key of a name, and whose inode is in it, if one is.
+pub(crate) fn inode_in(at: &Key, value: &Bytes) -> Option<(Key, Ino)> {
+    match EntryRecord::from_record(value) {
+        Ok(EntryRecord::Node(inode)) if key::is_entry(at) => Some((at.clone(), inode.ino)),
+        Ok(EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_)) | Err(_) => None,
+    }
+}
+
+/// The inode in a name, which is locked. It is `seen` unless another file has got the name since that was read.
+fn inode_of(txn: &mut Txn<'_>, at: &Key, mut seen: Ino) -> Result<Option<Inode>> {
+    loop {
+        txn.lock(lock::ino_lock(seen))?;
+        match txn.get(at)? {
+            Some(EntryRecord::Node(inode)) if inode.ino == seen => return Ok(Some(inode)),
+            Some(EntryRecord::Node(other)) => seen = other.ino,
+            Some(EntryRecord::Dir(_) | EntryRecord::Link(_)) | None => return Ok(None),
+        }
+    }
 }
 
 fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
@@ -156,6 +181,8 @@ fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
 /// changed; and who misses a name then looks at the layout again.
 fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     txn.lock(lock::dir_lock(of.dir))?;
+    // What is removed as a range is what is stored there.
+    nothing_unwritten(txn, of)?;
     let at = of.handoff();
     let Some(HandoffRecord::Sweeping(_)) = txn.get::<HandoffRecord>(&at)? else {
         return Ok(None);
@@ -163,24 +190,59 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     // Whose ever it is: what it does not have nobody does.
     let layout = txn.get_content(&of.share())?.map(|share| share.layout);
     let careless = txn.shared.bugs.has(Bug::OwnedSwept);
-    let has = |pos: u64| {
-        !careless && layout.as_ref().is_some_and(|layout| layout.partition(pos) == of.number)
-    };
-    let end = key::end_of(&key::names(of.shard, of.dir));
-    let (mut junk, mut seen, mut last, mut full) = (Vec::new(), 0, None, false);
-    txn.shared.engine.scan(from, &end, &mut |key, _| {
-        seen += 1;
-        last = Some(Key::from_slice(key));
-        if key::parse_moving(key).is_some_and(|pos| !has(pos)) {
-            junk.push(Key::from_slice(key));
-        }
-        full = seen >= LOOKED_AT || junk.len() >= NAMES_A_STEP * 4;
-        if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    junk.into_iter().for_each(|key| txn.delete(key));
-    if full {
-        return Ok(last);
+    let layout = layout.filter(|_| !careless);
+    let (runs, next) = junk(txn.shared, of, layout.as_ref(), from)?;
+    if runs.len() <= RANGES_MAX {
+        runs.into_iter().for_each(|run| txn.delete_run(run));
+    } else {
+        runs.into_iter().flatten().for_each(|key| txn.delete(key));
     }
-    txn.delete(at);
-    Ok(None)
+    if next.is_none() {
+        txn.delete(at);
+    }
+    Ok(next)
+}
+
+/// The next names that a partition does not have, in rows between which nothing else is stored, and where to go on.
+fn junk(
+    shared: &Shared,
+    of: Partition,
+    layout: Option<&Layout>,
+    from: &Key,
+) -> Result<(Vec<Vec<Key>>, Option<Key>)> {
+    let end = key::end_of(&key::names(of.shard, of.dir));
+    let (mut from, mut seen, mut runs) = (from.clone(), 0, vec![Vec::new()]);
+    loop {
+        let (mut next, mut is_full) = (None, false);
+        shared.engine.scan(&from, &end, &mut |key, _| {
+            is_full = seen == LOOKED_AT;
+            if is_full {
+                next = Some(Key::from_slice(key));
+                return ControlFlow::Break(());
+            }
+            seen += 1;
+            let pos = key::parse_moving(key);
+            let keeps = |pos: u64| layout.filter(|layout| layout.partition(pos) == of.number);
+            if let (Some(pos), Some(run)) = (pos, runs.last_mut())
+                && keeps(pos).is_none()
+            {
+                run.push(Key::from_slice(key));
+                return ControlFlow::Continue(());
+            }
+            if runs.last().is_some_and(|run| !run.is_empty()) {
+                runs.push(Vec::new());
+            }
+            if let Some(Layout::Extendible(splits)) = pos.and_then(keeps) {
+                // All that it keeps is in one place.
+                let (_, last) = splits.range(of.number);
+                next = Some(key::names_to(of.shard, of.dir, last));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        match next {
+            Some(next) if !is_full => from = next,
+            next => return Ok((runs, next)),
+        }
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! Each request is executed within a group, as an operation is, and may come twice or late.
 
+use std::ops::ControlFlow;
+
 use base::{DirId, HashMap, Layout, Moving};
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -54,11 +56,13 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
         return Ok(None);
     }
     let record = txn.get::<HandoffRecord>(&at)?;
+    let empty = record.is_none() && is_empty(txn, taker, req.moving)?;
     let what = Receiving { txn: req.txn, ino: req.ino, giver: req.giver, moving: req.moving };
     let begun = txn.shared.handoffs.received(|received| {
         let before = received.get(&taker);
         let is_free = before.is_some() || received.len() < RECEIVED_MAX;
-        let target = Target::begin(what, record.as_ref(), before.map(|before| &before.target));
+        let before = before.map(|before| &before.target);
+        let target = Target::begin(what, record.as_ref(), before, empty);
         let target = target.filter(|_| is_free)?;
         let record = target.record();
         received.insert(taker, Received { target, heard: Instant::now(), is_over: false });
@@ -67,6 +71,22 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
     let Some(record) = begun else { return Ok(None) };
     txn.put(at, &record);
     Ok(Some(Tally::default()))
+}
+
+/// Whether nothing is stored where names come to; if that is many places, it is not looked at.
+fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
+    let Moving::Range((first, last)) = moving else { return Ok(false) };
+    let from = key::names_from(taker.shard, taker.dir, first);
+    let to = key::names_to(taker.shard, taker.dir, last);
+    if txn.has_unwritten(&from, &to) {
+        return Err(Fault::WriteFirst);
+    }
+    let mut empty = true;
+    txn.shared.engine.scan(&from, &to, &mut |_, _| {
+        empty = false;
+        ControlFlow::Break(())
+    })?;
+    Ok(empty)
 }
 
 /// Names have come, or have changed; `None`: this is of no handoff that is known here.
@@ -88,12 +108,19 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
     if !req.changes.iter().all(|(key, _)| moves(key)) {
         return Err(Fault::Refused("these names do not move".into()));
     }
-    for (key, _) in &req.changes {
-        txn.settle_change(key)?;
-    }
+    let new = txn.shared.handoffs.received(|received| {
+        received.get(&taker).is_some_and(|received| received.target.are_new(&req.changes))
+    });
     let mut was: HashMap<&[u8], Option<Bytes>> = HashMap::default();
-    for (key, _) in &req.changes {
-        was.insert(key, txn.get_bytes(key)?);
+    if !new {
+        for (key, _) in &req.changes {
+            txn.settle_change(key)?;
+            was.insert(key, txn.get_bytes(key)?);
+        }
+    } else if let Some(((first, _), (last, _))) = req.changes.first().zip(req.changes.last())
+        && let Some(txn) = txn.shared.prepared.holds(first, last)
+    {
+        return Err(Fault::InDoubt(txn));
     }
     let taking = txn.shared.handoffs.received(|received| {
         let received = received.get_mut(&taker)?;
@@ -106,10 +133,16 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
     });
     match taking {
         Some(Taking::Store(tally)) => {
-            for (key, value) in &req.changes {
+            let puts =
+                req.changes.iter().map(|(key, value)| (Key::from_slice(key), value.as_deref()));
+            if new {
+                txn.put_run(puts.filter_map(|(key, value)| Some((key, value?))));
+                return Ok(Some(tally));
+            }
+            for (key, value) in puts {
                 match value {
-                    Some(value) => txn.put_stored(Key::from_slice(key), value),
-                    None => txn.delete(Key::from_slice(key)),
+                    Some(value) => txn.put_stored(key, value),
+                    None => txn.delete(key),
                 }
             }
             Ok(Some(tally))

@@ -19,6 +19,9 @@ pub(crate) struct Target {
     /// The number of the next message.
     next: u64,
     tally: Tally,
+    /// Nothing was stored where the names come to when it began, and all that has come since has come in order: the last
+    /// of it. `None` when that is not so.
+    came: Option<Bytes>,
 }
 
 /// What becomes of a message.
@@ -34,14 +37,16 @@ pub(crate) enum Taking {
 
 impl Target {
     /// A source wants to begin. `record` is what is stored; `received` what this run has begun to receive. The record
-    /// to store; `None`: it is not free for that.
+    /// to store; `None`: it is not free for that. `empty` when nothing is stored where the names come to.
     pub(crate) fn begin(
         what: Receiving,
         record: Option<&HandoffRecord>,
         received: Option<&Target>,
+        empty: bool,
     ) -> Option<Target> {
+        let came = empty.then(Bytes::new);
         match (record, received) {
-            (None, _) => Some(Target { what, next: 0, tally: Tally::default() }),
+            (None, _) => Some(Target { what, next: 0, tally: Tally::default(), came }),
             // Its answer was lost.
             (Some(HandoffRecord::Receiving(same)), Some(target)) if *same == what => {
                 (target.next == 0).then(|| target.clone())
@@ -53,6 +58,18 @@ impl Target {
     /// What is stored for it.
     pub(crate) fn record(&self) -> HandoffRecord {
         HandoffRecord::Receiving(self.what)
+    }
+
+    /// Whether nothing is stored under any of the keys of these changes, as is known without a look; all of them put
+    /// something, then.
+    pub(crate) fn are_new(&self, changes: &[Change]) -> bool {
+        let Some(came) = &self.came else { return false };
+        let mut last = came;
+        changes.iter().all(|(key, value)| {
+            let ascends = key > last;
+            last = key;
+            ascends && value.is_some()
+        })
     }
 
     /// A message of changes has come. `was` finds what is stored under a key, and `weigh` says what a record counts.
@@ -70,6 +87,8 @@ impl Target {
             return Taking::Refuse;
         }
         self.next += 1;
+        let last = changes.last().map(|(key, _)| key.clone());
+        self.came = if self.are_new(changes) { last.or(self.came.take()) } else { None };
         for (key, value) in changes {
             let of =
                 |value: Option<&Bytes>| value.map_or(Tally::default(), |value| weigh(key, value));
@@ -93,5 +112,42 @@ pub(crate) fn told(record: &HandoffRecord) -> Option<HandoffRecord> {
     match record {
         HandoffRecord::Given(ino) => Some(HandoffRecord::Sweeping(*ino)),
         HandoffRecord::Receiving(_) | HandoffRecord::Sweeping(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Ino, Moving};
+    use wire::TxnId;
+
+    use super::*;
+
+    fn puts(keys: &[&'static str]) -> Vec<Change> {
+        keys.iter().map(|key| (Bytes::from_static(key.as_bytes()), Some(Bytes::new()))).collect()
+    }
+
+    fn begun(empty: bool) -> Target {
+        let txn = TxnId { server: 1, run: 1, number: 1 };
+        let what = Receiving { txn, ino: Ino(5), giver: 0, moving: Moving::Range((0, 9)) };
+        Target::begin(what, None, None, empty).unwrap()
+    }
+
+    fn takes(target: &mut Target, changes: &[Change]) {
+        let one = |_: &[u8], _: &Bytes| Tally { entries: 1, subdirs: 0 };
+        assert!(matches!(target.put(target.next, changes, |_| None, one), Taking::Store(_)));
+    }
+
+    #[test]
+    fn what_comes_in_order_to_where_nothing_was_is_new() {
+        let mut target = begun(true);
+        assert!(target.are_new(&puts(&["b", "c"])) && target.are_new(&[]));
+        assert!(!target.are_new(&puts(&["c", "b"])) && !target.are_new(&puts(&["b", "b"])));
+        takes(&mut target, &puts(&["b", "c"]));
+        assert!(target.are_new(&puts(&["d"])) && !target.are_new(&puts(&["c"])));
+        takes(&mut target, &[]);
+        assert!(!target.are_new(&[("d".into(), None)]), "nor is what is removed");
+        takes(&mut target, &puts(&["a"]));
+        assert!(!target.are_new(&puts(&["d"])), "from then on it may have come already");
+        assert!(!begun(false).are_new(&puts(&["b"])));
     }
 }

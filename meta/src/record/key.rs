@@ -20,7 +20,7 @@
 //! | `X` | transaction | it is committed; its participants (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
 
-use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
+use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
 use wire::TxnId;
 
@@ -65,6 +65,14 @@ pub(crate) fn names(shard: ShardId, dir: DirId) -> Key {
 /// All names of a directory from position `pos` on.
 pub(crate) fn names_from(shard: ShardId, dir: DirId, pos: u64) -> Key {
     with(names(shard, dir), &pos.to_be_bytes())
+}
+
+/// The key after all names of a directory up to position `pos`.
+pub(crate) fn names_to(shard: ShardId, dir: DirId, pos: u64) -> Key {
+    match pos.checked_add(1) {
+        Some(after) if after <= POS_MAX => names_from(shard, dir, after),
+        Some(_) | None => end_of(&names(shard, dir)),
+    }
 }
 
 /// One part of a name.

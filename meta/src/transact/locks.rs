@@ -226,6 +226,17 @@ impl Prepared {
         })
     }
 
+    /// The transaction that holds any key from `first` to `last`, in whichever way.
+    pub(crate) fn holds(&self, first: &[u8], last: &[u8]) -> Option<TxnId> {
+        if !self.any() {
+            return None;
+        }
+        let table = self.table.lock();
+        let mut within = table.keys.range(Key::from_slice(first)..);
+        let (_, holders) = within.next().filter(|(key, _)| key[..] <= *last)?;
+        holders.first().map(|(txn, _)| *txn)
+    }
+
     /// Returns when the outcome of `txn` is there, or nothing of it is known.
     pub(crate) async fn until_ended(&self, txn: TxnId) {
         loop {
@@ -289,6 +300,19 @@ mod tests {
         assert_eq!(table.in_range(b"n0", b"n5", None), None);
         assert_eq!(table.in_range(b"n5", b"n6", None), Some(txn(1)));
         assert_eq!(table.in_range(b"n6", b"n9", None), None);
+    }
+
+    #[test]
+    fn it_is_known_whether_anything_of_a_run_is_held() {
+        let table = Prepared::default();
+        assert_eq!(table.holds(b"n0", b"n9"), None);
+        table.take(txn(1), vec![(key("n5"), Mode::Stands)]);
+        assert_eq!(table.holds(b"n0", b"n4"), None);
+        assert_eq!(
+            [(b"n0", b"n5"), (b"n5", b"n9")].map(|(a, z)| table.holds(a, z)),
+            [Some(txn(1)); 2]
+        );
+        assert_eq!(table.holds(b"n6", b"n9"), None);
     }
 
     #[test]

@@ -5,7 +5,10 @@
 //! A directory in which much is made changes with every create. So content records stay values here until the
 //! group is written, and each is encoded once.
 //!
-//! Invariant: the overlay says what every key of the group will have when its batch is written.
+//! Names that a partition does not have, because they come or went in a handoff, are many and nobody asks for them before
+//! the group is written: runs of these go into the batch alone.
+//!
+//! Invariant: the overlay says what every key of the group will have when its batch is written, but for runs.
 
 use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
@@ -40,12 +43,25 @@ pub(crate) struct Group {
     charged: HashMap<QuotaId, Usage>,
     /// What the operation that is being executed has written, and the bytes of it.
     pending: Vec<(Key, Change)>,
+    runs: Vec<Run>,
     bytes: Vec<u8>,
+    /// From where to where the batch has runs.
+    spans: Vec<(Key, Key)>,
+    /// Keys that runs remove.
+    swept: Vec<Key>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
     /// Sessions that have requests in it: none of them ends before it is written.
     sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
+}
+
+/// What becomes of names that come one after the other, and that nobody reads before the group is written.
+enum Run {
+    /// They are put: these bytes of what is pending.
+    Put(Vec<(Key, Range<usize>)>),
+    /// They are removed, and all there is between them.
+    Delete(Vec<Key>),
 }
 
 /// What becomes of a key.
@@ -101,7 +117,10 @@ impl Group {
             seen: RefCell::default(),
             charged: HashMap::default(),
             pending: Vec::new(),
+            runs: Vec::new(),
             bytes: Vec::new(),
+            spans: Vec::new(),
+            swept: Vec::new(),
             scratch: Vec::new(),
             locks: Vec::new(),
             sessions: Vec::new(),
@@ -125,6 +144,8 @@ impl Group {
         self.batch.append(&self.answers);
         self.answers.clear();
         self.overlay.clear();
+        self.spans.clear();
+        self.swept.clear();
         self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
@@ -156,7 +177,12 @@ impl Group {
         }
     }
 
-    /// What the batch will change, each key once, but for directories.
+    /// Keys that are removed with all there is between them, beside [`Group::changes`].
+    pub(crate) fn swept(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
+        self.swept.iter().map(|key| (key, None))
+    }
+
+    /// What the batch will change, each key once, but for directories and runs.
     pub(crate) fn changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
         self.overlay.iter().filter_map(|(key, change)| match change.found(self.batch.encoded()) {
             Found::Bytes(value) => Some((key, Some(value))),
@@ -203,6 +229,7 @@ impl Group {
     pub(crate) fn changes_in(&self, from: &[u8], to: &[u8]) -> bool {
         let within = |key: &[u8]| key >= from && key < to;
         self.overlay.keys().any(|key| within(key))
+            || self.spans.iter().any(|(first, last)| last[..] >= *from && first[..] < *to)
             || self.answers.ops().any(|op| match op {
                 Op::Put { key, .. } | Op::Delete { key } => within(key),
                 Op::DeleteRange { .. } => unreachable!("answers are put"),
@@ -227,12 +254,13 @@ impl Group {
     /// Drops what an operation wrote that failed.
     pub(crate) fn begin(&mut self) {
         self.pending.clear();
+        self.runs.clear();
         self.bytes.clear();
     }
 
     /// Whether the operation has written anything.
     pub(crate) fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || !self.runs.is_empty()
     }
 
     /// The operation puts what `encode` appends.
@@ -266,6 +294,21 @@ impl Group {
         self.pending.push((from, Change::DeleteTo(to)));
     }
 
+    /// The operation puts names that nobody has asked for and nobody asks for before the group is written.
+    pub(crate) fn put_run<'a>(&mut self, names: impl Iterator<Item = (Key, &'a [u8])>) {
+        let put = names.map(|(key, value)| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(value);
+            (key, start..self.bytes.len())
+        });
+        self.runs.push(Run::Put(put.collect()));
+    }
+
+    /// The operation removes names that nobody asks for, all there are between the first and the last of them.
+    pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
+        self.runs.push(Run::Delete(names));
+    }
+
     /// What the operation has written joins the group.
     pub(crate) fn commit(&mut self) {
         self.after.tells_of_change |= self.is_pending();
@@ -294,6 +337,25 @@ impl Group {
                 }
             };
             self.overlay.insert(key, change);
+        }
+        for run in self.runs.drain(..) {
+            match run {
+                Run::Put(names) => {
+                    let ends = names.first().zip(names.last());
+                    self.spans
+                        .extend(ends.map(|((first, _), (last, _))| (first.clone(), last.clone())));
+                    names
+                        .iter()
+                        .for_each(|(key, range)| self.batch.put(key, &self.bytes[range.clone()]));
+                }
+                Run::Delete(names) => {
+                    let Some((first, last)) = names.first().zip(names.last()) else { continue };
+                    let after = [&last[..], &[0]].concat();
+                    self.batch.delete_range(first, &after);
+                    self.spans.push((first.clone(), last.clone()));
+                    self.swept.extend(names);
+                }
+            }
         }
     }
 }

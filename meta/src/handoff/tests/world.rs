@@ -576,7 +576,10 @@ impl Run {
             Message::Begin(call, what) => {
                 let end = &mut self.ends[to];
                 let free = end.promise().is_none();
-                let begun = Target::begin(what, end.handoff().as_ref(), end.receiving.as_ref());
+                let comes = |key: &Key| what.moving.contains(pos_in(key));
+                let empty = !end.disk.names().any(|(key, _)| comes(key));
+                let received = end.receiving.as_ref();
+                let begun = Target::begin(what, end.handoff().as_ref(), received, empty);
                 let event = match begun.filter(|_| free) {
                     Some(target) => {
                         let record = target.record().to_vec().into();
@@ -678,7 +681,9 @@ impl Run {
         }
         let Some(target) = end.receiving.as_mut() else { return Event::Refused };
         let disk = &end.disk.now;
-        let tally = match target.put(number, &changes, |key| disk.get(key).cloned(), weigh) {
+        let new = target.are_new(&changes);
+        let was = |key: &[u8]| disk.get(key).filter(|_| !new).cloned();
+        let tally = match target.put(number, &changes, was, weigh) {
             Taking::Store(tally) => tally,
             Taking::Again(tally) if echoes => tally,
             Taking::Again(tally) => return Event::Taken(tally),

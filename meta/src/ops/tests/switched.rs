@@ -21,11 +21,11 @@ use crate::{
     error::Result,
     handoff::{
         HandoffRecord, Receiving,
-        steps::Act,
+        steps::{self, Act},
         switch::{self, Switch},
         table::Partition,
     },
-    record::{Content, EntryRecord, Key, Record as _, key},
+    record::{Content, EntryRecord, Key, Record as _, RenameList, key, key::Part},
     txn::{Caller, Group, Txn},
 };
 
@@ -39,7 +39,7 @@ fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) ->
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
-    let held = shared.hot.hold(group.changes());
+    let held = shared.hot.hold(group.changes().chain(group.swept()));
     shared.engine.write(group.take_batch(&shared.quotas, u64::MAX)).unwrap();
     shared.hot.release(held, true);
     shared.locks.unlock_all(&mut group.locks);
@@ -90,8 +90,8 @@ impl Handoff {
 
     /// What happens before the switch: the names are copied.
     fn copy(&self) -> Tally {
-        let names = self.records().into_iter().map(|(at, _)| at).filter(|at| key::is_entry(at));
-        let names: Vec<Key> = names.collect();
+        let records = self.records();
+        let names = records.iter().filter_map(|(at, is)| steps::inode_in(at, is)).collect();
         let detach = Act::Detach(TXN, self.giver, names);
         elsewhere(&self.server, |txn| detach.execute(txn));
         let mut tally = Tally::default();
@@ -379,5 +379,57 @@ fn what_another_core_gives_away_meanwhile_is_found() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn what_was_removed_while_names_were_away_is_not_found_when_they_come_back() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let stage = stage(world, &mut client, Scene::SplitAndMerge, "back".to_owned()).await;
+        let (server, dir) = (world.server.clone(), stage.dir);
+        let file = Request::Lookup(Lookup { dir, name: name(&stage.file.0) });
+        // From now on it is found without a look into the store.
+        insist(&mut client, file.clone()).await.unwrap();
+        let [split, back] = [0, 1].map(|at| Scene::SplitAndMerge.shifts()[at]);
+        let away = Handoff::new(&server, &dir, split);
+        let pos = server.shared.config.hash_key.pos(&name(&stage.file.0));
+        let key_on =
+            |of: Partition, part| key::name(of.shard, of.dir, pos, &name(&stage.file.0), part);
+        let stays = key_on(away.giver, Part::RenameList);
+        elsewhere(&server, |txn| {
+            txn.put(stays.clone(), &RenameList::default());
+            Ok(())
+        });
+        away.switch(away.copy());
+        let records = |of: Partition| {
+            let names = key::names(of.shard, of.dir);
+            let mut found = Vec::new();
+            let scanned = server.shared.engine.scan(&names, &key::end_of(&names), &mut |at, _| {
+                found.push(Key::from_slice(at));
+                ControlFlow::Continue(())
+            });
+            scanned.unwrap();
+            found
+        };
+        let left = records(away.giver);
+        assert!(left.contains(&stays), "what does not move is not swept");
+        let moves = |at: &Key| key::parse_moving(at).is_some_and(|pos| away.moving.contains(pos));
+        assert!(!left.iter().any(moves), "what has moved is");
+        elsewhere(&server, |txn| {
+            txn.delete(key_on(away.taker, Part::Main));
+            txn.delete(key::inode(stage.file.1.ino, Part::Main));
+            Ok(())
+        });
+        let back = Handoff::new(&server, &dir, back);
+        back.switch(back.copy());
+        assert!(records(back.giver).is_empty());
+        assert_eq!(insist(&mut client, file).await, Err(base::FsError::NotFound));
+        assert_eq!(ask(&mut client, &stage, dir, Ask::LookUpLinked).await, None);
+        elsewhere(&server, |txn| {
+            txn.delete(stays);
+            Ok(())
+        });
+        client.bye().await;
     });
 }
