@@ -46,7 +46,8 @@ const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 /// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting.
 ///
 /// Of a directory of a file system of several servers: a partition with split_threshold entries (8000, if nothing is set)
-/// splits, and what has become small is merged again. spread says how: extendible, which is usual, splits each partition by
+/// splits (from 1000 on, later ones at 0.75 to 1.25 of that, so that they do not all split at once), and what has become small is
+/// merged again. spread says how: extendible, which is usual, splits each partition by
 /// itself and gives each one range of a listing; subsets keeps as many as the size needs and scatters names over all; and none
 /// keeps the directory in one. As long as nothing is in it, large_dir divides it at once into so many partitions, and it
 /// never has fewer; `none` is one; set spread before.

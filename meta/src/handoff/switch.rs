@@ -3,7 +3,9 @@
 //! An operation of the server itself, which `transact` runs as it runs those of clients: over what it reads and writes
 //! at the taker's server it is one transaction with what it writes here.
 
-use base::{Ino, Layout, Shift, Spread, Time};
+use std::hash::Hasher as _;
+
+use base::{Ino, Layout, Shift, Spread, Time, hash::FixedHasher};
 use wire::{Retry, Tally, TxnId};
 
 use super::{HandoffRecord, Receiving, table::Partition};
@@ -13,6 +15,9 @@ use crate::{
     record::{Content, ContentState, Times},
     txn::{Dir, Txn},
 };
+
+/// Thresholds from here on differ from partition to partition.
+const VARIES_FROM: u64 = 1000;
 
 /// Which names change their partition.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +99,27 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     Ok(())
 }
 
+/// No partition is too large that has fewer entries.
+fn least(threshold: u64) -> u64 {
+    threshold / 4 * 3
+}
+
+/// From how many entries on partition `number` splits, of a directory with this inode that is divided already.
+///
+/// Partitions of one directory grow alike. So that they do not all split at once, each has its own measure, between three and
+/// five quarters of the threshold, the same at any time; where that is small, it is the threshold.
+fn splits_at(ino: Ino, number: u16, threshold: u64) -> u64 {
+    if threshold < VARIES_FROM {
+        return threshold;
+    }
+    let mut hasher = FixedHasher::default();
+    hasher.write_u64(ino.0);
+    hasher.write_u16(number);
+    // So many 256ths of half the threshold.
+    let part = hasher.finish() >> 56;
+    least(threshold).saturating_add(threshold / 512 * part)
+}
+
 impl Content {
     /// Whether the partition is there: it has not given away all that it had.
     pub(crate) fn is_live(&self) -> bool {
@@ -105,10 +131,42 @@ impl Content {
         self.entries.saturating_mul(4) <= threshold
     }
 
-    /// Whether it may have names to give away, being too large or too small. The least for a directory in one
-    /// partition: one comparison.
-    pub(crate) fn is_out_of_bounds(&self, threshold: u64) -> bool {
+    /// Whether it has so many entries that it, partition `number`, should give some away.
+    pub(super) fn is_large(&self, number: u16, threshold: u64) -> bool {
+        match self.layout {
+            Layout::Extendible(_) => {
+                self.entries >= least(threshold)
+                    && self.entries >= splits_at(self.ino, number, threshold)
+            }
+            Layout::Whole | Layout::Subsets(_) => self.entries >= threshold,
+        }
+    }
+
+    /// Whether it may have names to give away, being too large or too small, as `number` says which partition it is of.
+    /// The least for a directory in one partition: two comparisons.
+    pub(crate) fn is_out_of_bounds(&self, number: impl FnOnce() -> u16, threshold: u64) -> bool {
         let threshold = self.policy.threshold(threshold);
-        self.entries >= threshold || (self.layout != Layout::Whole && self.is_small(threshold))
+        let is_small = || self.layout != Layout::Whole && self.is_small(threshold);
+        let may_be_large = self.entries >= least(threshold);
+        (may_be_large && self.is_large(number(), threshold)) || is_small()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_split_at_sizes_of_their_own_near_the_threshold() {
+        let of = |threshold| (0..64).map(move |number| splits_at(Ino(77), number, threshold));
+        let mut sizes: Vec<u64> = of(8000).collect();
+        assert!(sizes.iter().all(|size| (6000..10_000).contains(size)), "{sizes:?}");
+        assert_eq!(sizes.iter().max(), of(8000).max().as_ref(), "they stay");
+        sizes.sort_unstable();
+        sizes.dedup();
+        assert!(sizes.len() > 32, "{sizes:?}");
+        assert!((7600..8400).contains(&(sizes.iter().sum::<u64>() / sizes.len() as u64)));
+        assert!(of(999).all(|size| size == 999));
+        assert!(of(u64::MAX).all(|size| size > u64::MAX / 2), "never");
     }
 }

@@ -146,7 +146,7 @@ impl Seen<'_> {
     }
 
     fn is_large(&self) -> bool {
-        self.share.entries >= self.threshold
+        self.share.is_large(self.at.number, self.threshold)
     }
 
     fn is_small(&self) -> bool {

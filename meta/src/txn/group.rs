@@ -21,7 +21,7 @@ use crate::{
     file_locks::LetIn,
     lock::LockId,
     quota::Quotas,
-    record::{Content, Key, QuotaId, Record as _, Settings, Usage},
+    record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
     serve::Connection,
     session::Session,
 };
@@ -136,7 +136,8 @@ impl Group {
                 self.bytes.clear();
                 content.encode_record(&mut self.bytes);
                 self.batch.put(&key, &self.bytes);
-                if content.is_out_of_bounds(split_threshold) {
+                let number = || key::parse_share(&key).map_or(0, |(number, _)| number);
+                if content.is_out_of_bounds(number, split_threshold) {
                     self.after.out_of_bounds.push(key);
                 }
             }
