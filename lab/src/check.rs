@@ -8,6 +8,7 @@ pub mod durable;
 pub mod errors;
 pub mod linear;
 pub mod owned;
+pub mod trash;
 pub mod tree;
 pub mod visible;
 
@@ -27,6 +28,11 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let machine = world.connect("check").await?;
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
+    if world.plan().trash {
+        tree::check(&machine.client).await?;
+        fsck(world, &machine.client).await.context("with what is in the trash")?;
+        trash::check(world, &machine.client).await?;
+    }
     let tree = tree::check(&machine.client).await?;
     fsck(world, &machine.client).await?;
     machine.close().await?;

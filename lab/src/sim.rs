@@ -181,6 +181,9 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     client::bugs::take_late_lookups(options.bug == Some(Bug::LateLookupTaken));
     let world = World::new(plan, options.bug, trace)?;
     timeout(TIME_MAX, world.form()).await.context("the cluster does not form")??;
+    if world.plan().trash {
+        timeout(TIME_MAX, check::trash::keep(&world, "1")).await.context("the trash hangs")??;
+    }
     let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
     for host in world.hosts() {
         host.settle()?;

@@ -3,42 +3,50 @@
 //! `ops::{unlink, rmdir, rename}` hand it what loses its last name; it moves that to `/.trash/YYYY-MM-DD-HH/` in
 //! the same transaction, under `PARENT-INO-NAME`, with a record beside the entry that says where it was. An inode
 //! stays what it is, and a directory keeps its id, so a tree that was removed name by name finds together again.
-//! What is removed within the trash is removed; a background task does it when the days are over.
+//! What is removed within the trash is removed; a background task does it when the days are over ([`expiry`]).
+//!
+//! On several servers each has its own trash ([`place`]), and a directory is removed: what goes to the trash is a new one
+//! that is like it. So nobody who knows the old one finds it there, no server is told, and emptying it needs no other.
 //!
 //! Without a setting nothing of this reads or writes anything.
 //!
 //! Invariant: an entry in a directory of an hour has its origin beside it, and no other entry has one.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+mod expiry;
+mod hours;
+mod paths;
+mod place;
 
-use base::{DirId, EntryName, FsError, Ino, Time, limits::NAME_BYTES_MAX};
-use parking_lot::Mutex;
+use base::{DirId, EntryName, FsError, Ino, Locality, Time, limits::NAME_BYTES_MAX};
+use wire::Retry;
+
+pub(crate) use expiry::{Expired, run, step};
+pub(crate) use paths::Paths;
+pub(crate) use place::Latest;
 
 use crate::{
-    Core,
-    core::Step,
-    error::{Result, describe},
+    error::{Fault, Result},
     lock,
     ops::{mkdir, rename, rmdir},
     record::{
-        EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Trash, TrashSetting, Usage,
-        key, key::Part, system::Origin,
+        Content, EntryRecord, Policy, QuotaId, QuotaRecord, QuotaState, Trash, TrashSetting, Usage,
+        XattrSet, key::Part, system::Origin,
     },
     txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
 
 /// What the trash is called in the root directory, which does not list it.
 pub(crate) const NAME: &[u8] = b".trash";
-/// How often it is looked for what is too old.
-const INTERVAL: Duration = Duration::from_secs(60);
-/// How many names one step removes.
-const NAMES_A_STEP: usize = 64;
 /// Of how many directories that were born under one name and are not there any more an empty one is still kept:
 /// `mkdir` passes by all of them.
 const ELSEWHERE_MAX: usize = 16;
 
-const HOUR_SECONDS: i64 = 3600;
-const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
+/// What a server with several beside it knows of the trash; all of it is read again when it is not there.
+#[derive(Default)]
+pub(crate) struct Known {
+    latest: Latest,
+    paths: Paths,
+}
 
 /// Where something is thrown: the directory of the hour, and where it was.
 struct Thrown {
@@ -69,8 +77,13 @@ pub(crate) fn file(
     if located.place == Place::Slot {
         txn.put_inode(located);
         txn.put_entry(&hour, &called, &EntryRecord::Link(located.inode.ino));
-    } else {
+    } else if txn.shared.cluster.is_none() || txn.shard_of_share(&hour) == located.inode.ino.shard()
+    {
         txn.settle_inode(located, Place::under(txn, &hour, &called), xattrs);
+    } else {
+        // Its contents, and who has it open, stay where it was born: so does it.
+        txn.settle_inode(located, Place::Slot, xattrs);
+        txn.put_entry(&hour, &called, &EntryRecord::Link(located.inode.ino));
     }
     hour.content.entries += 1;
     txn.touch(&mut hour);
@@ -79,12 +92,17 @@ pub(crate) fn file(
 }
 
 /// Moves an empty directory to the trash; as [`file`]. `false` too where [`ELSEWHERE_MAX`] of its name are elsewhere.
+/// `others` are its other shares.
 pub(crate) fn directory(
     txn: &mut Txn<'_>,
     dir: &Dir,
     name: &EntryName,
     child: &mut Dir,
+    others: &[Dir],
 ) -> Result<bool> {
+    if txn.shared.cluster.is_some() {
+        return likeness(txn, dir, name, child, others);
+    }
     let keeps = txn.settings().trash.0.is_some_and(|trash| trash.days > 0);
     if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
         return Ok(false);
@@ -114,17 +132,69 @@ pub(crate) fn directory(
     Ok(true)
 }
 
+/// As [`directory`], on several servers: it is removed, and a new one that is like it is in the trash.
+fn likeness(
+    txn: &mut Txn<'_>,
+    dir: &Dir,
+    name: &EntryName,
+    child: &Dir,
+    others: &[Dir],
+) -> Result<bool> {
+    let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, child.content.ino)? else {
+        return Ok(false);
+    };
+    let spilled: Option<XattrSet> = match child.content.xattrs.is_spilled() {
+        true => txn.get(&txn.dir_xattrs_key(child))?,
+        false => None,
+    };
+    let here = |txn: &Txn<'_>, home| txn.has_shard(txn.shard(home));
+    let anywhere = txn.shared.config.locality == Locality::Subtree;
+    let free = place::free_id(txn, &hour, &called, |txn, home| anywhere || here(txn, home))?;
+    let free = free.ok_or(FsError::NoSpace)?;
+    let ino = place::new_ino(txn, free)?;
+    let was = &child.content;
+    let mut like = Content { ino, ..was.clone() };
+    like.times.ctime = txn.now;
+    // It has one partition now.
+    like.policy = Policy { large_dir: 0, ..was.policy };
+    let kept = place::born(&hour, &called, free, &like);
+    txn.put_entry(&hour, &called, &EntryRecord::Dir(Txn::access_of(&kept)));
+    txn.put_dir(&kept);
+    if let Some(spilled) = spilled {
+        let key = txn.dir_xattrs_key(&kept);
+        txn.put(key, &spilled);
+    }
+    rmdir::remove(txn, child, others)?;
+    txn.delete_entry(dir, name);
+    hour.content.entries += 1;
+    hour.content.subdirs = hour.content.subdirs.saturating_add(1);
+    txn.touch(&mut hour);
+    txn.put_dir(&hour);
+    Ok(true)
+}
+
 /// An entry leaves `dir`: if that is the directory of an hour, its origin goes.
 pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
-    if txn.settings().trash.0.is_some_and(|trash| trash.dir == dir.content.parent) {
+    let Some(trash) = txn.settings().trash.0 else { return };
+    let is_hour = match &txn.shared.cluster {
+        None => trash.dir == dir.content.parent,
+        // Or another one that is called like one: then there is nothing to remove.
+        Some(_) => dir.content.name.as_ref().is_some_and(|name| hours::begin_of(name).is_some()),
+    };
+    if is_hour {
         let key = txn.entry_key(dir, name, Part::Origin);
         txn.delete(key);
     }
 }
 
-/// Whether it is the trash itself, which stays where it is.
+/// Whether it is the trash itself.
 pub(crate) fn is_trash(txn: &Txn<'_>, dir: DirId) -> bool {
     txn.settings().trash.0.is_some_and(|trash| trash.dir == dir)
+}
+
+/// Whether what is in `above` stays where it is: the trash itself, and that of each server.
+pub(crate) fn stays(txn: &Txn<'_>, above: &Dir, dir: DirId) -> bool {
+    is_trash(txn, dir) || (txn.shared.cluster.is_some() && is_trash(txn, above.id))
 }
 
 /// Sets for how many days things are kept; 0: they are removed as ever, and so is what is there, in the background.
@@ -135,7 +205,10 @@ pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {
         None if days == 0 => return Ok(()),
         None => {
             let name = EntryName::new(NAME).expect("it is a name");
-            let made = make(txn, root, &name)?;
+            let made = match txn.shared.cluster {
+                None => make(txn, root, &name)?,
+                Some(_) => place::make_trash(txn, root, &name)?,
+            };
             Trash { days, dir: made.id, home: made.content.home, ino: made.content.ino }
         }
     };
@@ -179,7 +252,24 @@ fn throw(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, ino: Ino) -> Result<Opt
 
 /// The path of a directory without a `/` at its end; `None` within the trash.
 fn path_outside(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Vec<u8>>> {
-    let mut names = Vec::new();
+    let names = match txn.shared.cluster {
+        None => names_above(txn, trash, dir)?,
+        Some(_) => names_as_known(txn, trash, dir)?,
+    };
+    let Some(names) = names else { return Ok(None) };
+    let mut path = Vec::new();
+    for name in names.iter().rev().flatten() {
+        path.push(b'/');
+        path.extend_from_slice(name.as_bytes());
+    }
+    Ok(Some(path))
+}
+
+/// The name of a directory, and those of all above it.
+type Names = Vec<Option<EntryName>>;
+
+fn names_above(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>> {
+    let mut names = Names::new();
     let (mut at, mut steps) = (dir.clone(), Steps::from(dir.id));
     while at.id != DirId::ROOT {
         if at.id == trash.dir {
@@ -189,20 +279,55 @@ fn path_outside(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Vec<u8
         at = txn.settled(|txn| txn.parent(&at))?;
         steps.step(at.id)?;
     }
-    let mut path = Vec::new();
-    for name in names.iter().rev().flatten() {
-        path.push(b'/');
-        path.extend_from_slice(name.as_bytes());
+    Ok(Some(names))
+}
+
+/// As [`names_above`], of directories of several servers, as they were a moment ago. In a damaged tree as far as one comes.
+fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>> {
+    let (known, moved) = (&txn.shared.trash.paths, &txn.shared.invalidations);
+    let mut names = Names::new();
+    let (mut at, mut steps) = (dir.id, Steps::from(dir.id));
+    let mut up = paths::Up::of(&dir.content);
+    while at != DirId::ROOT {
+        if at == trash.dir {
+            return Ok(None);
+        }
+        names.push(up.name.take());
+        at = up.parent;
+        steps.step(at)?;
+        if at == DirId::ROOT || at == trash.dir {
+            continue;
+        }
+        let ino = up.parent_ino;
+        up = match known.get(at, ino, moved) {
+            Some(up) => up,
+            None => {
+                let (content, version) = txn.glance(&txn.content_key(up.parent_home, at))?;
+                let Some(content) = content.filter(|content| content.ino == ino) else {
+                    // What was read of several servers need not be of one moment.
+                    if txn.tears() {
+                        return Err(Fault::Retry(Retry::Busy));
+                    }
+                    break;
+                };
+                let up = paths::Up::of(&content);
+                known.learn((at, ino, up.clone()), version, moved);
+                up
+            }
+        };
     }
-    Ok(Some(path))
+    Ok(Some(names))
 }
 
 /// The directory of this hour.
 fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
+    if txn.shared.cluster.is_some() {
+        return place::hour(txn, trash);
+    }
     txn.lock(lock::dir_lock(trash.dir))?;
     let content = txn.get_content(&txn.content_key(trash.home, trash.dir))?.ok_or(FsError::Io)?;
     let above = Dir::master(trash.dir, content);
-    let name = name_of_hour(txn.now);
+    let name = hours::name_of(txn.now);
     match txn.entry(&above, &name)? {
         Some(EntryRecord::Dir(access)) => txn.child_locked(&access),
         // Root has made something else of it.
@@ -217,7 +342,8 @@ fn free_name(txn: &Txn<'_>, hour: &Dir, of: (Ino, Ino, &EntryName)) -> Result<En
     let mut count = 1;
     loop {
         let name = called(of, count);
-        if txn.entry(hour, &name)?.is_none() {
+        // Root may have divided it: other partitions may be other servers'.
+        if txn.owner_by(hour, &name) == hour.partition && txn.entry(hour, &name)?.is_none() {
             return Ok(name);
         }
         count += 1;
@@ -232,49 +358,6 @@ fn called((parent, ino, name): (Ino, Ino, &EntryName), count: u64) -> EntryName 
     called.truncate(NAME_BYTES_MAX - suffix.len());
     called.extend_from_slice(suffix.as_bytes());
     EntryName::new(&called).expect("numbers before a part of a name are a name")
-}
-
-/// `YYYY-MM-DD-HH`, in UTC.
-fn name_of_hour(now: Time) -> EntryName {
-    let days = now.sec.div_euclid(DAY_SECONDS);
-    let hour = now.sec.rem_euclid(DAY_SECONDS) / HOUR_SECONDS;
-    let (year, month, day) = civil(days);
-    let text = format!("{year:04}-{month:02}-{day:02}-{hour:02}");
-    EntryName::new(text.as_bytes()).expect("digits and dashes are a name")
-}
-
-/// When an hour began; `None` for a name that is none.
-fn begin_of_hour(name: &EntryName) -> Option<i64> {
-    let text = std::str::from_utf8(name.as_bytes()).ok()?;
-    let numbers: Vec<i64> =
-        text.split('-').map(|part| part.parse().ok()).collect::<Option<Vec<i64>>>()?;
-    let [year, month, day, hour] = numbers[..] else { return None };
-    let is_date = (1..=12).contains(&month) && (1..=31).contains(&day) && (0..24).contains(&hour);
-    (is_date && (0..10_000).contains(&year))
-        .then(|| days_to(year, month, day) * DAY_SECONDS + hour * HOUR_SECONDS)
-}
-
-/// Year, month and day of a day since 1970 (Hinnant, `civil_from_days`).
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The opposite (`days_from_civil`).
-fn days_to(year: i64, month: i64, day: i64) -> i64 {
-    let year = year - i64::from(month <= 2);
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let shifted_month = if month > 2 { month - 3 } else { month + 9 };
-    let of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
 /// Where something in the trash goes when it is put back, and when it was removed.
@@ -297,155 +380,4 @@ pub(crate) fn origin(
         Some(path) => [&path[..], b"/", origin.name.as_bytes()].concat(),
     };
     Ok(Some((path, removed)))
-}
-
-/// A part of an hour that is over, as a step of a core.
-pub(crate) struct Expired {
-    hour: EntryName,
-    /// Whether there is more.
-    more: Mutex<bool>,
-}
-
-/// Works for as long as the server runs.
-pub(crate) async fn run(core: Core) {
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        for hour in over(&core) {
-            loop {
-                let expired = Arc::new(Expired { hour: hour.clone(), more: Mutex::new(false) });
-                core.step(Step::Expire(expired.clone())).await;
-                if !*expired.more.lock() {
-                    break;
-                }
-            }
-        }
-    }
-}
-
-/// The hours that are over.
-fn over(core: &Core) -> Vec<EntryName> {
-    let shared = &core.inner.shared;
-    let Some(trash) = shared.settings().trash.0 else { return Vec::new() };
-    let shard = base::placement::shard_of(trash.home, 0, shared.config.shards);
-    let prefix = key::names(shard, trash.dir);
-    let kept = i64::from(trash.days) * DAY_SECONDS;
-    let before = shared.clock.now().sec.saturating_sub(kept + HOUR_SECONDS);
-    let mut found = Vec::new();
-    let scanned = shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
-        if let Some((_, name, 0)) = key::parse_name(key)
-            && let Ok(name) = EntryName::new(name)
-            && begin_of_hour(&name).is_some_and(|begin| begin <= before)
-        {
-            found.push(name);
-        }
-        ControlFlow::Continue(())
-    });
-    if let Err(error) = scanned {
-        tracing::error!(error = describe(&error), "cannot list the trash");
-    }
-    found
-}
-
-/// Removes some of what is in an hour, for good; the hour when it is empty.
-pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
-    *expired.more.lock() = false;
-    let Some(trash) = txn.settings().trash.0 else { return Ok(()) };
-    txn.lock(lock::dir_lock(trash.dir))?;
-    let content = txn.get_content(&txn.content_key(trash.home, trash.dir))?.ok_or(FsError::Io)?;
-    let mut above = Dir::master(trash.dir, content);
-    let Some(EntryRecord::Dir(access)) = txn.entry(&above, &expired.hour)? else { return Ok(()) };
-    let mut at = txn.child_locked(&access)?;
-    let mut found = page(txn, &at)?;
-    // Something may have been put into a directory that is in the trash: the deepest goes first.
-    while let Some(inner) = inner(txn, &found)? {
-        at = inner;
-        found = page(txn, &at)?;
-    }
-    let is_hour = at.id == access.id;
-    if found.is_empty() && is_hour {
-        rmdir::remove(txn, &at, &[])?;
-        txn.delete_entry(&above, &expired.hour);
-        above.content.entries = above.content.entries.saturating_sub(1);
-        above.content.subdirs = above.content.subdirs.saturating_sub(1);
-        txn.put_dir(&above);
-        return Ok(());
-    }
-    for (name, entry) in &found {
-        remove(txn, &mut at, name, entry)?;
-    }
-    txn.touch(&mut at);
-    txn.put_dir(&at);
-    // Only now: after a failure it is tried again in a while, not at once.
-    *expired.more.lock() = !found.is_empty();
-    Ok(())
-}
-
-type Page = Vec<(EntryName, EntryRecord)>;
-
-fn page(txn: &Txn<'_>, dir: &Dir) -> Result<Page> {
-    let mut found = Page::new();
-    let prefix = key::names(txn.shard(dir.content.home), dir.id);
-    txn.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
-        if let Some((_, name, 0)) = key::parse_name(key) {
-            let record = EntryRecord::from_record(&bytes::Bytes::copy_from_slice(value));
-            // What is damaged is `fsck`'s.
-            found.extend(EntryName::new(name).ok().zip(record.ok()));
-        }
-        if found.len() < NAMES_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })?;
-    Ok(found)
-}
-
-/// A directory among them that is not empty.
-fn inner(txn: &mut Txn<'_>, found: &Page) -> Result<Option<Dir>> {
-    for (_, entry) in found {
-        if let EntryRecord::Dir(access) = entry {
-            let child = txn.child_locked(access)?;
-            if child.content.entries > 0 {
-                return Ok(Some(child));
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecord) -> Result<()> {
-    match entry {
-        EntryRecord::Dir(access) => {
-            let child = txn.child_locked(access)?;
-            let others = rmdir::others_empty(txn, &child)?;
-            rmdir::remove(txn, &child, &others)?;
-            dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
-            txn.delete_entry(dir, name);
-        }
-        EntryRecord::Node(_) | EntryRecord::Link(_) => {
-            // Where cores share the locks the entry is read again, so it goes after that.
-            let located = txn.entry_inode_locked(dir, name, entry)?;
-            txn.delete_entry(dir, name);
-            txn.drop_name(located)?;
-        }
-    }
-    leave(txn, dir, name);
-    dir.content.entries = dir.content.entries.saturating_sub(1);
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_hour_is_named_and_read_again() {
-        let named = |sec| name_of_hour(Time { sec, nsec: 0 }).to_string();
-        assert_eq!(named(0), "1970-01-01-00");
-        assert_eq!(named(951_782_400 + 23 * 3600 + 59), "2000-02-29-23");
-        assert_eq!(named(1_795_280_400), "2026-11-21-17");
-        for sec in (0..4_000_000_000).step_by(99_991) {
-            let begin = begin_of_hour(&name_of_hour(Time { sec, nsec: 0 }));
-            assert_eq!(begin, Some(sec - sec % HOUR_SECONDS));
-        }
-        for none in ["x", "2026-11-21", "2026-13-01-00", "2026-01-01-24", "2026-01-01-00-1"] {
-            assert_eq!(begin_of_hour(&EntryName::new(none.as_bytes()).unwrap()), None);
-        }
-    }
 }

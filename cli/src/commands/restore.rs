@@ -72,10 +72,30 @@ async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Vec<Found>> {
         Err(client::Error::Fs(FsError::NotFound)) => bail!("there is no trash: see `pando set`"),
         hours => hours.context("cannot read the trash")?.all().await?,
     };
-    for hour in hours {
-        let hour = hour.name.to_string();
-        for entry in client.read_dir(format!("{TRASH}/{hour}")).await?.all().await? {
-            let at = format!("{TRASH}/{hour}/{}", entry.name);
+    let mut dirs = Vec::new();
+    for entry in hours {
+        let name = entry.name.to_string();
+        let dir = format!("{TRASH}/{name}");
+        if name.contains('-') {
+            dirs.push((dir, name));
+            continue;
+        }
+        if entry.kind != FileKind::Directory {
+            continue;
+        }
+        // Of several servers each has a directory of its own, with those of hours.
+        for hour in client.read_dir(&dir).await?.all().await? {
+            dirs.push((format!("{dir}/{}", hour.name), hour.name.to_string()));
+        }
+    }
+    for (dir, hour) in dirs {
+        let entries = match client.read_dir(&dir).await {
+            // Its days are over.
+            Err(client::Error::Fs(FsError::NotFound)) => continue,
+            entries => entries?.all().await?,
+        };
+        for entry in entries {
+            let at = format!("{dir}/{}", entry.name);
             let is_dir = entry.kind == FileKind::Directory;
             // It may just have been put back, or removed for good.
             let Some((path, removed)) = origin(client, &at).await? else { continue };

@@ -1,9 +1,9 @@
 //! Removed, and put back.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use crate::{
-    harness::{fail, folder, run, succeed, text},
+    harness::{Running, fail, folder, pando, pause, run, succeed, text},
     mounted::{Mountpoint, up},
 };
 
@@ -20,15 +20,34 @@ fn a_tree_that_was_removed_is_put_back_by_its_path() {
     let mount = Mountpoint::new(folder.path());
     let data = folder.path().join("data");
     let running = up(&data, &mount);
-    let token = data.join("admin.token");
+    removes_and_puts_back(&mount, running.address(), &data.join("admin.token"));
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn so_is_one_of_several_servers() {
+    let folder = folder();
+    let (dir, mount) = (folder.path().join("dev"), Mountpoint::new(folder.path()));
+    let mut command = pando(&["dev", "--servers", "3", "--listen", "127.0.0.1:0", "--dir"]);
+    command.arg(&dir).arg("--mount").arg(&mount.0);
+    let running = Running::start(command, "serving ");
+    let ready = running.said.lines().last().unwrap();
+    let address = ready.split_whitespace().nth(4).unwrap();
+    removes_and_puts_back(&mount, address, &dir.join("admin.token"));
+    assert_eq!(running.stop(), Some(0));
+}
+
+fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     let restore = |what: &[&str]| {
-        let all = ["restore", running.address(), "--token", text(&token)];
+        let all = ["restore", address, "--token", text(token)];
         run(&[&all[..], what].concat())
     };
-    let none = fail(1, &["restore", running.address(), "--token", text(&token), "--list"]);
+    let none = fail(1, &["restore", address, "--token", text(token), "--list"]);
     assert!(none.contains("there is no trash"), "{none}");
-    succeed(&["set", text(&mount.0), "trash_days=7"]);
+    // The mount need not be the administrator's.
+    succeed(&["set", address, "trash_days=7", "--token", text(token)]);
     assert!(succeed(&["get", text(&mount.0), "trash_days"]).contains('7'));
+    until_all_keep(mount, &restore);
 
     let at = |path: &str| mount.0.join(path);
     fs::create_dir_all(at("a/b/c")).unwrap();
@@ -71,6 +90,26 @@ fn a_tree_that_was_removed_is_put_back_by_its_path() {
     assert_eq!(restore(&["/other"]).status.code(), Some(1));
     assert_eq!(fs::read_to_string(at("other")).unwrap(), "another");
     assert_eq!(restore(&["/nothing"]).status.code(), Some(1));
-    succeed(&["fsck", running.address(), "--token", text(&token)]);
-    assert_eq!(running.stop(), Some(0));
+    succeed(&["fsck", address, "--token", text(token)]);
+}
+
+/// Other servers have the setting with their next lease.
+fn until_all_keep(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> std::process::Output) {
+    for round in 0..300 {
+        let probes = mount.0.join(format!("probes{round}"));
+        for probe in 0..16 {
+            let dir = probes.join(probe.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("probe"), "x").unwrap();
+        }
+        fs::remove_dir_all(&probes).unwrap();
+        let listed = String::from_utf8(restore(&["--list"]).stdout).unwrap();
+        let probe =
+            |line: &&str| line.contains(&format!("/probes{round}/")) && line.ends_with("probe");
+        if listed.lines().filter(probe).count() == 16 {
+            return;
+        }
+        pause(Duration::from_millis(100));
+    }
+    panic!("some servers keep nothing");
 }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
-use base::{Attr, Cred, FileKind, Ino};
-use client::{Client, FileSystem as _};
+use base::{Attr, Cred, EntryName, FileKind, FsError, Ino};
+use client::{Client, Error, FileSystem as _};
 use wire::{DirRef, ReaddirEntry};
 
 /// What was found.
@@ -54,7 +54,10 @@ async fn directory(
     dir: &DirRef,
     parent: Ino,
 ) -> anyhow::Result<Vec<(DirRef, Ino)>> {
-    let (entries, attr, parent_ino) = list(client, dir).await?;
+    let (mut entries, attr, parent_ino) = list(client, dir).await?;
+    if *dir == client.root().0 {
+        entries.extend(unlisted(client, dir).await?);
+    }
     ensure!(
         parent_ino == parent,
         "{} has `..` {parent_ino}, but was entered from {parent}",
@@ -95,6 +98,19 @@ async fn directory(
         attr.nlink
     );
     Ok(below)
+}
+
+/// The trash, which the root does not list.
+async fn unlisted(client: &Client, root: &DirRef) -> anyhow::Result<Option<ReaddirEntry>> {
+    let name = EntryName::new(b".trash")?;
+    match client.lookup(&Cred::ROOT, root, &name).await {
+        Ok(entry) => {
+            let (ino, kind) = (entry.attr.ino, entry.attr.kind);
+            Ok(Some(ReaddirEntry { pos: 0, name, ino, kind, entry: Some(entry) }))
+        }
+        Err(Error::Fs(FsError::NotFound)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn list(client: &Client, dir: &DirRef) -> anyhow::Result<(Vec<ReaddirEntry>, Attr, Ino)> {

@@ -42,6 +42,8 @@ pub struct Plan {
     pub split_threshold: u64,
     /// The workloads are about directories that split and merge.
     pub crowd: bool,
+    /// What is removed is kept in the trash.
+    pub trash: bool,
     /// Clients keep directories that they walked through.
     pub access_cache: bool,
     /// Clients keep contents that they read.
@@ -130,6 +132,7 @@ impl Plan {
             },
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             crowd: false,
+            trash: SimRandom::new(seed).stream("trash").one_in(3),
             access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),

@@ -16,6 +16,7 @@ mod once;
 mod opened;
 mod paths;
 mod race;
+mod thrown;
 
 use std::pin::Pin;
 
@@ -63,6 +64,11 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             (2, Aim::Leases) => 9,
             (_, Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Answers) => random.below(8),
         };
+        let choice = match choice {
+            // A removed file that is kept has a name: the model's has none.
+            2 if world.plan().trash => 0,
+            choice => choice,
+        };
         works.push(match choice {
             0 => Work::new("once", once::set_up(world, number).await?),
             1 => Work::new("paths", paths::set_up(world, number).await?),
@@ -75,6 +81,9 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             8 => Work::new("moved", moved::set_up(world, number).await?),
             _ => Work::new("crossed", crossed::set_up(world, number).await?),
         });
+    }
+    if world.plan().trash {
+        works.push(Work::new("thrown", thrown::set_up(world, 4).await?));
     }
     if world.random("locks").one_in(3) {
         works.push(Work::new("locks", locks::set_up(world, 3).await?));

@@ -35,7 +35,7 @@ struct Inner {
     trace: Trace,
     random: SimRandom,
     network: Network,
-    clock: Arc<dyn Clock>,
+    clock: Arc<SimClock>,
     hosts: Vec<Host>,
     clients: Cell<u64>,
     counts: RefCell<Counts>,
@@ -103,11 +103,12 @@ impl World {
         trace.start();
         let random = SimRandom::new(plan.seed);
         let network = Network::new(&plan, random.stream("network"), trace.clone());
-        let clock: Arc<dyn Clock> = Arc::new(SimClock::start(plan.fine_clock));
+        let clock = Arc::new(SimClock::start(plan.fine_clock));
+        let wall: Arc<dyn Clock> = clock.clone();
         let mut hosts = Vec::new();
         for server in 0..plan.servers {
             let random = random.stream(&format!("server {server}"));
-            let host = Host::new(server, &plan, bug, &network, &clock, random, trace)?;
+            let host = Host::new(server, &plan, bug, &network, &wall, random, trace)?;
             hosts.push(host);
         }
         hosts[0].start()?;
@@ -202,7 +203,7 @@ impl World {
             resolution: Resolution::Speculative,
             cache_lease: None,
             dial: network.port(number),
-            clock: Arc::clone(clock),
+            clock: clock.clone(),
             random: Arc::new(random.stream(&format!("client {number}"))),
         };
         (config, number)
@@ -286,6 +287,11 @@ impl World {
     /// Counts something.
     pub fn count(&self, count: impl FnOnce(&mut Counts)) {
         count(&mut self.inner.counts.borrow_mut());
+    }
+
+    /// Sets all clocks forward by so many seconds; nobody waits so long.
+    pub fn skip(&self, seconds: i64) {
+        self.inner.clock.skip(seconds);
     }
 
     /// Waits, in the time of the world.

@@ -81,9 +81,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => {}
     }
-    let moved = [Some(&source), target.as_ref()].into_iter().flatten();
-    for entry in moved {
-        if matches!(entry, EntryRecord::Dir(access) if trash::is_trash(txn, access.id)) {
+    for (above, entry) in [(&sides.from, Some(&source)), (sides.to(), target.as_ref())] {
+        if matches!(entry, Some(EntryRecord::Dir(access)) if trash::stays(txn, above, access.id)) {
             return Err(FsError::Busy.into());
         }
     }

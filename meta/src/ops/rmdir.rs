@@ -23,7 +23,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
         EntryRecord::Dir(access) => access,
         EntryRecord::Node(_) | EntryRecord::Link(_) => return Err(FsError::NotDirectory.into()),
     };
-    if trash::is_trash(txn, access.id) {
+    if trash::stays(txn, &parent, access.id) {
         return Err(FsError::Busy.into());
     }
     let mut child = txn.child_locked(&access)?;
@@ -65,7 +65,7 @@ pub(crate) fn discard(
     child: &mut Dir,
     others: &[Dir],
 ) -> Result<()> {
-    if trash::directory(txn, parent, name, child)? {
+    if trash::directory(txn, parent, name, child, others)? {
         return Ok(());
     }
     remove(txn, child, others)?;

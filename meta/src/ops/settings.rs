@@ -64,11 +64,11 @@ impl Setting {
     /// Whether a file system of one server has it, and one of several.
     fn is_of(self, several: bool) -> bool {
         match self {
-            Setting::InlineMax | Setting::Inherit => true,
+            Setting::InlineMax | Setting::Inherit | Setting::TrashDays => true,
             // What is divided is divided among servers.
             Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => several,
             // They are of what is on one server.
-            Setting::QuotaBytes | Setting::QuotaEntries | Setting::TrashDays => !several,
+            Setting::QuotaBytes | Setting::QuotaEntries => !several,
         }
     }
 }

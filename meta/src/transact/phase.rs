@@ -22,6 +22,7 @@ use crate::{
     serve::Connection,
     server::Shared,
     session::Session,
+    trash::{self, Expired},
     txn::{Caller, Group, Remote, Txn, remote::Plan},
 };
 
@@ -41,6 +42,8 @@ pub(super) enum Job {
     Request(Rc<Asked>),
     /// Names change their partition.
     Switch(Switch),
+    /// Some of what has been in the trash for its days is removed.
+    Expire(Arc<Expired>),
 }
 
 /// A request, as who is answered has asked it.
@@ -88,7 +91,7 @@ impl Phase {
     pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
         match &self.job {
             Job::Request(asked) => Some(&asked.incoming.connection),
-            Job::Switch(_) => None,
+            Job::Switch(_) | Job::Expire(_) => None,
         }
     }
 
@@ -106,6 +109,11 @@ impl Phase {
                 let txn = self.begin(Caller::SERVER, remote, shared, group, now);
                 let mut txn = txn.part_of(switch.txn);
                 let done = handoff::switch::run(&mut txn, &switch).map(|()| Reply::Nothing);
+                self.end(txn, done, None)
+            }
+            Job::Expire(expired) => {
+                let mut txn = self.begin(Caller::SERVER, remote, shared, group, now);
+                let done = trash::step(&mut txn, &expired).map(|()| Reply::Nothing);
                 self.end(txn, done, None)
             }
         }

@@ -35,8 +35,10 @@ use crate::{
     observe::{Laps, Part},
     peer::Unanswered,
     record::{Key, key},
+    room::Level,
     server::{Counters, Shared},
     session::Session,
+    trash::Expired,
     txn::{Remote, remote::Plan},
 };
 
@@ -105,6 +107,22 @@ pub(crate) async fn switch(
         tell(&core, switch.txn, participants, committed, &laps).await;
     });
     committed
+}
+
+/// Has some of the trash emptied, wherever what is in it leads to. `false` when something was in the way.
+pub(crate) async fn expire(core: &Core, expired: Arc<Expired>) -> bool {
+    let shared = core.inner.shared.clone();
+    let Some(cluster) = &shared.cluster else { return false };
+    shared.room.until(Level::Low).await;
+    let run = Run::of(core, &shared, cluster, Job::Expire(expired));
+    let ended = match run.look(Box::default()).await {
+        Ok((looked, _)) => run.attempt(looked).await,
+        Err(fault) => Err(fault),
+    };
+    if let Err(fault @ (Fault::Answer(_) | Fault::Halt(_))) = &ended {
+        tracing::error!(?fault, "some of the trash cannot be removed");
+    }
+    matches!(ended, Ok(Attempt::Committed))
 }
 
 struct Run<'a> {

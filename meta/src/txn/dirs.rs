@@ -12,7 +12,10 @@ use crate::{
     coordinator::ways::Group,
     error::{Fault, Result},
     lock,
-    record::{self, Content, ContentState, Contents, EntryRecord, Inode, Slot, key, key::Part},
+    record::{
+        self, Content, ContentState, Contents, EntryRecord, Inode, Record as _, Slot, key,
+        key::Part,
+    },
     server::Counters,
     transact::locks::Want,
 };
@@ -313,6 +316,23 @@ impl Txn<'_> {
             steps.step(at.id)?;
         }
         Ok(true)
+    }
+
+    /// What a content record is, or was a moment ago if another server has it, and to where the list of moved directories
+    /// had come before that. Nothing stands on it: it may change before this commits.
+    pub(crate) fn glance(&self, key: &[u8]) -> Result<(Option<Content>, u64)> {
+        let now = self.shared.invalidations.version();
+        if self.is_here(key) {
+            return Ok((self.get_content(key)?, now));
+        }
+        let (bytes, version) = self.with_remote(|remote| remote.glance(key, now))?;
+        let content = bytes.map(|bytes| Content::from_record(&bytes)).transpose()?;
+        Ok((content, version))
+    }
+
+    /// What was glanced at does not fit together: whether to look once more, or it is damaged.
+    pub(crate) fn tears(&self) -> bool {
+        self.with_remote(Remote::tears)
     }
 
     /// The directory above one that is not the root.

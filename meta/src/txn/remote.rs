@@ -55,6 +55,8 @@ pub(crate) struct Remote {
     tears: (HashMap<Key, Option<Bytes>>, u32),
     /// What does not fit together is damaged.
     damaged: bool,
+    /// To where the list of moved directories had come before anything was glanced at.
+    moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
     /// The latest run lacked nothing, and moves no directory.
@@ -107,6 +109,7 @@ impl Remote {
         self.inos.clear();
         self.reads_all = true;
         self.damaged = false;
+        self.moved = None;
         self.now = None;
         self.begin();
     }
@@ -176,6 +179,18 @@ impl Remote {
         }
         self.want(key);
         Err(Fault::Remote)
+    }
+
+    /// What was read, without standing on it, and to where the list of moved directories, which is at `now`, had come before.
+    pub(super) fn glance(&mut self, key: &[u8], now: u64) -> Result<(Option<Bytes>, u64)> {
+        let moved = *self.moved.get_or_insert(now);
+        match self.known.get(key) {
+            Some(known) => Ok((known.clone(), moved)),
+            None => {
+                self.want(key);
+                Err(Fault::Remote)
+            }
+        }
     }
 
     pub(super) fn has(&self, key: &[u8]) -> bool {

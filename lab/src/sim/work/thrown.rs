@@ -1,0 +1,209 @@
+//! Thrown away: what a client removes is in the trash, once, as it was, and comes back.
+//!
+//! A client alone in its directory makes, moves and removes files and directories. At the end the trash has each thing
+//! that has lost its last name, by its path, and nothing else of there; and all of it that finds its place free is put back.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, ensure};
+use base::{FileKind, FsError, Ino};
+use client::{Client, Error};
+use wire::RenameMode;
+
+use crate::{
+    check::trash,
+    sim::{random::SimRandom, world::World},
+};
+
+const OPERATIONS: u64 = 80;
+/// Few names, so that they are used again; on one server no more than 16 directories of a name are kept.
+const NAMES: u64 = 12;
+const DEPTH_MAX: usize = 3;
+
+/// What something is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Thing {
+    /// An inode and its contents.
+    File(Ino, Vec<u8>),
+    Directory,
+}
+
+struct Workload {
+    world: World,
+    client: Client,
+    random: SimRandom,
+    dir: String,
+    there: BTreeMap<String, Thing>,
+    thrown: Vec<(String, Thing)>,
+}
+
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let machine = world.connect("thrown").await?;
+    let dir = format!("/thrown-{number}");
+    machine.client.mkdir(&dir, 0o755).await?;
+    world.divide(&machine.client, &dir).await?;
+    let mut work = Workload {
+        world: world.clone(),
+        client: machine.client.clone(),
+        random: world.random(&dir),
+        dir,
+        there: BTreeMap::new(),
+        thrown: Vec::new(),
+    };
+    Ok(async move {
+        for _ in 0..OPERATIONS {
+            work.step().await?;
+            work.world.count(|counts| counts.operations += 1);
+        }
+        work.compare().await?;
+        work.put_back().await?;
+        machine.close().await
+    })
+}
+
+impl Workload {
+    async fn step(&mut self) -> anyhow::Result<()> {
+        let free = self.free_path();
+        let taken: Vec<String> = self.there.keys().cloned().collect();
+        if taken.is_empty() || self.random.one_in(2) {
+            return match free {
+                Some(path) => self.make(path).await,
+                None => Ok(()),
+            };
+        }
+        let path = taken[self.random.index(taken.len())].clone();
+        match &self.there[&path] {
+            Thing::Directory if !self.is_empty(&path) => Ok(()),
+            Thing::Directory => {
+                self.client.rmdir(&path).await.with_context(|| format!("rmdir {path}"))?;
+                self.throw(&path)
+            }
+            Thing::File(..) => {
+                let over = &taken[self.random.index(taken.len())];
+                let is_other = *over != path && matches!(self.there[over], Thing::File(..));
+                if is_other && self.random.one_in(3) {
+                    let moved = self.client.rename(&path, over).await;
+                    moved.with_context(|| format!("rename {path} {over}"))?;
+                    self.throw(over)?;
+                    let moved = self.there.remove(&path).context("it is there")?;
+                    self.there.insert(over.clone(), moved);
+                    return Ok(());
+                }
+                self.client.unlink(&path).await.with_context(|| format!("unlink {path}"))?;
+                self.throw(&path)
+            }
+        }
+    }
+
+    async fn make(&mut self, path: String) -> anyhow::Result<()> {
+        let depth = path.matches('/').count();
+        let thing = if depth <= DEPTH_MAX && self.random.one_in(3) {
+            self.client.mkdir(&path, 0o750).await.with_context(|| format!("mkdir {path}"))?;
+            Thing::Directory
+        } else {
+            let bytes = self.random.bytes(self.random.index(6000));
+            self.client.write(&path, &bytes).await.with_context(|| format!("write {path}"))?;
+            Thing::File(self.client.stat(&path).await?.ino, bytes)
+        };
+        self.there.insert(path, thing);
+        Ok(())
+    }
+
+    fn throw(&mut self, path: &str) -> anyhow::Result<()> {
+        let thing = self.there.remove(path).context("it is there")?;
+        self.world.trace().say(format_args!("thrown away {path} {}", self.thrown.len()));
+        self.thrown.push((path.to_owned(), thing));
+        Ok(())
+    }
+
+    /// A path in some directory where nothing is.
+    fn free_path(&self) -> Option<String> {
+        let is_dir = |(path, thing): (&String, &Thing)| {
+            matches!(thing, Thing::Directory).then(|| path.clone())
+        };
+        let mut dirs: Vec<String> = self.there.iter().filter_map(is_dir).collect();
+        dirs.push(self.dir.clone());
+        let dir = &dirs[self.random.index(dirs.len())];
+        let path = format!("{dir}/{}", self.random.below(NAMES));
+        (!self.there.contains_key(&path)).then_some(path)
+    }
+
+    fn is_empty(&self, dir: &str) -> bool {
+        let below = format!("{dir}/");
+        !self.there.keys().any(|path| path.starts_with(&below))
+    }
+
+    /// What is in the trash of this workload, with where that is.
+    async fn found(&self) -> anyhow::Result<Vec<(String, Thing, String)>> {
+        let below = format!("{}/", self.dir);
+        let mut found = Vec::new();
+        for thrown in trash::all(&self.client).await? {
+            if !thrown.path.starts_with(&below) {
+                continue;
+            }
+            let attr = self.client.lstat(&thrown.at).await?;
+            let thing = match attr.kind {
+                FileKind::Directory => Thing::Directory,
+                _ => Thing::File(attr.ino, self.client.read(&thrown.at).await?.to_vec()),
+            };
+            found.push((thrown.path, thing, thrown.at));
+        }
+        Ok(found)
+    }
+
+    async fn compare(&mut self) -> anyhow::Result<()> {
+        let found = self.found().await?;
+        let mut is: Vec<_> = found.into_iter().map(|(path, thing, _)| (path, thing)).collect();
+        is.sort();
+        self.thrown.sort();
+        let short = |all: &[(String, Thing)]| -> Vec<String> {
+            let one = |(path, thing): &(String, Thing)| match thing {
+                Thing::File(ino, bytes) => format!("{path} {ino} {}", bytes.len()),
+                Thing::Directory => path.clone(),
+            };
+            all.iter().map(one).collect()
+        };
+        let (should, has) = (short(&self.thrown), short(&is));
+        ensure!(is == self.thrown, "in the trash is {has:?}, but should be {should:?}");
+        Ok(())
+    }
+
+    /// Shorter paths first: what others were in.
+    async fn put_back(&mut self) -> anyhow::Result<()> {
+        let mut found = self.found().await?;
+        found.sort();
+        for (path, thing, at) in found {
+            let done = self.client.rename_with(&at, &path, RenameMode::NoReplace).await;
+            let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+            let has_place = above == self.dir || self.there.get(above) == Some(&Thing::Directory);
+            match done {
+                Ok(()) => {
+                    ensure!(has_place, "{path} is back, where nothing was");
+                    ensure!(!self.there.contains_key(&path), "{path} has replaced something");
+                    self.there.insert(path, thing);
+                }
+                Err(Error::Fs(FsError::Exists)) => {
+                    ensure!(self.there.contains_key(&path), "{path} is not there");
+                }
+                Err(Error::Fs(FsError::NotFound | FsError::NotDirectory)) => {
+                    ensure!(!has_place, "{path} does not come back to where it was");
+                }
+                Err(error) => return Err(error).with_context(|| format!("put back {path}")),
+            }
+        }
+        for (path, thing) in &self.there {
+            let attr = self.client.lstat(path).await.with_context(|| path.clone())?;
+            match thing {
+                Thing::Directory => ensure!(attr.kind == FileKind::Directory, "{path}"),
+                Thing::File(ino, bytes) => {
+                    let is = self.client.read(path).await.with_context(|| path.clone())?;
+                    ensure!(attr.ino == *ino && is == bytes[..], "{path} is not what it was");
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,442 @@
+//! The trash on several servers: everything that is removed goes there, comes back, and goes for good; and what that costs.
+//!
+//! Each test ends with a check of all servers.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+use std::time::Duration;
+
+use base::{FileKind, FsError, Locality, limits::XATTRS_EMBEDDED_BYTES_MAX, placement::shard_of};
+use client::{Client, Error};
+use lab::sim::{
+    plan::Plan,
+    trace::Trace,
+    world::{Machine, World},
+};
+use tokio::{runtime::Builder, task::LocalSet};
+use wire::{NodeRef, RenameMode, XattrMode};
+
+const SERVERS: u16 = 4;
+const SHARDS: u16 = 16;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A world in which nothing goes wrong, by both placements.
+fn with_both(test: impl AsyncFn(&World, &Machine)) {
+    for locality in [Locality::Directory, Locality::Subtree] {
+        with_trash(locality, &test);
+    }
+}
+
+fn with_trash(locality: Locality, test: impl AsyncFn(&World, &Machine)) {
+    let long = Duration::from_secs(1000);
+    let plan = Plan {
+        shards: SHARDS,
+        locality,
+        access_cache: true,
+        inline_bytes_max: 4096,
+        lease: long,
+        server_lease: Duration::from_secs(9),
+        split_threshold: u64::MAX,
+        ..Plan::draw(1, SERVERS)
+    };
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let world = World::new(plan, None, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        let maker = world.connect("maker").await.unwrap();
+        keep(&world, &maker.client, "1").await;
+        test(&world, &maker).await;
+        assert_eq!(findings(&world, &maker.client).await, [""; 0]);
+        maker.close().await.unwrap();
+    });
+}
+
+/// Sets for how many days things are kept, and waits until all servers know.
+async fn keep(world: &World, client: &Client, days: &str) {
+    client.set_xattr("/", "pando.trash_days", days.as_bytes(), XattrMode::Set).await.unwrap();
+    world.wait(Duration::from_secs(20)).await;
+}
+
+async fn findings(world: &World, client: &Client) -> Vec<String> {
+    let mut check = client.fsck_start_everywhere().await.unwrap();
+    loop {
+        let progress = check.poll(client, false).await.unwrap();
+        if progress.done {
+            return progress.findings;
+        }
+        world.wait(Duration::from_millis(50)).await;
+    }
+}
+
+async fn names(client: &Client, path: &str) -> Vec<String> {
+    let entries = client.read_dir(path).await.unwrap().all().await.unwrap();
+    let mut names: Vec<_> = entries.iter().map(|entry| entry.name.to_string()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// What is in the trash: where it is, and where it was.
+async fn trash(client: &Client) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for server in names(client, "/.trash").await {
+        for hour in names(client, &format!("/.trash/{server}")).await {
+            for name in names(client, &format!("/.trash/{server}/{hour}")).await {
+                let at = format!("/.trash/{server}/{hour}/{name}");
+                let lines = client.info(&at).await.unwrap();
+                let path = lines.into_iter().find(|(line, _)| line == "trash.path").unwrap().1;
+                found.push((path, at));
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+async fn paths(client: &Client) -> Vec<String> {
+    trash(client).await.into_iter().map(|(path, _)| path).collect()
+}
+
+/// Removes a directory and all that is in it, name by name.
+async fn remove(client: &Client, top: impl AsRef<str>) {
+    let mut dirs = vec![top.as_ref().to_owned()];
+    let mut at = 0;
+    while let Some(dir) = dirs.get(at).cloned() {
+        at += 1;
+        for entry in client.read_dir(&dir).await.unwrap().all().await.unwrap() {
+            let path = format!("{dir}/{}", entry.name);
+            match entry.kind {
+                FileKind::Directory => dirs.push(path),
+                _ => client.unlink(path).await.unwrap(),
+            }
+        }
+    }
+    for dir in dirs.iter().rev() {
+        client.rmdir(dir).await.unwrap();
+    }
+}
+
+async fn put_back(client: &Client) {
+    // What others were in comes first.
+    for (path, at) in trash(client).await {
+        client.rename_with(&at, &path, RenameMode::NoReplace).await.unwrap();
+    }
+}
+
+/// The server of a directory.
+async fn server_of(client: &Client, path: &str) -> u16 {
+    match client.resolve(path).await.unwrap() {
+        NodeRef::Dir(dir) => shard_of(dir.home, 0, SHARDS).0 % SERVERS,
+        NodeRef::File(_) => panic!("it is a directory"),
+    }
+}
+
+fn executed(world: &World) -> Vec<u64> {
+    world.hosts().iter().map(|host| host.counter("requests")).collect()
+}
+
+/// `/tree` with all that there is, over all servers; what it shows.
+async fn make_tree(client: &Client) -> Vec<String> {
+    client.create_dir_all("/tree/large", 0o755).await.unwrap();
+    for (name, value) in [("spread", "extendible"), ("large_dir", "5")] {
+        let name = format!("pando.{name}");
+        client.set_xattr("/tree/large", &name, value.as_bytes(), XattrMode::Set).await.unwrap();
+    }
+    let mut all = vec!["/tree".to_owned(), "/tree/large".to_owned()];
+    for number in 0..12 {
+        let file = format!("/tree/large/{number}");
+        client.write(&file, &[7; 9000]).await.unwrap();
+        let dir = format!("/tree/{number}");
+        client.mkdir(&dir, 0o750).await.unwrap();
+        client.chown(&dir, Some(number), Some(7)).await.unwrap();
+        let value = vec![b'x'; XATTRS_EMBEDDED_BYTES_MAX + 1];
+        client.set_xattr(&dir, "user.large", &value, XattrMode::Set).await.unwrap();
+        client.write(format!("{dir}/small"), b"small").await.unwrap();
+        client.symlink("small", format!("{dir}/symlink")).await.unwrap();
+        // Born elsewhere, mostly.
+        client.write(format!("/tree/large/moves{number}"), b"moves").await.unwrap();
+        client.rename(format!("/tree/large/moves{number}"), format!("{dir}/moved")).await.unwrap();
+        // Of one of the two the last name is removed.
+        client.link(format!("{dir}/small"), format!("/tree/large/link{number}")).await.unwrap();
+        all.extend([file, dir.clone(), format!("/tree/large/link{number}")]);
+        all.extend(["small", "symlink", "moved"].map(|name| format!("{dir}/{name}")));
+    }
+    all.sort_unstable();
+    all
+}
+
+/// What is shown of each path.
+async fn show(client: &Client, paths: &[String]) -> Vec<String> {
+    let mut shown = Vec::new();
+    for path in paths {
+        let attr = client.lstat(path).await.unwrap();
+        let contents = match attr.kind {
+            FileKind::File => client.read(path).await.unwrap().len().to_string(),
+            FileKind::Directory => client
+                .get_xattr(path, "user.large")
+                .await
+                .map_or_else(|error| error.to_string(), |value| value.len().to_string()),
+            _ => String::new(),
+        };
+        let (mode, uid, size) = (attr.mode, attr.uid, attr.size);
+        shown.push(format!("{path} {:?} {mode:o} {uid} {size} {contents}", attr.kind));
+    }
+    shown
+}
+
+#[test]
+fn a_tree_over_all_servers_goes_to_the_trash_name_by_name_and_comes_back() {
+    with_both(async |world, maker| {
+        let client = &maker.client;
+        let all = make_tree(client).await;
+        let before = show(client, &all).await;
+        remove(client, "/tree").await;
+        assert_eq!(names(client, "/").await, [""; 0], "the root does not list the trash");
+        assert_eq!(findings(world, client).await, [""; 0]);
+        // A file with two names goes there with the last of them.
+        let there = paths(client).await;
+        let lost: Vec<_> = all.iter().filter(|path| !there.contains(path)).collect();
+        assert_eq!(lost.len(), 12, "{lost:?}");
+        put_back(client).await;
+        assert_eq!(paths(client).await, [""; 0]);
+        for number in 0..12 {
+            let names = [format!("/tree/{number}/small"), format!("/tree/large/link{number}")];
+            let [gone, there] = if lost.contains(&&names[0]) { [0, 1] } else { [1, 0] };
+            client.link(&names[there], &names[gone]).await.unwrap();
+        }
+        assert_eq!(show(client, &all).await, before);
+    });
+}
+
+#[test]
+fn what_a_rename_replaces_on_another_server_is_in_the_trash() {
+    with_both(async |_, maker| {
+        let client = &maker.client;
+        for number in 0..8 {
+            for dir in ["/from", "/to"] {
+                client.create_dir_all(format!("{dir}{number}/dir"), 0o755).await.unwrap();
+                client.write(format!("{dir}{number}/file"), dir.as_bytes()).await.unwrap();
+            }
+            for name in ["file", "dir"] {
+                let (from, to) = (format!("/from{number}/{name}"), format!("/to{number}/{name}"));
+                client.rename(from, to).await.unwrap();
+            }
+        }
+        let mut expected: Vec<_> =
+            (0..8).flat_map(|n| ["dir", "file"].map(|name| format!("/to{n}/{name}"))).collect();
+        expected.sort_unstable();
+        assert_eq!(paths(client).await, expected);
+        for (path, at) in trash(client).await {
+            if path.ends_with("file") {
+                assert_eq!(client.read(at).await.unwrap()[..], b"/to"[..]);
+            }
+            client.stat(path).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_removal_needs_no_server_more_than_without_a_trash() {
+    with_trash(Locality::Directory, async |world, maker| {
+        let client = &maker.client;
+        client.create_dir_all("/a/b/c/d/e", 0o755).await.unwrap();
+        let path = "/a/b/c/d/e";
+        let owner = usize::from(server_of(client, path).await);
+        for number in 0..20 {
+            client.write(format!("{path}/{number}"), b"x").await.unwrap();
+            client.mkdir(format!("{path}/dir{number}"), 0o755).await.unwrap();
+        }
+        // The first removal of a server makes its directories, and the first below a directory asks where that is.
+        client.unlink(format!("{path}/0")).await.unwrap();
+        client.unlink(format!("{path}/1")).await.unwrap();
+        world.wait(Duration::from_secs(1)).await;
+        let cost = async |what: &dyn Fn() -> String, is_dir: bool| {
+            let before = (client.requests_by_server(), executed(world));
+            match is_dir {
+                true => client.rmdir(what()).await.unwrap(),
+                false => client.unlink(what()).await.unwrap(),
+            }
+            world.wait(Duration::from_millis(100)).await;
+            let more = |after: Vec<u64>, before: Vec<u64>| -> Vec<u64> {
+                after.iter().zip(before).map(|(after, before)| after - before).collect()
+            };
+            let touched = more(executed(world), before.1);
+            (more(client.requests_by_server(), before.0).iter().sum::<u64>(), touched)
+        };
+        for number in 2..20 {
+            let (requests, touched) = cost(&|| format!("{path}/{number}"), false).await;
+            let only: Vec<u64> = (0..4).map(|server| u64::from(server == owner)).collect();
+            // A heartbeat may come in between: not more than one.
+            assert_eq!(requests, 1);
+            let strangers = touched.iter().zip(&only).filter(|(is, only)| is > only).count();
+            assert!(strangers <= 1, "{touched:?}, and {owner} has it");
+        }
+        let with: Vec<_> = {
+            let mut all = Vec::new();
+            for number in 0..10 {
+                let dir = format!("{path}/dir{number}");
+                let there = usize::from(server_of(client, &dir).await);
+                let (requests, touched) = cost(&|| dir.clone(), true).await;
+                all.push((requests, touched.iter().filter(|count| **count > 0).count(), there));
+            }
+            all
+        };
+        for (requests, touched, there) in with {
+            let needed = if there == owner { 1 } else { 2 };
+            assert_eq!(requests, 1);
+            assert!(touched <= needed + 1, "{touched} servers, and {needed} have it");
+        }
+    });
+}
+
+#[test]
+fn who_has_a_removed_directory_cached_makes_nothing_in_the_trash() {
+    with_both(async |world, maker| {
+        let other = world.connect("other").await.unwrap();
+        for number in 0..8 {
+            let dir = format!("/d{number}");
+            maker.client.mkdir(&dir, 0o755).await.unwrap();
+            other.client.write(format!("{dir}/f"), b"x").await.unwrap();
+            maker.client.unlink(format!("{dir}/f")).await.unwrap();
+            maker.client.rmdir(&dir).await.unwrap();
+            let made = other.client.write(format!("{dir}/g"), b"x").await;
+            assert!(matches!(made, Err(Error::Fs(FsError::NotFound))), "{made:?}");
+            // And it is another one that comes back.
+            put_back(&maker.client).await;
+            other.client.write(format!("{dir}/g"), b"x").await.unwrap();
+            assert_eq!(names(&maker.client, &dir).await, ["f", "g"]);
+        }
+        other.close().await.unwrap();
+    });
+}
+
+#[test]
+fn directories_of_one_name_are_kept_however_many_they_are() {
+    with_both(async |_, maker| {
+        let client = &maker.client;
+        for _ in 0..40 {
+            client.mkdir("/d", 0o755).await.unwrap();
+            client.write("/d/f", b"x").await.unwrap();
+            client.unlink("/d/f").await.unwrap();
+            client.rmdir("/d").await.unwrap();
+        }
+        let there = paths(client).await;
+        assert_eq!(there.iter().filter(|path| *path == "/d").count(), 40);
+        assert_eq!(there.iter().filter(|path| *path == "/d/f").count(), 40);
+    });
+}
+
+#[test]
+fn it_is_emptied_by_each_server_when_its_days_are_over() {
+    with_both(async |world, maker| {
+        let client = &maker.client;
+        make_tree(client).await;
+        for number in 0..100 {
+            client.write(format!("/tree/0/many{number}"), b"x").await.unwrap();
+        }
+        remove(client, "/tree").await;
+        world.wait(2 * HOUR).await;
+        assert!(paths(client).await.len() > 100);
+        // Root has put something there by hand: it stays.
+        let (_, at) = trash(client).await.into_iter().find(|(path, _)| path == "/tree").unwrap();
+        client.mkdir(format!("{at}/by hand"), 0o755).await.unwrap();
+        keep(world, client, "0").await;
+        world.wait(HOUR / 10).await;
+        assert_eq!(paths(client).await, ["/tree"]);
+        remove(client, &at).await;
+        world.wait(HOUR / 10).await;
+        for server in names(client, "/.trash").await {
+            assert_eq!(names(client, &format!("/.trash/{server}")).await, [""; 0]);
+            let stays = client.rmdir(format!("/.trash/{server}")).await;
+            assert!(matches!(stays, Err(Error::Fs(FsError::Busy))), "{stays:?}");
+            let stays = client.rename(format!("/.trash/{server}"), "/x").await;
+            assert!(matches!(stays, Err(Error::Fs(FsError::Busy))), "{stays:?}");
+        }
+        let blocks: u64 = world.hosts().iter().map(|host| host.counter("blocks_deleted")).sum();
+        assert!(blocks >= 12, "{blocks}");
+    });
+}
+
+#[test]
+fn what_is_removed_within_the_trash_is_gone() {
+    with_both(async |_, maker| {
+        let client = &maker.client;
+        make_tree(client).await;
+        remove(client, "/tree").await;
+        for server in names(client, "/.trash").await {
+            for hour in names(client, &format!("/.trash/{server}")).await {
+                remove(client, format!("/.trash/{server}/{hour}")).await;
+            }
+        }
+        assert_eq!(paths(client).await, [""; 0]);
+        // There is one again.
+        client.write("/f", b"x").await.unwrap();
+        client.unlink("/f").await.unwrap();
+        assert_eq!(paths(client).await, ["/f"]);
+    });
+}
+
+#[test]
+fn a_file_that_moved_is_put_back_where_its_directory_is_now() {
+    with_both(async |_, maker| {
+        let client = &maker.client;
+        for number in 0..6 {
+            client.create_dir_all(format!("/a{number}/b"), 0o755).await.unwrap();
+            client.create_dir_all("/c", 0o755).await.unwrap();
+            client.write(format!("/a{number}/b/f"), b"x").await.unwrap();
+            client.unlink(format!("/a{number}/b/f")).await.unwrap();
+            client.rename(format!("/a{number}"), format!("/c/a{number}")).await.unwrap();
+            client.write(format!("/c/a{number}/b/g"), b"x").await.unwrap();
+            client.unlink(format!("/c/a{number}/b/g")).await.unwrap();
+            client.rmdir(format!("/c/a{number}/b")).await.unwrap();
+        }
+        let mut expected: Vec<_> = (0..6)
+            // The directory is gone: so one is where it was, and one where it is.
+            .flat_map(|n| [format!("/a{n}/b/f"), format!("/c/a{n}/b"), format!("/c/a{n}/b/g")])
+            .collect();
+        expected.sort_unstable();
+        assert_eq!(paths(client).await, expected);
+    });
+}
+
+#[test]
+fn a_user_throws_away_and_does_not_look_into_the_trash() {
+    with_both(async |world, maker| {
+        maker.client.mkdir("/shared", 0o777).await.unwrap();
+        maker.client.chmod("/shared", 0o777).await.unwrap();
+        let user = world.connect_bound("user", 7).await.unwrap();
+        user.client.mkdir("/shared/d", 0o755).await.unwrap();
+        user.client.write("/shared/d/f", b"x").await.unwrap();
+        user.client.unlink("/shared/d/f").await.unwrap();
+        user.client.rmdir("/shared/d").await.unwrap();
+        let denied = user.client.read_dir("/.trash").await.map(drop);
+        assert!(matches!(denied, Err(Error::Fs(FsError::Denied))), "{denied:?}");
+        assert_eq!(paths(&maker.client).await, ["/shared/d", "/shared/d/f"]);
+        put_back(&maker.client).await;
+        assert_eq!(user.client.stat("/shared/d").await.unwrap().uid, 7);
+        assert_eq!(user.client.read("/shared/d/f").await.unwrap()[..], b"x"[..]);
+        user.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_removes_what_it_has_while_others_are_away() {
+    with_trash(Locality::Directory, async |world, maker| {
+        let client = &maker.client;
+        // The root is the coordinator's.
+        for name in ["/before", "/f", "/g"] {
+            client.write(name, b"x").await.unwrap();
+        }
+        client.unlink("/before").await.unwrap();
+        client.sync().await.unwrap();
+        for host in &world.hosts()[1..] {
+            host.kill();
+        }
+        client.unlink("/f").await.unwrap();
+        world.wait(HOUR).await;
+        // Another hour.
+        client.unlink("/g").await.unwrap();
+        for host in &world.hosts()[1..] {
+            host.start().unwrap();
+        }
+        assert_eq!(paths(client).await, ["/before", "/f", "/g"]);
+    });
+}

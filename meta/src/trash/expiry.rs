@@ -1,0 +1,217 @@
+//! What has been in the trash for its days is removed for good, in the background.
+//!
+//! Each server empties what it has thrown away itself. What is there may lead to inodes of other servers, so on several
+//! servers a step is run as a transaction.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use base::{EntryName, FsError};
+use parking_lot::Mutex;
+
+use super::{
+    hours::{self, DAY_SECONDS, HOUR_SECONDS},
+    leave,
+    place::{self, Above},
+};
+use crate::{
+    Core,
+    core::Step,
+    error::{Fault, Result, describe},
+    lock,
+    ops::rmdir,
+    record::{EntryRecord, Key, Record as _, key},
+    transact,
+    txn::{Dir, Txn},
+};
+
+/// How often it is looked for what is too old.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// How many names one step removes.
+const NAMES_A_STEP: usize = 64;
+
+/// A part of an hour that is over, as a step of a core.
+pub(crate) struct Expired {
+    above: Above,
+    hour: EntryName,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Up to where it has been looked at.
+    after: Option<Key>,
+    /// Where a step would have it go on.
+    next: Option<Key>,
+    /// Whether there is more.
+    more: bool,
+}
+
+/// Works for as long as the server runs.
+pub(crate) async fn run(core: Core) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        for (above, hour) in over(&core) {
+            let expired = Arc::new(Expired { above, hour, progress: Mutex::default() });
+            loop {
+                expired.progress.lock().more = false;
+                done(&core, &expired).await;
+                let mut progress = expired.progress.lock();
+                if !progress.more {
+                    break;
+                }
+                progress.after = progress.next.take();
+            }
+        }
+    }
+}
+
+async fn done(core: &Core, expired: &Arc<Expired>) {
+    if core.inner.shared.cluster.is_none() {
+        return core.step(Step::Expire(expired.clone())).await;
+    }
+    if !transact::run::expire(core, expired.clone()).await {
+        // What is in the way may be gone the next time.
+        expired.progress.lock().more = false;
+    }
+}
+
+/// The hours that are over.
+fn over(core: &Core) -> Vec<(Above, EntryName)> {
+    let shared = &core.inner.shared;
+    let Some(trash) = shared.settings().trash.0 else { return Vec::new() };
+    let mut found = Vec::new();
+    let scanned = place::above(shared, &trash).and_then(|above| {
+        let Some(above) = above else { return Ok(()) };
+        let shard = base::placement::shard_of(above.home, 0, shared.config.shards);
+        let prefix = key::names(shard, above.id);
+        let kept = i64::from(trash.days) * DAY_SECONDS;
+        let before = shared.clock.now().sec.saturating_sub(kept + HOUR_SECONDS);
+        shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+            if let Some((_, name, 0)) = key::parse_name(key)
+                && let Ok(name) = EntryName::new(name)
+                && hours::begin_of(&name).is_some_and(|begin| begin <= before)
+            {
+                found.push((above, name));
+            }
+            ControlFlow::Continue(())
+        })
+    });
+    if let Err(error) = scanned {
+        tracing::error!(error = describe(&error), "cannot list the trash");
+    }
+    found
+}
+
+/// Removes some of what is in an hour, for good; the hour when it is empty.
+pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
+    let Above { id, home } = expired.above;
+    txn.lock(lock::dir_lock(id))?;
+    let content = txn.get_content(&txn.content_key(home, id))?.ok_or(FsError::Io)?;
+    let mut above = Dir::master(id, content);
+    let Some(EntryRecord::Dir(access)) = txn.entry(&above, &expired.hour)? else { return Ok(()) };
+    let mut at = txn.child_locked(&access)?;
+    let after = expired.progress.lock().after.clone();
+    let (mut found, mut last) = page(txn, &at, after)?;
+    if txn.shared.cluster.is_none() {
+        // Something may have been put into a directory that is in the trash: the deepest goes first.
+        while let Some(inner) = inner(txn, &found)? {
+            at = inner;
+            (found, last) = page(txn, &at, None)?;
+        }
+    }
+    let is_hour = at.id == access.id;
+    if found.is_empty() && is_hour {
+        return end(txn, &mut above, &expired.hour, &at);
+    }
+    let mut stay = false;
+    for (name, entry) in &found {
+        stay |= !remove(txn, &mut at, name, entry)?;
+    }
+    txn.touch(&mut at);
+    txn.put_dir(&at);
+    let mut progress = expired.progress.lock();
+    // Only now: after a failure it is tried again in a while, not at once.
+    progress.more = !found.is_empty();
+    progress.next = if stay || progress.after.is_some() { last } else { None };
+    Ok(())
+}
+
+/// Removes an hour in which nothing is.
+fn end(txn: &mut Txn<'_>, above: &mut Dir, name: &EntryName, hour: &Dir) -> Result<()> {
+    let others = match rmdir::others_empty(txn, hour) {
+        Ok(others) => others,
+        // Something stays in it, or has come meanwhile.
+        Err(Fault::Answer(FsError::NotEmpty)) => return Ok(()),
+        Err(fault) => return Err(fault),
+    };
+    rmdir::remove(txn, hour, &others)?;
+    txn.delete_entry(above, name);
+    above.content.entries = above.content.entries.saturating_sub(1);
+    above.content.subdirs = above.content.subdirs.saturating_sub(1);
+    txn.put_dir(above);
+    Ok(())
+}
+
+type Page = Vec<(EntryName, EntryRecord)>;
+
+/// Some of the names of a directory, behind `after`, and the last key of them.
+fn page(txn: &Txn<'_>, dir: &Dir, after: Option<Key>) -> Result<(Page, Option<Key>)> {
+    let (mut found, mut last) = (Page::new(), None);
+    let prefix = key::names(txn.shard(dir.content.home), dir.id);
+    let from = after.map_or_else(
+        || prefix.clone(),
+        |mut after| {
+            after.push(0);
+            after
+        },
+    );
+    txn.scan(&from, &key::end_of(&prefix), &mut |key, value| {
+        if let Some((_, name, 0)) = key::parse_name(key) {
+            let record = EntryRecord::from_record(&bytes::Bytes::copy_from_slice(value));
+            // What is damaged is `fsck`'s.
+            found.extend(EntryName::new(name).ok().zip(record.ok()));
+            last = Some(Key::from_slice(key));
+        }
+        if found.len() < NAMES_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok((found, last))
+}
+
+/// A directory among them that is not empty.
+fn inner(txn: &mut Txn<'_>, found: &Page) -> Result<Option<Dir>> {
+    for (_, entry) in found {
+        if let EntryRecord::Dir(access) = entry {
+            let child = txn.child_locked(access)?;
+            if child.content.entries > 0 {
+                return Ok(Some(child));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Removes one; `false` for a directory with something in it, which root has put there.
+fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecord) -> Result<bool> {
+    match entry {
+        EntryRecord::Dir(access) => {
+            let child = txn.child_locked(access)?;
+            let others = match rmdir::others_empty(txn, &child) {
+                Ok(others) => others,
+                Err(Fault::Answer(FsError::NotEmpty)) => return Ok(false),
+                Err(fault) => return Err(fault),
+            };
+            rmdir::remove(txn, &child, &others)?;
+            dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
+            txn.delete_entry(dir, name);
+        }
+        EntryRecord::Node(_) | EntryRecord::Link(_) => {
+            // Where cores share the locks the entry is read again, so it goes after that.
+            let located = txn.entry_inode_locked(dir, name, entry)?;
+            txn.delete_entry(dir, name);
+            txn.drop_name(located)?;
+        }
+    }
+    leave(txn, dir, name);
+    dir.content.entries = dir.content.entries.saturating_sub(1);
+    Ok(true)
+}

@@ -1,0 +1,282 @@
+//! Where the trash is on a file system of several servers.
+//!
+//! Each server has a directory of its own in `/.trash`, called by the number of a shard of its, and in that those of
+//! hours. Their ids are chosen, by name version, so that they are on that shard: so what a server removes goes to its own
+//! trash without a word to the others. On one server the directories of hours are in `/.trash` itself.
+//!
+//! Always true: what is in `/.trash` on several servers is neither moved nor removed (`stays`), and a directory of an
+//! hour never divides itself.
+
+use base::{DirId, EntryName, FsError, Ino, Layout, Locality, NameVersion, ShardId};
+use parking_lot::Mutex;
+use wire::DirRef;
+
+use super::hours;
+use crate::{
+    error::Result,
+    lock,
+    record::{
+        Content, ContentState, EntryRecord, Policy, QuotaId, Record as _, Times, Trash, Xattrs, key,
+    },
+    server::Shared,
+    txn::{Caller, Dir, Txn},
+};
+
+/// So many versions of a name are tried to get an id on a certain shard. With 4096 shards one in e^16 is in vain.
+const VERSIONS_MAX: u32 = 1 << 16;
+
+/// It has nearly always the first of these ids. Who had that when it was made may be gone since.
+const LOOKS_MAX: usize = 64;
+
+/// The directory of the latest hour, as it was found stored: where to look for it first.
+#[derive(Default)]
+pub(crate) struct Latest(Mutex<Option<Known>>);
+
+#[derive(Clone)]
+struct Known {
+    trash: DirId,
+    /// What it is called, and in what it is.
+    hour: EntryName,
+    above: DirId,
+    id: DirId,
+    home: DirId,
+}
+
+/// What directories of hours are in.
+#[derive(Clone, Copy)]
+pub(super) struct Above {
+    pub(super) id: DirId,
+    pub(super) home: DirId,
+}
+
+/// An id that nobody has, and where it places what gets it.
+#[derive(Clone, Copy)]
+pub(super) struct Free {
+    pub(super) id: DirId,
+    pub(super) home: DirId,
+    pub(super) version: NameVersion,
+}
+
+/// The shard of what this server throws away: the first that it has. Where all directories are on one shard, that one.
+fn shard(shared: &Shared, trash: &Trash) -> Option<ShardId> {
+    let shards = shared.config.shards;
+    match shared.config.locality {
+        Locality::Subtree => Some(base::placement::shard_of(trash.home, 0, shards)),
+        Locality::Directory => (0..shards).map(ShardId).find(|shard| shared.owns(*shard)),
+    }
+}
+
+fn called(shard: ShardId) -> EntryName {
+    EntryName::new(shard.0.to_string().as_bytes()).expect("a number is a name")
+}
+
+/// Ids of a name in a directory, by version, with the home that each gives.
+fn ids<'a>(
+    shared: &'a Shared,
+    above: Above,
+    name: &'a EntryName,
+) -> impl Iterator<Item = Free> + 'a {
+    (0..VERSIONS_MAX).map(NameVersion).map(move |version| {
+        let id = shared.config.hash_key.dir_id(above.id, name, version);
+        Free { id, home: shared.config.locality.home(id, above.home), version }
+    })
+}
+
+/// As [`ids`], only of those that are on a shard.
+fn ids_on<'a>(
+    shared: &'a Shared,
+    above: Above,
+    name: &'a EntryName,
+    shard: ShardId,
+) -> impl Iterator<Item = Free> + 'a {
+    let shards = shared.config.shards;
+    ids(shared, above, name)
+        .filter(move |free| base::placement::shard_of(free.home, 0, shards) == shard)
+}
+
+fn is_kept(content: &Content, above: DirId, name: &EntryName) -> bool {
+    content.parent == above && content.name.as_ref() == Some(name)
+}
+
+/// What directories of hours are in that this server empties; `None` while there is none, or another one does it.
+pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Option<Above>> {
+    let top = Above { id: trash.dir, home: trash.home };
+    if shared.cluster.is_none() {
+        return Ok(Some(top));
+    }
+    let Some(shard) = shard(shared, trash).filter(|shard| shared.owns(*shard)) else {
+        return Ok(None);
+    };
+    let name = called(shard);
+    for Free { id, home, .. } in ids_on(shared, top, &name, shard).take(LOOKS_MAX) {
+        let key = key::content(shard, id, 0, key::Part::Main);
+        let Some(content) = shared.engine.get(&key)? else { continue };
+        // What is damaged is `fsck`'s.
+        if Content::from_record(&content).is_ok_and(|content| is_kept(&content, trash.dir, &name)) {
+            return Ok(Some(Above { id, home }));
+        }
+    }
+    Ok(None)
+}
+
+/// The directory of this hour of this server, locked; it is made if it is not there.
+pub(super) fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
+    let name = hours::name_of(txn.now);
+    let known = txn.shared.trash.latest.0.lock().clone();
+    let known = known.filter(|known| known.trash == trash.dir && known.hour == name);
+    if let Some(Known { above, id, home, .. }) = known {
+        txn.lock(lock::dir_lock(id))?;
+        let content = txn.get_content(&txn.content_key(home, id))?;
+        if let Some(content) = content.filter(|content| is_kept(content, above, &name)) {
+            return Ok(Dir::master(id, content));
+        }
+    }
+    let shard = shard(txn.shared, trash).ok_or(FsError::Io)?;
+    let caller = std::mem::replace(&mut txn.caller, Caller::SERVER);
+    let found = found(txn, trash, &name, shard);
+    txn.caller = caller;
+    found
+}
+
+fn found(txn: &mut Txn<'_>, trash: &Trash, name: &EntryName, shard: ShardId) -> Result<Dir> {
+    let top = txn.dir_ref(trash.dir, trash.ino, trash.home);
+    let (server, _) = directory(txn, &top, &called(shard), shard)?;
+    let above = txn.dir_ref(server.id, server.content.ino, server.content.home);
+    let (hour, is_new) = directory(txn, &above, name, shard)?;
+    if !is_new {
+        let (id, home) = (hour.id, hour.content.home);
+        let known = Known { trash: trash.dir, hour: name.clone(), above: above.id, id, home };
+        *txn.shared.trash.latest.0.lock() = Some(known);
+    }
+    Ok(hour)
+}
+
+/// A directory of the trash on a shard, locked, and whether it was made only now.
+fn directory(
+    txn: &mut Txn<'_>,
+    above: &DirRef,
+    name: &EntryName,
+    shard: ShardId,
+) -> Result<(Dir, bool)> {
+    let shared = txn.shared;
+    for free in ids_on(shared, Above { id: above.id, home: above.home }, name, shard) {
+        txn.lock(lock::dir_lock(free.id))?;
+        match txn.get_content(&txn.content_key(free.home, free.id))? {
+            Some(content) if is_kept(&content, above.id, name) => {
+                return Ok((Dir::master(free.id, content), false));
+            }
+            // Another one has the id, or it was moved.
+            Some(_) => {}
+            None => return make(txn, above, name, Some(free)),
+        }
+    }
+    Err(FsError::NoSpace.into())
+}
+
+/// Makes the trash itself.
+pub(super) fn make_trash(txn: &mut Txn<'_>, root: &Dir, name: &EntryName) -> Result<Dir> {
+    let caller = std::mem::replace(&mut txn.caller, Caller::SERVER);
+    let above = txn.dir_ref(root.id, root.content.ino, root.content.home);
+    let made = make(txn, &above, name, None);
+    txn.caller = caller;
+    let (made, is_new) = made?;
+    if is_new { Ok(made) } else { Err(FsError::Exists.into()) }
+}
+
+/// Makes a directory for root alone, unless it is there under another id.
+fn make(
+    txn: &mut Txn<'_>,
+    above: &DirRef,
+    name: &EntryName,
+    free: Option<Free>,
+) -> Result<(Dir, bool)> {
+    let start = txn.hint(above, name);
+    let mut above = txn.dir_anywhere_locked(above, name, start)?;
+    match txn.entry(&above, name)? {
+        Some(EntryRecord::Dir(access)) => return Ok((txn.child_locked(&access)?, false)),
+        // Root has made something else of it.
+        Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => return Err(FsError::Io.into()),
+        None => {}
+    }
+    let free = match free {
+        Some(free) => free,
+        None => free_id(txn, &above, name, |_, _| true)?.ok_or(FsError::NoSpace)?,
+    };
+    // Names go to this very shard, however many they are.
+    let policy = Policy { split_threshold: u32::MAX, ..Policy::NONE };
+    let like = Content {
+        mode: 0o700,
+        uid: 0,
+        gid: 0,
+        times: Times::born(txn.now),
+        xattrs: Xattrs::NONE,
+        policy,
+        ..above.content.clone()
+    };
+    let ino = new_ino(txn, free)?;
+    let made = born(&above, name, free, &Content { ino, ..like });
+    txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(&made)));
+    txn.put_dir(&made);
+    above.content.entries += 1;
+    above.content.subdirs = above.content.subdirs.saturating_add(1);
+    txn.touch(&mut above);
+    txn.put_dir(&above);
+    Ok((made, true))
+}
+
+/// A number for a directory that gets an id: of its shard, or of one that this server has, as nobody else gives those out.
+pub(super) fn new_ino(txn: &mut Txn<'_>, free: Free) -> Result<Ino> {
+    let shared = txn.shared;
+    let mut shards =
+        std::iter::once(txn.shard(free.home)).chain((0..shared.config.shards).map(ShardId));
+    let shard = shards.find(|shard| shared.owns(*shard)).ok_or(FsError::Io)?;
+    txn.new_ino(shard)
+}
+
+/// An id for a new directory, whose home is as it should be; `None` when so many were tried in vain.
+pub(super) fn free_id(
+    txn: &mut Txn<'_>,
+    above: &Dir,
+    name: &EntryName,
+    fits: impl Fn(&Txn<'_>, DirId) -> bool,
+) -> Result<Option<Free>> {
+    let shared = txn.shared;
+    for free in ids(shared, Above { id: above.id, home: above.content.home }, name) {
+        if !fits(txn, free.home) {
+            continue;
+        }
+        txn.lock(lock::dir_lock(free.id))?;
+        if txn.get_content(&txn.content_key(free.home, free.id))?.is_none() {
+            return Ok(Some(free));
+        }
+    }
+    Ok(None)
+}
+
+/// An empty directory that is made in `above`, and is like another one in all else.
+pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) -> Dir {
+    let content = Content {
+        state: ContentState::Live,
+        confirmed: true,
+        ino: like.ino,
+        birth_parent: above.id,
+        birth_name: Some(name.clone()),
+        birth_version: free.version,
+        home: free.home,
+        layout: Layout::Whole,
+        parent: above.id,
+        parent_ino: above.content.ino,
+        parent_home: above.content.home,
+        name: Some(name.clone()),
+        mode: like.mode,
+        uid: like.uid,
+        gid: like.gid,
+        times: like.times,
+        entries: 0,
+        subdirs: 0,
+        xattrs: like.xattrs.clone(),
+        quota: QuotaId::NONE,
+        policy: like.policy,
+    };
+    Dir::master(free.id, content)
+}
