@@ -450,7 +450,7 @@ impl Inner {
 
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
-        let held = self.shared.hot.hold(run.group.changes().chain(run.group.swept()));
+        let held = self.shared.hot.hold(run.group.all_changes());
         let handoffs = &self.shared.handoffs;
         let moving =
             handoffs.any().then(|| handoffs.moving(run.group.changes().map(|(key, _)| key)));

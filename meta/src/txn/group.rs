@@ -47,8 +47,8 @@ pub(crate) struct Group {
     bytes: Vec<u8>,
     /// From where to where the batch has runs.
     spans: Vec<(Key, Key)>,
-    /// Keys that runs remove.
-    swept: Vec<Key>,
+    /// What runs make of keys: the bytes of the batch that one has, or none if it is removed.
+    ran: Vec<(Key, Option<Range<usize>>)>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
     /// Sessions that have requests in it: none of them ends before it is written.
@@ -120,7 +120,7 @@ impl Group {
             runs: Vec::new(),
             bytes: Vec::new(),
             spans: Vec::new(),
-            swept: Vec::new(),
+            ran: Vec::new(),
             scratch: Vec::new(),
             locks: Vec::new(),
             sessions: Vec::new(),
@@ -146,7 +146,7 @@ impl Group {
         self.answers.clear();
         self.overlay.clear();
         self.spans.clear();
-        self.swept.clear();
+        self.ran.clear();
         self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
@@ -178,9 +178,11 @@ impl Group {
         }
     }
 
-    /// Keys that are removed with all there is between them, beside [`Group::changes`].
-    pub(crate) fn swept(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
-        self.swept.iter().map(|key| (key, None))
+    /// What the batch will change, each key once, but for directories.
+    pub(crate) fn all_changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
+        let bytes = self.batch.encoded();
+        let ran = self.ran.iter();
+        self.changes().chain(ran.map(|(key, at)| (key, at.clone().map(|at| &bytes[at]))))
     }
 
     /// What the batch will change, each key once, but for directories and runs.
@@ -343,18 +345,20 @@ impl Group {
             match run {
                 Run::Put(names) => {
                     let ends = names.first().zip(names.last());
-                    self.spans
-                        .extend(ends.map(|((first, _), (last, _))| (first.clone(), last.clone())));
-                    names
-                        .iter()
-                        .for_each(|(key, range)| self.batch.put(key, &self.bytes[range.clone()]));
+                    let ends = ends.map(|((first, _), (last, _))| (first.clone(), last.clone()));
+                    self.spans.extend(ends);
+                    for (key, range) in names {
+                        self.batch.put(&key, &self.bytes[range.clone()]);
+                        let end = self.batch.bytes();
+                        self.ran.push((key, Some(end - range.len()..end)));
+                    }
                 }
                 Run::Delete(names) => {
                     let Some((first, last)) = names.first().zip(names.last()) else { continue };
                     let after = [&last[..], &[0]].concat();
                     self.batch.delete_range(first, &after);
                     self.spans.push((first.clone(), last.clone()));
-                    self.swept.extend(names);
+                    self.ran.extend(names.into_iter().map(|key| (key, None)));
                 }
             }
         }
