@@ -8,6 +8,9 @@
 //! The servers are not looked at in one moment. So where numbers differ, everything is checked once more, and only what is as
 //! wrong as before, and has not changed meanwhile, is wrong.
 //!
+//! Blocks that nothing names are removed at the end, if that is asked. A block is where the inode is whose contents it has, and
+//! nothing of another server names it: so each server removes those of its own store, by itself.
+//!
 //! It holds findings and repairs in pages, never what was checked.
 
 mod mend;
@@ -20,6 +23,10 @@ use crate::{Client, Result, client::unexpected};
 use mend::{Repairs, Round};
 use sides::Suspects;
 
+/// What servers count of blocks that nothing names.
+const UNREFERENCED: &str = "blocks_unreferenced";
+const REMOVED: &str = "blocks_removed";
+
 /// A check that runs on all servers.
 pub struct Fsck {
     /// Its number at each server.
@@ -28,6 +35,8 @@ pub struct Fsck {
     suspects: Option<Suspects>,
     /// What was repaired, if anything is to be.
     repairs: Option<Repairs>,
+    /// Whether blocks that nothing names are to be removed.
+    gc: bool,
     state: State,
 }
 
@@ -36,17 +45,19 @@ enum State {
     Checking,
     /// All of them are done, and what they have found is repaired.
     Mending(Box<Round>),
+    /// This was found, and blocks that nothing names are being removed.
+    Collecting(FsckProgress),
     Done(FsckProgress),
 }
 
 impl Client {
-    /// Starts a check on all servers. For administrators.
+    /// Starts a check on all servers; with `gc` they remove blocks at the end that nothing names. For administrators.
     ///
     /// # Errors
     /// `Busy` when one is running; `NotPermitted` when the token does not administer.
-    pub async fn fsck_start_everywhere(&self) -> Result<Fsck> {
-        let jobs = self.start_all().await?;
-        Ok(Fsck { jobs, suspects: None, repairs: None, state: State::Checking })
+    pub async fn fsck_start_everywhere(&self, gc: bool) -> Result<Fsck> {
+        let jobs = self.start_all(false).await?;
+        Ok(Fsck { jobs, suspects: None, repairs: None, gc, state: State::Checking })
     }
 
     /// Starts a check on all servers that repairs what it finds; with `discard_lost` also where contents cannot be had any
@@ -54,14 +65,14 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::fsck_start_everywhere`].
-    pub async fn repair_start_everywhere(&self, discard_lost: bool) -> Result<Fsck> {
+    pub async fn repair_start_everywhere(&self, gc: bool, discard_lost: bool) -> Result<Fsck> {
         let repairs = Some(Repairs::new(discard_lost));
-        Ok(Fsck { repairs, ..self.fsck_start_everywhere().await? })
+        Ok(Fsck { repairs, ..self.fsck_start_everywhere(gc).await? })
     }
 
-    async fn start_all(&self) -> Result<Vec<u64>> {
+    async fn start_all(&self, gc: bool) -> Result<Vec<u64>> {
         let started = (0..self.servers()).map(|server| async move {
-            let request = Request::FsckStart(FsckStart { gc: false });
+            let request = Request::FsckStart(FsckStart { gc });
             match self.ask_server(server, request).await? {
                 Reply::Job(job) => Ok(job),
                 _ => Err(unexpected()),
@@ -97,20 +108,46 @@ impl Fsck {
             State::Checking => self.check(client, cancel).await?,
             State::Mending(round) if cancel => round.found.clone(),
             State::Mending(_) => self.mend(client).await?,
+            State::Collecting(_) => self.collected(client, cancel).await?,
         };
+        if progress.done && !cancel && std::mem::take(&mut self.gc) {
+            self.jobs = client.start_all(true).await?;
+            progress.done = false;
+            self.state = State::Collecting(progress.clone());
+        }
+        let done = progress.done;
         if let Some(repairs) = &self.repairs {
             repairs.tell(&mut progress);
         }
-        if progress.done {
+        if done {
             self.state = State::Done(progress.clone());
         }
         Ok(progress)
     }
 
-    async fn check(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
+    /// What was found, with what has come of the blocks that nothing names.
+    async fn collected(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
+        let collected = self.poll_all(client, cancel).await?;
+        let State::Collecting(found) = &self.state else { return Err(unexpected()) };
+        let mut sum = FsckProgress { done: collected.done, ..found.clone() };
+        for (name, count) in collected.counts {
+            if name == UNREFERENCED || name == REMOVED {
+                set(&mut sum.counts, name, count);
+            }
+        }
+        sum.findings_total += collected.findings_total;
+        sum.findings.extend(collected.findings);
+        Ok(sum)
+    }
+
+    async fn poll_all(&self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let all =
             (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, cancel));
-        let mut sum = together(try_join_all(all).await?);
+        Ok(together(try_join_all(all).await?))
+    }
+
+    async fn check(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
+        let mut sum = self.poll_all(client, cancel).await?;
         if cancel || !sum.done || self.jobs.len() < 2 {
             return Ok(sum);
         }
@@ -119,7 +156,7 @@ impl Fsck {
         match self.suspects.take() {
             None if !wrong.is_empty() => {
                 self.suspects = Some(wrong);
-                self.jobs = client.start_all().await?;
+                self.jobs = client.start_all(false).await?;
                 sum.done = false;
                 return Ok(sum);
             }
@@ -152,7 +189,7 @@ impl Fsck {
         }
         let found = round.found.clone();
         repairs.look_again();
-        self.jobs = client.start_all().await?;
+        self.jobs = client.start_all(false).await?;
         self.state = State::Checking;
         Ok(found)
     }
@@ -184,6 +221,13 @@ fn together(all: Vec<FsckProgress>) -> FsckProgress {
         sum.findings.extend(one.findings.into_iter().map(named));
     }
     sum
+}
+
+fn set(counts: &mut Vec<(String, u64)>, name: String, count: u64) {
+    match counts.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, known)) => *known = count,
+        None => counts.push((name, count)),
+    }
 }
 
 /// A finding with the server that has found it.

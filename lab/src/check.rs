@@ -62,7 +62,7 @@ async fn united(world: &World) -> anyhow::Result<()> {
 
 /// Has all servers check what they have, together, as `pando fsck` does.
 async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
-    let mut check = client.fsck_start_everywhere().await?;
+    let mut check = client.fsck_start_everywhere(false).await?;
     loop {
         let progress = check.poll(client, false).await?;
         if progress.done {

@@ -104,7 +104,7 @@ impl Tree {
             }
         }
         machine.close().await.unwrap();
-        let mut check = knows.fsck_start_everywhere().await.unwrap();
+        let mut check = knows.fsck_start_everywhere(false).await.unwrap();
         loop {
             let progress = check.poll(knows, false).await.unwrap();
             if progress.done {

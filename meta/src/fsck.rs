@@ -70,12 +70,15 @@ pub(crate) enum Aim {
     Find { gc: bool },
     /// To repair it as well; with `discard_lost`, also where contents cannot be had any more.
     Repair { gc: bool, discard_lost: bool },
+    /// Only to remove blocks that nothing names.
+    Collect,
 }
 
 impl Aim {
     fn gc(self) -> bool {
         match self {
             Aim::Find { gc } | Aim::Repair { gc, .. } => gc,
+            Aim::Collect => true,
         }
     }
 }
@@ -94,10 +97,17 @@ pub(crate) struct Check {
 }
 
 /// Accepts a check, unless one is running. On a cluster it finds, and changes nothing: whoever follows it asks for repairs
-/// when all servers are checked ([`mend`]), and a block store may be shared.
+/// when all servers are checked ([`mend`]), and for blocks to be removed after that.
 pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
-    if shared.cluster.is_some() && aim != (Aim::Find { gc: false }) {
-        return Err(FsError::NotSupported.into());
+    let aim = match (aim, &shared.cluster) {
+        (aim, None) | (aim @ (Aim::Find { gc: false } | Aim::Collect), Some(_)) => aim,
+        (Aim::Find { gc: true }, Some(_)) => Aim::Collect,
+        (Aim::Repair { .. }, Some(_)) => return Err(FsError::NotSupported.into()),
+    };
+    if aim == Aim::Collect && !has_blocks_of_its_own(shared) {
+        let text =
+            "the block store may be that of other servers too, which name what this one does not";
+        return Err(Fault::Refused(text.into()));
     }
     let mut latest = shared.jobs.latest.lock();
     if latest.as_ref().is_some_and(|job| !job.report.is_done()) {
@@ -107,6 +117,11 @@ pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     let report = Arc::new(Report::new(shared.engine.stats().keys_estimated));
     *latest = Some(Job { number, report: report.clone() });
     Ok(Check { number, shared: shared.clone(), aim, report })
+}
+
+/// Whether nobody else stores blocks where this server does. Without a scheme they are in its own data directory.
+fn has_blocks_of_its_own(shared: &Shared) -> bool {
+    shared.cluster.is_none() || !shared.config.blocks.contains("://")
 }
 
 /// How far a check is.
@@ -194,8 +209,11 @@ impl Check {
         // there before the snapshot: so of a block that was listed, whose session had ended, and that the
         // snapshot does not name, nothing will ever be named again.
         let listing = Listing::of(&shared.blocks, &self.report).await?;
-        let mut alive: HashSet<SessionId> = shared.sessions.lock().keys().copied().collect();
-        alive.insert(SessionId(shared.incarnation));
+        let alive = self.alive();
+        if self.aim == Aim::Collect {
+            // In a cluster a session is one of the server until all that it did there is written.
+            return listing.collect_alone(shared, &self.report, &alive).await.map(|()| false);
+        }
         let snapshot = shared.engine.snapshot();
 
         let (config, report) = (shared.config.clone(), self.report.clone());
@@ -218,7 +236,7 @@ impl Check {
         if let Some(cluster) = &shared.cluster {
             across::check(shared, cluster, &self.report).await?;
             // Other servers may have put blocks into the store, and name them.
-            if !shared.options.blocks_url.is_empty() {
+            if !has_blocks_of_its_own(shared) {
                 return Ok(false);
             }
         }
@@ -229,6 +247,13 @@ impl Check {
         }
         listing.collect(shared, &self.report, &alive, self.aim.gc()).await?;
         Ok(false)
+    }
+
+    /// The sessions that may still name what they have stored.
+    fn alive(&self) -> HashSet<SessionId> {
+        let mut alive: HashSet<SessionId> = self.shared.sessions.lock().keys().copied().collect();
+        alive.insert(SessionId(self.shared.incarnation));
+        alive
     }
 
     /// Repairs what was found; whether any of it could be. What may bring other things back to their places comes

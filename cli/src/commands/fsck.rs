@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 ///
 /// On several servers all of them are checked together, and what leads from one to another. They are not looked at in one moment,
 /// so what does not fit is looked at again, and is wrong only if it still is. There --repair says why it has not repaired what it has
-/// not, and --gc is refused.
+/// not, and --gc is refused where contents were not left in the servers' own data directories (`pando format --blocks`).
 ///
 /// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done,
 /// or was cancelled.
@@ -100,17 +100,14 @@ async fn check(
     args: &Args,
     stop: &mut Stop,
 ) -> anyhow::Result<(FsckProgress, bool)> {
-    if client.servers() > 1 && args.gc {
-        anyhow::bail!("--gc is for a file system of one server: nothing was done");
-    }
     let started = if args.repair && client.servers() > 1 {
-        client.repair_start_everywhere(args.discard_lost).await.map(Job::Everywhere)
+        client.repair_start_everywhere(args.gc, args.discard_lost).await.map(Job::Everywhere)
     } else if args.repair {
         client.repair_start(args.gc, args.discard_lost).await.map(Job::OfOne)
-    } else if args.gc {
+    } else if args.gc && client.servers() == 1 {
         client.fsck_start(true).await.map(Job::OfOne)
     } else {
-        client.fsck_start_everywhere().await.map(Job::Everywhere)
+        client.fsck_start_everywhere(args.gc).await.map(Job::Everywhere)
     };
     let mut job = match started {
         Err(client::Error::Fs(base::FsError::Busy)) => anyhow::bail!("a check is running already"),

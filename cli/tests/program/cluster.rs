@@ -250,6 +250,30 @@ fn a_setting_of_the_file_system_is_set_on_a_cluster_and_stays() {
 }
 
 #[test]
+fn blocks_that_nothing_names_are_removed_on_each_server() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    assert_eq!(Running::start(pando(&args), "serving ").stop(), Some(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for server in ["server-0", "server-1"] {
+        let blocks = store::Blocks::directory(&dir.join(server).join("blocks")).unwrap();
+        let put = blocks.put(base::BlockId(7), vec![1; 5000].into());
+        runtime.block_on(put).unwrap();
+    }
+    let running = Running::start(pando(&args), "serving ");
+    let address = running.said.lines().last().unwrap().split_whitespace().nth(4).unwrap();
+    let token = dir.join("admin.token");
+    let collect = || {
+        let fsck = ["fsck", address, "--token", text(&token), "--gc", "--json"];
+        let said: Value = serde_json::from_str(&succeed(&fsck)).unwrap();
+        said["counts"]["blocks_removed"].clone()
+    };
+    assert_eq!((collect(), collect()), (2.into(), 0.into()));
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
 fn dev_runs_one_server_as_it_runs_several() {
     let folder = folder();
     let dir = folder.path().join("dev");

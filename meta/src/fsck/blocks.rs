@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -113,39 +114,75 @@ impl Listing {
     pub(super) async fn collect(
         self,
         shared: &Shared,
-        report: &Report,
+        report: &Arc<Report>,
         alive: &HashSet<SessionId>,
         gc: bool,
     ) -> Result<(), String> {
-        let unnamed = self.listed.into_iter().filter(|(_, listed)| !listed.named);
-        let mut left: Vec<BlockId> = unnamed.map(|(block, _)| block).collect();
-        left.retain(|block| !self.garbage.contains(block) && !alive.contains(&block.session()));
-        left.sort_unstable();
-        left.iter().for_each(|_| Report::count(&report.blocks_unreferenced));
+        let left = self.left(alive);
+        Report::count_all(&report.blocks_unreferenced, left.len());
         if !gc {
             return Ok(());
         }
-        let snapshot = shared.engine.snapshot();
-        let (shards, mut left) = (shared.config.shards, left.into_iter().collect::<HashSet<_>>());
-        let searched = shared
-            .options
-            .offload
-            .run(move || drop_named(snapshot.as_ref(), shards, &mut left).map(|()| left));
-        let mut left: Vec<_> =
-            searched.await.map_err(|error| describe(&error))?.into_iter().collect();
-        left.sort_unstable();
-        for block in left {
-            if report.is_cancelled() {
-                return Err("it was cancelled".into());
-            }
-            if shared.session(block.session()).is_some() {
-                continue;
-            }
-            shared.blocks.delete(block).await.map_err(|error| describe(&error))?;
-            Report::count(&report.blocks_removed);
-        }
-        sweep(shared).await
+        let left = unnamed(shared, report, left).await?;
+        remove(shared, report, left).await
     }
+
+    /// As [`Listing::collect`], where no walk has said what chunks name: it is looked up.
+    pub(super) async fn collect_alone(
+        self,
+        shared: &Shared,
+        report: &Arc<Report>,
+        alive: &HashSet<SessionId>,
+    ) -> Result<(), String> {
+        let left = unnamed(shared, report, self.left(alive)).await?;
+        Report::count_all(&report.blocks_unreferenced, left.len());
+        remove(shared, report, left).await
+    }
+
+    /// Those that nothing is known to name, and that no session is left to name.
+    fn left(self, alive: &HashSet<SessionId>) -> HashSet<BlockId> {
+        let Listing { listed, garbage, .. } = self;
+        let unnamed = listed.into_iter().filter(|(_, listed)| !listed.named);
+        let goes = |block: &BlockId| !garbage.contains(block) && !alive.contains(&block.session());
+        unnamed.map(|(block, _)| block).filter(goes).collect()
+    }
+}
+
+/// Those that nothing names, and that are not noted to be deleted, by now.
+///
+/// Race: a request of a session that was just ending may have been under way when the snapshot of the walk was
+/// taken. It has been written for long when this one is.
+async fn unnamed(
+    shared: &Shared,
+    report: &Arc<Report>,
+    mut blocks: HashSet<BlockId>,
+) -> Result<HashSet<BlockId>, String> {
+    let (snapshot, shards) = (shared.engine.snapshot(), shared.config.shards);
+    let report = Arc::clone(report);
+    let searched = shared.options.offload.run(move || {
+        let damaged = drop_named(snapshot.as_ref(), shards, &mut blocks, &report)?;
+        Ok(damaged.map_or(Ok(blocks), Err))
+    });
+    let unnamed = searched.await.map_err(|error: store::Error| describe(&error))?;
+    unnamed.map_err(|ino| {
+        format!("what a chunk of inode {ino} names cannot be read: no block is removed")
+    })
+}
+
+async fn remove(shared: &Shared, report: &Report, blocks: HashSet<BlockId>) -> Result<(), String> {
+    let mut left: Vec<_> = blocks.into_iter().collect();
+    left.sort_unstable();
+    for block in left {
+        if report.is_cancelled() {
+            return Err("it was cancelled".into());
+        }
+        if shared.session(block.session()).is_some() {
+            continue;
+        }
+        shared.blocks.delete(block).await.map_err(|error| describe(&error))?;
+        Report::count(&report.blocks_removed);
+    }
+    sweep(shared).await
 }
 
 /// Whether a chunk names a block now.
@@ -155,24 +192,26 @@ fn is_named(shared: &Shared, ino: Ino, chunk: u32, block: BlockId) -> bool {
     record.is_some_and(|record| blocks_of(&record.slices).any(|named| named == block))
 }
 
-/// Drops from `blocks` what is named, or noted to be deleted, by now.
-///
-/// Race: a request of a session that was just ending may have been under way when the first snapshot was
-/// taken. It has been written for long when this one is.
+/// Drops from `blocks` what is named, or noted to be deleted; the inode of a chunk that cannot be read, which may name
+/// any of them.
 fn drop_named(
     snapshot: &dyn Snapshot,
     shards: u16,
     blocks: &mut HashSet<BlockId>,
-) -> store::Result<()> {
+    report: &Report,
+) -> store::Result<Option<Ino>> {
+    let mut damaged = None;
     for shard in (0..shards).map(ShardId) {
         let chunks = key::kind(shard, b'B');
-        snapshot.scan(&chunks, &key::end_of(&chunks), &mut |_, value| {
-            if let Ok(record) = chunk_of(value) {
-                for block in blocks_of(&record.slices) {
+        snapshot.scan(&chunks, &key::end_of(&chunks), &mut |key, value| {
+            match chunk_of(value) {
+                Ok(record) => blocks_of(&record.slices).for_each(|block| {
                     blocks.remove(&block);
-                }
+                }),
+                Err(_) => damaged = Some(key::parse_ino(key).unwrap_or(Ino(0))),
             }
-            if blocks.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let enough = blocks.is_empty() || damaged.is_some() || report.is_cancelled();
+            if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let garbage = key::kind(shard, b'G');
         snapshot.scan(&garbage, &key::end_of(&garbage), &mut |key, _| {
@@ -182,7 +221,7 @@ fn drop_named(
             ControlFlow::Continue(())
         })?;
     }
-    Ok(())
+    Ok(damaged)
 }
 
 /// Removes what puts that never ended have left.

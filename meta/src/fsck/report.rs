@@ -171,6 +171,10 @@ impl Report {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn count_all(counter: &AtomicU64, more: usize) {
+        counter.fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// For those who asked.
     pub(super) fn progress(&self) -> FsckProgress {
         let done = self.is_done();
