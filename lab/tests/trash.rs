@@ -57,7 +57,7 @@ async fn keep(world: &World, client: &Client, days: &str) {
 }
 
 async fn findings(world: &World, client: &Client) -> Vec<String> {
-    let mut check = client.fsck_start_everywhere().await.unwrap();
+    let mut check = client.fsck_start_everywhere(false).await.unwrap();
     loop {
         let progress = check.poll(client, false).await.unwrap();
         if progress.done {

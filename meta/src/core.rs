@@ -32,7 +32,7 @@ use crate::{
         phase::{Ended, Phase},
         recover,
     },
-    txn::{Caller, Group, Txn},
+    txn::{Caller, Group, Remote, Txn},
 };
 
 /// After so many requests a group is written even if more are waiting: it bounds their delay.
@@ -62,6 +62,8 @@ pub(crate) enum Work {
     Request(Incoming),
     /// One that has waited for a handoff.
     Slowed(Incoming),
+    /// One that begins a session, with what it knows of other servers.
+    Begin(Incoming, Box<Remote>),
     /// A step of a background task; its sender hears whether it was done.
     Step(Step, oneshot::Sender<()>),
     /// A run of an operation that needs other servers.
@@ -233,10 +235,11 @@ impl Inner {
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => match self.slows(incoming) {
-                    Some(incoming) => self.execute(run, incoming),
+                    Some(incoming) => self.execute(run, incoming, None),
                     None => continue,
                 },
-                Work::Slowed(incoming) => self.execute(run, incoming),
+                Work::Slowed(incoming) => self.execute(run, incoming, None),
+                Work::Begin(incoming, way) => self.execute(run, incoming, Some(way)),
                 Work::Phase(phase) => {
                     self.execute_phase(run, *phase);
                     run.lap = self.shared.observed.now();
@@ -261,11 +264,11 @@ impl Inner {
         late
     }
 
-    fn execute(self: &Rc<Self>, run: &mut Run, incoming: Incoming) {
+    fn execute(self: &Rc<Self>, run: &mut Run, incoming: Incoming, mut way: Option<Box<Remote>>) {
         Counters::add(&self.shared.counters.requests);
         loop {
             run.touch(&incoming.connection);
-            match driver::execute(&self.shared, &mut run.group, &incoming, run.now) {
+            match driver::execute(&self.shared, &mut run.group, &incoming, run.now, way.take()) {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
                 Outcome::Again(Fault::InDoubt(txn)) => {
                     let shared = Arc::clone(&self.shared);
@@ -279,6 +282,11 @@ impl Inner {
                     let session = incoming.connection.session();
                     let session = session.expect("its first run was in a session");
                     tokio::task::spawn_local(transact::run::run(core, incoming, session, remote));
+                    return;
+                }
+                Outcome::Way(remote) => {
+                    let core = Core { inner: Rc::clone(self) };
+                    tokio::task::spawn_local(transact::way::run(core, incoming, remote));
                     return;
                 }
                 Outcome::Async(task) => {

@@ -45,6 +45,8 @@ pub(crate) enum Outcome {
     Again(Fault),
     /// It needs other servers: this is what it knows of them.
     Elsewhere(Box<Remote>),
+    /// As [`Outcome::Elsewhere`], of a session that begins.
+    Way(Box<Remote>),
 }
 
 /// Work that waits.
@@ -54,12 +56,13 @@ pub(crate) struct Task {
     pub(crate) after_write: bool,
 }
 
-/// Executes one request as a part of `group`.
+/// Executes one request as a part of `group`; `way` is what a session that begins knows of other servers.
 pub(crate) fn execute(
     shared: &Arc<Shared>,
     group: &mut Group,
     incoming: &Incoming,
     now: Time,
+    mut way: Option<Box<Remote>>,
 ) -> Outcome {
     let Incoming { connection, header, request, .. } = incoming;
     let reply = ReplyHeader { call: header.call, cache_version: shared.invalidations.version() };
@@ -75,7 +78,12 @@ pub(crate) fn execute(
         Request::Hello(_) if shared.cluster.is_some() && reply.cache_version == 0 => {
             Err(Fault::Retry(Retry::Busy))
         }
-        Request::Hello(hello) => ops::hello::run(shared, group, connection, hello, now),
+        Request::Hello(hello) => {
+            match ops::hello::run(shared, group, connection, hello, now, &mut way) {
+                Err(Fault::Remote) => return Outcome::Way(way.unwrap_or_default()),
+                done => done,
+            }
+        }
         other => match connection.session() {
             None => Err(Fault::Retry(Retry::NoSession)),
             Some(session) => {

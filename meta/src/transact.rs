@@ -19,6 +19,7 @@ pub(crate) mod phase;
 pub(crate) mod recover;
 pub(crate) mod run;
 mod tell;
+pub(crate) mod way;
 
 use base::{HashSet, codec};
 use bytes::Bytes;

@@ -176,9 +176,20 @@ impl World {
     /// # Errors
     /// When the server refuses it.
     pub async fn connect_bound(&self, name: &str, uid: u32) -> anyhow::Result<Machine> {
-        let (config, number) = self.config(name, false);
         let token = Token { uid: Some(uid), gids: vec![uid], ..Token::administrator() };
-        let cred = Cred { uid, gid: uid, groups: Vec::new() };
+        Ok(self.connect_with(name, &token).await?)
+    }
+
+    /// As [`World::connect`], with whatever token, as the user that it is bound to.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn connect_with(&self, name: &str, token: &Token) -> client::Result<Machine> {
+        let (config, number) = self.config(name, false);
+        let cred = match token.uid {
+            Some(uid) => Cred { uid, gid: uid, groups: Vec::new() },
+            None => Cred::ROOT,
+        };
         let client =
             Client::connect(Config { token: token.sign(SIGNING_KEY), cred, ..config }).await?;
         Ok(Machine { client, number, world: self.clone() })

@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
+use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
 use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
@@ -15,7 +15,7 @@ use crate::{
     serve::Connection,
     server::{Counters, Shared},
     session::{Rights, Session},
-    txn::{Caller, Group, Txn},
+    txn::{Caller, Group, Remote, Txn},
     unheard,
 };
 
@@ -30,6 +30,7 @@ pub(crate) fn run(
     connection: &Rc<Connection>,
     hello: &Hello,
     now: Time,
+    way: &mut Option<Box<Remote>>,
 ) -> Result<Reply> {
     let token = Token::verify(&hello.token, &shared.config.signing_key, now)
         .map_err(|error| Fault::Refused(error.to_string()))?;
@@ -43,6 +44,7 @@ pub(crate) fn run(
             return Err(Fault::Retry(Retry::Moved((*cluster.map()).clone())));
         }
     }
+    let root = root_of(shared, group, &token, now, way)?;
     let resumed = match &hello.resume {
         Some(past) => resume(shared, past)?,
         None => None,
@@ -66,7 +68,6 @@ pub(crate) fn run(
     }
     let session = resumed.map_or_else(|| open(shared, hello), Ok)?;
     let welcome = {
-        let root = root_of(shared, group, &token, now)?;
         if is_new {
             session.join(rights);
         }
@@ -74,7 +75,7 @@ pub(crate) fn run(
         let knows_root = shared.owns(ShardId(0));
         let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
         let mut txn = Txn::new(shared, group, caller, now);
-        let (id, ino, home) = (root.0, root.1, root.2);
+        let (id, ino, home, root_attr) = root;
         let welcome = Welcome {
             session: session.id,
             secret: session.secret,
@@ -87,7 +88,7 @@ pub(crate) fn run(
             } else {
                 DirRef { id, ino, home, ticket: 0 }
             },
-            root_attr: root.3,
+            root_attr,
             read_only: token.read_only,
             trusted: token.trusted(),
             forgot,
@@ -198,37 +199,56 @@ fn open(shared: &Shared, hello: &Hello) -> Result<Arc<Session>> {
 }
 
 /// The directory that a token makes the root.
+type Root = (DirId, Ino, DirId, Attr);
+
+/// Finds it. Where the way to it leads over other servers, `way` has what is known of them, and [`Fault::Remote`] asks for
+/// more; nothing has happened then.
 fn root_of(
     shared: &Shared,
     group: &mut Group,
     token: &Token,
     now: Time,
-) -> Result<(DirId, Ino, DirId, base::Attr)> {
+    way: &mut Option<Box<Remote>>,
+) -> Result<Root> {
     if !shared.owns(ShardId(0)) {
         // It was told elsewhere; here it is no more than a name.
         return Ok((DirId::ROOT, Ino::ROOT, DirId::ROOT, root_content(now).attr()));
     }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
+    if let Some(mut known) = way.take() {
+        known.begin();
+        txn = txn.knowing(known, None);
+    }
+    let found = walk_to(&mut txn, token);
+    match found {
+        Err(Fault::Remote) => *way = txn.take_remote(),
+        // It is read anew.
+        Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
+            *way = txn.take_remote();
+            return Err(Fault::Remote);
+        }
+        Ok(_) | Err(_) => {}
+    }
+    found
+}
+
+fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {
+    let missing = || Fault::Refused(format!("the token's path {} is no directory", token.path));
     let mut at = txn.dir_ref(DirId::ROOT, Ino::ROOT, DirId::ROOT);
-    let mut attr = match txn.master(&at) {
-        Ok(root) => root.attr(),
-        // It is damaged, and they are the ones to repair it.
-        Err(_) if token.administers() => root_content(now).attr(),
-        Err(fault) => return Err(fault),
-    };
     for part in token.path.split('/').filter(|part| !part.is_empty()) {
-        let missing = || Fault::Refused(format!("the token's path {} is no directory", token.path));
         let name = EntryName::new(part.as_bytes()).map_err(|_| missing())?;
-        match lookup::run(&mut txn, &Lookup { dir: at, name }) {
-            Ok(Entry { dir: Some(dir), attr: found, .. }) => (at, attr) = (dir, found),
+        match lookup::run(txn, &Lookup { dir: at, name }) {
+            Ok(Entry { dir: Some(dir), .. }) => at = dir,
             Ok(_) | Err(Fault::Answer(_)) => return Err(missing()),
-            Err(Fault::Remote | Fault::Retry(Retry::StaleLayout(_))) => {
-                let path = &token.path;
-                let text = format!("the way to the token's path {path} is on several servers");
-                return Err(Fault::Refused(text));
-            }
             Err(fault) => return Err(fault),
         }
     }
+    let attr = match txn.master(&at) {
+        Ok(root) => root.attr(),
+        Err(fault @ (Fault::Remote | Fault::InDoubt(_))) => return Err(fault),
+        // It is damaged, and they are the ones to repair it.
+        Err(_) if token.administers() => root_content(txn.now).attr(),
+        Err(fault) => return Err(fault),
+    };
     Ok((at.id, at.ino, at.home, attr))
 }

@@ -200,7 +200,7 @@ impl Run<'_> {
     async fn look(&self, mut remote: Box<Remote>) -> Result<(Looked, Box<Reply>)> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
-            self.read(&mut remote).await?;
+            read(self.core, self.cluster, &mut remote).await?;
             match self.phase(remote, None).await? {
                 Ended::Ran(remote, reply, written) => {
                     return Ok((Looked { remote, written }, reply));
@@ -230,30 +230,6 @@ impl Run<'_> {
             let waited = self.shared.observed.now().since(since);
             asked.incoming.parked.add(self.shared, self.core.inner.index(), waited);
         }
-    }
-
-    async fn read(&self, remote: &mut Remote) -> Result<()> {
-        let reads = reads_of(remote.missing(), |key| self.cluster.server_of_key(key))?;
-        let asked: Vec<_> = reads
-            .into_iter()
-            .map(|(server, keys)| {
-                let request = Request::PeerRead(PeerRead { keys: keys.clone() });
-                let answer = self.core.inner.peers.ask(server, &request);
-                async move { (keys, answer.await) }
-            })
-            .collect();
-        for (keys, answer) in join_all(asked).await {
-            let values = match answer {
-                Ok(Reply::Values(values)) => values,
-                Err(Unanswered::Failed(error)) => return Err(error.into()),
-                // The client asks again, for as long as it takes.
-                Ok(_) | Err(Unanswered::Lost) => return Err(Fault::Retry(Retry::Busy)),
-            };
-            for (key, value) in keys.iter().zip(values) {
-                remote.learn(Key::from_slice(key), value);
-            }
-        }
-        Ok(())
     }
 
     /// Has everybody prepare, and commits if all have.
@@ -375,6 +351,31 @@ impl Run<'_> {
         }
         self.reply(&driver::answer_of(self.shared, fault));
     }
+}
+
+/// Reads what the latest run lacked, each record where it is.
+pub(crate) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
+    let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
+    let asked: Vec<_> = reads
+        .into_iter()
+        .map(|(server, keys)| {
+            let request = Request::PeerRead(PeerRead { keys: keys.clone() });
+            let answer = core.inner.peers.ask(server, &request);
+            async move { (keys, answer.await) }
+        })
+        .collect();
+    for (keys, answer) in join_all(asked).await {
+        let values = match answer {
+            Ok(Reply::Values(values)) => values,
+            Err(Unanswered::Failed(error)) => return Err(error.into()),
+            // The client asks again, for as long as it takes.
+            Ok(_) | Err(Unanswered::Lost) => return Err(Fault::Retry(Retry::Busy)),
+        };
+        for (key, value) in keys.iter().zip(values) {
+            remote.learn(Key::from_slice(key), value);
+        }
+    }
+    Ok(())
 }
 
 /// An operation that has all that it needs.

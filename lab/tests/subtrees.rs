@@ -1,0 +1,207 @@
+//! Tokens for a subtree whose way leads over several servers: they make it the root, and nothing else can be had with them.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
+
+use std::time::Duration;
+
+use base::{Cred, DirId, EntryName, FsError, Ino, NameVersion};
+use client::{Client, Error, FileSystem};
+use lab::sim::{plan::Plan, trace::Trace, world::World};
+use tokio::task::LocalSet;
+use wire::{DirRef, FileRef, NodeRef, Token, XattrMode};
+
+const SERVERS: u16 = 4;
+/// Directories below each other, of which the groups are on several servers.
+const DEPTH: usize = 6;
+
+fn path(depth: usize) -> String {
+    (0..depth).map(|at| format!("/d{at}")).collect()
+}
+
+fn of(path: &str) -> Token {
+    Token { path: path.to_owned(), ..Token::administrator() }
+}
+
+fn name(name: &str) -> EntryName {
+    EntryName::new(name.as_bytes()).unwrap()
+}
+
+/// Runs a test on `/d0/d1/...`, with a file in each directory, beside which there is `/secret/file`.
+fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let plan = Plan { split_threshold: u64::MAX, ..Plan::draw(3, SERVERS) };
+        let world = World::new(plan, None, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        let machine = world.connect("makes").await.unwrap();
+        let client = &machine.client;
+        for depth in 0..=DEPTH {
+            if depth > 0 {
+                client.mkdir(path(depth), 0o777).await.unwrap();
+            }
+            client.write(format!("{}/file", path(depth)), path(depth).as_bytes()).await.unwrap();
+        }
+        client.mkdir("/secret", 0o777).await.unwrap();
+        client.write("/secret/file", b"secret").await.unwrap();
+        test(&world, client).await;
+    });
+}
+
+async fn refusal(world: &World, token: &Token) -> String {
+    match world.connect_with("refused", token).await {
+        Err(Error::Refused(reason)) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was let in with {token:?}"),
+    }
+}
+
+#[test]
+fn the_root_of_a_token_is_its_directory_wherever_that_is() {
+    on_a_cluster(async |world, all| {
+        let mut servers = std::collections::BTreeSet::new();
+        for depth in 1..=DEPTH {
+            let machine = world.connect_with("inside", &of(&path(depth))).await.unwrap();
+            let inside = &machine.client;
+            let (root, attr) = FileSystem::root(inside);
+            let outside = all.stat(path(depth)).await.unwrap();
+            assert_eq!((root.ino, attr.ino, attr.nlink), (outside.ino, outside.ino, outside.nlink));
+            assert_eq!(attr.mtime, outside.mtime, "it is not only what its parent knows");
+            assert_eq!(inside.stat("/").await.unwrap(), outside);
+            assert_eq!(inside.read("/file").await.unwrap(), path(depth).as_bytes());
+            assert_eq!(inside.read("/../../file").await.unwrap(), path(depth).as_bytes());
+            inside.write(format!("/made{depth}"), b"made").await.unwrap();
+            let made = format!("{}/made{depth}", path(depth));
+            assert_eq!(all.read(made).await.unwrap(), b"made"[..]);
+            let shard = base::placement::shard_of(root.home, 0, world.plan().shards);
+            servers.insert(shard.0 % SERVERS);
+        }
+        assert!(servers.len() > 1, "all of it is on one server");
+        for missing in ["/no", "/d0/no", "/d0/d1/file", "/d0/d1/d2/no/more", "/secret/d0"] {
+            assert!(refusal(world, &of(missing)).await.contains("is no directory"), "{missing}");
+        }
+    });
+}
+
+#[test]
+fn the_way_to_a_root_leads_through_directories_that_are_divided() {
+    on_a_cluster(async |world, all| {
+        all.mkdir("/d0/wide", 0o777).await.unwrap();
+        for (name, value) in [("pando.spread", "extendible"), ("pando.large_dir", "4")] {
+            all.set_xattr("/d0/wide", name, value.as_bytes(), XattrMode::Set).await.unwrap();
+        }
+        for dir in 0..12 {
+            let below = format!("/d0/wide/{dir}/below");
+            all.mkdir(format!("/d0/wide/{dir}"), 0o777).await.unwrap();
+            all.mkdir(&below, 0o777).await.unwrap();
+            let inside = world.connect_with("inside", &of(&below)).await.unwrap();
+            let ino = inside.client.root().0.ino;
+            assert_eq!(ino, all.stat(&below).await.unwrap().ino);
+        }
+        assert_eq!(
+            world.connect_with("inside", &of("/d0/wide")).await.unwrap().client.root().0.ino,
+            all.stat("/d0/wide").await.unwrap().ino
+        );
+    });
+}
+
+/// Who has a token for a subtree knows the key of names, so the id of any directory can be computed.
+#[test]
+fn nobody_leaves_the_subtree_of_a_token() {
+    on_a_cluster(async |world, all| {
+        let hash_key = all.fs_info().hash_key;
+        let cred = Cred::ROOT;
+        let secret = FileSystem::lookup(all, &cred, &FileSystem::root(all).0, &name("secret"))
+            .await
+            .unwrap()
+            .dir
+            .unwrap();
+        let file = FileSystem::lookup(all, &cred, &secret, &name("file")).await.unwrap().attr.ino;
+        assert_eq!(secret.id, hash_key.dir_id(DirId::ROOT, &name("secret"), NameVersion(0)));
+        for depth in [1, 3, DEPTH] {
+            let machine = world.connect_with("inside", &of(&path(depth))).await.unwrap();
+            let inside = &machine.client;
+            inside.read("/file").await.unwrap();
+            let mine = FileSystem::root(inside).0;
+            let root = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
+            let above = {
+                let at = all.stat(format!("/{}", path(depth - 1))).await.unwrap().ino;
+                let mut id = DirId::ROOT;
+                for step in 0..depth - 1 {
+                    id = hash_key.dir_id(id, &name(&format!("d{step}")), NameVersion(0));
+                }
+                DirRef { id, ino: at, home: id, ticket: 0 }
+            };
+            // Those of its own, those of others, and none.
+            for ticket in [0, mine.ticket, secret.ticket, FileSystem::root(all).0.ticket] {
+                for dir in [root, secret, above] {
+                    let dir = DirRef { ticket, ..dir };
+                    let file_there = FileRef { dir, name: name("file"), ino: file };
+                    let denied = |what: Result<(), Error>| match what {
+                        Err(Error::Fs(FsError::Denied | FsError::Stale)) => {}
+                        other => panic!("{other:?} of {dir:?}"),
+                    };
+                    denied(FileSystem::lookup(inside, &cred, &dir, &name("file")).await.map(drop));
+                    denied(FileSystem::getattr(inside, &cred, &NodeRef::Dir(dir)).await.map(drop));
+                    denied(
+                        FileSystem::mkdir(inside, &cred, &dir, &name("new"), 0o755).await.map(drop),
+                    );
+                    denied(FileSystem::unlink(inside, &cred, &dir, &name("file")).await.map(drop));
+                    denied(FileSystem::readlink(inside, &cred, &file_there).await.map(drop));
+                    denied(
+                        FileSystem::getattr(inside, &cred, &NodeRef::File(file_there))
+                            .await
+                            .map(drop),
+                    );
+                    let (into, out) = ((&dir, &name("in")), (&mine, &name("file")));
+                    let mode = wire::RenameMode::Replace;
+                    denied(FileSystem::rename(inside, &cred, out, into, mode).await.map(drop));
+                    let (out, into) = ((&dir, &name("file")), (&mine, &name("got")));
+                    denied(FileSystem::rename(inside, &cred, out, into, mode).await.map(drop));
+                }
+            }
+            assert_eq!(inside.read("/file").await.unwrap(), path(depth).as_bytes());
+        }
+        assert_eq!(all.read("/secret/file").await.unwrap(), b"secret"[..]);
+        assert_eq!(all.stat("/secret").await.unwrap().size, 1, "nothing was made there");
+    });
+}
+
+#[test]
+fn a_session_stays_in_its_directory_when_that_moves_and_servers_restart() {
+    on_a_cluster(async |world, all| {
+        let machine = world.connect_with("inside", &of(&path(4))).await.unwrap();
+        let inside = &machine.client;
+        all.rename("/d0/d1", "/secret/d1").await.unwrap();
+        assert_eq!(inside.read("/file").await.unwrap(), path(4).as_bytes());
+        assert!(refusal(world, &of(&path(4))).await.contains("is no directory"));
+        let moved = world.connect_with("moved", &of("/secret/d1/d2/d3")).await.unwrap();
+        assert_eq!(moved.client.root().0.ino, inside.root().0.ino);
+        moved.client.close().await.unwrap();
+        all.rename("/secret/d1", "/d0/d1").await.unwrap();
+        for host in world.hosts() {
+            host.kill();
+            host.start().unwrap();
+            inside.write("/after", b"it").await.unwrap();
+            assert_eq!(all.read(format!("{}/after", path(4))).await.unwrap(), b"it"[..]);
+        }
+    });
+}
+
+#[test]
+fn who_comes_while_a_server_on_the_way_is_away_waits_for_it() {
+    on_a_cluster(async |world, all| {
+        let deep = path(DEPTH);
+        let ino = all.stat(&deep).await.unwrap().ino;
+        for away in 1..usize::from(SERVERS) {
+            world.hosts()[away].kill();
+            let token = of(&deep);
+            let connects = world.connect_with("waits", &token);
+            let comes_back = async {
+                world.wait(Duration::from_secs(2)).await;
+                world.hosts()[away].start().unwrap();
+            };
+            let (connected, ()) = futures::future::join(connects, comes_back).await;
+            assert_eq!(connected.unwrap().client.root().0.ino, ino);
+        }
+    });
+}

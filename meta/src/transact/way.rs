@@ -1,0 +1,43 @@
+//! The way to the root of a session that begins, where it leads over several servers.
+//!
+//! `core` starts it for a Hello whose run met a record of another server. It reads what that lacks, and hands the Hello
+//! back to its core, which runs it again; as often as it takes. Nothing of a session is there before the run that lacks
+//! nothing, and nothing is kept locked or prepared: as with any look-up, the directory may be moved a moment later.
+
+use std::time::Duration;
+
+use base::Pauses;
+use tokio::time::sleep;
+use wire::ReplyHeader;
+
+use super::run;
+use crate::{
+    Core,
+    core::Work,
+    driver::{self, Incoming},
+    txn::Remote,
+};
+
+/// The pause when what was read of several servers did not fit together.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Reads what is lacking, and begins once more; what cannot be read its client is told.
+pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>) {
+    let shared = core.inner.shared.clone();
+    let Some(cluster) = &shared.cluster else { return };
+    if remote.is_torn() && !remote.is_damaged() {
+        sleep(Pauses::new(PAUSE, PAUSE).draw(shared.random.as_ref())).await;
+    }
+    let read = run::read(&core, cluster, &mut remote).await;
+    if incoming.connection.is_closed() {
+        return;
+    }
+    match read {
+        Ok(()) => core.inner.push(Work::Begin(incoming, remote)),
+        Err(fault) => {
+            let call = incoming.header.call;
+            let reply = ReplyHeader { call, cache_version: shared.invalidations.version() };
+            incoming.connection.reply_now(reply, &driver::answer_of(&shared, fault));
+        }
+    }
+}
