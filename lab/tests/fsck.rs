@@ -433,6 +433,7 @@ fn would_put(version: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
     Vec::<bytes::Bytes>::new().encode(&mut record);
     let put = wire::PeerWrite::Put((key.to_vec().into(), value.to_vec().into()));
     vec![put].encode(&mut record);
+    None::<bytes::Bytes>.encode(&mut record);
     record
 }
 
@@ -466,6 +467,7 @@ fn a_transaction_that_is_committed_elsewhere_is_applied() {
         committed[2] = b'X';
         let mut record = vec![value[0]];
         vec![u16::try_from(host).unwrap()].encode(&mut record);
+        None::<bytes::Bytes>.encode(&mut record);
         cluster.slip(initiator, &committed, &record);
         cluster.finds(client, "stays prepared, which says that it is committed").await;
         let repaired = repair(&cluster.world, client).await;

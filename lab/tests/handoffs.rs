@@ -52,7 +52,7 @@ fn server_of(dir: &DirRef, partition: u16) -> u16 {
 #[test]
 fn names_do_not_stay_frozen_while_the_taker_is_away() {
     let (longest, waited) = (Cell::new(Duration::ZERO), Cell::new(Duration::ZERO));
-    for ms in 0..40 {
+    for ms in 0..100 {
         in_a_world(1, 20, async |world, maker| {
             let client = &maker.client;
             // It splits over two servers.

@@ -134,6 +134,8 @@ finds! {
     it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored of 3 within 500,
     it_finds_that_renames_ignore_each_other: GraphIgnored of 3 within 200,
     it_finds_that_a_share_is_not_expected: ShareNotExpected of 3 within 100,
+    it_finds_that_directories_are_confirmed_early: ConfirmedEarly of 3 within 200,
+    it_finds_that_a_lost_birth_is_forgotten: LostBirthForgotten of 3 within 200,
     it_finds_that_a_merged_partition_is_forgotten: MergedForgotten of 3 within 50,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken of 3 within 400,
 }

@@ -88,6 +88,10 @@ pub enum Bug {
     NotFrozen,
     /// A sweep removes what the partition has (`handoff::steps`).
     OwnedSwept,
+    /// Directories are confirmed before their entries are stable (`transact::births`).
+    ConfirmedEarly,
+    /// A directory whose record was lost is not made again (`transact::births`).
+    LostBirthForgotten,
     /// A partition that gave everything away is forgotten before the master knows (`handoff::finish`).
     MergedForgotten,
     /// A page of a listing ends between names of one position (`ops::readdir`).
@@ -100,7 +104,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 39] = [
+    pub const ALL: [Bug; 41] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -137,6 +141,8 @@ impl Bug {
         Bug::ChangesForgotten,
         Bug::NotFrozen,
         Bug::OwnedSwept,
+        Bug::ConfirmedEarly,
+        Bug::LostBirthForgotten,
         Bug::MergedForgotten,
         Bug::PageEndsInRun,
         Bug::LateLookupTaken,

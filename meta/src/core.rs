@@ -28,7 +28,7 @@ use crate::{
     server::{Counters, Durability, Shared},
     sync,
     transact::{
-        self, participant,
+        self, births, participant,
         phase::{Ended, Phase},
         recover,
     },
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     wake: Notify,
     /// The other servers.
     pub(crate) peers: Peers,
+    /// What they are to be told of directories.
+    pub(crate) births: births::Telling,
 }
 
 /// Something to execute.
@@ -90,6 +92,10 @@ pub(crate) enum Step {
     Expire(Arc<crate::trash::Expired>),
     /// End a transaction that is prepared here.
     Decide(wire::Decide),
+    /// Make directories again that were born here, as far as they are lost.
+    Births(Vec<wire::Birth>),
+    /// Forget births of directories that are confirmed.
+    Confirmed(Vec<wire::TxnId>),
     /// Go on with a handoff.
     Handoff(Act),
 }
@@ -107,6 +113,8 @@ impl Step {
             | Step::Count(_)
             | Step::Counted(_)
             | Step::Repair(_)
+            | Step::Births(_)
+            | Step::Confirmed(_)
             | Step::Expire(_) => None,
         }
     }
@@ -143,7 +151,8 @@ impl Core {
         };
         let (queue, run) = (RefCell::default(), RefCell::new(run));
         let peers = Peers::new(shared.clone());
-        Core { inner: Rc::new(Inner { shared, index, queue, run, wake: Notify::new(), peers }) }
+        let (wake, births) = (Notify::new(), births::Telling::default());
+        Core { inner: Rc::new(Inner { shared, index, queue, run, wake, peers, births }) }
     }
 
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
@@ -270,10 +279,10 @@ impl Inner {
             run.touch(&incoming.connection);
             match driver::execute(&self.shared, &mut run.group, &incoming, run.now, way.take()) {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
-                Outcome::Again(Fault::InDoubt(txn)) => {
+                Outcome::Again(Fault::InDoubt(doubt)) => {
                     let shared = Arc::clone(&self.shared);
-                    let ended = async move { shared.prepared.until_ended(txn).await };
-                    let moves = self.shared.handoffs.is_of(txn);
+                    let ended = async move { shared.until_ended(doubt).await };
+                    let moves = self.shared.handoffs.is_of(doubt.txn);
                     return self.later(incoming, moves, ended, Work::Request);
                 }
                 Outcome::Elsewhere(remote) => {
@@ -388,6 +397,11 @@ impl Inner {
             }
             let result = match &step {
                 Step::Decide(decide) => participant::decide(&mut txn, decide),
+                Step::Births(births) => births::born(&mut txn, births),
+                Step::Confirmed(txns) => {
+                    births::confirmed(&mut txn, txns);
+                    Ok(())
+                }
                 Step::Reclaim(ino) => reclaim::step(&mut txn, *ino),
                 Step::Forget(keys) => {
                     keys.iter().for_each(|key| txn.delete(key.clone()));
@@ -416,10 +430,10 @@ impl Inner {
                 Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
                     self.make_way(run, &fault);
                 }
-                Err(Fault::InDoubt(prepared)) => {
+                Err(Fault::InDoubt(doubt)) => {
                     let core = Rc::clone(self);
                     tokio::task::spawn_local(async move {
-                        core.shared.prepared.until_ended(prepared).await;
+                        core.shared.until_ended(doubt).await;
                         core.push(Work::Step(step, done));
                     });
                     return;
@@ -484,7 +498,10 @@ impl Inner {
         let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;
         if !self.shared.is_halted() {
-            after.ended.drain(..).for_each(|txn| self.shared.prepared.free(txn));
+            for txn in after.ended.drain(..) {
+                self.shared.births.end(txn);
+                self.shared.prepared.free(txn);
+            }
             for session in after.forgotten.drain(..) {
                 self.shared.sessions.lock().remove(&session);
             }
@@ -529,7 +546,11 @@ impl Inner {
             touched.for_each(|(connection, start)| connection.discard(start));
         } else if tells_of_change && self.shared.options.durability == Durability::Strict {
             let notes = std::mem::take(&mut run.notes);
-            self.send_when_stable(touched.collect(), notes, times);
+            // What is stable to another server is a promise; it may wait for what is said here.
+            let (to_servers, held): (Vec<_>, Vec<_>) =
+                touched.partition(|(connection, _)| connection.peer().is_some());
+            to_servers.into_iter().for_each(|(connection, _)| connection.send());
+            self.send_when_stable(held, notes, times);
         } else {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
@@ -584,7 +605,7 @@ impl Inner {
         let (shared, index) = (self.shared.clone(), self.index);
         tokio::task::spawn_local(async move {
             if !shared.bugs.has(Bug::SyncNotAwaited) {
-                shared.sync.wait().await;
+                shared.until_stable().await;
             }
             let observed = &shared.observed;
             let times = Written { answered: observed.now(), ..times };

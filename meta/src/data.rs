@@ -43,7 +43,7 @@ pub(crate) fn task(
     let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
         Request::Sync => Box::pin(async move {
             if !shared.bugs.has(Bug::SyncNotAwaited) {
-                shared.sync.wait().await;
+                shared.until_stable().await;
             }
             answer(Ok(Reply::Nothing));
         }),

@@ -4,7 +4,8 @@ use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use wire::{
-    Answer, CacheEvents, PeerHello, Reply, ReplyHeader, Request, RequestHeader, Retry, way_mark,
+    Answer, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request, RequestHeader,
+    Retry, way_mark,
 };
 
 use crate::{
@@ -260,6 +261,22 @@ fn between_servers(
             // A commit is told of when it is stable.
             participant::outcome(&txn, ask).map(Reply::Outcome)
         }
+        Request::Born(Born { txns, confirmed: false }) => {
+            txns.iter().for_each(|birth| shared.prepared.is_born(*birth));
+            Ok(Reply::Nothing)
+        }
+        Request::Born(Born { txns, confirmed: true }) => {
+            let from = connection.peer().expect("it was looked at");
+            participant::confirm(&mut txn, from, txns).map(|()| Reply::Nothing)
+        }
+        Request::AskBirths => {
+            let from = connection.peer().expect("it was looked at");
+            Ok(Reply::Births(shared.births.at(from)))
+        }
+        Request::HurryBirths(HurryBirths { txns }) => {
+            shared.births.hurry();
+            Ok(Reply::Born(shared.births.born_of(txns)))
+        }
         Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
         Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
         Request::LayoutLearnt(learnt) => take::learn(&mut txn, learnt).map(Reply::Layout),
@@ -284,8 +301,10 @@ fn between_servers(
 /// Whether the answer to another server's request must wait until what it says is stable.
 fn is_promise(request: &Request) -> bool {
     match request {
-        Request::HandoffBegin(_) => false,
+        Request::HandoffBegin(_) | Request::AskBirths | Request::HurryBirths(_) => false,
         Request::HandoffPut(put) => put.stable,
+        Request::Born(born) => born.confirmed,
+        Request::Prepare(prepare) => !prepare.birth,
         _ => true,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{DecodeError, FsError};
 use wire::Retry;
 
-use crate::session::Session;
+use crate::{session::Session, transact::locks::Doubt};
 
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     /// It needs records of other servers: run it again when they were read.
     Remote,
     /// A prepared transaction is in the way: run it again when its outcome is known.
-    InDoubt(wire::TxnId),
+    InDoubt(Doubt),
     /// It must see what this group has not written yet: run it again after the group's write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.

@@ -28,10 +28,12 @@ mod sweep;
 mod tests;
 mod undecided;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base::{FsError, HashSet, SessionId, ShardId};
+use futures::future::join_all;
 use parking_lot::Mutex;
+use tokio::time::timeout;
 use wire::{
     FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, InosPage, Mend,
     MendLinks, NamesOf,
@@ -54,6 +56,9 @@ pub(crate) use repair::{Repair, run as run_repairs, step as repair};
 /// How often a check begins anew after it has repaired something. A repair may uncover more: one level of a tree
 /// at a time, at worst.
 const ROUNDS_MAX: u32 = 1000;
+
+/// A check waits so long at most for what is under way when it begins.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The latest check, running or done.
 #[derive(Default)]
@@ -187,6 +192,14 @@ impl Drop for Check {
     }
 }
 
+/// Lets the transactions end that are under way: what an earlier repair has committed elsewhere is here then.
+async fn settle(shared: &Shared) {
+    let under_way = shared.prepared.all();
+    let ended = join_all(under_way.iter().map(|txn| shared.prepared.until_free(*txn)));
+    // What stays for longer is a finding itself.
+    let _ = timeout(SETTLES_WITHIN, ended).await;
+}
+
 impl Check {
     /// Does it, from the first record to the last block.
     pub(crate) async fn run(self) {
@@ -205,6 +218,7 @@ impl Check {
     /// Checks once; whether it repaired anything, so that another look is needed.
     async fn check(&self) -> std::result::Result<bool, String> {
         let shared = &self.shared;
+        settle(shared).await;
         // The order matters. A block was there before its session ended, and all that the session did was
         // there before the snapshot: so of a block that was listed, whose session had ended, and that the
         // snapshot does not name, nothing will ever be named again.

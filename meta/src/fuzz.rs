@@ -250,6 +250,9 @@ impl Client {
             | Request::HandoffBegin(_)
             | Request::HandoffPut(_)
             | Request::LayoutLearnt(_)
+            | Request::Born(_)
+            | Request::AskBirths
+            | Request::HurryBirths(_)
             | Request::Cluster
             | Request::Speculate(_)
             | Request::DumpNext(_) => {}

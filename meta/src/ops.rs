@@ -180,6 +180,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::HandoffBegin(_)
         | Request::HandoffPut(_)
         | Request::LayoutLearnt(_)
+        | Request::Born(_)
+        | Request::AskBirths
+        | Request::HurryBirths(_)
         | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }
 }

@@ -40,7 +40,12 @@ use crate::{
     session::Session,
     sync::SyncQueue,
     tails::Tails,
-    transact::{Initiated, locks::Prepared, recover},
+    transact::{
+        Initiated,
+        births::Births,
+        locks::{Doubt, Has, Prepared},
+        recover,
+    },
     unsynced,
 };
 
@@ -77,6 +82,7 @@ pub(crate) struct Shared {
     /// How directories are divided, as far as it was met.
     pub(crate) layouts: Layouts,
     pub(crate) initiated: Initiated,
+    pub(crate) births: Births,
     pub(crate) handoffs: Handoffs,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
@@ -164,9 +170,9 @@ impl Server {
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
         }
-        let prepared = Prepared::default();
+        let (prepared, births) = (Prepared::default(), Births::default());
         if !bugs.has(Bug::PreparedForgotten) {
-            recover::load(engine.as_ref(), &prepared)?;
+            recover::load(engine.as_ref(), &prepared, &births)?;
         }
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
@@ -176,6 +182,9 @@ impl Server {
                 // Half of the range, so that it can count up; never 0, which means "by handle".
                 None => (None, random.next() >> 1 | 1),
             };
+        if let Some(cluster) = &cluster {
+            births.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
+        }
         let shared = Shared {
             blocks,
             cluster,
@@ -186,6 +195,7 @@ impl Server {
             locks: LockTable::new(options.cores),
             prepared,
             initiated: Initiated::default(),
+            births,
             handoffs: Handoffs::default(),
             hot: HotEntries::new(),
             layouts: Layouts::default(),
@@ -288,6 +298,27 @@ impl Shared {
     /// What was set of the whole file system.
     pub(crate) fn settings(&self) -> crate::record::Settings {
         *self.settings.read()
+    }
+
+    /// Returns when everything written before this call is on stable storage, here and where it hangs on.
+    pub(crate) async fn until_stable(&self) {
+        let confirmed = async {
+            if self.prepared.any() {
+                self.births.want(self.prepared.unconfirmed());
+                self.prepared.confirmed().await;
+            }
+        };
+        tokio::join!(self.sync.wait(), confirmed);
+    }
+
+    /// Returns when what somebody waits for is there. What would take its time otherwise is hurried.
+    pub(crate) async fn until_ended(&self, doubt: Doubt) {
+        match self.prepared.birth(doubt.txn) {
+            Some(Has::Content) => self.births.want([doubt.txn]),
+            Some(Has::Entry) => self.births.hurry(),
+            None => {}
+        }
+        self.prepared.until_ended(doubt).await;
     }
 
     /// Sets it; the caller stores it.

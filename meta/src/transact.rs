@@ -8,11 +8,14 @@
 //! What one side relies on is stable at the other first: a participant answers when what it prepared is stable, it is
 //! told to commit when the commit is stable, and the commit is forgotten when what was applied is.
 //!
+//! A directory that is made on another server waits for none of that, and is confirmed later ([`births`]).
+//!
 //! Nobody waits for anybody while keys are prepared for it: a transaction that meets another one gives up what it has
 //! prepared and begins anew.
 //!
 //! Paper: InfiniFS §4.2.
 
+pub(crate) mod births;
 pub(crate) mod locks;
 pub(crate) mod participant;
 pub(crate) mod phase;
@@ -36,6 +39,9 @@ codec! {
         pub stands: Vec<Bytes>,
         /// Its changes.
         pub writes: Vec<PeerWrite>,
+        /// The key of a content record that is here already, if it does nothing but make that: it is there if the
+        /// transaction commits, and not confirmed before this record is gone.
+        pub born: Option<Bytes>,
     }
 }
 
@@ -47,10 +53,25 @@ codec! {
     pub(crate) struct CommittedRecord {
         /// The servers that may not know it yet.
         pub participants: Vec<u16>,
+        /// The directory that it makes at the only one of them, which need not have it on stable storage.
+        pub born: Option<Child>,
     }
 }
 
 impl Record for CommittedRecord {}
+
+codec! {
+    /// A directory whose entry is here and whose content record is another server's.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Child {
+        /// The key of its entry.
+        pub name: Bytes,
+        /// The key of its content record.
+        pub key: Bytes,
+        /// The record as it was made.
+        pub content: Bytes,
+    }
+}
 
 /// The transactions of this run whose outcome is open.
 #[derive(Default)]

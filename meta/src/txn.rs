@@ -41,7 +41,7 @@ use crate::{
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
-    transact::locks::Want,
+    transact::locks::{Doubt, Want},
 };
 use group::Found;
 
@@ -97,7 +97,7 @@ pub(crate) struct Txn<'a> {
     /// The settings of the file system, if it changes them.
     settings: Option<Settings>,
     /// It has written what a prepared transaction stands on.
-    conflict: Cell<Option<TxnId>>,
+    conflict: Cell<Option<Doubt>>,
 }
 
 impl<'a> Txn<'a> {
@@ -190,7 +190,7 @@ impl<'a> Txn<'a> {
 
     /// The outcome of a prepared transaction must be known before what it has written may stand.
     pub(crate) fn unsettled(&self) -> Result<()> {
-        self.conflict.get().map_or(Ok(()), |txn| Err(Fault::InDoubt(txn)))
+        self.conflict.get().map_or(Ok(()), |doubt| Err(Fault::InDoubt(doubt)))
     }
 
     /// Whether this server has a key.
@@ -214,9 +214,29 @@ impl<'a> Txn<'a> {
             return Ok(());
         }
         match self.shared.prepared.in_the_way(key, want, self.own) {
-            Some(txn) => Err(Fault::InDoubt(txn)),
+            Some(doubt) => Err(Fault::InDoubt(doubt)),
             None => Ok(()),
         }
+    }
+
+    /// Waits until a directory is confirmed that something is to come into which was confirmed elsewhere. Of other
+    /// servers' directories they say so when they prepare.
+    pub(crate) fn settle_birth(&self, dir: &Dir) -> Result<()> {
+        if !self.shared.prepared.any() {
+            return Ok(());
+        }
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        match self.shared.prepared.birth_among([&key].into_iter()) {
+            Some(doubt) => Err(Fault::InDoubt(doubt)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why there is no directory.
+    pub(crate) fn no_dir(&self) -> Fault {
+        // Or another server has not said yet that it is there.
+        let unheard = self.shared.births.are_unheard();
+        Fault::Retry(if unheard { Retry::Busy } else { Retry::StaleDir })
     }
 
     /// Waits for the outcome of a prepared transaction that stands on `key`.
@@ -236,9 +256,9 @@ impl<'a> Txn<'a> {
     /// Notes that a prepared transaction is in the way of changing `key`.
     fn settle_write(&self, key: &[u8]) {
         if self.shared.prepared.any()
-            && let Some(txn) = self.shared.prepared.in_the_way(key, Want::Change, self.own)
+            && let Some(doubt) = self.shared.prepared.in_the_way(key, Want::Change, self.own)
         {
-            self.conflict.set(Some(txn));
+            self.conflict.set(Some(doubt));
         }
     }
 
@@ -495,9 +515,9 @@ impl<'a> Txn<'a> {
             return Err(Fault::WriteFirst);
         }
         if self.shared.prepared.any()
-            && let Some(txn) = self.shared.prepared.in_range(from, to, self.own)
+            && let Some(doubt) = self.shared.prepared.in_range(from, to, self.own)
         {
-            return Err(Fault::InDoubt(txn));
+            return Err(Fault::InDoubt(doubt));
         }
         Ok(self.shared.engine.scan(from, to, visit)?)
     }

@@ -95,7 +95,10 @@ impl Request {
             | Request::Announce(_)
             | Request::HandoffBegin(_)
             | Request::HandoffPut(_)
-            | Request::LayoutLearnt(_) => return Kind { between_servers: true, ..Kind::BARE },
+            | Request::LayoutLearnt(_)
+            | Request::Born(_)
+            | Request::AskBirths
+            | Request::HurryBirths(_) => return Kind { between_servers: true, ..Kind::BARE },
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
             Request::Walk(req) => (false, Nothing, Some(&req.from)),

@@ -49,9 +49,9 @@ pub use observe::{
     OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
 };
 pub use peer::{
-    Announce, AskOutcome, ClusterStatus, ContentPatch, Decide, Expected, Guess, Guessed, Heartbeat,
-    Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, ServerStatus, Speculate,
-    Stands, TxnId, Vote,
+    Announce, AskOutcome, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected, Guess,
+    Guessed, Heartbeat, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite,
+    Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};

@@ -105,7 +105,7 @@ codec! {
 
 codec! {
     /// Keep what a transaction stands on, and its changes, until its outcome is known. Answer: [`Vote`], after what
-    /// was prepared is on stable storage.
+    /// was prepared is on stable storage, or before, if it is a birth.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Prepare {
         /// Which.
@@ -114,6 +114,9 @@ codec! {
         pub expects: Vec<Expected>,
         /// What changes, if it commits.
         pub writes: Vec<PeerWrite>,
+        /// All that it does elsewhere than at its initiator is to make one content record, here, where there is none:
+        /// [`Born`] says when it is there.
+        pub birth: bool,
     }
 }
 
@@ -147,6 +150,41 @@ codec! {
     pub struct AskOutcome {
         /// Which.
         pub txn: TxnId,
+    }
+}
+
+codec! {
+    /// Directories whose entries the asking server has, and whose content records it had prepared here
+    /// ([`Prepare`]). Answer: nothing; of those that are confirmed when that is on stable storage.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Born {
+        /// The transactions that made them.
+        pub txns: Vec<TxnId>,
+        /// Their entries are on stable storage, and so is all that these hang on; otherwise they are written.
+        pub confirmed: bool,
+    }
+}
+
+codec! {
+    /// Somebody waits for directories whose entries the asked server has. Answer: those that are born; they will be
+    /// confirmed as soon as that can be.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HurryBirths {
+        /// The transactions that make them.
+        pub txns: Vec<TxnId>,
+    }
+}
+
+codec! {
+    /// A directory whose entry is written, and that is not confirmed yet.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Birth {
+        /// What made it.
+        pub txn: TxnId,
+        /// The key of its content record.
+        pub key: Bytes,
+        /// The record as it was made.
+        pub content: Bytes,
     }
 }
 

@@ -277,6 +277,12 @@ codec! {
         HandoffPut(handoff::HandoffPut) = 101,
         /// Learn how a directory is divided.
         LayoutLearnt(handoff::LayoutLearnt) = 102,
+        /// Directories are born.
+        Born(peer::Born) = 103,
+        /// A server that has started asks which. Whatever else was about to be born here comes to nothing.
+        AskBirths = 104,
+        /// Somebody waits for directories.
+        HurryBirths(peer::HurryBirths) = 105,
     }
 }
 
@@ -370,5 +376,9 @@ codec! {
         Taken(Option<handoff::Tally>) = 98,
         /// To `LayoutLearnt`.
         Layout(base::Layout) = 99,
+        /// To `AskBirths`.
+        Births(Vec<peer::Birth>) = 100,
+        /// To `HurryBirths`.
+        Born(Vec<peer::TxnId>) = 101,
     }
 }

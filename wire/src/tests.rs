@@ -139,6 +139,9 @@ variants!(Request {
     HandoffBegin,
     HandoffPut,
     LayoutLearnt,
+    Born,
+    AskBirths,
+    HurryBirths,
 });
 variants!(Reply {
     Nothing,
@@ -184,6 +187,8 @@ variants!(Reply {
     Challenge,
     Taken,
     Layout,
+    Births,
+    Born,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });

@@ -82,6 +82,10 @@ impl Act {
                 let prepared = &txn.shared.prepared;
                 let freeze = || prepared.freeze(*id, of.share(), *moving, *until);
                 frozen.set(txn.shared.bugs.has(Bug::NotFrozen) || freeze());
+                if !frozen.get() {
+                    // What is in the way may be entries of directories that could be confirmed.
+                    txn.shared.births.hurry();
+                }
                 Ok(())
             }
             Act::Begin(req, taken) => take::begin(txn, req).map(|tally| taken.set(tally)),

@@ -39,6 +39,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     }
     let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     vacant(txn, &dir, req)?;
+    // The old name may not be lost with the new one.
+    txn.settle_birth(&dir)?;
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
     }

@@ -45,6 +45,15 @@ impl Sides {
         self.to().id == self.from.id
     }
 
+    /// What comes from another directory may not be lost with the new one.
+    fn settle_births(&self, txn: &Txn<'_>, mode: RenameMode) -> Result<()> {
+        if self.is_one() {
+            return Ok(());
+        }
+        txn.settle_birth(self.to())?;
+        if mode == RenameMode::Exchange { txn.settle_birth(&self.from) } else { Ok(()) }
+    }
+
     /// What was replaced may have gone to the trash, and the source may be in just that directory.
     fn reread(&mut self, txn: &Txn<'_>) -> Result<()> {
         if self.to.is_some() && txn.shared.settings().trash.0.is_some() {
@@ -72,6 +81,7 @@ enum Moving {
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     want_all(txn, req)?;
     let mut sides = sides_locked(txn, req)?;
+    sides.settle_births(txn, req.mode)?;
     txn.dir_permits(&sides.from, Permission::EXECUTE)?;
     txn.dir_permits(sides.to(), Permission::EXECUTE)?;
     let source = txn.entry(&sides.from, &req.from_name)?.ok_or(FsError::NotFound)?;

@@ -5,6 +5,9 @@
 //! asking is one look at a number. The source of a handoff freezes all names that are about to move, without naming
 //! them; while others hold some of them it can keep more from coming, so that those end.
 //!
+//! A birth holds one key, and two keys in all, on two servers: the content record of a directory on the one, and its
+//! entry on the other ([`births`](super::births)).
+//!
 //! Always true: of several transactions that hold one key, none changes more of it than its counts. Nobody holds a key
 //! that is frozen, but to stand on it.
 
@@ -28,8 +31,8 @@ pub(crate) enum Mode {
     Stands,
     /// It adds to counts and moves times forward; everything else stays.
     Adds,
-    /// It changes what belongs to the directory: everybody here goes on with it until then, and no other transaction
-    /// stands on it.
+    /// It changes what belongs to the directory, or makes it what others may rely on: everybody here goes on with it
+    /// until then, and no other transaction stands on it.
     Shifts,
     /// It changes or removes it.
     Changes,
@@ -62,6 +65,24 @@ impl Want {
     }
 }
 
+/// What somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// Its outcome must be known first.
+    pub(crate) txn: TxnId,
+    /// It is the birth of a directory that everybody sees: that must be confirmed.
+    born: bool,
+}
+
+/// What a server has of a directory that is not confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Has {
+    /// Its content record.
+    Content,
+    /// Its entry.
+    Entry,
+}
+
 /// The table.
 #[derive(Default)]
 pub(crate) struct Prepared {
@@ -77,8 +98,21 @@ struct Table {
     keys: BTreeMap<Key, Holders>,
     txns: HashMap<TxnId, Vec<Key>>,
     frozen: Vec<Frozen>,
+    births: HashMap<TxnId, Birth>,
+    /// Those that are here, by number.
+    unconfirmed: BTreeMap<u64, TxnId>,
+    last: u64,
     /// What is to be frozen as soon as nobody holds any of it, and until when others are kept off for that.
     wanted: Vec<(Frozen, Instant)>,
+}
+
+/// What this server has of a directory that is not confirmed.
+#[derive(Clone, Copy)]
+enum Birth {
+    /// Its content record; they are numbered in the order in which they came. Whether everybody sees it.
+    Here(u64, bool),
+    /// Its entry.
+    Elsewhere,
 }
 
 /// Names of a directory that stay as they are: a handoff stands on them.
@@ -99,6 +133,10 @@ impl Frozen {
 }
 
 impl Table {
+    fn doubt(&self, txn: TxnId) -> Doubt {
+        Doubt { txn, born: matches!(self.births.get(&txn), Some(Birth::Here(_, true))) }
+    }
+
     /// The handoff that stands on `key`, if there is one besides `own`.
     fn frozen_by(&self, key: &[u8], own: Option<TxnId>) -> Option<TxnId> {
         let mut holding = self.frozen.iter().filter(|frozen| Some(frozen.txn) != own);
@@ -124,16 +162,97 @@ impl Prepared {
         self.table.lock().txns.contains_key(&txn)
     }
 
-    /// All of them.
+    /// All that others have begun, and handoffs of this server.
     pub(crate) fn all(&self) -> Vec<TxnId> {
-        let mut all: Vec<_> = self.table.lock().txns.keys().copied().collect();
+        let table = self.table.lock();
+        let ours = |txn: &&TxnId| matches!(table.births.get(txn), Some(Birth::Elsewhere));
+        let mut all: Vec<_> = table.txns.keys().filter(|txn| !ours(txn)).copied().collect();
         all.sort_unstable();
         all
     }
 
     /// Takes all keys for `txn`; `false`, and none is taken, when another transaction is in the way.
     pub(crate) fn take(&self, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
+        self.take_in(&mut self.table.lock(), txn, keys)
+    }
+
+    /// As [`Prepared::take`], of the content record of a directory that is born here: nobody reads it before
+    /// [`Prepared::is_born`], and nobody relies on it before it is freed.
+    pub(crate) fn take_birth(&self, txn: TxnId, content: Key) -> bool {
         let mut table = self.table.lock();
+        let taken = self.take_in(&mut table, txn, vec![(content, Mode::Changes)]);
+        if taken {
+            table.last += 1;
+            let number = table.last;
+            table.births.insert(txn, Birth::Here(number, false));
+            table.unconfirmed.insert(number, txn);
+        }
+        taken
+    }
+
+    /// As [`Prepared::take`], of the entry of a directory that is born on another server: it stays until that is
+    /// confirmed.
+    pub(crate) fn take_entry(&self, txn: TxnId, entry: Key) -> bool {
+        let mut table = self.table.lock();
+        let taken = self.take_in(&mut table, txn, vec![(entry, Mode::Stands)]);
+        if taken {
+            table.births.insert(txn, Birth::Elsewhere);
+        }
+        taken
+    }
+
+    /// The entry of a directory that is born here is written: it is there for everybody.
+    pub(crate) fn is_born(&self, txn: TxnId) {
+        let mut table = self.table.lock();
+        let Table { keys, txns, births, .. } = &mut *table;
+        let Some(Birth::Here(_, born @ false)) = births.get_mut(&txn) else { return };
+        *born = true;
+        for key in txns.get(&txn).into_iter().flatten() {
+            let holders = keys.get_mut(key).into_iter().flatten();
+            holders.filter(|(holder, _)| *holder == txn).for_each(|(_, mode)| *mode = Mode::Shifts);
+        }
+        drop(table);
+        self.ended.notify_waiters();
+    }
+
+    /// What this server has of the directory whose birth `txn` is.
+    pub(crate) fn birth(&self, txn: TxnId) -> Option<Has> {
+        self.table.lock().births.get(&txn).map(|birth| match birth {
+            Birth::Here(..) => Has::Content,
+            Birth::Elsewhere => Has::Entry,
+        })
+    }
+
+    /// The births of directories here that are not confirmed.
+    pub(crate) fn unconfirmed(&self) -> Vec<TxnId> {
+        self.table.lock().unconfirmed.values().copied().collect()
+    }
+
+    /// The birth that holds one of these keys, if there is one: it ends by itself, whatever else waits.
+    pub(crate) fn birth_among<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Option<Doubt> {
+        let table = self.table.lock();
+        if table.births.is_empty() {
+            return None;
+        }
+        let holder = |key: &Key| {
+            let holders = table.keys.get(key)?;
+            holders.iter().map(|(txn, _)| *txn).find(|txn| table.births.contains_key(txn))
+        };
+        keys.find_map(holder).map(|txn| table.doubt(txn))
+    }
+
+    /// Returns when every directory is confirmed that has been born here before this call, or has come to nothing.
+    pub(crate) async fn confirmed(&self) {
+        let last = self.table.lock().last;
+        self.until(|table| table.unconfirmed.keys().next().is_none_or(|first| *first > last)).await;
+    }
+
+    /// Returns when nothing of `txn` is known.
+    pub(crate) async fn until_free(&self, txn: TxnId) {
+        self.until(|table| !table.txns.contains_key(&txn)).await;
+    }
+
+    fn take_in(&self, table: &mut Table, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
         let free = keys.iter().all(|(key, mode)| {
             let holders = table.keys.get(key);
             let thawed = || *mode == Mode::Stands || table.frozen_by(key, Some(txn)).is_none();
@@ -189,6 +308,9 @@ impl Prepared {
     pub(crate) fn free(&self, txn: TxnId) {
         let mut table = self.table.lock();
         let Some(keys) = table.txns.remove(&txn) else { return };
+        if let Some(Birth::Here(number, _)) = table.births.remove(&txn) {
+            table.unconfirmed.remove(&number);
+        }
         table.frozen.retain(|frozen| frozen.txn != txn);
         for key in keys {
             if let Some(holders) = table.keys.get_mut(&key) {
@@ -204,46 +326,54 @@ impl Prepared {
     }
 
     /// The transaction whose outcome must be known first, if there is one besides `own`.
-    pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<TxnId> {
+    pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<Doubt> {
         let table = self.table.lock();
         let waits = |(txn, mode): &(TxnId, Mode)| Some(*txn) != own && want.waits_for(*mode);
         let found = table.keys.get(key).and_then(|holders| holders.iter().copied().find(waits));
         if let Some((txn, _)) = found {
-            return Some(txn);
+            return Some(table.doubt(txn));
         }
-        if want.waits_for(Mode::Stands) { table.frozen_by(key, own) } else { None }
+        let frozen = want.waits_for(Mode::Stands).then(|| table.frozen_by(key, own)).flatten();
+        frozen.map(|txn| table.doubt(txn))
     }
 
     /// As [`Prepared::in_the_way`], of all keys in a range, to be read.
-    pub(crate) fn in_range(&self, from: &[u8], to: &[u8], own: Option<TxnId>) -> Option<TxnId> {
+    pub(crate) fn in_range(&self, from: &[u8], to: &[u8], own: Option<TxnId>) -> Option<Doubt> {
         let table = self.table.lock();
         let from = Key::from_slice(from);
         let mut within = table.keys.range(from..).take_while(|(key, _)| key[..] < *to);
         within.find_map(|(_, holders)| {
             let found =
                 holders.iter().find(|(txn, mode)| Some(*txn) != own && *mode == Mode::Changes);
-            found.map(|(txn, _)| *txn)
+            found.map(|(txn, _)| table.doubt(*txn))
         })
     }
 
     /// The transaction that holds any key from `first` to `last`, in whichever way.
-    pub(crate) fn holds(&self, first: &[u8], last: &[u8]) -> Option<TxnId> {
+    pub(crate) fn holds(&self, first: &[u8], last: &[u8]) -> Option<Doubt> {
         if !self.any() {
             return None;
         }
         let table = self.table.lock();
         let mut within = table.keys.range(Key::from_slice(first)..);
         let (_, holders) = within.next().filter(|(key, _)| key[..] <= *last)?;
-        holders.first().map(|(txn, _)| *txn)
+        holders.first().map(|(txn, _)| table.doubt(*txn))
     }
 
-    /// Returns when the outcome of `txn` is there, or nothing of it is known.
-    pub(crate) async fn until_ended(&self, txn: TxnId) {
+    /// Returns when the outcome that somebody waits for is there, or nothing of it is known. Of a birth also when
+    /// everybody sees the directory, if that was what is waited for.
+    pub(crate) async fn until_ended(&self, doubt: Doubt) {
+        let stays =
+            |table: &Table| table.txns.contains_key(&doubt.txn) && table.doubt(doubt.txn) == doubt;
+        self.until(|table| !stays(table)).await;
+    }
+
+    async fn until(&self, is_so: impl Fn(&Table) -> bool) {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            if !self.has(txn) {
+            if is_so(&self.table.lock()) {
                 return;
             }
             ended.await;
@@ -259,6 +389,10 @@ mod tests {
         TxnId { server: 1, run: 7, number }
     }
 
+    fn waits_for(number: u64) -> Option<Doubt> {
+        Some(Doubt { txn: txn(number), born: false })
+    }
+
     fn key(text: &str) -> Key {
         Key::from_slice(text.as_bytes())
     }
@@ -270,10 +404,10 @@ mod tests {
         assert!(table.take(txn(1), vec![(key("a"), Mode::Changes), (key("b"), Mode::Stands)]));
         assert!(!table.take(txn(2), vec![(key("c"), Mode::Changes), (key("a"), Mode::Stands)]));
         assert_eq!(table.in_the_way(b"c", Want::Change, None), None, "all or nothing is taken");
-        assert_eq!(table.in_the_way(b"a", Want::Read, None), Some(txn(1)));
+        assert_eq!(table.in_the_way(b"a", Want::Read, None), waits_for(1));
         assert_eq!(table.in_the_way(b"a", Want::Read, Some(txn(1))), None);
         assert_eq!(table.in_the_way(b"b", Want::ReadCounts, None), None);
-        assert_eq!(table.in_the_way(b"b", Want::Change, None), Some(txn(1)));
+        assert_eq!(table.in_the_way(b"b", Want::Change, None), waits_for(1));
         table.free(txn(1));
         assert!(!table.any());
         assert!(table.take(txn(2), vec![(key("a"), Mode::Changes)]));
@@ -287,7 +421,7 @@ mod tests {
         assert!(table.take(txn(3), vec![(key("d"), Mode::Stands)]));
         assert!(!table.take(txn(4), vec![(key("d"), Mode::Changes)]));
         assert_eq!(table.in_the_way(b"d", Want::Read, None), None);
-        assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), Some(txn(1)));
+        assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), waits_for(1));
         table.free(txn(1));
         table.free(txn(2));
         assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), None);
@@ -298,7 +432,7 @@ mod tests {
         let table = Prepared::default();
         table.take(txn(1), vec![(key("n5"), Mode::Changes), (key("n7"), Mode::Stands)]);
         assert_eq!(table.in_range(b"n0", b"n5", None), None);
-        assert_eq!(table.in_range(b"n5", b"n6", None), Some(txn(1)));
+        assert_eq!(table.in_range(b"n5", b"n6", None), waits_for(1));
         assert_eq!(table.in_range(b"n6", b"n9", None), None);
     }
 
@@ -310,7 +444,7 @@ mod tests {
         assert_eq!(table.holds(b"n0", b"n4"), None);
         assert_eq!(
             [(b"n0", b"n5"), (b"n5", b"n9")].map(|(a, z)| table.holds(a, z)),
-            [Some(txn(1)); 2]
+            [waits_for(1); 2]
         );
         assert_eq!(table.holds(b"n6", b"n9"), None);
     }
@@ -339,7 +473,7 @@ mod tests {
         assert!(table.any());
         let waits = |key: &Key, want| table.in_the_way(key, want, None);
         for pos in [100, 150, 200] {
-            assert_eq!(waits(&name(pos), Want::Change), Some(txn(2)));
+            assert_eq!(waits(&name(pos), Want::Change), waits_for(2));
             assert_eq!(waits(&name(pos), Want::Read), None);
         }
         assert_eq!([name(99), name(201)].map(|key| waits(&key, Want::Change)), [None; 2]);
@@ -351,7 +485,7 @@ mod tests {
         assert!(!table.take(txn(3), vec![(share(), Mode::Stands)]));
         assert!(table.take(txn(4), vec![(name(150), Mode::Stands), (name(201), Mode::Changes)]));
         table.free(txn(2));
-        assert_eq!(waits(&name(150), Want::Change), Some(txn(4)));
+        assert_eq!(waits(&name(150), Want::Change), waits_for(4));
         assert!(table.take(txn(3), vec![(share(), Mode::Stands)]));
     }
 
@@ -394,12 +528,63 @@ mod tests {
     async fn who_waits_goes_on_when_the_outcome_is_there() {
         let table = Prepared::default();
         table.take(txn(1), vec![(key("a"), Mode::Changes)]);
-        let waits = table.until_ended(txn(1));
+        let waits = table.until_ended(Doubt { txn: txn(1), born: false });
         tokio::pin!(waits);
         assert!(futures::poll!(waits.as_mut()).is_pending());
         table.free(txn(2));
         assert!(futures::poll!(waits.as_mut()).is_pending());
         table.free(txn(1));
         waits.await;
+    }
+
+    #[tokio::test]
+    async fn a_birth_is_seen_by_nobody_then_by_everybody_here_and_relied_upon_when_it_is_confirmed()
+    {
+        let table = Prepared::default();
+        assert!(table.take_birth(txn(1), key("d")));
+        assert!(!table.take_birth(txn(2), key("d")));
+        let reads = table.in_the_way(b"d", Want::Read, None).unwrap();
+        let (waits, confirmed) = (table.until_ended(reads), table.confirmed());
+        tokio::pin!(waits, confirmed);
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        assert!(futures::poll!(confirmed.as_mut()).is_pending());
+
+        table.is_born(txn(1));
+        waits.await;
+        assert_eq!(
+            [Want::Read, Want::ReadCounts].map(|want| table.in_the_way(b"d", want, None)),
+            [None; 2]
+        );
+        for mode in [Mode::Stands, Mode::Adds, Mode::Changes] {
+            assert!(!table.take(txn(2), vec![(key("d"), mode)]), "{mode:?}");
+        }
+        let born = table.birth_among([&key("d")].into_iter()).unwrap();
+        assert_eq!(born, Doubt { txn: txn(1), born: true });
+        let waits = table.until_ended(born);
+        tokio::pin!(waits);
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        // What is born later is not waited for.
+        assert!(table.take_birth(txn(3), key("e")));
+        assert!(futures::poll!(confirmed.as_mut()).is_pending());
+        table.free(txn(1));
+        waits.await;
+        confirmed.await;
+        assert!(table.take(txn(2), vec![(key("d"), Mode::Changes)]));
+    }
+
+    #[tokio::test]
+    async fn the_entry_of_a_birth_is_read_and_not_changed() {
+        let table = Prepared::default();
+        assert!(table.take_entry(txn(1), key("n")));
+        assert_eq!(table.in_the_way(b"n", Want::Read, None), None);
+        assert_eq!(table.in_the_way(b"n", Want::Change, None), waits_for(1));
+        assert!(!table.take(txn(2), vec![(key("n"), Mode::Changes)]));
+        assert!(table.birth_among([&key("n")].into_iter()).is_some());
+        assert_eq!(table.birth(txn(1)), Some(Has::Entry));
+        assert!(table.all().is_empty(), "nobody else ends it");
+        // Nothing that is here hangs on it.
+        table.confirmed().await;
+        table.free(txn(1));
+        assert!(!table.any());
     }
 }

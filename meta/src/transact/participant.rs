@@ -8,10 +8,14 @@ use std::collections::BTreeMap;
 use base::{DirId, ShardId};
 use bytes::Bytes;
 use wire::{
-    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, Vote,
+    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands,
+    TxnId, Vote,
 };
 
-use super::{CommittedRecord, PreparedRecord, locks::Mode};
+use super::{
+    CommittedRecord, PreparedRecord, births,
+    locks::{Has, Mode},
+};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
@@ -36,7 +40,12 @@ fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
     }
     match key::parse_open(at) {
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
-        None => txn.get_bytes(at),
+        None => {
+            let value = txn.get_bytes(at)?;
+            // Another server may not have said yet that it was born.
+            let waits = value.is_none() && key::is_content(at) && txn.shared.births.are_unheard();
+            if waits { Err(txn.no_dir()) } else { Ok(value) }
+        }
     }
 }
 
@@ -45,10 +54,15 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if txn.shared.prepared.has(req.txn) {
         return Ok(Vote::Prepared);
     }
+    if req.birth {
+        // What is no birth is not prepared as one.
+        let made = births::made(&req.expects, &req.writes);
+        return made.map_or(Ok(Vote::Changed), |made| prepare_birth(txn, req.txn, made));
+    }
     let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
     let stands = req.expects.iter().map(|expected| expected.key.clone());
     let stands = stands.filter(|key| !written(key)).collect();
-    let record = PreparedRecord { stands, writes: req.writes.clone() };
+    let record = PreparedRecord { stands, writes: req.writes.clone(), born: None };
     lock_all(txn, &record)?;
     for expected in &req.expects {
         match is_as_expected(txn, expected) {
@@ -65,13 +79,56 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
         Err(fault) => return Err(fault),
     }
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
-    if holds && !txn.shared.prepared.take(req.txn, held(&record)) {
-        return Ok(Vote::Busy);
+    let held = held(&record);
+    if holds && !txn.shared.prepared.take(req.txn, held.clone()) {
+        // A birth waits for nobody who waits for it.
+        let birth = txn.shared.prepared.birth_among(held.iter().map(|(key, _)| key));
+        return birth.map_or(Ok(Vote::Busy), |doubt| Err(Fault::InDoubt(doubt)));
     }
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
         txn.put(key::prepared(req.txn), &record);
     }
     Ok(Vote::Prepared)
+}
+
+fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes)) -> Result<Vote> {
+    if let Some(lock) = lock::of_key(at) {
+        txn.lock(lock)?;
+    }
+    // Who makes it knows what was born under its name.
+    match txn.get_bytes(at) {
+        Ok(None) => {}
+        Ok(Some(_)) => return Ok(Vote::Changed),
+        Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
+        Err(fault) => return Err(fault),
+    }
+    let stored = births::store(txn, birth, at, content);
+    Ok(if stored { Vote::Prepared } else { Vote::Busy })
+}
+
+/// Directories whose entries another server has are confirmed.
+pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<()> {
+    if !txn.shared.births.has_heard(from) {
+        // What it says of all of them comes first.
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    for birth in births {
+        if let Some(at) = birth_here(txn, *birth)? {
+            births::end(txn, *birth, &at, true)?;
+        }
+    }
+    Ok(())
+}
+
+fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Bytes>> {
+    let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
+    let Some(at) = record.and_then(|record| record.born) else { return Ok(None) };
+    if let Some(lock) = lock::of_key(&at) {
+        txn.lock(lock)?;
+    }
+    // Race: until it was locked another core may have ended it.
+    let stays = txn.get_bytes(&key::prepared(birth))?.is_some();
+    Ok(stays.then_some(at))
 }
 
 /// Whether every name that it puts is one that the partition here has. Who prepares has seen that; a name that was put
@@ -162,6 +219,14 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
 /// Ends a transaction as its initiator says.
 pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     let at = key::prepared(req.txn);
+    if txn.shared.prepared.birth(req.txn) == Some(Has::Content) {
+        if req.commit {
+            txn.shared.prepared.is_born(req.txn);
+        } else if let Some(at) = birth_here(txn, req.txn)? {
+            births::end(txn, req.txn, &at, false)?;
+        }
+        return Ok(());
+    }
     if !req.commit {
         handoff::steps::given_up(txn, req.txn)?;
     }

@@ -11,7 +11,7 @@ use base::{DirId, Encode as _, Time};
 use tokio::sync::oneshot;
 use wire::{Answer, Reply, ReplyHeader, Retry, TxnId};
 
-use super::CommittedRecord;
+use super::{CommittedRecord, births, locks::Doubt};
 use crate::{
     bugs::Bug,
     driver::{self, Incoming},
@@ -44,6 +44,8 @@ pub(super) enum Job {
     Switch(Switch),
     /// Some of what has been in the trash for its days is removed.
     Expire(Arc<Expired>),
+    /// The entry of a directory that was born here was lost.
+    Orphan(TxnId),
 }
 
 /// A request, as who is answered has asked it.
@@ -58,6 +60,8 @@ pub(super) struct Asked {
 pub(super) struct Commit {
     pub(super) txn: TxnId,
     pub(super) plan: Rc<Plan>,
+    /// All that it does elsewhere is to make a directory.
+    pub(super) is_birth: bool,
     /// The directories that were announced to move, and those that stay meanwhile.
     pub(super) moves: Vec<DirId>,
     pub(super) chain: Vec<DirId>,
@@ -70,7 +74,7 @@ pub(crate) enum Ended {
     /// It lacks records of other servers.
     Lacks(Box<Remote>),
     /// The outcome of another transaction must be known first.
-    InDoubt(Box<Remote>, TxnId),
+    InDoubt(Box<Remote>, Doubt),
     /// What it knows does not fit together.
     Torn(Box<Remote>),
     /// It does not want what was prepared.
@@ -91,7 +95,7 @@ impl Phase {
     pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
         match &self.job {
             Job::Request(asked) => Some(&asked.incoming.connection),
-            Job::Switch(_) | Job::Expire(_) => None,
+            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => None,
         }
     }
 
@@ -114,6 +118,12 @@ impl Phase {
             Job::Expire(expired) => {
                 let mut txn = self.begin(Caller::SERVER, remote, shared, group, now);
                 let done = trash::step(&mut txn, &expired).map(|()| Reply::Nothing);
+                self.end(txn, done, None)
+            }
+            Job::Orphan(birth) => {
+                let txn = self.begin(Caller::SERVER, remote, shared, group, now);
+                let mut txn = txn.part_of(birth);
+                let done = births::orphaned(&mut txn, birth).map(|()| Reply::Nothing);
                 self.end(txn, done, None)
             }
         }
@@ -210,9 +220,16 @@ fn commit_with(
     if !same_moves || plan != *commit.plan {
         return Ok(Ended::Differs(remote));
     }
+    let born = match commit.is_birth {
+        true => match births::commit(&txn, commit.txn) {
+            None => return Ok(Ended::Differs(remote)),
+            born => born,
+        },
+        false => None,
+    };
     if !commit.plan.is_empty() && !txn.shared.bugs.has(Bug::CommitNotNoted) {
         let participants = commit.plan.keys().copied().collect();
-        txn.put(key::committed(commit.txn), &CommittedRecord { participants });
+        txn.put(key::committed(commit.txn), &CommittedRecord { participants, born });
     }
     let Some(Asked { incoming, session, reply }) = asked else {
         txn.commit();

@@ -12,13 +12,19 @@ use store::Engine;
 use tokio::time::Instant;
 use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
 
-use super::{CommittedRecord, PreparedRecord, locks::Prepared, participant, tell::tell};
+use super::{
+    CommittedRecord, PreparedRecord,
+    births::{self, Births},
+    locks::{Has, Prepared},
+    participant, run,
+    tell::tell,
+};
 use crate::{
     Core, OpenError,
     bugs::Bug,
     core::Step,
     observe::Laps,
-    record::{Record, key},
+    record::{Key, Record, key},
 };
 
 /// How often it is looked for transactions whose outcome is late.
@@ -27,10 +33,23 @@ const PERIOD: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Holds the keys of everything that was prepared before this start.
-pub(crate) fn load(engine: &dyn Engine, prepared: &Prepared) -> Result<(), OpenError> {
+pub(crate) fn load(
+    engine: &dyn Engine,
+    prepared: &Prepared,
+    births: &Births,
+) -> Result<(), OpenError> {
     for (txn, record) in stored::<PreparedRecord>(engine, b'P')? {
-        let taken = prepared.take(txn, participant::held(&record));
+        let taken = match &record.born {
+            Some(at) => prepared.take_birth(txn, Key::from_slice(at)),
+            None => prepared.take(txn, participant::held(&record)),
+        };
         assert!(taken, "what was prepared together is prepared together again");
+    }
+    for (txn, record) in stored::<CommittedRecord>(engine, b'X')? {
+        if let (Some(child), Some(server)) = (record.born, record.participants.first()) {
+            births::hold(prepared, txn, &child);
+            births.resume(txn, *server, child);
+        }
     }
     Ok(())
 }
@@ -54,6 +73,10 @@ pub(crate) async fn run(core: Core) {
     match stored::<CommittedRecord>(shared.engine.as_ref(), b'X') {
         Ok(committed) => {
             for (txn, record) in committed {
+                if record.born.is_some() {
+                    births::tell(&core, txn);
+                    continue;
+                }
                 let core = core.clone();
                 tokio::task::spawn_local(async move {
                     let laps = Laps::begin(core.inner.shared.observed.now());
@@ -63,6 +86,9 @@ pub(crate) async fn run(core: Core) {
         }
         Err(error) => tracing::error!(%error, "commits of before this start cannot be read"),
     }
+    let learning = core.clone();
+    tokio::task::spawn_local(async move { births::learn(&learning).await });
+    tokio::task::spawn_local(births::hurry(core.clone()));
     let mut first_seen: HashMap<TxnId, Instant> = HashMap::default();
     loop {
         let now = Instant::now();
@@ -88,6 +114,11 @@ async fn ask(core: &Core, txn: TxnId) {
     let request = Request::AskOutcome(AskOutcome { txn });
     let commit = match core.inner.peers.ask(txn.server, &request).await {
         Ok(Reply::Outcome(Outcome::Committed)) => true,
+        Ok(Reply::Outcome(Outcome::Aborted))
+            if core.inner.shared.prepared.birth(txn) == Some(Has::Content) =>
+        {
+            return run::orphan(core, txn).await;
+        }
         Ok(Reply::Outcome(Outcome::Aborted)) => false,
         Ok(_) | Err(_) => return,
     };

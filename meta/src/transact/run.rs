@@ -20,7 +20,8 @@ use tokio::{
 use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{
-    locks::Mode,
+    births,
+    locks::{Doubt, Mode},
     phase::{Asked, Commit, Ended, Job, Phase},
     tell::tell,
 };
@@ -97,7 +98,7 @@ pub(crate) async fn switch(
         return false;
     };
     let (plan, remote) = (Rc::new(plan.0), plan.1);
-    let ended = run.prepared(remote, switch.txn, &plan).await;
+    let ended = run.prepared(remote, switch.txn, &plan, false).await;
     run.halts().await;
     let committed = matches!(ended, Ok(Attempt::Committed));
     let participants = plan.keys().copied().collect();
@@ -111,16 +112,26 @@ pub(crate) async fn switch(
 
 /// Has some of the trash emptied, wherever what is in it leads to. `false` when something was in the way.
 pub(crate) async fn expire(core: &Core, expired: Arc<Expired>) -> bool {
+    core.inner.shared.room.until(Level::Low).await;
+    once(core, Job::Expire(expired), "some of the trash cannot be removed").await
+}
+
+/// Sees to a directory that was born here and has lost its entry; if that cannot be done now, it is tried again later.
+pub(super) async fn orphan(core: &Core, birth: TxnId) {
+    once(core, Job::Orphan(birth), "a directory that has lost its entry stays where it is").await;
+}
+
+/// Tries once to do something of this server itself; whether it is committed.
+async fn once(core: &Core, job: Job, fails: &str) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
-    shared.room.until(Level::Low).await;
-    let run = Run::of(core, &shared, cluster, Job::Expire(expired));
+    let run = Run::of(core, &shared, cluster, job);
     let ended = match run.look(Box::default()).await {
         Ok((looked, _)) => run.attempt(looked).await,
         Err(fault) => Err(fault),
     };
     if let Err(fault @ (Fault::Answer(_) | Fault::Halt(_))) = &ended {
-        tracing::error!(?fault, "some of the trash cannot be removed");
+        tracing::error!(?fault, "{fails}");
     }
     matches!(ended, Ok(Attempt::Committed))
 }
@@ -206,8 +217,8 @@ impl Run<'_> {
                     return Ok((Looked { remote, written }, reply));
                 }
                 Ended::Lacks(again) => remote = again,
-                Ended::InDoubt(again, txn) => {
-                    self.until_ended(txn).await;
+                Ended::InDoubt(again, doubt) => {
+                    self.until_ended(doubt).await;
                     remote = again;
                     remote.forget();
                 }
@@ -223,9 +234,9 @@ impl Run<'_> {
         }
     }
 
-    async fn until_ended(&self, txn: TxnId) {
-        let (moves, since) = (self.shared.handoffs.is_of(txn), self.shared.observed.now());
-        self.shared.prepared.until_ended(txn).await;
+    async fn until_ended(&self, doubt: Doubt) {
+        let (moves, since) = (self.shared.handoffs.is_of(doubt.txn), self.shared.observed.now());
+        self.shared.until_ended(doubt).await;
         if let (true, Job::Request(asked)) = (moves, &self.job) {
             let waited = self.shared.observed.now().since(since);
             asked.incoming.parked.add(self.shared, self.core.inner.index(), waited);
@@ -243,12 +254,25 @@ impl Run<'_> {
             Begun::Wait => return Ok(Attempt::Again(remote)),
         };
         let moved = remote.coordinated;
+        let born = births::planned(&plan).filter(|_| self.makes_dir());
+        let is_birth = born.is_some();
+        if let Some((server, child)) = born {
+            self.shared.births.begin(txn, server, child);
+        }
         self.shared.initiated.begin(txn);
-        let ended = self.prepared(remote, txn, &plan).await;
+        let ended = self.prepared(remote, txn, &plan, is_birth).await;
         drop(moves);
         self.halts().await;
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
+        if is_birth && committed {
+            self.core.inner.counts().transactions.record(moved, &Part::BEFORE, &self.laps);
+            births::tell(self.core, txn);
+            return ended;
+        }
+        if is_birth {
+            self.shared.births.end(txn);
+        }
         let participants = plan.keys().copied().collect();
         if committed {
             self.core.inner.counts().transactions.record(moved, &Part::BEFORE, &self.laps);
@@ -262,6 +286,13 @@ impl Run<'_> {
             }
         });
         ended
+    }
+
+    fn makes_dir(&self) -> bool {
+        match &self.job {
+            Job::Request(asked) => matches!(asked.incoming.request, Request::Mkdir(_)),
+            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => false,
+        }
     }
 
     /// Does not return when the server has halted: whether the commit was written is not known, and the next run says
@@ -292,12 +323,18 @@ impl Run<'_> {
         Begun::Moves(Moves { shared: self.shared, coordinator, txn, token: Some(token) })
     }
 
-    async fn prepared(&self, remote: Box<Remote>, txn: TxnId, plan: &Rc<Plan>) -> Result<Attempt> {
+    async fn prepared(
+        &self,
+        remote: Box<Remote>,
+        txn: TxnId,
+        plan: &Rc<Plan>,
+        is_birth: bool,
+    ) -> Result<Attempt> {
         let asked: Vec<_> = plan
             .iter()
             .map(|(server, part)| {
                 let (expects, writes) = (part.expects.clone(), part.writes.clone());
-                let request = Request::Prepare(Prepare { txn, expects, writes });
+                let request = Request::Prepare(Prepare { txn, expects, writes, birth: is_birth });
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();
@@ -315,7 +352,7 @@ impl Run<'_> {
             self.ends(Part::Announce);
         }
         let (moves, chain) = (remote.moves.clone(), remote.chain.clone());
-        let commit = Commit { txn, plan: Rc::clone(plan), moves, chain };
+        let commit = Commit { txn, plan: Rc::clone(plan), is_birth, moves, chain };
         match self.phase(remote, Some(commit)).await? {
             Ended::Committed => {
                 self.ends(Part::Commit);

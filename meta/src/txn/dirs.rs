@@ -110,6 +110,7 @@ impl Txn<'_> {
         self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir::master(access.id, content)),
+            None if self.shared.births.are_unheard() => Err(self.no_dir()),
             Some(_) | None => Err(self.unfit(|| {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
             })),
@@ -133,7 +134,9 @@ impl Txn<'_> {
         if !self.is_here(&key) {
             return self.with_remote(|remote| remote.put_dir(key, dir.content.clone()));
         }
-        if self.shared.prepared.any() && !self.only_counts_change(&key, &dir.content) {
+        let held = self.shared.prepared.any()
+            && self.shared.prepared.in_the_way(&key, Want::Change, self.own).is_some();
+        if held && !self.only_counts_change(&key, &dir.content) {
             self.settle_write(&key);
         }
         self.group.put_dir(key, dir.content.clone());

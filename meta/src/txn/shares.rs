@@ -296,7 +296,7 @@ impl Txn<'_> {
                     self.shared.layouts.learn(dir.id, dir.ino, layout);
                     (owner, Some(found.content.layout))
                 }
-                None if partition == 0 => return Err(Fault::Retry(Retry::StaleDir)),
+                None if partition == 0 => return Err(self.no_dir()),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
                 None => {
                     // It has been merged into another one since what led here was read.

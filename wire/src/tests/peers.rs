@@ -8,10 +8,10 @@ use super::{
     values::{dir, entry, name},
 };
 use crate::{
-    Announce, AskOutcome, CacheEvents, ClusterStatus, ContentPatch, Decide, Expected, Guess,
-    Guessed, HandoffBegin, HandoffPut, Heartbeat, Join, Joined, LayoutLearnt, Lease, Outcome,
-    PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, ServerStatus, Speculate, Stands,
-    Tally, TxnId, Vote,
+    Announce, AskOutcome, Birth, Born, CacheEvents, ClusterStatus, ContentPatch, Decide, Expected,
+    Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, HurryBirths, Join, Joined, LayoutLearnt,
+    Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, ServerStatus,
+    Speculate, Stands, Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -70,7 +70,12 @@ pub(super) fn requests() -> Vec<Request> {
     vec![
         Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
         Request::PeerRead(PeerRead { keys: vec![key(), key()] }),
-        Request::Prepare(Prepare { txn: txn(), expects: vec![there, absent], writes: writes() }),
+        Request::Prepare(Prepare {
+            txn: txn(),
+            expects: vec![there, absent],
+            writes: writes(),
+            birth: true,
+        }),
         Request::Decide(Decide { txn: txn(), commit: true }),
         Request::AskOutcome(AskOutcome { txn: txn() }),
         Request::Join(Join { address: "127.0.0.1:7421".into(), member: 0x9999_8888_7777_6666 }),
@@ -109,6 +114,9 @@ pub(super) fn requests() -> Vec<Request> {
             partition: 6,
             layout: Layout::Extendible(Splits::started(1, 2)),
         }),
+        Request::Born(Born { txns: vec![txn()], confirmed: true }),
+        Request::AskBirths,
+        Request::HurryBirths(HurryBirths { txns: vec![txn(), txn()] }),
     ]
 }
 
@@ -152,5 +160,11 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Taken(Some(Tally { entries: 4000, subdirs: 3 })),
         Reply::Taken(None),
         Reply::Layout(Layout::Extendible(Splits::started(1, 2))),
+        Reply::Births(vec![Birth {
+            txn: txn(),
+            key: Bytes::from_static(b"\0\x05Dkey"),
+            content: Bytes::from_static(b"record"),
+        }]),
+        Reply::Born(vec![txn()]),
     ]
 }

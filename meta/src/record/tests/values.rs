@@ -248,7 +248,20 @@ pub(super) fn prepared() -> crate::transact::PreparedRecord {
     crate::transact::PreparedRecord {
         stands: vec![key("stands")],
         writes: vec![write, wire::PeerWrite::Delete(key("removed"))],
+        born: None,
     }
+}
+
+pub(super) fn prepared_birth() -> crate::transact::PreparedRecord {
+    let born = Some(Bytes::from_static(b"key"));
+    crate::transact::PreparedRecord { stands: Vec::new(), writes: Vec::new(), born }
+}
+
+pub(super) fn committed_birth() -> crate::transact::CommittedRecord {
+    let text = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let (name, key, content) = (text("entry"), text("key"), text("content"));
+    let born = Some(crate::transact::Child { name, key, content });
+    crate::transact::CommittedRecord { participants: vec![300], born }
 }
 
 pub(super) fn member() -> Member {
