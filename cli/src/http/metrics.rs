@@ -39,6 +39,11 @@ const GAUGES: &[Metric] = &[
     metric("sessions_max", "sessions_max", "How many sessions there may be."),
     metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
     metric(
+        "births_unconfirmed",
+        "births_unconfirmed",
+        "Directories whose entries other servers have, and that are not confirmed yet.",
+    ),
+    metric(
         "reclaim_queue",
         "reclaim_queue",
         "Removed inodes whose contents are still to be freed.",

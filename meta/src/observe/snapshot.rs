@@ -120,6 +120,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("queued_requests", sum(|core| core.queued.get())),
         ("busy_nanos", observed.busiest()),
         ("sync_waiters", count(shared.sync.waiters())),
+        ("births_unconfirmed", count(shared.prepared.unconfirmed().len())),
         ("reclaim_queue", count(reclaim)),
         ("orphans_open", count(orphans)),
         ("compact_queue", count(shared.compact.len())),

@@ -1,0 +1,124 @@
+//! Directories that are born on this server: their records, until they are confirmed.
+
+use bytes::Bytes;
+use wire::{Birth, DirRef, Retry, TxnId};
+
+use crate::{
+    bugs::Bug,
+    error::{Fault, Result},
+    lock,
+    record::{Content, EntryRecord, Key, key, key::Part},
+    transact::PreparedRecord,
+    txn::{Dir, Txn},
+};
+
+/// Directories were born here: what was lost of them is made again, with nothing in it.
+pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
+    for birth in births {
+        if txn.shared.prepared.has(birth.txn) {
+            continue;
+        }
+        if let Some(lock) = lock::of_key(&birth.key) {
+            txn.lock(lock)?;
+        }
+        if txn.get_bytes(&birth.key)?.is_none() {
+            store(txn, birth.txn, &birth.key, &birth.content);
+        }
+    }
+    Ok(())
+}
+
+/// Stores a record that is confirmed later; `false` when another transaction is in the way.
+pub(in crate::transact) fn store(
+    txn: &mut Txn<'_>,
+    birth: TxnId,
+    at: &Bytes,
+    content: &Bytes,
+) -> bool {
+    let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
+    if holds && !txn.shared.prepared.take_birth(birth, Key::from_slice(at)) {
+        return false;
+    }
+    txn.be_part_of(birth);
+    txn.put_stored(Key::from_slice(at), content);
+    let record = PreparedRecord { stands: Vec::new(), writes: Vec::new(), born: Some(at.clone()) };
+    if !txn.shared.bugs.has(Bug::PrepareNotStored) {
+        txn.put(key::prepared(birth), &record);
+    }
+    true
+}
+
+/// A directory is confirmed, or its birth has come to nothing and nobody has seen it.
+pub(in crate::transact) fn end(
+    txn: &mut Txn<'_>,
+    birth: TxnId,
+    at: &Bytes,
+    is_there: bool,
+) -> Result<()> {
+    txn.be_part_of(birth);
+    if !is_there {
+        forget(txn, &Key::from_slice(at))?;
+    }
+    txn.delete(key::prepared(birth));
+    txn.ended.push(birth);
+    Ok(())
+}
+
+/// Removes a directory with nothing in it; `false`: there is something.
+fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
+    let (shard, Some(dir)) = (key::shard_of(at), key::parse_dir(at)) else { return Ok(true) };
+    let Some(content) = txn.get_content(at)? else { return Ok(true) };
+    if content.entries > 0 {
+        return Ok(false);
+    }
+    // Rename lists, and attributes that were too long for the record.
+    txn.delete_prefix(&key::names(shard, dir))?;
+    txn.delete(key::content(shard, dir, 0, Part::Xattrs));
+    txn.delete(at.clone());
+    Ok(true)
+}
+
+/// The entry of a directory that is born here was lost: it goes as well if nothing is in it, and otherwise gets its entry
+/// back.
+pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
+    let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
+    let Some(at) = record.and_then(|record| record.born) else { return Ok(()) };
+    let (at, Some(id)) = (Key::from_slice(&at), key::parse_dir(&at)) else { return Ok(()) };
+    txn.lock(lock::dir_lock(id))?;
+    if !forget(txn, &at)?
+        && let Some(content) = txn.get_content(&at)?
+    {
+        enter(txn, &Dir::master(id, content))?;
+    }
+    txn.delete(key::prepared(birth));
+    txn.ended.push(birth);
+    Ok(())
+}
+
+/// Puts a directory back where it was born, unless something else is there by now: then `fsck` finds it.
+fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
+    let Content { parent, parent_ino, parent_home, name, .. } = &dir.content;
+    let lost = || {
+        tracing::error!(id = %dir.id, "a directory has lost its place; run `pando fsck --repair`");
+        Ok(())
+    };
+    let Some(name) = name else { return lost() };
+    let above = DirRef { id: *parent, ino: *parent_ino, home: *parent_home, ticket: 0 };
+    let mut above = match txn.owner(&above, name) {
+        Ok(above) => above,
+        Err(Fault::Retry(Retry::StaleDir)) => return lost(),
+        Err(fault) => return Err(fault),
+    };
+    match txn.entry(&above, name)? {
+        Some(EntryRecord::Dir(access)) if access.id == dir.id => Ok(()),
+        Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_)) => lost(),
+        None => {
+            txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(dir)));
+            above.content.entries += 1;
+            above.content.subdirs = above.content.subdirs.saturating_add(1);
+            txn.touch(&mut above);
+            txn.put_dir(&above);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What servers tell each other of births, in the background.
+//!
+//! Each core tells what began on it; one core of a server asks others, when it starts what was born here, and later what
+//! somebody waits for.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    time::Duration,
+};
+
+use base::Pauses;
+use futures::future::join_all;
+use tokio::time::{sleep, timeout};
+use wire::{Born, HurryBirths, Reply, Request, TxnId};
+
+use crate::{
+    Core,
+    bugs::Bug,
+    core::Step,
+    record::key::{self, Part},
+    server::Shared,
+    transact::locks::Doubt,
+    txn::Txn,
+};
+
+/// The pause before a server is asked again, at first and at most.
+const PAUSE_FIRST: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Directories are confirmed together that are born within so long, unless somebody waits for one.
+const ROUND: Duration = Duration::from_millis(10);
+/// While fewer wait to be confirmed, each is told of at once.
+const FEW: usize = 4;
+
+/// The births that began here and are not over, and whom this server has not heard since it started.
+
+/// What the births of one core have to tell.
+#[derive(Default)]
+pub(crate) struct Telling {
+    born: Told,
+    stable: Told,
+}
+
+/// A queue that has a task while there is anything in it.
+#[derive(Default)]
+struct Told {
+    queue: RefCell<Vec<TxnId>>,
+    runs: Cell<bool>,
+}
+
+impl Told {
+    /// `true`: it needs a task.
+    fn push(&self, txns: impl IntoIterator<Item = TxnId>) -> bool {
+        self.queue.borrow_mut().extend(txns);
+        !self.runs.replace(true)
+    }
+
+    /// Empty: the task ends.
+    fn take(&self) -> Vec<TxnId> {
+        let txns = std::mem::take(&mut *self.queue.borrow_mut());
+        self.runs.set(!txns.is_empty());
+        txns
+    }
+}
+
+/// The entry is written: the other server is told that the directory is born, and later that it is confirmed.
+pub(in crate::transact) fn tell(core: &Core, txn: TxnId) {
+    core.inner.shared.births.written(txn);
+    let telling = &core.inner.births;
+    // Of many each is confirmed soon, and who needs one sooner asks.
+    let few = telling.stable.queue.borrow().len() < FEW;
+    if few && telling.born.push([txn]) {
+        let core = core.clone();
+        tokio::task::spawn_local(async move {
+            loop {
+                let born = core.inner.births.born.take();
+                if born.is_empty() {
+                    return;
+                }
+                for (server, txns) in by_server(&core.inner.shared, &born) {
+                    let told = core
+                        .inner
+                        .peers
+                        .ask(server, &Request::Born(Born { txns, confirmed: false }));
+                    // Who does not hear it hears that it is confirmed.
+                    tokio::task::spawn_local(async move { drop(told.await) });
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    if telling.stable.push([txn]) {
+        tokio::task::spawn_local(confirm_all(core.clone()));
+    }
+}
+
+async fn confirm_all(core: Core) {
+    let shared = core.inner.shared.clone();
+    loop {
+        let mut hurried = shared.births.hurried.subscribe();
+        let stable = core.inner.births.stable.take();
+        if stable.is_empty() {
+            return;
+        }
+        if !shared.bugs.has(Bug::ConfirmedEarly) {
+            shared.sync.wait().await;
+        }
+        let mut free = Vec::new();
+        for txn in stable {
+            match above(&shared, txn) {
+                Some(doubt) => {
+                    let core = core.clone();
+                    tokio::task::spawn_local(async move {
+                        let mut waits = Some(doubt);
+                        while let Some(doubt) = waits {
+                            core.inner.shared.until_ended(doubt).await;
+                            waits = above(&core.inner.shared, txn);
+                        }
+                        confirm(&core, &[txn]).await;
+                    });
+                }
+                None => free.push(txn),
+            }
+        }
+        let confirming = core.clone();
+        tokio::task::spawn_local(async move { confirm(&confirming, &free).await });
+        // Late or not, all that have come meanwhile are next.
+        let _ = timeout(ROUND, hurried.changed()).await;
+    }
+}
+
+/// The birth of the directory that the entry is in, if that is not confirmed itself.
+fn above(shared: &Shared, txn: TxnId) -> Option<Doubt> {
+    let (_, name) = shared.births.child(txn)?;
+    let dir = key::parse_dir(&name)?;
+    // A directory in several partitions is confirmed.
+    let content = key::content(key::shard_of(&name), dir, 0, Part::Main);
+    shared.prepared.birth_among([&content].into_iter())
+}
+
+async fn confirm(core: &Core, txns: &[TxnId]) {
+    let shared = core.inner.shared.clone();
+    if shared.is_halted() {
+        return;
+    }
+    let told = by_server(&shared, txns).into_iter().map(|(server, txns)| async move {
+        let request = Request::Born(Born { txns: txns.clone(), confirmed: true });
+        ask(core, server, &request).await;
+        core.step(Step::Confirmed(txns)).await;
+    });
+    join_all(told).await;
+}
+
+/// Asks until there is an answer.
+async fn ask(core: &Core, server: u16, request: &Request) -> Reply {
+    let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+    loop {
+        match core.inner.peers.ask(server, request).await {
+            Ok(reply) => return reply,
+            Err(why) => tracing::debug!(server, ?why, "a server does not answer about births"),
+        }
+        sleep(pauses.draw(core.inner.shared.random.as_ref())).await;
+    }
+}
+
+fn by_server(shared: &Shared, txns: &[TxnId]) -> BTreeMap<u16, Vec<TxnId>> {
+    let mut by_server = BTreeMap::<u16, Vec<TxnId>>::new();
+    for txn in txns {
+        if let Some((server, _)) = shared.births.child(*txn) {
+            by_server.entry(server).or_default().push(*txn);
+        }
+    }
+    by_server
+}
+
+/// Directories are confirmed: their entries may change, and nothing is left to be told of them.
+pub(crate) fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) {
+    for birth in txns {
+        txn.delete(key::committed(*birth));
+        txn.ended.push(*birth);
+    }
+}
+
+/// Hears of all servers what was born here.
+pub(in crate::transact) async fn learn(core: &Core) {
+    let shared = &core.inner.shared;
+    let heard = shared.births.others().into_iter().map(|server| async move {
+        let reply = ask(core, server, &Request::AskBirths).await;
+        if let Reply::Births(births) = reply
+            && !shared.bugs.has(Bug::LostBirthForgotten)
+        {
+            let born: Vec<TxnId> = births.iter().map(|birth| birth.txn).collect();
+            core.step(Step::Births(births)).await;
+            born.into_iter().for_each(|txn| shared.prepared.is_born(txn));
+        }
+        shared.births.heard(server);
+    });
+    join_all(heard).await;
+}
+
+/// Tells others of whose births somebody waits for here, for as long as the server runs.
+pub(in crate::transact) async fn hurry(core: Core) {
+    let shared = core.inner.shared.clone();
+    loop {
+        shared.births.wants.notified().await;
+        let mut by_server = BTreeMap::<u16, Vec<TxnId>>::new();
+        for txn in std::mem::take(&mut *shared.births.wanted.lock()) {
+            by_server.entry(txn.server).or_default().push(txn);
+        }
+        for (server, txns) in by_server {
+            let asked = core.inner.peers.ask(server, &Request::HurryBirths(HurryBirths { txns }));
+            let shared = shared.clone();
+            tokio::task::spawn_local(async move {
+                // Otherwise it is waited for until it is confirmed.
+                if let Ok(Reply::Born(born)) = asked.await {
+                    born.into_iter().for_each(|txn| shared.prepared.is_born(txn));
+                }
+            });
+        }
+    }
+}
