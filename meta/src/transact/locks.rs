@@ -14,15 +14,22 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use base::{HashMap, Moving};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 use wire::TxnId;
 
 use crate::record::{Key, key};
+
+/// Nothing waits longer for a directory to be confirmed before it is said to be stable.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What a prepared transaction does with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,8 +106,8 @@ struct Table {
     txns: HashMap<TxnId, Vec<Key>>,
     frozen: Vec<Frozen>,
     births: HashMap<TxnId, Birth>,
-    /// Those that are here, by number.
-    unconfirmed: BTreeMap<u64, TxnId>,
+    /// Those that are here and may be relied on, by number, and since when.
+    unconfirmed: BTreeMap<u64, (TxnId, Instant)>,
     last: u64,
     /// What is to be frozen as soon as nobody holds any of it, and until when others are kept off for that.
     wanted: Vec<(Frozen, Instant)>,
@@ -109,8 +116,9 @@ struct Table {
 /// What this server has of a directory that is not confirmed.
 #[derive(Clone, Copy)]
 enum Birth {
-    /// Its content record; they are numbered in the order in which they came. Whether everybody sees it.
-    Here(u64, bool),
+    /// Its content record, and whether everybody sees it. Those that anything may hang on are numbered, in the order in
+    /// which they came.
+    Here { number: Option<u64>, born: bool },
     /// Its entry.
     Elsewhere,
 }
@@ -133,8 +141,17 @@ impl Frozen {
 }
 
 impl Table {
+    /// From now on something may hang on a directory that was born here.
+    fn rely_on(&mut self, txn: TxnId) {
+        if let Some(Birth::Here { number: number @ None, .. }) = self.births.get_mut(&txn) {
+            self.last += 1;
+            *number = Some(self.last);
+            self.unconfirmed.insert(self.last, (txn, Instant::now()));
+        }
+    }
+
     fn doubt(&self, txn: TxnId) -> Doubt {
-        Doubt { txn, born: matches!(self.births.get(&txn), Some(Birth::Here(_, true))) }
+        Doubt { txn, born: matches!(self.births.get(&txn), Some(Birth::Here { born: true, .. })) }
     }
 
     /// The handoff that stands on `key`, if there is one besides `own`.
@@ -182,10 +199,16 @@ impl Prepared {
         let mut table = self.table.lock();
         let taken = self.take_in(&mut table, txn, vec![(content, Mode::Changes)]);
         if taken {
-            table.last += 1;
-            let number = table.last;
-            table.births.insert(txn, Birth::Here(number, false));
-            table.unconfirmed.insert(number, txn);
+            table.births.insert(txn, Birth::Here { number: None, born: false });
+        }
+        taken
+    }
+
+    /// As [`Prepared::take_birth`], of one that was here before this start: everybody may have seen it.
+    pub(crate) fn take_old_birth(&self, txn: TxnId, content: Key) -> bool {
+        let taken = self.take_birth(txn, content);
+        if taken {
+            self.table.lock().rely_on(txn);
         }
         taken
     }
@@ -204,8 +227,9 @@ impl Prepared {
     /// The entry of a directory that is born here is written: it is there for everybody.
     pub(crate) fn is_born(&self, txn: TxnId) {
         let mut table = self.table.lock();
+        table.rely_on(txn);
         let Table { keys, txns, births, .. } = &mut *table;
-        let Some(Birth::Here(_, born @ false)) = births.get_mut(&txn) else { return };
+        let Some(Birth::Here { born: born @ false, .. }) = births.get_mut(&txn) else { return };
         *born = true;
         for key in txns.get(&txn).into_iter().flatten() {
             let holders = keys.get_mut(key).into_iter().flatten();
@@ -218,14 +242,14 @@ impl Prepared {
     /// What this server has of the directory whose birth `txn` is.
     pub(crate) fn birth(&self, txn: TxnId) -> Option<Has> {
         self.table.lock().births.get(&txn).map(|birth| match birth {
-            Birth::Here(..) => Has::Content,
+            Birth::Here { .. } => Has::Content,
             Birth::Elsewhere => Has::Entry,
         })
     }
 
     /// The births of directories here that are not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<TxnId> {
-        self.table.lock().unconfirmed.values().copied().collect()
+        self.table.lock().unconfirmed.values().map(|(txn, _)| *txn).collect()
     }
 
     /// The birth that holds one of these keys, if there is one: it ends by itself, whatever else waits.
@@ -241,10 +265,22 @@ impl Prepared {
         keys.find_map(holder).map(|txn| table.doubt(txn))
     }
 
-    /// Returns when every directory is confirmed that has been born here before this call, or has come to nothing.
+    /// Returns when every directory is confirmed that has been born here before this call, or has come to nothing; or
+    /// has not been confirmed for so long that the server of its entry must be away. What is lost of it then is put back
+    /// when that is there again.
     pub(crate) async fn confirmed(&self) {
         let last = self.table.lock().last;
-        self.until(|table| table.unconfirmed.keys().next().is_none_or(|first| *first > last)).await;
+        let young = |table: &Table| {
+            let now = Instant::now();
+            let mut ours = table.unconfirmed.range(..=last).map(|(_, (_, since))| *since);
+            ours.rfind(|since| now.duration_since(*since) < CONFIRMED_WITHIN)
+        };
+        loop {
+            let Some(since) = young(&self.table.lock()) else { return };
+            // All that are older have been given up by then.
+            let over = self.until(|table| young(table).is_none());
+            let _ = timeout_at(since + CONFIRMED_WITHIN, over).await;
+        }
     }
 
     /// Returns when nothing of `txn` is known.
@@ -308,7 +344,7 @@ impl Prepared {
     pub(crate) fn free(&self, txn: TxnId) {
         let mut table = self.table.lock();
         let Some(keys) = table.txns.remove(&txn) else { return };
-        if let Some(Birth::Here(number, _)) = table.births.remove(&txn) {
+        if let Some(Birth::Here { number: Some(number), .. }) = table.births.remove(&txn) {
             table.unconfirmed.remove(&number);
         }
         table.frozen.retain(|frozen| frozen.txn != txn);
@@ -498,7 +534,7 @@ mod tests {
         };
         let share = || key::content(ShardId(3), DirId(77), 5, key::Part::Main);
         let moving = Moving::Range((100, 200));
-        let later = Instant::now() + std::time::Duration::from_secs(1000);
+        let later = Instant::now() + Duration::from_secs(1000);
         let table = Prepared::default();
         let renames = |number: u64, pos: u64| {
             table.take(txn(number), vec![(share(), Mode::Adds), (name(pos), Mode::Changes)])
@@ -544,13 +580,17 @@ mod tests {
         assert!(table.take_birth(txn(1), key("d")));
         assert!(!table.take_birth(txn(2), key("d")));
         let reads = table.in_the_way(b"d", Want::Read, None).unwrap();
-        let (waits, confirmed) = (table.until_ended(reads), table.confirmed());
-        tokio::pin!(waits, confirmed);
+        let waits = table.until_ended(reads);
+        tokio::pin!(waits);
         assert!(futures::poll!(waits.as_mut()).is_pending());
-        assert!(futures::poll!(confirmed.as_mut()).is_pending());
+        // Nothing hangs on what nobody has seen.
+        table.confirmed().await;
 
         table.is_born(txn(1));
         waits.await;
+        let confirmed = table.confirmed();
+        tokio::pin!(confirmed);
+        assert!(futures::poll!(confirmed.as_mut()).is_pending());
         assert_eq!(
             [Want::Read, Want::ReadCounts].map(|want| table.in_the_way(b"d", want, None)),
             [None; 2]
@@ -565,6 +605,7 @@ mod tests {
         assert!(futures::poll!(waits.as_mut()).is_pending());
         // What is born later is not waited for.
         assert!(table.take_birth(txn(3), key("e")));
+        table.is_born(txn(3));
         assert!(futures::poll!(confirmed.as_mut()).is_pending());
         table.free(txn(1));
         waits.await;
@@ -586,5 +627,19 @@ mod tests {
         table.confirmed().await;
         table.free(txn(1));
         assert!(!table.any());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_stable_waits_for_a_birth_until_the_server_of_its_entry_must_be_away() {
+        let table = Prepared::default();
+        assert!(table.take_old_birth(txn(1), key("d")));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(table.take_birth(txn(2), key("e")));
+        table.is_born(txn(2));
+        let began = Instant::now();
+        table.confirmed().await;
+        assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for the younger one");
+        table.confirmed().await;
+        assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for nobody twice");
     }
 }

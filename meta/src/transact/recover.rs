@@ -40,7 +40,7 @@ pub(crate) fn load(
 ) -> Result<(), OpenError> {
     for (txn, record) in stored::<PreparedRecord>(engine, b'P')? {
         let taken = match &record.born {
-            Some(at) => prepared.take_birth(txn, Key::from_slice(at)),
+            Some(at) => prepared.take_old_birth(txn, Key::from_slice(at)),
             None => prepared.take(txn, participant::held(&record)),
         };
         assert!(taken, "what was prepared together is prepared together again");
