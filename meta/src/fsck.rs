@@ -51,7 +51,7 @@ use report::Report;
 use sweep::Sweep;
 
 pub(crate) use asked::run as run_asked;
-pub(crate) use repair::{Repair, run as run_repairs, step as repair};
+pub(crate) use repair::{Repair, rescue, run as run_repairs, step as repair};
 
 /// How often a check begins anew after it has repaired something. A repair may uncover more: one level of a tree
 /// at a time, at worst.

@@ -198,6 +198,11 @@ fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     Ok(true)
 }
 
+/// Puts a directory that nothing leads to into `/lost+found`. Its record is the caller's to store.
+pub(crate) fn rescue(txn: &mut Txn<'_>, dir: &mut crate::txn::Dir) -> Result<()> {
+    lost::directory(txn, dir)
+}
+
 /// What clients have cached of a directory will not hold any more. On a cluster the coordinator tells them before, so it
 /// does such a repair.
 fn tell_clients(txn: &mut Txn<'_>, dir: DirId) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Power cuts: whatever was stable in a directory is there with it, and with all the directories above it, on whichever
-//! servers these are.
+//! servers these are; or in `/lost+found`, if some of these were lost before it was made.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use base::FsError;
+use base::{FileKind, FsError};
 use client::{Client, Error, OpenOptions};
 
 use crate::sim::{random::SimRandom, world::World};
@@ -41,8 +41,8 @@ pub(super) async fn set_up(
             let cuts = below.world.counts().power_cuts;
             match below.deepen(round).await {
                 Ok(()) => {}
-                // What it stood on was lost.
-                Err(Error::Fs(FsError::NotFound | FsError::Stale))
+                // What it stood on was lost, or a removal was.
+                Err(Error::Fs(FsError::NotFound | FsError::Stale | FsError::Exists))
                     if below.world.counts().power_cuts != cuts => {}
                 // Something was, of this or of an earlier round: that is said once.
                 Err(Error::Fs(FsError::Io)) if below.world.counts().power_cuts > 0 => {}
@@ -102,10 +102,40 @@ impl Below {
     }
 
     async fn compare(&self) -> anyhow::Result<()> {
+        let mut rescued = None;
         for (path, contents) in &self.stable {
-            let found = self.client.read(path).await.with_context(|| format!("stable: {path}"))?;
+            let found = match self.client.read(path).await {
+                Err(Error::Fs(FsError::NotFound)) => {
+                    if rescued.is_none() {
+                        rescued = Some(self.rescued().await.context("in /lost+found")?);
+                    }
+                    let is_there = rescued.iter().flatten().any(|rescued| rescued == contents);
+                    ensure!(is_there, "stable: {path} is nowhere");
+                    continue;
+                }
+                found => found.with_context(|| format!("stable: {path}"))?,
+            };
             ensure!(found[..] == contents[..], "stable: {path} has {found:?}");
         }
         Ok(())
+    }
+
+    /// The contents of all files in `/lost+found`.
+    async fn rescued(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let (mut dirs, mut found) = (vec!["/lost+found".to_owned()], Vec::new());
+        while let Some(dir) = dirs.pop() {
+            let listed = match self.client.read_dir(&dir).await {
+                Err(Error::Fs(FsError::NotFound)) if dirs.is_empty() => return Ok(found),
+                listed => listed?.all().await?,
+            };
+            for entry in listed {
+                let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
+                match entry.kind {
+                    FileKind::Directory => dirs.push(path),
+                    _ => found.push(self.client.read(&path).await?.to_vec()),
+                }
+            }
+        }
+        Ok(found)
     }
 }

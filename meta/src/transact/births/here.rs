@@ -6,7 +6,7 @@ use wire::{Birth, DirRef, Retry, TxnId};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    lock,
+    fsck, lock,
     record::{Content, EntryRecord, Key, key, key::Part},
     transact::PreparedRecord,
     txn::{Dir, Txn},
@@ -88,37 +88,35 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
     if !forget(txn, &at)?
         && let Some(content) = txn.get_content(&at)?
     {
-        enter(txn, &Dir::master(id, content))?;
+        let mut dir = Dir::master(id, content);
+        if !enter(txn, &dir)? {
+            tracing::warn!(%id, "a directory has lost its place, and is in /lost+found");
+            fsck::rescue(txn, &mut dir)?;
+            txn.put_dir(&dir);
+        }
     }
     txn.delete(key::prepared(birth));
     txn.ended.push(birth);
     Ok(())
 }
 
-/// Puts a directory back where it was born, unless something else is there by now: then `fsck` finds it.
-fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
+/// Puts a directory back where it was born; `false` when its parent is lost as well, or has something else of that name.
+fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
     let Content { parent, parent_ino, parent_home, name, .. } = &dir.content;
-    let lost = || {
-        tracing::error!(id = %dir.id, "a directory has lost its place; run `pando fsck --repair`");
-        Ok(())
-    };
-    let Some(name) = name else { return lost() };
+    let Some(name) = name else { return Ok(false) };
     let above = DirRef { id: *parent, ino: *parent_ino, home: *parent_home, ticket: 0 };
     let mut above = match txn.owner(&above, name) {
         Ok(above) => above,
-        Err(Fault::Retry(Retry::StaleDir)) => return lost(),
+        Err(Fault::Retry(Retry::StaleDir)) => return Ok(false),
         Err(fault) => return Err(fault),
     };
-    match txn.entry(&above, name)? {
-        Some(EntryRecord::Dir(access)) if access.id == dir.id => Ok(()),
-        Some(EntryRecord::Dir(_) | EntryRecord::Node(_) | EntryRecord::Link(_)) => lost(),
-        None => {
-            txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(dir)));
-            above.content.entries += 1;
-            above.content.subdirs = above.content.subdirs.saturating_add(1);
-            txn.touch(&mut above);
-            txn.put_dir(&above);
-            Ok(())
-        }
+    if let Some(there) = txn.entry(&above, name)? {
+        return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
     }
+    txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(dir)));
+    above.content.entries += 1;
+    above.content.subdirs = above.content.subdirs.saturating_add(1);
+    txn.touch(&mut above);
+    txn.put_dir(&above);
+    Ok(true)
 }

@@ -33,8 +33,6 @@ const ROUND: Duration = Duration::from_millis(10);
 /// While fewer wait to be confirmed, each is told of at once.
 const FEW: usize = 4;
 
-/// The births that began here and are not over, and whom this server has not heard since it started.
-
 /// What the births of one core have to tell.
 #[derive(Default)]
 pub(crate) struct Telling {
