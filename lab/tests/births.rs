@@ -1,0 +1,459 @@
+//! Directories that are made on other servers, crashed at each step until they are confirmed.
+//!
+//! Of three servers the first has `/p`, the second a directory in it, and the third one in that, with a file that is
+//! synced. As in `handoff.rs` a world is run once to count its steps ([`Steps`]), and then once more for each step and for
+//! each way in which some of the servers die with it: killed, or with all that they had not synced.
+//!
+//! Every time all comes back in bounded time: what was answered is there, or, where the power may take it, what was
+//! synced; nothing is left of births; a check finds nothing; and directories can be made and removed in all that are there.
+#![expect(clippy::print_stdout, reason = "these are tests")]
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    ops::ControlFlow,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use base::{DirId, EntryName, FsError, Locality, NameVersion, placement::shard_of};
+use client::{Client, Error, OpenOptions};
+use lab::{
+    check,
+    sim::{
+        disk::Steps,
+        plan::{Aim, Plan, Weather},
+        server::Host,
+        trace::{self, Trace},
+        world::World,
+    },
+};
+use meta::{Bug, Durability};
+use parking_lot::Mutex;
+use store::Engine as _;
+use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+use wire::NodeRef;
+
+const SERVERS: u16 = 3;
+const SHARDS: u16 = 12;
+/// In the time of the world. Whoever waits longer waits for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What is said of a directory whose entry was lost, with the one that it was in: a check repairs that.
+const LOST_PLACE: &str = "lost its place";
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    /// A directory in a directory, and a file in that.
+    Chain,
+    /// The last one is removed and made again before that.
+    Again,
+    /// A file that is stable elsewhere is moved into the first one.
+    Rename,
+}
+
+/// How servers die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    Kill,
+    Power,
+}
+
+/// A run with a crash.
+#[derive(Debug, Clone)]
+struct Crash {
+    step: u64,
+    /// By what they have: the first's is `/p`.
+    victims: &'static [usize],
+    death: Death,
+    durability: Durability,
+}
+
+const VICTIMS: [&[usize]; 7] = [&[0], &[1], &[2], &[0, 1], &[1, 2], &[0, 2], &[0, 1, 2]];
+
+impl Scene {
+    /// The server that has `/p`.
+    fn first(self) -> usize {
+        match self {
+            Scene::Chain => 0,
+            Scene::Again => 1,
+            Scene::Rename => 2,
+        }
+    }
+}
+
+impl Crash {
+    /// What was answered may be lost.
+    fn loses(&self) -> bool {
+        self.death == Death::Power && self.durability == Durability::Relaxed
+    }
+
+    /// A directory may be lost with its entry, and another one in it not.
+    fn may_lose_places(&self) -> bool {
+        self.loses() && self.victims.starts_with(&[0, 1])
+    }
+}
+
+struct Stage {
+    world: World,
+    scene: Scene,
+    /// Two directories, the second in the first.
+    dirs: [String; 2],
+    /// What must be there, and what must not.
+    stable: RefCell<BTreeMap<String, bool>>,
+}
+
+fn plan(durability: Durability) -> Plan {
+    Plan {
+        durability,
+        shards: SHARDS,
+        locality: Locality::Directory,
+        lease: Duration::from_secs(4),
+        server_lease: Duration::from_secs(1),
+        commit_interval: Duration::from_millis(50),
+        inline_bytes_max: 4096,
+        weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
+        split_threshold: u64::MAX,
+        divides: false,
+        trash: false,
+        aim: Aim::Nothing,
+        ..Plan::draw(1, SERVERS)
+    }
+}
+
+/// Runs a world, with a crash or without; how many steps there were.
+fn run(
+    scene: Scene,
+    durability: Durability,
+    crash: Option<&Crash>,
+    bug: Option<Bug>,
+) -> anyhow::Result<u64> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let trace = Trace::new(false);
+    let _listening = trace::listen(&trace);
+    let local = LocalSet::new();
+    let ended = runtime.block_on(local.run_until(async {
+        let world = World::new(plan(durability), bug, &trace)?;
+        world.form().await?;
+        timeout(10 * PATIENCE, Box::pin(play(world, scene, crash))).await.context("it hangs")?
+    }));
+    drop(local);
+    drop(runtime);
+    let allowed = |problem: &String| {
+        crash.is_some_and(Crash::may_lose_places) && problem.contains(LOST_PLACE)
+    };
+    // What was amiss before it failed is the better reason.
+    match trace.problems().into_iter().find(|problem| !allowed(problem)) {
+        Some(problem) => bail!("{problem}, and {:?}", ended.err()),
+        None => ended,
+    }
+}
+
+async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Result<u64> {
+    let maker = world.connect("maker").await?;
+    let stage = Stage::prepare(&world, &maker.client, scene).await?;
+    let busy = world.connect("busy").await?;
+    stage.settle().await.context("before it")?;
+    for host in world.hosts() {
+        host.settle()?;
+    }
+
+    let steps = Steps::new(crash.map_or(0, |crash| crash.step));
+    let victims = crash.map_or(&[][..], |crash| crash.victims);
+    let server = |victim: &usize| (victim + scene.first()) % usize::from(SERVERS);
+    let victims: Vec<usize> = victims.iter().map(server).collect();
+    for (server, host) in world.hosts().iter().enumerate() {
+        host.count_steps(&steps, victims.contains(&server));
+    }
+    let makes = timeout(PATIENCE, stage.make(&busy.client, crash));
+    let (made, crashed) = futures::join!(makes, stage.crash(crash, &victims));
+    crashed?;
+    made.context("it is never answered")??;
+    stage.settle().await?;
+    let taken = steps.taken();
+
+    if crash.is_some_and(Crash::may_lose_places)
+        && world.trace().problems().iter().any(|problem| problem.contains(LOST_PLACE))
+    {
+        repair(&world, &maker.client).await?;
+    }
+    let looks = world.connect("looks").await?;
+    timeout(PATIENCE, stage.compare(&looks.client)).await.context("a look never ends")??;
+    timeout(PATIENCE, stage.touch(&looks.client)).await.context("a change never ends")??;
+    stage.settle().await.context("when all has been changed")?;
+    for machine in [busy, looks, maker] {
+        // Its session may be lost with the power.
+        if let Err(error) = machine.close().await
+            && !crash.is_some_and(Crash::loses)
+        {
+            return Err(error);
+        }
+    }
+    match check::run(&world).await {
+        Err(error)
+            if crash.is_some_and(Crash::may_lose_places)
+                && error.to_string().contains(LOST_PLACE) =>
+        {
+            Ok(taken)
+        }
+        done => done.map(|()| taken),
+    }
+}
+
+async fn repair(world: &World, client: &Client) -> anyhow::Result<()> {
+    let mut check = client.repair_start_everywhere(false, false).await?;
+    while !check.poll(client, false).await?.done {
+        world.wait(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// A name in a directory that is born on a server, and its id.
+fn name_on(client: &Client, dir: DirId, server: usize) -> anyhow::Result<(String, DirId)> {
+    let key = client.fs_info().hash_key;
+    for number in 0.. {
+        let name = format!("dir {number}");
+        let id = key.dir_id(dir, &EntryName::new(name.as_bytes())?, NameVersion(0));
+        if usize::from(shard_of(id, 0, SHARDS).0 % SERVERS) == server {
+            return Ok((name, id));
+        }
+    }
+    bail!("there is always another name")
+}
+
+async fn write_new(client: &Client, path: &str) -> Result<(), Error> {
+    let file = client.open_with(path, OpenOptions::writing().create_new(0o644)).await?;
+    file.write_at(0, path.as_bytes()).await?;
+    file.sync_all().await?;
+    file.close().await
+}
+
+impl Stage {
+    async fn prepare(world: &World, client: &Client, scene: Scene) -> anyhow::Result<Stage> {
+        let NodeRef::Dir(root) = client.resolve("/").await? else { bail!("a directory") };
+        let servers = (0..3).map(|more| (scene.first() + more) % usize::from(SERVERS));
+        let (mut path, mut id, mut paths) = (String::new(), root.id, Vec::new());
+        for server in servers {
+            let (name, next) = name_on(client, id, server)?;
+            path = format!("{path}/{name}");
+            id = next;
+            paths.push(path.clone());
+        }
+        let [parent, first, second] = &paths[..] else { bail!("three directories") };
+        client.mkdir(parent, 0o755).await?;
+        let mut stable = BTreeMap::new();
+        if scene == Scene::Rename {
+            let old = format!("{parent}/old");
+            write_new(client, &old).await?;
+            stable.insert(old, true);
+        }
+        client.sync().await?;
+        Ok(Stage {
+            world: world.clone(),
+            scene,
+            dirs: [first.clone(), second.clone()],
+            stable: RefCell::new(stable),
+        })
+    }
+
+    /// All that happens; what is lost with the power ends it.
+    async fn make(&self, client: &Client, crash: Option<&Crash>) -> anyhow::Result<()> {
+        match self.make_all(client).await {
+            Err(
+                Error::Fs(FsError::NotFound | FsError::Stale | FsError::Io) | Error::SessionLost,
+            ) if crash.is_some_and(Crash::loses) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    async fn make_all(&self, client: &Client) -> Result<(), Error> {
+        let [first, second] = &self.dirs;
+        client.mkdir(first, 0o755).await?;
+        client.mkdir(second, 0o755).await?;
+        if self.scene == Scene::Again {
+            client.rmdir(second).await?;
+            client.mkdir(second, 0o755).await?;
+        }
+        if self.scene == Scene::Rename {
+            let old = self.old();
+            let new = format!("{first}/new");
+            // It is in one of the two places.
+            self.stable.borrow_mut().remove(&old);
+            client.rename(&old, &new).await?;
+            client.sync().await?;
+            self.stable.borrow_mut().extend([(new, true), (old, false)]);
+        }
+        let file = format!("{second}/file");
+        write_new(client, &file).await?;
+        self.stable.borrow_mut().insert(file, true);
+        Ok(())
+    }
+
+    /// The file that is moved.
+    fn old(&self) -> String {
+        let (parent, _) = self.dirs[0].rsplit_once('/').unwrap_or_default();
+        format!("{parent}/old")
+    }
+
+    async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
+        let Some(crash) = crash else { return Ok(()) };
+        let hosts: Vec<&Host> = victims.iter().map(|server| &self.world.hosts()[*server]).collect();
+        let dead = async {
+            while hosts.iter().any(|host| host.is_alive()) {
+                self.world.wait(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, dead).await.context("the step is not reached")?;
+        for host in &hosts {
+            host.crash(crash.death == Death::Power);
+        }
+        let pauses = [0, 300, 1500].map(Duration::from_millis);
+        let mut again = hosts.clone();
+        if crash.step.is_multiple_of(2) {
+            again.reverse();
+        }
+        let skips = usize::try_from(crash.step % 3)?;
+        for (pause, host) in pauses.iter().cycle().skip(skips).zip(again) {
+            self.world.wait(*pause).await;
+            host.start()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is left of births, nor of other transactions.
+    async fn settle(&self) -> anyhow::Result<()> {
+        let settled = async {
+            while self.left()? > 0 {
+                self.world.wait(Duration::from_millis(20)).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, settled).await.context("births do not end")?
+    }
+
+    fn left(&self) -> anyhow::Result<usize> {
+        let mut left = 0;
+        for host in self.world.hosts() {
+            host.engine().scan(&[], &[u8::MAX; 16], &mut |key, _| {
+                left += usize::from(matches!(key[2], b'P' | b'X'));
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(left)
+    }
+
+    async fn compare(&self, client: &Client) -> anyhow::Result<()> {
+        let stable = self.stable.borrow().clone();
+        for (path, is_there) in &stable {
+            match client.read(path).await {
+                // The name that it was made with is in it, at the end of a path.
+                Ok(found) if *is_there => {
+                    let moved = self.old();
+                    let named = found[..] == *path.as_bytes() || found[..] == *moved.as_bytes();
+                    ensure!(named, "stable: {path} has {found:?}");
+                }
+                Err(Error::Fs(FsError::NotFound)) if !is_there => {}
+                Ok(_) => bail!("{path} is back"),
+                Err(error) => return Err(error).with_context(|| format!("stable: {path}")),
+            }
+        }
+        if self.scene == Scene::Rename {
+            let (old, new) = (self.old(), format!("{}/new", self.dirs[0]));
+            let there = [client.stat(&old).await.is_ok(), client.stat(&new).await.is_ok()];
+            ensure!(there[0] != there[1], "what was moved is at {there:?}");
+        }
+        Ok(())
+    }
+
+    /// Makes and removes directories in all that are there, and where one has gone it is made again.
+    async fn touch(&self, client: &Client) -> anyhow::Result<()> {
+        let (parent, _) = self.dirs[0].rsplit_once('/').context("it is in another one")?;
+        for dir in [parent, &self.dirs[0], &self.dirs[1]] {
+            match client.mkdir(dir, 0o755).await {
+                Ok(_) | Err(Error::Fs(FsError::Exists)) => {}
+                Err(error) => return Err(error).with_context(|| format!("mkdir {dir}")),
+            }
+            let held = [0, 1, 2].map(|number| format!("{dir}/more {number}"));
+            for more in &held {
+                client.mkdir(more, 0o755).await.with_context(|| format!("mkdir {more}"))?;
+                write_new(client, &format!("{more}/file")).await?;
+            }
+            for more in &held {
+                client.unlink(format!("{more}/file")).await?;
+                client.rmdir(more).await.with_context(|| format!("rmdir {more}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All crashes of a scene that are of one kind.
+fn crashes(
+    scene: Scene,
+    death: Death,
+    durability: Durability,
+    bug: Option<Bug>,
+) -> anyhow::Result<Vec<Crash>> {
+    let steps = run(scene, durability, None, bug)?;
+    println!("{scene:?}, {death:?}, {durability:?}: {steps} steps");
+    let crashes = |step| VICTIMS.map(|victims| Crash { step, victims, death, durability });
+    Ok((1..=steps).flat_map(crashes).collect())
+}
+
+/// Crashes a scene at each of its steps, on two threads.
+fn crash_everywhere(scene: Scene) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for (death, durability) in [
+        (Death::Kill, Durability::Relaxed),
+        (Death::Power, Durability::Relaxed),
+        (Death::Power, Durability::Strict),
+    ] {
+        all.extend(crashes(scene, death, durability, None)?);
+    }
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(crash) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = run(scene, crash.durability, Some(crash), None) {
+                failures.lock().push(format!("{crash:?}: {error:#}"));
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(work);
+        work();
+    });
+    println!("{scene:?}: {} crashes", all.len());
+    let failures = failures.into_inner();
+    failures.iter().take(12).for_each(|failure| println!("{failure}"));
+    ensure!(failures.is_empty(), "{} of {} went wrong", failures.len(), all.len());
+    Ok(())
+}
+
+#[test]
+fn a_chain_of_new_directories_outlives_each_crash() -> anyhow::Result<()> {
+    crash_everywhere(Scene::Chain)
+}
+
+#[test]
+fn a_directory_that_is_made_again_outlives_each_crash() -> anyhow::Result<()> {
+    crash_everywhere(Scene::Again)
+}
+
+#[test]
+fn a_file_that_is_moved_into_a_new_directory_outlives_each_crash() -> anyhow::Result<()> {
+    crash_everywhere(Scene::Rename)
+}
+
+#[test]
+fn crashes_find_what_is_wrong() -> anyhow::Result<()> {
+    for bug in [Bug::ConfirmedEarly, Bug::LostBirthForgotten] {
+        let all = crashes(Scene::Chain, Death::Power, Durability::Relaxed, Some(bug))?;
+        let found = all.iter().enumerate().find_map(|(number, crash)| {
+            let failed = run(Scene::Chain, crash.durability, Some(crash), Some(bug)).err()?;
+            Some(format!("crash {number}, {crash:?}: {failed:#}"))
+        });
+        println!("{bug:?}: {}", found.with_context(|| format!("{bug:?} is not found"))?);
+    }
+    Ok(())
+}
