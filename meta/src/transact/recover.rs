@@ -3,11 +3,10 @@
 //! Commits whose participants may not have heard of them are told again. What is prepared here stays so, and keeps
 //! others out, until its initiator says how it ended: it is asked, again and again.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Duration};
 
-use base::{HashMap, ShardId};
+use base::{HashMap, HashSet, ShardId};
 use bytes::Bytes;
-use futures::future::join_all;
 use store::Engine;
 use tokio::time::Instant;
 use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
@@ -90,6 +89,7 @@ pub(crate) async fn run(core: Core) {
     tokio::task::spawn_local(async move { births::learn(&learning).await });
     tokio::task::spawn_local(births::hurry(core.clone()));
     let mut first_seen: HashMap<TxnId, Instant> = HashMap::default();
+    let asked = Rc::new(RefCell::new(HashSet::<TxnId>::default()));
     loop {
         let now = Instant::now();
         let all = shared.prepared.all();
@@ -102,9 +102,17 @@ pub(crate) async fn run(core: Core) {
             !mine
                 && !shared.bugs.has(Bug::LatePrepareKept)
                 && now.duration_since(*first_seen.entry(*txn).or_insert(now)) >= PATIENCE
+                && !asked.borrow().contains(txn)
         });
-        let late: Vec<_> = late.collect();
-        join_all(late.into_iter().map(|txn| ask(&core, txn))).await;
+        for txn in late {
+            // Nobody waits for another one: that may be waiting for a birth which is asked about here itself.
+            let (core, asked) = (core.clone(), Rc::clone(&asked));
+            asked.borrow_mut().insert(txn);
+            tokio::task::spawn_local(async move {
+                ask(&core, txn).await;
+                asked.borrow_mut().remove(&txn);
+            });
+        }
         tokio::time::sleep(PERIOD).await;
     }
 }

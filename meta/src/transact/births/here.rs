@@ -14,16 +14,18 @@ use crate::{
 
 /// Directories were born here: what was lost of them is made again, with nothing in it.
 pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
-    for birth in births {
-        if txn.shared.prepared.has(birth.txn) {
-            continue;
-        }
+    let mut lost = Vec::new();
+    for birth in births.iter().filter(|birth| !txn.shared.prepared.has(birth.txn)) {
         if let Some(lock) = lock::of_key(&birth.key) {
             txn.lock(lock)?;
         }
         if txn.get_bytes(&birth.key)?.is_none() {
-            store(txn, birth.txn, &birth.key, &birth.content);
+            lost.push(birth);
         }
+    }
+    // All that may have to wait comes before: when this runs again, what is held for a birth is taken to be stored.
+    for birth in lost {
+        store(txn, birth.txn, &birth.key, &birth.content);
     }
     Ok(())
 }
