@@ -39,8 +39,6 @@ const SERVERS: u16 = 3;
 const SHARDS: u16 = 12;
 /// In the time of the world. Whoever waits longer waits for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What is said of a directory whose entry was lost, with the one that it was in: a check repairs that.
-const LOST_PLACE: &str = "lost its place";
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,11 +85,6 @@ impl Crash {
     /// What was answered may be lost.
     fn loses(&self) -> bool {
         self.death == Death::Power && self.durability == Durability::Relaxed
-    }
-
-    /// A directory may be lost with its entry, and another one in it not.
-    fn may_lose_places(&self) -> bool {
-        self.loses() && self.victims.starts_with(&[0, 1])
     }
 }
 
@@ -140,14 +133,9 @@ fn run(
     }));
     drop(local);
     drop(runtime);
-    let allowed = |problem: &String| {
-        crash.is_some_and(Crash::may_lose_places) && problem.contains(LOST_PLACE)
-    };
     // What was amiss before it failed is the better reason.
-    match trace.problems().into_iter().find(|problem| !allowed(problem)) {
-        Some(problem) => bail!("{problem}, and {:?}", ended.err()),
-        None => ended,
-    }
+    check::errors::check(&trace)?;
+    ended
 }
 
 async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Result<u64> {
@@ -173,11 +161,6 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     stage.settle().await?;
     let taken = steps.taken();
 
-    if crash.is_some_and(Crash::may_lose_places)
-        && world.trace().problems().iter().any(|problem| problem.contains(LOST_PLACE))
-    {
-        repair(&world, &maker.client).await?;
-    }
     let looks = world.connect("looks").await?;
     timeout(PATIENCE, stage.compare(&looks.client)).await.context("a look never ends")??;
     timeout(PATIENCE, stage.touch(&looks.client)).await.context("a change never ends")??;
@@ -190,23 +173,8 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
             return Err(error);
         }
     }
-    match check::run(&world).await {
-        Err(error)
-            if crash.is_some_and(Crash::may_lose_places)
-                && error.to_string().contains(LOST_PLACE) =>
-        {
-            Ok(taken)
-        }
-        done => done.map(|()| taken),
-    }
-}
-
-async fn repair(world: &World, client: &Client) -> anyhow::Result<()> {
-    let mut check = client.repair_start_everywhere(false, false).await?;
-    while !check.poll(client, false).await?.done {
-        world.wait(Duration::from_millis(10)).await;
-    }
-    Ok(())
+    check::run(&world).await?;
+    Ok(taken)
 }
 
 /// A name in a directory that is born on a server, and its id.
