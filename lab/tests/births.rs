@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use base::{DirId, EntryName, FsError, Locality, NameVersion, placement::shard_of};
+use base::{DirId, EntryName, FileKind, FsError, Locality, NameVersion, placement::shard_of};
 use client::{Client, Error, OpenOptions};
 use lab::{
     check,
@@ -237,6 +237,10 @@ impl Stage {
 
     async fn make_all(&self, client: &Client) -> Result<(), Error> {
         let [first, second] = &self.dirs;
+        // What is confirmed at once is not what is waited for.
+        for beside in 0..3 {
+            client.mkdir(&format!("{first} beside {beside}"), 0o755).await?;
+        }
         client.mkdir(first, 0o755).await?;
         client.mkdir(second, 0o755).await?;
         if self.scene == Scene::Again {
@@ -322,6 +326,10 @@ impl Stage {
                     ensure!(named, "stable: {path} has {found:?}");
                 }
                 Err(Error::Fs(FsError::NotFound)) if !is_there => {}
+                // Directories above it were lost before it was made.
+                Err(Error::Fs(FsError::NotFound)) => {
+                    ensure!(is_rescued(client, path).await?, "stable: {path} is nowhere");
+                }
                 Ok(_) => bail!("{path} is back"),
                 Err(error) => return Err(error).with_context(|| format!("stable: {path}")),
             }
@@ -396,6 +404,22 @@ fn crash_everywhere(scene: Scene) -> anyhow::Result<()> {
     failures.iter().take(12).for_each(|failure| println!("{failure}"));
     ensure!(failures.is_empty(), "{} of {} went wrong", failures.len(), all.len());
     Ok(())
+}
+
+/// Whether a file with this in it is in `/lost+found`.
+async fn is_rescued(client: &Client, contents: &str) -> Result<bool, Error> {
+    let mut dirs = vec!["/lost+found".to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in client.read_dir(&dir).await?.all().await? {
+            let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
+            if entry.kind == FileKind::Directory {
+                dirs.push(path);
+            } else if client.read(&path).await? == contents.as_bytes() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 #[test]
