@@ -8,6 +8,7 @@ pub mod durable;
 pub mod errors;
 pub mod linear;
 pub mod owned;
+pub mod rescued;
 pub mod trash;
 pub mod tree;
 pub mod visible;

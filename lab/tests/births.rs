@@ -8,35 +8,24 @@
 //! synced; nothing is left of births; a check finds nothing; and directories can be made and removed in all that are there.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    ops::ControlFlow,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+mod steps;
+
+use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use base::{DirId, EntryName, FileKind, FsError, Locality, NameVersion, placement::shard_of};
+use base::{DirId, EntryName, FsError, NameVersion, placement::shard_of};
 use client::{Client, Error, OpenOptions};
 use lab::{
     check,
-    sim::{
-        disk::Steps,
-        plan::{Aim, Plan, Weather},
-        server::Host,
-        trace::{self, Trace},
-        world::World,
-    },
+    sim::{disk::Steps, plan::Plan, world::World},
 };
 use meta::{Bug, Durability};
-use parking_lot::Mutex;
+use steps::SHARDS;
 use store::Engine as _;
-use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+use tokio::time::timeout;
 use wire::NodeRef;
 
 const SERVERS: u16 = 3;
-const SHARDS: u16 = 12;
 /// In the time of the world. Whoever waits longer waits for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -97,24 +86,6 @@ struct Stage {
     stable: RefCell<BTreeMap<String, bool>>,
 }
 
-fn plan(durability: Durability) -> Plan {
-    Plan {
-        durability,
-        shards: SHARDS,
-        locality: Locality::Directory,
-        lease: Duration::from_secs(4),
-        server_lease: Duration::from_secs(1),
-        commit_interval: Duration::from_millis(50),
-        inline_bytes_max: 4096,
-        weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
-        split_threshold: u64::MAX,
-        divides: false,
-        trash: false,
-        aim: Aim::Nothing,
-        ..Plan::draw(1, SERVERS)
-    }
-}
-
 /// Runs a world, with a crash or without; how many steps there were.
 fn run(
     scene: Scene,
@@ -122,20 +93,8 @@ fn run(
     crash: Option<&Crash>,
     bug: Option<Bug>,
 ) -> anyhow::Result<u64> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let trace = Trace::new(false);
-    let _listening = trace::listen(&trace);
-    let local = LocalSet::new();
-    let ended = runtime.block_on(local.run_until(async {
-        let world = World::new(plan(durability), bug, &trace)?;
-        world.form().await?;
-        timeout(10 * PATIENCE, Box::pin(play(world, scene, crash))).await.context("it hangs")?
-    }));
-    drop(local);
-    drop(runtime);
-    // What was amiss before it failed is the better reason.
-    check::errors::check(&trace)?;
-    ended
+    let plan = Plan { trash: false, ..steps::plan(SERVERS, durability) };
+    steps::run(plan, bug, 10 * PATIENCE, async |world| Box::pin(play(world, scene, crash)).await)
 }
 
 async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Result<u64> {
@@ -270,27 +229,8 @@ impl Stage {
 
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
-        let hosts: Vec<&Host> = victims.iter().map(|server| &self.world.hosts()[*server]).collect();
-        let dead = async {
-            while hosts.iter().any(|host| host.is_alive()) {
-                self.world.wait(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(PATIENCE, dead).await.context("the step is not reached")?;
-        for host in &hosts {
-            host.crash(crash.death == Death::Power);
-        }
-        let pauses = [0, 300, 1500].map(Duration::from_millis);
-        let mut again = hosts.clone();
-        if crash.step.is_multiple_of(2) {
-            again.reverse();
-        }
-        let skips = usize::try_from(crash.step % 3)?;
-        for (pause, host) in pauses.iter().cycle().skip(skips).zip(again) {
-            self.world.wait(*pause).await;
-            host.start()?;
-        }
-        Ok(())
+        let power = crash.death == Death::Power;
+        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Waits until nothing is left of births, nor of other transactions.
@@ -328,7 +268,9 @@ impl Stage {
                 Err(Error::Fs(FsError::NotFound)) if !is_there => {}
                 // Directories above it were lost before it was made.
                 Err(Error::Fs(FsError::NotFound)) => {
-                    ensure!(is_rescued(client, path).await?, "stable: {path} is nowhere");
+                    let rescued = check::rescued::files(client).await?;
+                    let is_there = rescued.iter().any(|file| file == path.as_bytes());
+                    ensure!(is_there, "stable: {path} is nowhere");
                 }
                 Ok(_) => bail!("{path} is back"),
                 Err(error) => return Err(error).with_context(|| format!("stable: {path}")),
@@ -387,39 +329,11 @@ fn crash_everywhere(scene: Scene) -> anyhow::Result<()> {
     ] {
         all.extend(crashes(scene, death, durability, None)?);
     }
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(crash) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = run(scene, crash.durability, Some(crash), None) {
-                failures.lock().push(format!("{crash:?}: {error:#}"));
-            }
-        }
-    };
-    std::thread::scope(|threads| {
-        threads.spawn(work);
-        work();
-    });
+    let failures = steps::failures(&all, |crash| run(scene, crash.durability, Some(crash), None));
     println!("{scene:?}: {} crashes", all.len());
-    let failures = failures.into_inner();
     failures.iter().take(12).for_each(|failure| println!("{failure}"));
     ensure!(failures.is_empty(), "{} of {} went wrong", failures.len(), all.len());
     Ok(())
-}
-
-/// Whether a file with this in it is in `/lost+found`.
-async fn is_rescued(client: &Client, contents: &str) -> Result<bool, Error> {
-    let mut dirs = vec!["/lost+found".to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in client.read_dir(&dir).await?.all().await? {
-            let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-            if entry.kind == FileKind::Directory {
-                dirs.push(path);
-            } else if client.read(&path).await? == contents.as_bytes() {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
 }
 
 #[test]

@@ -10,35 +10,28 @@
 //! to its end and left nothing; a check finds nothing; and the directory goes on splitting.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
 
+mod steps;
+
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
-    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
-use base::{EntryName, FileKind, Layout, Locality, Splits, placement::shard_of};
+use base::{EntryName, FileKind, Layout, Splits, placement::shard_of};
 use client::{Client, New};
 use lab::{
     check,
-    sim::{
-        disk::Steps,
-        plan::{Aim, Plan, Weather},
-        server::Host,
-        trace::{self, Trace},
-        world::World,
-    },
+    sim::{disk::Steps, world::World},
 };
 use meta::{Bug, Durability};
-use parking_lot::Mutex;
+use steps::SHARDS;
 use store::Engine as _;
-use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+use tokio::time::timeout;
 use wire::{DirRef, NodeRef, XattrMode};
 
-/// A multiple of each number of servers, so that neighbours among partitions are on different ones.
-const SHARDS: u16 = 12;
 /// What is in the directory, and stable, before anything moves.
 const NAMES: usize = 24;
 /// What moves while it is changed.
@@ -125,23 +118,6 @@ struct Stage {
     over: Cell<bool>,
 }
 
-fn plan(scene: Scene, durability: Durability) -> Plan {
-    Plan {
-        durability,
-        shards: SHARDS,
-        locality: Locality::Directory,
-        lease: Duration::from_secs(4),
-        server_lease: Duration::from_secs(1),
-        commit_interval: Duration::from_millis(50),
-        inline_bytes_max: 4096,
-        weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
-        split_threshold: u64::MAX,
-        divides: false,
-        aim: Aim::Nothing,
-        ..Plan::draw(1, scene.servers())
-    }
-}
-
 /// Runs a world, with a crash or without; how many steps the handoff had.
 fn run(
     scene: Scene,
@@ -149,20 +125,8 @@ fn run(
     crash: Option<&Crash>,
     bug: Option<Bug>,
 ) -> anyhow::Result<u64> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let trace = Trace::new(false);
-    let _listening = trace::listen(&trace);
-    let local = LocalSet::new();
-    let ended = runtime.block_on(local.run_until(async {
-        let world = World::new(plan(scene, durability), bug, &trace)?;
-        world.form().await?;
-        timeout(10 * PATIENCE, Box::pin(play(world, scene, crash))).await.context("it hangs")?
-    }));
-    drop(local);
-    drop(runtime);
-    // What was amiss before it failed is the better reason.
-    check::errors::check(&trace)?;
-    ended
+    let plan = steps::plan(scene.servers(), durability);
+    steps::run(plan, bug, 10 * PATIENCE, async |world| Box::pin(play(world, scene, crash)).await)
 }
 
 async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Result<u64> {
@@ -339,27 +303,8 @@ impl Stage {
 
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
-        let hosts: Vec<&Host> = victims.iter().map(|server| &self.world.hosts()[*server]).collect();
-        let dead = async {
-            while hosts.iter().any(|host| host.is_alive()) {
-                self.world.wait(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(PATIENCE, dead).await.context("the step is not reached")?;
-        for host in &hosts {
-            host.crash(!matches!(crash.death, Death::Kill));
-        }
-        let pauses = [0, 300, 1500].map(Duration::from_millis);
-        let mut again = hosts.clone();
-        if crash.step.is_multiple_of(2) {
-            again.reverse();
-        }
-        for (pause, host) in pauses.iter().cycle().skip(usize::try_from(crash.step % 3)?).zip(again)
-        {
-            self.world.wait(*pause).await;
-            host.start()?;
-        }
-        Ok(())
+        let power = matches!(crash.death, Death::Power);
+        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Lists until it is over: what is there all the time is always listed, once.
@@ -467,20 +412,9 @@ fn crashes(scene: Scene, death: Death, bug: Option<Bug>) -> anyhow::Result<Vec<C
 fn crash_everywhere(scene: Scene) {
     let deaths = [Death::Kill, Death::Power].into_iter();
     let all: Vec<Crash> = deaths.flat_map(|death| crashes(scene, death, None).unwrap()).collect();
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(crash) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = run(scene, crash.death.durability(), Some(crash), None) {
-                failures.lock().push(format!("{crash:?}: {error:#}"));
-            }
-        }
-    };
-    std::thread::scope(|threads| {
-        threads.spawn(work);
-        work();
-    });
+    let failures =
+        steps::failures(&all, |crash| run(scene, crash.death.durability(), Some(crash), None));
     println!("{scene:?}: {} crashes", all.len());
-    let failures = failures.into_inner();
     failures.iter().take(5).for_each(|failure| println!("{failure}"));
     assert!(failures.is_empty(), "{} of {} went wrong", failures.len(), all.len());
 }

@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use base::{FileKind, FsError};
+use base::FsError;
 use client::{Client, Error, OpenOptions};
 
-use crate::sim::{random::SimRandom, world::World};
+use crate::{
+    check::rescued,
+    sim::{random::SimRandom, world::World},
+};
 
 const ROUNDS: u64 = 80;
 const DEPTH_MAX: u64 = 4;
@@ -102,14 +105,15 @@ impl Below {
     }
 
     async fn compare(&self) -> anyhow::Result<()> {
-        let mut rescued = None;
+        let mut all_rescued = None;
         for (path, contents) in &self.stable {
             let found = match self.client.read(path).await {
                 Err(Error::Fs(FsError::NotFound)) => {
-                    if rescued.is_none() {
-                        rescued = Some(self.rescued().await.context("in /lost+found")?);
+                    if all_rescued.is_none() {
+                        all_rescued =
+                            Some(rescued::files(&self.client).await.context("in /lost+found")?);
                     }
-                    let is_there = rescued.iter().flatten().any(|rescued| rescued == contents);
+                    let is_there = all_rescued.iter().flatten().any(|rescued| rescued == contents);
                     ensure!(is_there, "stable: {path} is nowhere");
                     continue;
                 }
@@ -118,24 +122,5 @@ impl Below {
             ensure!(found[..] == contents[..], "stable: {path} has {found:?}");
         }
         Ok(())
-    }
-
-    /// The contents of all files in `/lost+found`.
-    async fn rescued(&self) -> Result<Vec<Vec<u8>>, Error> {
-        let (mut dirs, mut found) = (vec!["/lost+found".to_owned()], Vec::new());
-        while let Some(dir) = dirs.pop() {
-            let listed = match self.client.read_dir(&dir).await {
-                Err(Error::Fs(FsError::NotFound)) if dirs.is_empty() => return Ok(found),
-                listed => listed?.all().await?,
-            };
-            for entry in listed {
-                let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-                match entry.kind {
-                    FileKind::Directory => dirs.push(path),
-                    _ => found.push(self.client.read(&path).await?.to_vec()),
-                }
-            }
-        }
-        Ok(found)
     }
 }

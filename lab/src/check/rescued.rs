@@ -1,0 +1,31 @@
+//! "Nothing that was stable is lost": where it is found whose directories were lost.
+
+use base::{FileKind, FsError};
+use client::{Client, Error};
+
+/// The contents of all files in `/lost+found`, in no order; none, if that is not there.
+///
+/// # Errors
+/// When anything there cannot be listed or read.
+pub async fn files(client: &Client) -> Result<Vec<Vec<u8>>, Error> {
+    let (mut dirs, mut found) = (vec!["/lost+found".to_owned()], Vec::new());
+    while let Some(dir) = dirs.pop() {
+        let listed = match client.read_dir(&dir).await {
+            Err(Error::Fs(FsError::NotFound)) if dirs.is_empty() => return Ok(found),
+            listed => listed?.all().await?,
+        };
+        for entry in listed {
+            let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
+            match entry.kind {
+                FileKind::Directory => dirs.push(path),
+                FileKind::File
+                | FileKind::Symlink
+                | FileKind::Fifo
+                | FileKind::Socket
+                | FileKind::CharDevice
+                | FileKind::BlockDevice => found.push(client.read(&path).await?.to_vec()),
+            }
+        }
+    }
+    Ok(found)
+}

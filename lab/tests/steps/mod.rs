@@ -1,0 +1,119 @@
+//! Clusters in memory in which servers die at one step, and start again.
+//!
+//! A step is whatever outlives a server or others rely on ([`Steps`](lab::sim::disk::Steps)).
+
+use std::{
+    fmt::Debug,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use base::Locality;
+use lab::{
+    check,
+    sim::{
+        plan::{Aim, Plan, Weather},
+        server::Host,
+        trace::{self, Trace},
+        world::World,
+    },
+};
+use meta::{Bug, Durability};
+use parking_lot::Mutex;
+use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+
+/// A multiple of each number of servers, so that neighbours among partitions are on different ones.
+pub(crate) const SHARDS: u16 = 12;
+
+/// A world in which nothing goes wrong by itself, and nothing divides.
+pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
+    Plan {
+        durability,
+        shards: SHARDS,
+        locality: Locality::Directory,
+        lease: Duration::from_secs(4),
+        server_lease: Duration::from_secs(1),
+        commit_interval: Duration::from_millis(50),
+        inline_bytes_max: 4096,
+        weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
+        split_threshold: u64::MAX,
+        divides: false,
+        aim: Aim::Nothing,
+        ..Plan::draw(1, servers)
+    }
+}
+
+/// Runs a world, which lasts for so long at most.
+pub(crate) fn run<T>(
+    plan: Plan,
+    bug: Option<Bug>,
+    longest: Duration,
+    play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let trace = Trace::new(false);
+    let _listening = trace::listen(&trace);
+    let local = LocalSet::new();
+    let ended = runtime.block_on(local.run_until(async {
+        let world = World::new(plan, bug, &trace)?;
+        world.form().await?;
+        timeout(longest, play(world)).await.context("it hangs")?
+    }));
+    drop(local);
+    drop(runtime);
+    // What was amiss before it failed is the better reason.
+    check::errors::check(&trace)?;
+    ended
+}
+
+/// Waits until `victims` are at the step at which they die, with all that they have not synced if it is by `power`, and
+/// starts them again one after the other.
+pub(crate) async fn crash(
+    world: &World,
+    victims: &[usize],
+    power: bool,
+    step: u64,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    let hosts: Vec<&Host> = victims.iter().map(|server| &world.hosts()[*server]).collect();
+    let dead = async {
+        while hosts.iter().any(|host| host.is_alive()) {
+            world.wait(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(patience, dead).await.context("the step is not reached")?;
+    for host in &hosts {
+        host.crash(power);
+    }
+    let pauses = [0, 300, 1500].map(Duration::from_millis);
+    let mut again = hosts.clone();
+    if step.is_multiple_of(2) {
+        again.reverse();
+    }
+    for (pause, host) in pauses.iter().cycle().skip(usize::try_from(step % 3)?).zip(again) {
+        world.wait(*pause).await;
+        host.start()?;
+    }
+    Ok(())
+}
+
+/// Runs all crashes, on two threads; what went wrong.
+pub(crate) fn failures<C: Debug + Sync>(
+    all: &[C],
+    run: impl Fn(&C) -> anyhow::Result<u64> + Sync,
+) -> Vec<String> {
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(crash) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = run(crash) {
+                failures.lock().push(format!("{crash:?}: {error:#}"));
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(work);
+        work();
+    });
+    failures.into_inner()
+}
