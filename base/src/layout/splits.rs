@@ -21,6 +21,8 @@ use crate::{
 
 /// Bits of a position.
 const POS_BITS: u32 = 63;
+/// Splits end when there are so many partitions for each server, or a power of two above.
+const FOR_EACH_SERVER: u16 = 4;
 
 /// Which partitions there are, and what has become of them before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,12 +112,20 @@ impl Splits {
         (first, first | (POS_MAX >> self.depth(partition)))
     }
 
-    /// The split of a partition, if there is a shard for what it splits off.
+    /// Into how many partitions a directory is split on so many servers, at most: some for each server, so that all have
+    /// nearly as many names, and are still of use when there are more servers. What goes further only moves names.
+    #[must_use]
+    pub fn partitions_max(servers: u16, shards: u16) -> u16 {
+        let enough = servers.saturating_mul(FOR_EACH_SERVER).checked_next_power_of_two();
+        enough.map_or(shards, |enough| enough.min(shards))
+    }
+
+    /// The split of a partition, if there is room for what it splits off: a shard for each of so many partitions.
     ///
     /// Paper: SFS §3.3, `i + 2^r`.
     #[must_use]
-    pub fn split(&self, giver: u16, shards: u16) -> Option<Shift> {
-        let taker = child(giver, self.depth(giver)).filter(|taker| *taker < shards);
+    pub fn split(&self, giver: u16, partitions: u16) -> Option<Shift> {
+        let taker = child(giver, self.depth(giver)).filter(|taker| *taker < partitions);
         taker.filter(|_| self.is_active(giver)).map(|taker| Shift { giver, taker })
     }
 

@@ -107,6 +107,22 @@ fn the_partition_that_was_split_off_last_merges_first() {
 }
 
 #[test]
+fn splits_end_when_all_servers_have_enough_partitions() {
+    let most = |servers| Splits::partitions_max(servers, SHARDS);
+    assert_eq!([1, 2, 3, 4, 5, 8].map(most), [4, 8, 16, 16, 32, 32].map(|most| SHARDS.min(most)));
+    assert_eq!(most(u16::MAX), SHARDS);
+    let mut layout = Layout::Extendible(Splits::started(0, 4));
+    let next = |layout: &Layout| {
+        let splits = splits_of(layout);
+        layout.active().find_map(|partition| splits.split(partition, 8))
+    };
+    while let Some(shift) = next(&layout) {
+        layout = layout.after(shift).expect("it is next");
+    }
+    assert!(layout.active().eq(0..8), "{layout:?}");
+}
+
+#[test]
 fn a_directory_in_one_partition_can_be_divided_otherwise() {
     let mut layout = Layout::Whole;
     assert_eq!(layout.turned(Spread::None), None);

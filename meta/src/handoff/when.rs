@@ -145,6 +145,12 @@ impl Seen<'_> {
         self.core.inner.shared.config.shards
     }
 
+    /// How many partitions splits may come to.
+    fn partitions_max(&self) -> u16 {
+        let servers = self.core.inner.shared.cluster.as_ref().map_or(1, |cluster| cluster.servers);
+        Splits::partitions_max(servers, self.shards())
+    }
+
     fn is_large(&self) -> bool {
         self.share.is_large(self.at.number, self.threshold)
     }
@@ -166,7 +172,7 @@ impl Seen<'_> {
     async fn splits(&self, splits: &Splits) -> Did {
         let (number, policy) = (self.at.number, self.share.policy);
         if self.is_large() {
-            let shift = splits.split(number, self.shards());
+            let shift = splits.split(number, self.partitions_max());
             let shift = shift.filter(|_| policy.spread() == Spread::Extendible);
             return match shift {
                 Some(shift) => self.give(shift, Spread::Extendible).await,

@@ -1,6 +1,6 @@
 //! Figure 7: requests to the wrong partition, of clients that know a directory as it was.
 
-use base::Spread;
+use base::{Splits, Spread};
 use bench::{
     figure::{Chart, Figure, Marks},
     probes::{Crowd as Modelled, Probes, probe},
@@ -187,7 +187,7 @@ async fn with_servers(params: &Params, charts: &mut Charts) -> anyhow::Result<Op
         clients: clients.into(),
         names: count(params.grown.get()),
         threshold: params.grown_threshold.get().into(),
-        shards: SHARDS,
+        shards: Splits::partitions_max(servers, SHARDS),
     };
     let modelled = probe(same, Spread::Extendible, SEED);
     let (of, series) = (count(params.grown.get()), "wrong requests");
