@@ -240,7 +240,6 @@ impl Inner {
         let run = &mut *self.run.borrow_mut();
         run.now = self.shared.clock.now();
         run.lap = began;
-        run.group.forget_seen();
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => match self.slows(incoming) {
@@ -472,7 +471,7 @@ impl Inner {
 
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
-        let held = self.shared.hot.hold(run.group.all_changes());
+        let held = self.shared.hot.hold(&run.group);
         let handoffs = &self.shared.handoffs;
         let moving =
             handoffs.any().then(|| handoffs.moving(run.group.changes().map(|(key, _)| key)));

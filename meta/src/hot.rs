@@ -1,7 +1,8 @@
-//! Hot entries: names that were read or written lately, so that finding one again does not ask the engine.
+//! Hot records: what was read or written lately, so that finding it again does not ask the engine.
 //!
-//! Transactions read through it, and `core` takes every batch around it. It holds only what is under names
-//! (entries with their embedded inodes), as bytes, within a bound; it never holds that something is not there.
+//! Transactions read through it, and `core` takes every batch around it. It holds what is under names (entries with
+//! their embedded inodes), as bytes, and the content records of directories, as values: one that is created in is read by
+//! every group. Both have a bound; it never holds that something is not there.
 //!
 //! Invariant: what is here is what the engine has. So what a batch changes is taken out before the write, and
 //! until the write is done nothing comes in: a reader that is slow between the engine and here could bring a
@@ -13,34 +14,113 @@ use base::{HashMap, hash::FixedHasher};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::record::{Key, key};
+use crate::{
+    record::{Content, Key, key},
+    txn::Group,
+};
 
-/// The most memory for entries, in bytes.
-const BYTES_MAX: usize = 16 << 20;
-/// What an entry takes next to its key and value: its place in a map, and an allocation.
-const ENTRY_BYTES: usize = 60;
-/// Larger values, such as much inline contents, would push out too many others.
-const VALUE_BYTES_MAX: usize = 8 << 10;
+/// The most memory for names, in bytes.
+const NAMES_BYTES_MAX: usize = 16 << 20;
+/// The most memory for directories, in bytes.
+const DIRS_BYTES_MAX: usize = 8 << 20;
+/// What a record takes next to its key and value: its place in a map, and an allocation.
+const RECORD_BYTES: usize = 60;
+/// Larger ones, such as names with much inline contents, would push out too many others.
+const RECORD_BYTES_MAX: usize = 8 << 10;
 const STRIPES: usize = 16;
 
-/// The hot entries of a server.
-pub(crate) struct HotEntries {
-    stripes: Vec<Mutex<Stripe>>,
+/// The hot records of a server.
+pub(crate) struct Hot {
+    names: Records<Name>,
+    dirs: Records<Dir>,
 }
 
-/// A key and its value in one piece.
-struct Entry {
+/// What a batch changes, from before its write until after it.
+#[must_use = "nothing comes in until it is released"]
+pub(crate) struct Held {
+    names: HeldRecords<Name>,
+    dirs: HeldRecords<Dir>,
+}
+
+impl Hot {
+    pub(crate) fn new() -> Hot {
+        Hot { names: Records::new(NAMES_BYTES_MAX), dirs: Records::new(DIRS_BYTES_MAX) }
+    }
+
+    /// The bytes under the key of a name: from here, or from the engine, which `read` asks.
+    pub(crate) fn name<E>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce() -> Result<Option<Bytes>, E>,
+    ) -> Result<Option<Bytes>, E> {
+        self.names.get(key, read, |value| Name::new(key, value))
+    }
+
+    /// The content record under its key: from here, or from the engine, which `read` asks.
+    pub(crate) fn dir<E>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce() -> Result<Option<Content>, E>,
+    ) -> Result<Option<Content>, E> {
+        self.dirs.get(key, read, |content| Dir::new(key, content))
+    }
+
+    /// The batch of a group is about to be written: takes out what it changes.
+    pub(crate) fn hold(&self, group: &Group) -> Held {
+        let names = group.all_changes().filter(|(key, _)| key::is_name(key));
+        let names = names.map(|(key, value)| (key, value.map(|value| Name::new(key, value))));
+        let dirs = group.dirs_changed();
+        let dirs = dirs.map(|(key, content)| (key, content.map(|content| Dir::new(key, content))));
+        Held { names: self.names.hold(names), dirs: self.dirs.hold(dirs) }
+    }
+
+    /// The batch is written; or, with `false`, nobody knows whether it is.
+    pub(crate) fn release(&self, held: Held, written: bool) {
+        self.names.release(held.names, written);
+        self.dirs.release(held.dirs, written);
+    }
+
+    /// Forgets everything.
+    #[cfg(test)]
+    pub(crate) fn clear(&self) {
+        self.names.clear();
+        self.dirs.clear();
+    }
+}
+
+/// A record with its key.
+trait Kept {
+    type Value;
+    fn value_of(&self, key: &[u8]) -> Option<Self::Value>;
+    /// What it takes, in bytes.
+    fn size(&self) -> usize;
+}
+
+/// A name's key and value in one piece.
+struct Name {
     bytes: Box<[u8]>,
     key_len: usize,
 }
 
-#[derive(Default)]
-struct Stripe {
+/// A directory, or a partition of one.
+struct Dir {
+    key: Key,
+    content: Content,
+}
+
+/// Hot records of one kind.
+struct Records<R> {
+    stripes: Vec<Mutex<Stripe<R>>>,
+    /// Of each stripe.
+    bytes_max: usize,
+}
+
+struct Stripe<R> {
     /// By the hashes of their keys; of two with the same hash only the later one is here. What was used since
     /// the generation began, and what was used in the one before: when the young one is full it takes the
-    /// place of the old one, so that a map is dropped, and no entry is ever looked for.
-    young: HashMap<u64, Entry>,
-    old: HashMap<u64, Entry>,
+    /// place of the old one, so that a map is dropped, and no record is ever looked for.
+    young: HashMap<u64, R>,
+    old: HashMap<u64, R>,
     young_bytes: usize,
     /// Changes under way.
     writing: u32,
@@ -48,30 +128,36 @@ struct Stripe {
     written: u64,
 }
 
-/// What a batch changes, from before its write until after it.
-#[must_use = "nothing comes in until it is released"]
-pub(crate) struct Held(Vec<(u64, Option<Entry>)>);
+struct HeldRecords<R>(Vec<(u64, Option<R>)>);
 
-impl HotEntries {
-    pub(crate) fn new() -> HotEntries {
-        HotEntries { stripes: (0..STRIPES).map(|_| Mutex::default()).collect() }
+impl<R: Kept> Records<R> {
+    fn new(bytes_max: usize) -> Records<R> {
+        let stripe = || Stripe {
+            young: HashMap::default(),
+            old: HashMap::default(),
+            young_bytes: 0,
+            writing: 0,
+            written: 0,
+        };
+        let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
+        Records { stripes, bytes_max: bytes_max / STRIPES }
     }
 
-    fn stripe(&self, hash: u64) -> MutexGuard<'_, Stripe> {
+    fn stripe(&self, hash: u64) -> MutexGuard<'_, Stripe<R>> {
         let stripe = hash % STRIPES as u64;
         self.stripes[usize::try_from(stripe).expect("a small number")].lock()
     }
 
-    /// The bytes under the key of a name: from here, or from the engine, which `read` asks.
-    pub(crate) fn get<E>(
+    fn get<E>(
         &self,
         key: &[u8],
-        read: impl FnOnce() -> Result<Option<Bytes>, E>,
-    ) -> Result<Option<Bytes>, E> {
+        read: impl FnOnce() -> Result<Option<R::Value>, E>,
+        keep: impl FnOnce(&R::Value) -> R,
+    ) -> Result<Option<R::Value>, E> {
         let hash = hash(key);
         let written = {
             let mut stripe = self.stripe(hash);
-            if let Some(value) = stripe.get(hash, key) {
+            if let Some(value) = stripe.get(hash, key, self.bytes_max) {
                 return Ok(Some(value));
             }
             stripe.written
@@ -80,42 +166,37 @@ impl HotEntries {
         if let Some(value) = &value {
             let mut stripe = self.stripe(hash);
             if stripe.writing == 0 && stripe.written == written {
-                stripe.insert(hash, Entry::new(key, value));
+                stripe.insert(hash, keep(value), self.bytes_max);
             }
         }
         Ok(value)
     }
 
-    /// A batch is about to be written: takes out what it changes. Each key comes once.
-    pub(crate) fn hold<'a>(
-        &self,
-        changes: impl Iterator<Item = (&'a Key, Option<&'a [u8]>)>,
-    ) -> Held {
-        let held = changes.filter(|(key, _)| key::is_name(key)).map(|(key, value)| {
+    /// Takes out what is about to change. Each key comes once.
+    fn hold<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<R>)>) -> HeldRecords<R> {
+        let held = changes.map(|(key, record)| {
             let hash = hash(key);
             let mut stripe = self.stripe(hash);
             stripe.remove(hash);
             stripe.writing += 1;
-            (hash, value.map(|value| Entry::new(key, value)))
+            (hash, record)
         });
-        Held(held.collect())
+        HeldRecords(held.collect())
     }
 
-    /// The batch is written; or, with `false`, nobody knows whether it is.
-    pub(crate) fn release(&self, held: Held, written: bool) {
-        for (hash, entry) in held.0 {
+    fn release(&self, held: HeldRecords<R>, written: bool) {
+        for (hash, record) in held.0 {
             let mut stripe = self.stripe(hash);
             stripe.writing -= 1;
             stripe.written += 1;
-            if let Some(entry) = entry.filter(|_| written) {
-                stripe.insert(hash, entry);
+            if let Some(record) = record.filter(|_| written) {
+                stripe.insert(hash, record, self.bytes_max);
             }
         }
     }
 
-    /// Forgets everything.
     #[cfg(test)]
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         for stripe in &self.stripes {
             let mut stripe = stripe.lock();
             stripe.young.clear();
@@ -131,10 +212,14 @@ fn hash(key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-impl Entry {
-    fn new(key: &[u8], value: &[u8]) -> Entry {
-        Entry { bytes: [key, value].concat().into(), key_len: key.len() }
+impl Name {
+    fn new(key: &[u8], value: &[u8]) -> Name {
+        Name { bytes: [key, value].concat().into(), key_len: key.len() }
     }
+}
+
+impl Kept for Name {
+    type Value = Bytes;
 
     fn value_of(&self, key: &[u8]) -> Option<Bytes> {
         let (found, value) = self.bytes.split_at(self.key_len);
@@ -142,37 +227,55 @@ impl Entry {
     }
 
     fn size(&self) -> usize {
-        self.bytes.len() + ENTRY_BYTES
+        self.bytes.len() + RECORD_BYTES
     }
 }
 
-impl Stripe {
-    fn get(&mut self, hash: u64, key: &[u8]) -> Option<Bytes> {
-        if let Some(entry) = self.young.get(&hash) {
-            return entry.value_of(key);
+impl Dir {
+    fn new(key: &[u8], content: &Content) -> Dir {
+        Dir { key: Key::from_slice(key), content: content.clone() }
+    }
+}
+
+impl Kept for Dir {
+    type Value = Content;
+
+    fn value_of(&self, key: &[u8]) -> Option<Content> {
+        (self.key[..] == *key).then(|| self.content.clone())
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Dir>() + self.content.bytes_beside() + RECORD_BYTES
+    }
+}
+
+impl<R: Kept> Stripe<R> {
+    fn get(&mut self, hash: u64, key: &[u8], bytes_max: usize) -> Option<R::Value> {
+        if let Some(record) = self.young.get(&hash) {
+            return record.value_of(key);
         }
-        let entry = self.old.remove(&hash)?;
-        let value = entry.value_of(key);
-        self.insert(hash, entry);
+        let record = self.old.remove(&hash)?;
+        let value = record.value_of(key);
+        self.insert(hash, record, bytes_max);
         value
     }
 
-    fn insert(&mut self, hash: u64, entry: Entry) {
+    fn insert(&mut self, hash: u64, record: R, bytes_max: usize) {
         self.remove(hash);
-        if entry.bytes.len() > VALUE_BYTES_MAX {
+        if record.size() > RECORD_BYTES_MAX {
             return;
         }
-        self.young_bytes += entry.size();
-        self.young.insert(hash, entry);
-        if self.young_bytes > BYTES_MAX / STRIPES / 2 {
+        self.young_bytes += record.size();
+        self.young.insert(hash, record);
+        if self.young_bytes > bytes_max / 2 {
             self.old = mem::take(&mut self.young);
             self.young_bytes = 0;
         }
     }
 
     fn remove(&mut self, hash: u64) {
-        if let Some(entry) = self.young.remove(&hash) {
-            self.young_bytes -= entry.size();
+        if let Some(record) = self.young.remove(&hash) {
+            self.young_bytes -= record.size();
         }
         self.old.remove(&hash);
     }
@@ -188,21 +291,33 @@ mod tests {
         key::name(shard, dir, u64::from(pos), &name, key::Part::Main)
     }
 
-    fn hold(hot: &HotEntries, key: &Key, value: Option<&[u8]>) -> Held {
-        hot.hold([(key, value)].into_iter())
+    fn names() -> Records<Name> {
+        Records::new(NAMES_BYTES_MAX)
     }
 
-    fn read(hot: &HotEntries, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
-        hot.get(key, || Ok::<_, ()>(stored.map(Bytes::from_static))).unwrap()
+    fn hold(hot: &Records<Name>, key: &Key, value: Option<&[u8]>) -> HeldRecords<Name> {
+        hot.hold([(key, value.map(|value| Name::new(key, value)))].into_iter())
     }
 
-    fn is_hot(hot: &HotEntries, key: &Key) -> bool {
-        hot.get(key, || Err(())).is_ok()
+    fn get(
+        hot: &Records<Name>,
+        key: &Key,
+        stored: Result<Option<Bytes>, ()>,
+    ) -> Result<Option<Bytes>, ()> {
+        hot.get(key, || stored, |value| Name::new(key, value))
+    }
+
+    fn read(hot: &Records<Name>, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
+        get(hot, key, Ok(stored.map(Bytes::from_static))).unwrap()
+    }
+
+    fn is_hot(hot: &Records<Name>, key: &Key) -> bool {
+        get(hot, key, Err(())).is_ok()
     }
 
     #[test]
     fn what_was_read_or_written_is_hot() {
-        let hot = HotEntries::new();
+        let hot = names();
         assert_eq!(read(&hot, &name(1), Some(b"one")).unwrap(), "one");
         assert_eq!(read(&hot, &name(1), None).unwrap(), "one");
         let held = hold(&hot, &name(2), Some(b"two"));
@@ -214,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_being_written_is_not_here_and_does_not_come_in() {
-        let hot = HotEntries::new();
+        let hot = names();
         assert!(read(&hot, &name(1), Some(b"old")).is_some());
         let held = hold(&hot, &name(1), Some(b"new"));
         assert_eq!(read(&hot, &name(1), Some(b"old")).unwrap(), "old");
@@ -225,19 +340,20 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_overtaken_by_a_write_leaves_nothing_here() {
-        let hot = HotEntries::new();
-        let slow = hot.get(&name(1), || {
+        let hot = names();
+        let overtaken = || {
             let held = hold(&hot, &name(1), None);
             hot.release(held, true);
             Ok::<_, ()>(Some(Bytes::from_static(b"old")))
-        });
+        };
+        let slow = hot.get(&name(1), overtaken, |value| Name::new(&name(1), value));
         assert_eq!(slow.unwrap().unwrap(), "old");
         assert!(!is_hot(&hot, &name(1)));
     }
 
     #[test]
     fn what_may_not_have_been_written_is_not_hot() {
-        let hot = HotEntries::new();
+        let hot = names();
         let held = hold(&hot, &name(1), Some(b"new"));
         hot.release(held, false);
         assert!(!is_hot(&hot, &name(1)));
@@ -245,20 +361,19 @@ mod tests {
 
     #[test]
     fn only_so_much_is_hot_and_what_is_used_stays() {
-        let hot = HotEntries::new();
+        let hot = names();
         let value = Bytes::from(vec![0; 4096]);
-        for number in 0..BYTES_MAX / 2048 {
+        for number in 0..NAMES_BYTES_MAX / 2048 {
             let key = {
                 let name = base::EntryName::new(format!("{number}").as_bytes()).unwrap();
                 let (shard, dir) = (base::ShardId(1), base::DirId(300));
                 key::name(shard, dir, number as u64, &name, key::Part::Main)
             };
-            let found = hot.get(&key, || Ok::<_, ()>(Some(value.clone())));
-            assert!(found.unwrap().is_some());
+            assert!(get(&hot, &key, Ok(Some(value.clone()))).unwrap().is_some());
             assert!(read(&hot, &name(7), Some(b"used")).is_some());
         }
         let held: usize = hot.stripes.iter().map(|stripe| stripe.lock().young.len()).sum();
-        assert!(held * 4096 <= BYTES_MAX / 2);
+        assert!(held * 4096 <= NAMES_BYTES_MAX / 2);
         assert!(is_hot(&hot, &name(7)));
     }
 }

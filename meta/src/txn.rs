@@ -397,7 +397,7 @@ impl<'a> Txn<'a> {
     fn stored(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match key {
             key if key::is_name(key) => {
-                Ok(self.shared.hot.get(key, || self.shared.engine.get(key))?)
+                Ok(self.shared.hot.name(key, || self.shared.engine.get(key))?)
             }
             key => Ok(self.shared.engine.get(key)?),
         }
@@ -413,6 +413,10 @@ impl<'a> Txn<'a> {
         self.settle_read(key, Want::Read)?;
         match self.group.find(key) {
             Some(Found::Dir(content)) => Ok(Some(content.clone())),
+            None if self.is_here(key) => self.shared.hot.dir(key, || {
+                let stored = self.shared.engine.get(key)?;
+                Ok(stored.map(|bytes| Content::from_record(&bytes)).transpose()?)
+            }),
             Some(Found::Bytes(_) | Found::Deleted) | None => self.get(key),
         }
     }

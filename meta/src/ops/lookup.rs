@@ -1,6 +1,6 @@
 //! `lookup` and `walk`: names to what stands under them.
 //!
-//! Cost: two reads for each name (the directory's content record, the entry), and one for a directory found.
+//! Cost: a read for each name, and one for each directory on the way (its content record), the first and the last too.
 //! POSIX: path resolution. ENOENT, ENOTDIR, EACCES without execute permission.
 
 use base::{Access, EntryName, FsError, limits::PATH_BYTES_MAX};

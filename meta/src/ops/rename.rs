@@ -5,9 +5,9 @@
 //! one batch; renames of directories are serialised, so that no two of them can make a loop.
 //!
 //! Cost: one batch, and three locked reads for a file in its directory, five for a directory. A second directory
-//! adds one, a directory that is replaced two, and one that gets another parent one, and one for each directory
-//! between the old and the new one and the root. Where cores share the locks, a file that moves or is replaced is
-//! read once more.
+//! adds one, a directory that is replaced two, and one that gets another parent one for each directory between the new
+//! one and the root that was not read yet. Where cores share the locks, a file that moves or is replaced is read once
+//! more.
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a directory that
 //! is not empty and would leave its quota, or enter one; EDQUOT.
 

@@ -76,6 +76,17 @@ impl Content {
         Content { layout: self.layout.clone(), times: self.times, ..self.repeated() }
     }
 
+    /// What the value takes in memory beside itself, in bytes, about.
+    pub(crate) fn bytes_beside(&self) -> usize {
+        let of_name =
+            |name: &Option<EntryName>| name.as_ref().map_or(0, |name| name.as_bytes().len());
+        let xattrs = match &self.xattrs {
+            Xattrs::Embedded(set) | Xattrs::Split(set) => set.bytes(),
+            Xattrs::Spilled => 0,
+        };
+        of_name(&self.birth_name) + of_name(&self.name) + xattrs
+    }
+
     /// Whether it has nothing that only the master of a directory has.
     pub(crate) fn is_bare(&self) -> bool {
         self.xattrs == self.xattrs.acls() && self.quota == QuotaId::NONE

@@ -10,7 +10,7 @@
 //!
 //! Invariant: the overlay says what every key of the group will have when its batch is written, but for runs.
 
-use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
+use std::{ops::Range, rc::Rc, sync::Arc};
 
 use base::{DirId, HashMap, Ino, Seq, SessionId};
 use bytes::Bytes;
@@ -37,8 +37,6 @@ pub(crate) struct Group {
     answers: Batch,
     /// Where in the overlay directories are.
     dirs: Vec<Key>,
-    /// Directories as they were read without a lock since the last write.
-    seen: RefCell<HashMap<Key, Content>>,
     /// What was charged to quotas, and is not in the batch yet.
     charged: HashMap<QuotaId, Usage>,
     /// What the operation that is being executed has written, and the bytes of it.
@@ -114,7 +112,6 @@ impl Group {
             batch: Batch::default(),
             answers: Batch::default(),
             dirs: Vec::new(),
-            seen: RefCell::default(),
             charged: HashMap::default(),
             pending: Vec::new(),
             runs: Vec::new(),
@@ -147,7 +144,6 @@ impl Group {
         self.overlay.clear();
         self.spans.clear();
         self.ran.clear();
-        self.forget_seen();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
     }
@@ -194,9 +190,14 @@ impl Group {
         })
     }
 
-    /// What was read is not known any more.
-    pub(crate) fn forget_seen(&mut self) {
-        self.seen.get_mut().clear();
+    /// The content records that the batch will change, each key once, and their values unless they are removed, or only
+    /// their bytes are known.
+    pub(crate) fn dirs_changed(&self) -> impl Iterator<Item = (&Key, Option<&Content>)> {
+        let changes = self.overlay.iter().filter(|(key, _)| key::is_content(key));
+        changes.map(|(key, change)| match change {
+            Change::Dir(content) => (key, Some(&**content)),
+            Change::Put(_) | Change::Delete | Change::DeleteTo(_) => (key, None),
+        })
     }
 
     /// Room to encode an answer in, empty.
@@ -237,16 +238,6 @@ impl Group {
                 Op::Put { key, .. } | Op::Delete { key } => within(key),
                 Op::DeleteRange { .. } => unreachable!("answers are put"),
             })
-    }
-
-    /// A directory that was read without a lock since the last write.
-    pub(crate) fn seen(&self, key: &[u8]) -> Option<Content> {
-        self.seen.borrow().get(key).cloned()
-    }
-
-    /// Notes a directory that was read without a lock.
-    pub(crate) fn see(&self, key: Key, content: &Content) {
-        self.seen.borrow_mut().insert(key, content.clone());
     }
 
     /// The keys that the operation has written.

@@ -40,7 +40,6 @@ struct Search<'a> {
     sought: Sought<'a>,
     start: Start,
     reach: Reach,
-    look: Look,
 }
 
 /// Which share.
@@ -71,16 +70,6 @@ enum Reach {
     Here,
     /// Wherever it is.
     Anywhere,
-}
-
-/// Which state of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// It may be as it was when an earlier request of this run of the core read it. All of them had arrived before that,
-    /// so for each it is how the directory was while it was under way.
-    Seen,
-    /// As it is now.
-    Now,
 }
 
 impl Dir {
@@ -119,20 +108,20 @@ impl Txn<'_> {
     /// The share of a directory that has a name, and that the request was sent for.
     pub(crate) fn dir_for(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
-        self.search(self.for_request(dir, Sought::Name(name), Look::Seen))
+        self.search(self.for_request(dir, Sought::Name(name)))
     }
 
     /// As [`Txn::dir_for`], to be changed, or to keep anybody from removing it.
     pub(crate) fn dir_for_locked(&mut self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
-        self.search(self.for_request(dir, Sought::Name(name), Look::Now))
+        self.search(self.for_request(dir, Sought::Name(name)))
     }
 
     /// As [`Txn::dir_for`], of a directory that the request was not sent for: only if this server has the share.
     pub(crate) fn dir_here(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
-        let search = self.for_request(dir, Sought::Name(name), Look::Seen);
+        let search = self.for_request(dir, Sought::Name(name));
         self.search(Search { start: Start::At(0), ..search })
     }
 
@@ -151,26 +140,26 @@ impl Txn<'_> {
     ) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
-        let (sought, reach, look) = (Sought::Name(name), Reach::Anywhere, Look::Now);
-        self.search(Search { dir, sought, start: Start::At(start), reach, look })
+        let (sought, reach) = (Sought::Name(name), Reach::Anywhere);
+        self.search(Search { dir, sought, start: Start::At(start), reach })
     }
 
     /// As [`Txn::dir_anywhere`], of a directory that nobody has to be shown.
     pub(crate) fn owner(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         let (sought, start) = (Sought::Name(name), Start::At(self.hint(dir, name)));
-        self.search(Search { dir, sought, start, reach: Reach::Anywhere, look: Look::Now })
+        self.search(Search { dir, sought, start, reach: Reach::Anywhere })
     }
 
     /// As [`Txn::dir_for`], of a directory that nobody has to be shown.
     pub(crate) fn owner_for(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
-        self.search(self.for_request(dir, Sought::Name(name), Look::Now))
+        self.search(self.for_request(dir, Sought::Name(name)))
     }
 
     /// Any share of a directory: beside the request, or the master.
     pub(crate) fn any_share(&self, dir: &DirRef, beside: bool) -> Result<Dir> {
         let start = if beside { Start::Asked } else { Start::At(0) };
-        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
-        self.search(Search { dir, sought, start, reach, look })
+        let (sought, reach) = (Sought::Any, Reach::Anywhere);
+        self.search(Search { dir, sought, start, reach })
     }
 
     /// The share that has what comes from a position on in the listing of a directory, and that the request was sent for.
@@ -183,13 +172,13 @@ impl Txn<'_> {
         if asked.content.layout.partition(pos) == asked.partition {
             return Ok(asked);
         }
-        self.search(self.for_request(dir, Sought::Pos(pos), Look::Seen))
+        self.search(self.for_request(dir, Sought::Pos(pos)))
     }
 
     /// The share of a directory that was asked, whatever it has.
     pub(crate) fn share_asked(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
-        let search = self.for_request(dir, Sought::Any, Look::Seen);
+        let search = self.for_request(dir, Sought::Any);
         let found = self.search(Search { reach: Reach::Asked, ..search })?;
         if self.shared.cluster.is_some() || !found.is_divided() {
             return Ok(found);
@@ -204,21 +193,21 @@ impl Txn<'_> {
     /// The master of a directory, wherever it is.
     pub(crate) fn master(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
-        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Seen);
-        self.search(Search { dir, sought, start: Start::At(0), reach, look })
+        let (sought, reach) = (Sought::Any, Reach::Anywhere);
+        self.search(Search { dir, sought, start: Start::At(0), reach })
     }
 
     /// As [`Txn::master`], to be changed, or to keep anybody from removing it.
     pub(crate) fn master_locked(&mut self, dir: &DirRef) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
-        let (sought, reach, look) = (Sought::Any, Reach::Anywhere, Look::Now);
-        self.search(Search { dir, sought, start: Start::At(0), reach, look })
+        let (sought, reach) = (Sought::Any, Reach::Anywhere);
+        self.search(Search { dir, sought, start: Start::At(0), reach })
     }
 
-    fn for_request<'a>(&self, dir: &'a DirRef, sought: Sought<'a>, look: Look) -> Search<'a> {
+    fn for_request<'a>(&self, dir: &'a DirRef, sought: Sought<'a>) -> Search<'a> {
         let reach = if self.asked.is_some() { Reach::Here } else { Reach::Anywhere };
-        Search { dir, sought, start: Start::Asked, reach, look }
+        Search { dir, sought, start: Start::Asked, reach }
     }
 
     /// The partition of a directory that the request was sent to. A single server is sent everything.
@@ -266,8 +255,8 @@ impl Txn<'_> {
         }
     }
 
-    fn search(&self, mut search: Search<'_>) -> Result<Dir> {
-        let Search { dir, sought, start, reach, .. } = search;
+    fn search(&self, search: Search<'_>) -> Result<Dir> {
+        let Search { dir, sought, start, reach } = search;
         let (first, shards) = (self.shard(dir.home), self.shared.config.shards);
         let shard = |partition: u16| ShardId((first.0 + partition) % shards);
         let mut partition = match start {
@@ -298,11 +287,8 @@ impl Txn<'_> {
                 }
                 None if partition == 0 => return Err(self.no_dir()),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
-                None => {
-                    // It has been merged into another one since what led here was read.
-                    search.look = Look::Now;
-                    (0, None)
-                }
+                // It has been merged into another one since what led here was read.
+                None => (0, None),
             };
             if reach == Reach::Here && !self.has_shard(shard(partition)) {
                 return Err(stale_layout(dir, known));
@@ -315,17 +301,8 @@ impl Txn<'_> {
 
     /// A share, if it is there and is of the directory that is meant.
     fn share(&self, search: &Search<'_>, partition: u16, shard: ShardId) -> Result<Option<Dir>> {
-        let Search { dir, sought, reach, look, .. } = *search;
+        let Search { dir, sought, reach, .. } = *search;
         let key = key::content(shard, dir.id, partition, Part::Main);
-        if look == Look::Seen {
-            self.settle_read(&key, Want::Read)?;
-            if self.group.find(&key).is_none()
-                && let Some(content) = self.group.seen(&key)
-                && let Ok(found) = self.meant(dir, partition, content)
-            {
-                return Ok(Some(found));
-            }
-        }
         if reach == Reach::Anywhere
             && let Sought::Name(name) = sought
             && !self.is_here(&key)
@@ -334,11 +311,7 @@ impl Txn<'_> {
             self.want(&[key.clone(), name])?;
         }
         let Some(content) = self.get_content(&key)? else { return Ok(None) };
-        let found = self.meant(dir, partition, content)?;
-        if look == Look::Seen {
-            self.group.see(key, &found.content);
-        }
-        Ok(Some(found))
+        self.meant(dir, partition, content).map(Some)
     }
 
     /// What to answer when nothing stands under a name that was looked for without its directory's lock, in a share that
