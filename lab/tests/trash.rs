@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use base::{FileKind, FsError, Locality, limits::XATTRS_EMBEDDED_BYTES_MAX, placement::shard_of};
-use client::{Client, Error};
+use client::{Client, Error, OpenOptions};
 use lab::sim::{
     plan::Plan,
     trace::Trace,
@@ -203,6 +203,48 @@ fn a_tree_over_all_servers_goes_to_the_trash_name_by_name_and_comes_back() {
             client.link(&names[there], &names[gone]).await.unwrap();
         }
         assert_eq!(show(client, &all).await, before);
+    });
+}
+
+#[test]
+fn what_is_only_in_the_trash_gets_no_other_name_by_its_number() {
+    with_both(async |world, maker| {
+        let client = &maker.client;
+        let other = world.connect("other").await.unwrap();
+        for number in 0..12 {
+            let dirs = [format!("/from{number}"), format!("/to{number}")];
+            for dir in &dirs {
+                client.mkdir(dir, 0o755).await.unwrap();
+            }
+            // One that is where it was born, one that is not, and one of which two names were there.
+            let [born, moved, linked] = [
+                format!("{}/born", dirs[0]),
+                format!("{}/moved", dirs[1]),
+                format!("{}/linked", dirs[1]),
+            ];
+            client.write(&born, b"x").await.unwrap();
+            client.write(format!("{}/moves", dirs[0]), b"x").await.unwrap();
+            client.rename(format!("{}/moves", dirs[0]), &moved).await.unwrap();
+            client.write(format!("{}/first", dirs[0]), b"x").await.unwrap();
+            client.link(format!("{}/first", dirs[0]), &linked).await.unwrap();
+            client.unlink(format!("{}/first", dirs[0])).await.unwrap();
+            for path in [&born, &moved, &linked] {
+                let file = client.open_with(path, OpenOptions::writing()).await.unwrap();
+                other.client.unlink(path).await.unwrap();
+                let new = format!("{}/new", dirs[1]);
+                let gone = file.link(&new).await;
+                assert!(matches!(gone, Err(Error::Fs(FsError::NotFound))), "{path}: {gone:?}");
+                file.write_at(0, b"written").await.unwrap();
+                file.flush().await.unwrap();
+                put_back(&other.client).await;
+                file.link(&new).await.unwrap();
+                assert_eq!(client.read(&new).await.unwrap()[..], b"written"[..]);
+                assert_eq!(client.stat(path).await.unwrap().nlink, 2);
+                client.unlink(&new).await.unwrap();
+                file.close().await.unwrap();
+            }
+        }
+        other.close().await.unwrap();
     });
 }
 

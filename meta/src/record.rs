@@ -19,7 +19,7 @@ use bytes::Bytes;
 pub(crate) use chunk::ChunkRecord;
 pub(crate) use content::{Content, ContentState};
 pub(crate) use entry::{Access, EntryRecord, RenameList};
-pub(crate) use inode::{Contents, Inode, Location, Slot, Times, XattrSet, Xattrs};
+pub(crate) use inode::{Contents, InTrash, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
 pub(crate) use policy::{InlineMax, Policy};
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};

@@ -18,7 +18,7 @@ mod paths;
 mod place;
 
 use base::{DirId, EntryName, FsError, Ino, Locality, Time, limits::NAME_BYTES_MAX};
-use wire::Retry;
+use wire::{FileRef, Retry};
 
 pub(crate) use expiry::{Expired, run, step};
 pub(crate) use paths::Paths;
@@ -29,8 +29,8 @@ use crate::{
     lock,
     ops::{mkdir, rename, rmdir},
     record::{
-        Content, EntryRecord, Policy, QuotaId, QuotaRecord, QuotaState, Trash, TrashSetting, Usage,
-        XattrSet, key::Part, system::Origin,
+        Content, EntryRecord, InTrash, Inode, Policy, QuotaId, QuotaRecord, QuotaState, Trash,
+        TrashSetting, Usage, XattrSet, key::Part, system::Origin,
     },
     txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
@@ -72,6 +72,7 @@ pub(crate) fn file(
         located.inode.quota = hour.content.quota;
     }
     located.inode.times.ctime = txn.now;
+    located.inode.in_trash = InTrash(true);
     let xattrs = if located.place == Place::Slot { None } else { txn.lift_xattrs(located)? };
     txn.delete_entry(dir, name);
     if located.place == Place::Slot {
@@ -185,6 +186,37 @@ pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
         let key = txn.entry_key(dir, name, Part::Origin);
         txn.delete(key);
     }
+}
+
+/// As [`leave`], of the name of a file: the caller stores its inode, or removes it.
+pub(crate) fn file_leaves(
+    txn: &mut Txn<'_>,
+    dir: &Dir,
+    name: &EntryName,
+    located: &mut Located,
+) -> Result<()> {
+    let Inode { nlink, in_trash, .. } = &mut located.inode;
+    // Another of several names may be the one in the trash.
+    if in_trash.0 && (*nlink == 1 || is_origin(txn, (dir.id, dir.content.home), name)?) {
+        *in_trash = InTrash(false);
+    }
+    leave(txn, dir, name);
+    Ok(())
+}
+
+/// Whether a file is in the trash and has no name elsewhere, of which the name that was asked for says nothing: then
+/// nobody has the file who does not look there, and it gets no name but by being moved out.
+pub(crate) fn has_all(txn: &Txn<'_>, inode: &Inode, asked: &FileRef) -> Result<bool> {
+    if !inode.in_trash.0 || inode.nlink != 1 {
+        return Ok(false);
+    }
+    Ok(!is_origin(txn, (asked.dir.id, asked.dir.home), &asked.name)?)
+}
+
+/// Whether what has a name was thrown there.
+fn is_origin(txn: &Txn<'_>, (dir, home): (DirId, DirId), name: &EntryName) -> Result<bool> {
+    let key = txn.name_key(home, dir, name, Part::Origin);
+    Ok(txn.get::<Origin>(&key)?.is_some())
 }
 
 /// Whether it is the trash itself.

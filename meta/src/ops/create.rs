@@ -17,7 +17,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, InlineMax, Inode, Location, Times, Usage, Xattrs},
+    record::{Contents, InTrash, InlineMax, Inode, Location, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -109,6 +109,7 @@ pub(crate) fn new_inode(
         contents,
         quota: dir.content.quota,
         inline_max,
+        in_trash: InTrash(false),
     })
 }
 

@@ -5,7 +5,7 @@
 //! Cost: three locked reads, one more for a file with several names, and one batch of up to five puts and the
 //! stored answer; for a first name the note that it has none is read and deleted as well.
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
-//! name any more.
+//! name any more, or none but in the trash and was not found there.
 
 use base::{Access, FsError, Ino, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
@@ -13,6 +13,7 @@ use wire::{Entry, Link, NodeRef};
 use crate::{
     error::Result,
     record::{EntryRecord, Reclaim, ReclaimKind, key},
+    trash,
     txn::{Dir, Place, Txn, show_inode},
 };
 
@@ -43,6 +44,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     txn.settle_birth(&dir)?;
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
+    }
+    // Race: it was found by its number, and its last name was removed since its path was walked.
+    if trash::has_all(txn, &target.inode, file)? {
+        return Err(FsError::NotFound.into());
     }
     if target.inode.nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks.into());

@@ -335,11 +335,12 @@ fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRec
 
 /// Takes an entry, with what belongs to it, from its old place.
 fn lift(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<Moving> {
-    trash::leave(txn, dir, name);
     if let EntryRecord::Dir(access) = entry {
+        trash::leave(txn, dir, name);
         return Ok(Moving::Dir(*access));
     }
-    let located = txn.entry_inode_locked(dir, name, entry)?;
+    let mut located = txn.entry_inode_locked(dir, name, entry)?;
+    trash::file_leaves(txn, dir, name, &mut located)?;
     let link = located.place == Place::Slot;
     let xattrs = if link { None } else { txn.lift_xattrs(&located)? };
     Ok(Moving::File { located, link, xattrs })

@@ -44,7 +44,7 @@ pub(crate) fn remove(
     if located.inode.nlink == 1 && trash::file(txn, dir, name, &mut located)? {
         return Ok(located.inode.attr());
     }
-    trash::leave(txn, dir, name);
+    trash::file_leaves(txn, dir, name, &mut located)?;
     txn.delete_entry(dir, name);
     Ok(txn.drop_name(located)?.attr())
 }

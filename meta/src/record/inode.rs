@@ -107,6 +107,33 @@ codec! {
     }
 }
 
+/// Whether one of a file's names is in the trash, with its origin beside it: the name that was its last when it was removed.
+///
+/// Persisted: nothing where none is, so it stands last in its record; otherwise a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct InTrash(pub(crate) bool);
+
+/// What says that one is. 1 and 3 are those of what comes before.
+const TAG_IN_TRASH: u8 = 4;
+
+impl Encode for InTrash {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if self.0 {
+            out.push(TAG_IN_TRASH);
+        }
+    }
+}
+
+impl Decode for InTrash {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let is_in_trash = input.peek() == Some(TAG_IN_TRASH);
+        if is_in_trash {
+            input.take(1)?;
+        }
+        Ok(InTrash(is_in_trash))
+    }
+}
+
 codec! {
     /// An inode.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,8 +155,10 @@ codec! {
         pub contents: Contents,
         /// What it is charged to. Where it is none, nothing is stored,
         pub quota: QuotaId,
-        /// and so it is with what the directory says of contents that the file was made in.
+        /// and so it is with what the directory says of contents that the file was made in,
         pub inline_max: InlineMax,
+        /// and where none of its names is in the trash.
+        pub in_trash: InTrash,
     }
 }
 

@@ -9,6 +9,7 @@ use base::{EntryName, FsError};
 use parking_lot::Mutex;
 
 use super::{
+    file_leaves,
     hours::{self, DAY_SECONDS, HOUR_SECONDS},
     leave,
     place::{self, Above},
@@ -203,15 +204,16 @@ fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecor
             rmdir::remove(txn, &child, &others)?;
             dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
             txn.delete_entry(dir, name);
+            leave(txn, dir, name);
         }
         EntryRecord::Node(_) | EntryRecord::Link(_) => {
             // Where cores share the locks the entry is read again, so it goes after that.
-            let located = txn.entry_inode_locked(dir, name, entry)?;
+            let mut located = txn.entry_inode_locked(dir, name, entry)?;
+            file_leaves(txn, dir, name, &mut located)?;
             txn.delete_entry(dir, name);
             txn.drop_name(located)?;
         }
     }
-    leave(txn, dir, name);
     dir.content.entries = dir.content.entries.saturating_sub(1);
     Ok(true)
 }

@@ -8,8 +8,8 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{
-        Content, Contents, EntryRecord, InlineMax, Inode, QuotaId, Reclaim, Slot, Times, Usage,
-        Xattrs, key, key::Part,
+        Content, Contents, EntryRecord, InTrash, InlineMax, Inode, QuotaId, Reclaim, Slot, Times,
+        Usage, Xattrs, key, key::Part,
     },
     txn::{Dir, Located, Place, Txn},
 };
@@ -101,6 +101,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     let mut located = Located { place: Place::Slot, inode };
     let inode = &mut located.inode;
     inode.nlink = 1;
+    inode.in_trash = InTrash(false);
     inode.mode &= MODE_BITS;
     if inode.xattrs.is_spilled() {
         inode.xattrs =
@@ -131,6 +132,7 @@ pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
     let (mut above, name) = free_name(txn, above, inode.ino)?;
     txn.put_entry(&above, &name, &EntryRecord::Link(inode.ino));
     inode.nlink = 1;
+    inode.in_trash = InTrash(false);
     txn.put_inode(&Located { place: Place::Slot, inode });
     above.content.entries += 1;
     txn.touch(&mut above);
@@ -175,6 +177,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
         contents: Contents::Blocks,
         quota: QuotaId::NONE,
         inline_max: InlineMax::NONE,
+        in_trash: InTrash(false),
     };
     file(txn, inode)?;
     Ok(true)

@@ -165,6 +165,51 @@ fn of_a_file_with_several_names_the_last_goes_to_the_trash() {
 }
 
 #[test]
+fn what_is_only_in_the_trash_gets_another_name_only_from_there() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "1").await;
+        let embedded = client.create(&root, "embedded").await.unwrap();
+        let slot = client.create(&root, "slot").await.unwrap();
+        client.link(&slot, &root, "second").await.unwrap();
+        client.unlink(&root, "second").await.unwrap();
+        for (file, text) in [(embedded, "embedded"), (slot, "slot")] {
+            client.unlink(&root, text).await.unwrap();
+            let gone = client.link(&file, &root, "new").await.map(drop);
+            assert_eq!(gone, Err(FsError::NotFound), "{text}");
+            // Who has it goes on writing.
+            client.write(&file, 0, b"written").await.unwrap();
+            let hour = hour(&mut client).await;
+            let called = format!("{}-{}-{text}", root.ino.0, file.ino.0);
+            // What is put back is as any other.
+            client.rename((&hour, &called), (&root, "back")).await.unwrap();
+            client.link(&file, &root, "new").await.unwrap();
+            client.unlink(&root, "new").await.unwrap();
+            client.unlink(&root, "back").await.unwrap();
+            // Who looks into the trash may give it one more, and then it has a name elsewhere.
+            let called = format!("{}-{}-back", root.ino.0, file.ino.0);
+            let kept = FileRef { dir: hour, name: name(&called), ino: file.ino };
+            client.link(&kept, &root, "beside").await.unwrap();
+            client.link(&file, &root, "new").await.unwrap();
+            client.rename((&root, "new"), (&root, "renamed")).await.unwrap();
+            client.unlink(&root, "beside").await.unwrap();
+            client.unlink(&root, "renamed").await.unwrap();
+            let gone = client.link(&file, &root, "new").await.map(drop);
+            assert_eq!(gone, Err(FsError::NotFound), "{text}");
+            // Of several names the one in the trash may be removed.
+            client.link(&kept, &root, "beside").await.unwrap();
+            client.unlink(&hour, &called).await.unwrap();
+            let again = client.link(&file, &root, "new").await.unwrap();
+            assert_eq!(client.read(&again).await.unwrap(), b"written");
+            assert_eq!(client.unlink(&root, "beside").await.unwrap().nlink, 1);
+            client.unlink(&root, "new").await.unwrap();
+        }
+        assert_eq!(world.findings().await, Vec::<String>::new());
+    });
+}
+
+#[test]
 fn what_is_removed_in_the_trash_is_gone() {
     in_world(async |world| {
         let mut client = world.client().await;

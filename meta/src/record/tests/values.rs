@@ -10,9 +10,9 @@ use wire::{BlockPart, Slice, SliceSource};
 use crate::cluster::Member;
 use crate::coordinator::roster::{Enrolled, Roster};
 use crate::record::{
-    Access, Config, Content, ContentState, Contents, EntryRecord, InlineMax, Inode, Location,
-    Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet, Xattrs,
-    system::Origin,
+    Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,
+    Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet,
+    Xattrs, system::Origin,
 };
 
 fn name(text: &str) -> EntryName {
@@ -70,6 +70,7 @@ fn inode(kind: FileKind, contents: Contents) -> Inode {
         contents,
         quota: QuotaId::NONE,
         inline_max: InlineMax::NONE,
+        in_trash: InTrash(false),
     }
 }
 
@@ -89,6 +90,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
     let marked = Inode { xattrs: Xattrs::Embedded(xattrs()), ..small.clone() };
     let charged = Inode { quota: quota(), ..small.clone() };
     let limited = Inode { inline_max: InlineMax(Some(100)), ..charged.clone() };
+    let removed = Inode { in_trash: InTrash(true), ..limited.clone() };
     let access = Access {
         id: DirId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
         ino: Ino::new(ShardId(3), 77),
@@ -107,6 +109,7 @@ pub(super) fn entries() -> Vec<EntryRecord> {
         EntryRecord::Link(Ino::new(ShardId(4), 300)),
         EntryRecord::Node(charged),
         EntryRecord::Node(limited),
+        EntryRecord::Node(removed),
     ]
 }
 
