@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
+use base::Pauses;
 use futures::future::join_all;
-use wire::{Decide, Request, TxnId};
+use tokio::time::sleep;
+use wire::{Decide, Reply, Request, TxnId};
 
 use crate::{
     Core,
@@ -17,7 +19,7 @@ use crate::{
     record::key,
 };
 
-/// The pause before a server is told again, at first and at most.
+/// The pause before a server is asked again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -43,25 +45,28 @@ pub(super) async fn tell(
     if shared.is_halted() {
         return;
     }
-    let decide = Decide { txn, commit };
+    let decide = Request::Decide(Decide { txn, commit });
     if !commit {
-        let asked = |server: &u16| core.inner.peers.ask(*server, &Request::Decide(decide));
+        let asked = |server: &u16| core.inner.peers.ask(*server, &decide);
         join_all(participants.iter().map(asked)).await;
         return;
     }
-    join_all(participants.iter().map(|server| tell_one(core, *server, decide))).await;
+    join_all(participants.iter().map(|server| ask_until_answered(core, *server, &decide))).await;
     laps.end(Part::Tell, shared.observed.now());
     core.step(Step::Forget(vec![key::committed(txn)])).await;
 }
 
-/// Tells a server until it has heard.
-async fn tell_one(core: &Core, server: u16, decide: Decide) {
-    let mut pause = PAUSE_FIRST;
-    while let Err(why) = core.inner.peers.ask(server, &Request::Decide(decide)).await {
-        if let Unanswered::Failed(error) = why {
-            tracing::warn!(server, %error, "another server cannot apply what was committed");
+/// Asks a server, which may be away for long, until it has answered.
+pub(super) async fn ask_until_answered(core: &Core, server: u16, request: &Request) -> Reply {
+    let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+    loop {
+        match core.inner.peers.ask(server, request).await {
+            Ok(reply) => return reply,
+            Err(Unanswered::Failed(error)) => {
+                tracing::warn!(server, %error, "another server cannot do what it is told");
+            }
+            Err(why) => tracing::debug!(server, ?why, "another server does not answer"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        sleep(pauses.draw(core.inner.shared.random.as_ref())).await;
     }
 }

@@ -9,9 +9,8 @@ use std::{
     time::Duration,
 };
 
-use base::Pauses;
 use futures::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use wire::{Born, HurryBirths, Reply, Request, TxnId};
 
 use crate::{
@@ -20,13 +19,9 @@ use crate::{
     core::Step,
     record::key::{self, Part},
     server::Shared,
-    transact::locks::Doubt,
+    transact::{locks::Doubt, tell::ask_until_answered},
     txn::Txn,
 };
-
-/// The pause before a server is asked again, at first and at most.
-const PAUSE_FIRST: Duration = Duration::from_micros(200);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Directories are confirmed together that are born within so long, unless somebody waits for one.
 const ROUND: Duration = Duration::from_millis(10);
@@ -144,22 +139,10 @@ async fn confirm(core: &Core, txns: &[TxnId]) {
     }
     let told = by_server(&shared, txns).into_iter().map(|(server, txns)| async move {
         let request = Request::Born(Born { txns: txns.clone(), confirmed: true });
-        ask(core, server, &request).await;
+        ask_until_answered(core, server, &request).await;
         core.step(Step::Confirmed(txns)).await;
     });
     join_all(told).await;
-}
-
-/// Asks until there is an answer.
-async fn ask(core: &Core, server: u16, request: &Request) -> Reply {
-    let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
-    loop {
-        match core.inner.peers.ask(server, request).await {
-            Ok(reply) => return reply,
-            Err(why) => tracing::debug!(server, ?why, "a server does not answer about births"),
-        }
-        sleep(pauses.draw(core.inner.shared.random.as_ref())).await;
-    }
 }
 
 fn by_server(shared: &Shared, txns: &[TxnId]) -> BTreeMap<u16, Vec<TxnId>> {
@@ -184,7 +167,7 @@ pub(crate) fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) {
 pub(in crate::transact) async fn learn(core: &Core) {
     let shared = &core.inner.shared;
     let heard = shared.births.others().into_iter().map(|server| async move {
-        let reply = ask(core, server, &Request::AskBirths).await;
+        let reply = ask_until_answered(core, server, &Request::AskBirths).await;
         if let Reply::Births(births) = reply
             && !shared.bugs.has(Bug::LostBirthForgotten)
         {
