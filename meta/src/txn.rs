@@ -37,7 +37,7 @@ use crate::{
     coordinator::ways::Ways,
     error::{Fault, Result},
     file_locks::LetIn,
-    lock::LockId,
+    lock::{self, LockId},
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
@@ -367,6 +367,11 @@ impl<'a> Txn<'a> {
             }
             Err(lock) => Err(Fault::Locked(lock)),
         }
+    }
+
+    /// As [`Txn::lock`], of what guards a key: nothing where only its owner writes it.
+    pub(crate) fn lock_key(&mut self, key: &[u8]) -> Result<()> {
+        lock::of_key(key).map_or(Ok(()), |lock| self.lock(lock).map(drop))
     }
 
     /// The settings of the file system, as they are when the group is written.

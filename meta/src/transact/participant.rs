@@ -19,7 +19,7 @@ use super::{
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    handoff, lock,
+    handoff,
     record::{
         Content, Key, Record as _,
         key::{self, Part},
@@ -65,18 +65,12 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     let record = PreparedRecord { stands, writes: req.writes.clone(), born: None };
     lock_all(txn, &record)?;
     for expected in &req.expects {
-        match is_as_expected(txn, expected) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Vote::Changed),
-            Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
-            Err(fault) => return Err(fault),
+        if let Some(refusal) = refusal(is_as_expected(txn, expected))? {
+            return Ok(refusal);
         }
     }
-    match has_names(txn, req) {
-        Ok(true) => {}
-        Ok(false) => return Ok(Vote::Changed),
-        Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
-        Err(fault) => return Err(fault),
+    if let Some(refusal) = refusal(has_names(txn, req))? {
+        return Ok(refusal);
     }
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
     let held = held(&record);
@@ -91,16 +85,22 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     Ok(Vote::Prepared)
 }
 
-fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes)) -> Result<Vote> {
-    if let Some(lock) = lock::of_key(at) {
-        txn.lock(lock)?;
+/// The vote against a transaction, if what it expects is not so or cannot be said while another one is under way.
+fn refusal(is_so: Result<bool>) -> Result<Option<Vote>> {
+    match is_so {
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some(Vote::Changed)),
+        Err(Fault::InDoubt(_)) => Ok(Some(Vote::Busy)),
+        Err(fault) => Err(fault),
     }
+}
+
+fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes)) -> Result<Vote> {
+    txn.lock_key(at)?;
     // Who makes it knows what was born under its name.
-    match txn.get_bytes(at) {
-        Ok(None) => {}
-        Ok(Some(_)) => return Ok(Vote::Changed),
-        Err(Fault::InDoubt(_)) => return Ok(Vote::Busy),
-        Err(fault) => return Err(fault),
+    let is_free = txn.get_bytes(at).map(|found| found.is_none());
+    if let Some(refusal) = refusal(is_free)? {
+        return Ok(refusal);
     }
     let stored = births::store(txn, birth, at, content);
     Ok(if stored { Vote::Prepared } else { Vote::Busy })
@@ -123,9 +123,7 @@ pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<
 fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Bytes>> {
     let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
     let Some(at) = record.and_then(|record| record.born) else { return Ok(None) };
-    if let Some(lock) = lock::of_key(&at) {
-        txn.lock(lock)?;
-    }
+    txn.lock_key(&at)?;
     // Race: until it was locked another core may have ended it.
     let stays = txn.get_bytes(&key::prepared(birth))?.is_some();
     Ok(stays.then_some(at))
@@ -171,9 +169,7 @@ fn share_beside(
 
 fn lock_all(txn: &mut Txn<'_>, record: &PreparedRecord) -> Result<()> {
     for key in record.writes.iter().map(key_of).chain(&record.stands) {
-        if let Some(lock) = lock::of_key(key) {
-            txn.lock(lock)?;
-        }
+        txn.lock_key(key)?;
     }
     Ok(())
 }

@@ -16,9 +16,7 @@ use crate::{
 pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
     let mut lost = Vec::new();
     for birth in births.iter().filter(|birth| !txn.shared.prepared.has(birth.txn)) {
-        if let Some(lock) = lock::of_key(&birth.key) {
-            txn.lock(lock)?;
-        }
+        txn.lock_key(&birth.key)?;
         if txn.get_bytes(&birth.key)?.is_none() {
             lost.push(birth);
         }
