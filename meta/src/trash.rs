@@ -123,13 +123,9 @@ pub(crate) fn directory(
     child.content.times.ctime = txn.now;
     txn.delete_entry(dir, name);
     rename::note_move(txn, child, &hour, &called)?;
-    txn.put_entry(&hour, &called, &EntryRecord::Dir(Txn::access_of(child)));
     txn.put_everywhere(child)?;
     txn.events.push(child.id);
-    hour.content.entries += 1;
-    hour.content.subdirs = hour.content.subdirs.saturating_add(1);
-    txn.touch(&mut hour);
-    txn.put_dir(&hour);
+    txn.put_subdir(&mut hour, &called, child);
     Ok(true)
 }
 
@@ -159,7 +155,6 @@ fn likeness(
     // It has one partition now.
     like.policy = Policy { large_dir: 0, ..was.policy };
     let kept = place::born(&hour, &called, free, &like);
-    txn.put_entry(&hour, &called, &EntryRecord::Dir(Txn::access_of(&kept)));
     txn.put_dir(&kept);
     if let Some(spilled) = spilled {
         let key = txn.dir_xattrs_key(&kept);
@@ -167,10 +162,7 @@ fn likeness(
     }
     rmdir::remove(txn, child, others)?;
     txn.delete_entry(dir, name);
-    hour.content.entries += 1;
-    hour.content.subdirs = hour.content.subdirs.saturating_add(1);
-    txn.touch(&mut hour);
-    txn.put_dir(&hour);
+    txn.put_subdir(&mut hour, &called, &kept);
     Ok(true)
 }
 

@@ -17,7 +17,7 @@ use super::{create::inherited, divide};
 use crate::{
     error::Result,
     lock,
-    record::{Content, ContentState, EntryRecord, Policy, RenameList, Times, Usage, key::Part},
+    record::{Content, ContentState, Policy, RenameList, Times, Usage, key::Part},
     txn::{Dir, Txn},
 };
 
@@ -37,12 +37,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
     let mut child = birth(txn, &parent, req)?;
     divide::inherit(txn, &parent.content, &mut child)?;
 
-    txn.put_entry(&parent, &req.name, &EntryRecord::Dir(Txn::access_of(&child)));
     txn.put_dir(&child);
-    parent.content.entries += 1;
-    parent.content.subdirs += 1;
-    txn.touch(&mut parent);
-    txn.put_dir(&parent);
+    txn.put_subdir(&mut parent, &req.name, &child);
     let dir = txn.dir_ref(child.id, child.content.ino, child.content.home);
     Ok(Entry { attr: child.attr(), dir: Some(dir), target: None, whole: true })
 }

@@ -215,12 +215,8 @@ fn make(
     };
     let ino = new_ino(txn, free)?;
     let made = born(&above, name, free, &Content { ino, ..like });
-    txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(&made)));
     txn.put_dir(&made);
-    above.content.entries += 1;
-    above.content.subdirs = above.content.subdirs.saturating_add(1);
-    txn.touch(&mut above);
-    txn.put_dir(&above);
+    txn.put_subdir(&mut above, name, &made);
     Ok((made, true))
 }
 

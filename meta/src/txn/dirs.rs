@@ -196,6 +196,15 @@ impl Txn<'_> {
         }
     }
 
+    /// Puts a directory under `name`, which `above` has one more with. The record of the directory is the caller's to store.
+    pub(crate) fn put_subdir(&mut self, above: &mut Dir, name: &EntryName, dir: &Dir) {
+        self.put_entry(above, name, &EntryRecord::Dir(Txn::access_of(dir)));
+        above.content.entries += 1;
+        above.content.subdirs = above.content.subdirs.saturating_add(1);
+        self.touch(above);
+        self.put_dir(above);
+    }
+
     /// Removes the entry under `name`.
     pub(crate) fn delete_entry(&mut self, dir: &Dir, name: &EntryName) {
         let key = self.entry_key(dir, name, Part::Main);

@@ -79,12 +79,8 @@ pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     dir.content.parent_home = above.content.home;
     dir.content.name = Some(name.clone());
     crate::ops::rename::note_birthplace(txn, dir)?;
-    txn.put_entry(&above, &name, &EntryRecord::Dir(Txn::access_of(dir)));
     txn.stays(above.id);
-    above.content.entries += 1;
-    above.content.subdirs = above.content.subdirs.saturating_add(1);
-    txn.touch(&mut above);
-    txn.put_dir(&above);
+    txn.put_subdir(&mut above, &name, dir);
     Ok(())
 }
 

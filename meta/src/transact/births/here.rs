@@ -113,10 +113,6 @@ fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
     if let Some(there) = txn.entry(&above, name)? {
         return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
     }
-    txn.put_entry(&above, name, &EntryRecord::Dir(Txn::access_of(dir)));
-    above.content.entries += 1;
-    above.content.subdirs = above.content.subdirs.saturating_add(1);
-    txn.touch(&mut above);
-    txn.put_dir(&above);
+    txn.put_subdir(&mut above, name, dir);
     Ok(true)
 }
