@@ -31,6 +31,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use wire::TxnId;
 
+pub(crate) use lost::directory as rescue;
+
 use crate::{
     Core,
     core::Step,
@@ -196,11 +198,6 @@ fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     );
     txn.delete(key.clone());
     Ok(true)
-}
-
-/// Puts a directory that nothing leads to into `/lost+found`. Its record is the caller's to store.
-pub(crate) fn rescue(txn: &mut Txn<'_>, dir: &mut crate::txn::Dir) -> Result<()> {
-    lost::directory(txn, dir)
 }
 
 /// What clients have cached of a directory will not hold any more. On a cluster the coordinator tells them before, so it

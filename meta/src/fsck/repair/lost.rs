@@ -67,8 +67,8 @@ fn free_name(txn: &Txn<'_>, dir: Dir, ino: Ino) -> Result<(Dir, EntryName)> {
     Err(FsError::Exists.into())
 }
 
-/// Puts a directory there. Its record is the caller's to store.
-pub(super) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
+/// Puts a directory there that nothing leads to. Its record is the caller's to store.
+pub(crate) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     let above = and_found(txn)?;
     if above.id == dir.id {
         return Err(FsError::Io.into());
