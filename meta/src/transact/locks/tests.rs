@@ -1,0 +1,221 @@
+//! The table of prepared keys: who is in whose way.
+
+use super::*;
+
+fn txn(number: u64) -> TxnId {
+    TxnId { server: 1, run: 7, number }
+}
+
+fn waits_for(number: u64) -> Option<Doubt> {
+    Some(Doubt { txn: txn(number), born: false })
+}
+
+fn key(text: &str) -> Key {
+    Key::from_slice(text.as_bytes())
+}
+
+#[test]
+fn what_is_about_to_change_is_neither_read_nor_changed_by_others() {
+    let table = Prepared::default();
+    assert!(!table.any());
+    assert!(table.take(txn(1), vec![(key("a"), Mode::Changes), (key("b"), Mode::Stands)]));
+    assert!(!table.take(txn(2), vec![(key("c"), Mode::Changes), (key("a"), Mode::Stands)]));
+    assert_eq!(table.in_the_way(b"c", Want::Change, None), None, "all or nothing is taken");
+    assert_eq!(table.in_the_way(b"a", Want::Read, None), waits_for(1));
+    assert_eq!(table.in_the_way(b"a", Want::Read, Some(txn(1))), None);
+    assert_eq!(table.in_the_way(b"b", Want::ReadCounts, None), None);
+    assert_eq!(table.in_the_way(b"b", Want::Change, None), waits_for(1));
+    table.free(txn(1));
+    assert!(!table.any());
+    assert!(table.take(txn(2), vec![(key("a"), Mode::Changes)]));
+}
+
+#[test]
+fn several_add_to_the_counts_of_one_directory_and_whoever_reads_them_waits() {
+    let table = Prepared::default();
+    assert!(table.take(txn(1), vec![(key("d"), Mode::Adds)]));
+    assert!(table.take(txn(2), vec![(key("d"), Mode::Adds)]));
+    assert!(table.take(txn(3), vec![(key("d"), Mode::Stands)]));
+    assert!(!table.take(txn(4), vec![(key("d"), Mode::Changes)]));
+    assert_eq!(table.in_the_way(b"d", Want::Read, None), None);
+    assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), waits_for(1));
+    table.free(txn(1));
+    table.free(txn(2));
+    assert_eq!(table.in_the_way(b"d", Want::ReadCounts, None), None);
+}
+
+#[test]
+fn a_listing_waits_for_what_changes_within_it() {
+    let table = Prepared::default();
+    table.take(txn(1), vec![(key("n5"), Mode::Changes), (key("n7"), Mode::Stands)]);
+    assert_eq!(table.in_range(b"n0", b"n5", None), None);
+    assert_eq!(table.in_range(b"n5", b"n6", None), waits_for(1));
+    assert_eq!(table.in_range(b"n6", b"n9", None), None);
+}
+
+#[test]
+fn it_is_known_whether_anything_of_a_run_is_held() {
+    let table = Prepared::default();
+    assert_eq!(table.holds(b"n0", b"n9"), None);
+    table.take(txn(1), vec![(key("n5"), Mode::Stands)]);
+    assert_eq!(table.holds(b"n0", b"n4"), None);
+    assert_eq!([(b"n0", b"n5"), (b"n5", b"n9")].map(|(a, z)| table.holds(a, z)), [waits_for(1); 2]);
+    assert_eq!(table.holds(b"n6", b"n9"), None);
+}
+
+#[test]
+fn frozen_names_are_read_and_not_changed() {
+    use base::{DirId, EntryName, ShardId};
+    let name_in = |dir: u128, pos: u64| {
+        let name = EntryName::new(b"n").unwrap();
+        key::name(ShardId(3), DirId(dir), pos, &name, key::Part::Main)
+    };
+    let name = |pos: u64| name_in(77, pos);
+    let share = || key::content(ShardId(3), DirId(77), 5, key::Part::Main);
+    let moving = Moving::Range((100, 200));
+    let table = Prepared::default();
+    for held in [name(150), share()] {
+        assert!(table.take(txn(1), vec![(held, Mode::Stands), (name(90), Mode::Changes)]));
+        assert!(
+            !table.freeze(txn(2), share(), moving, Instant::now()),
+            "what is held does not freeze"
+        );
+        table.free(txn(1));
+    }
+    assert!(!table.any());
+    assert!(table.freeze(txn(2), share(), moving, Instant::now()));
+    assert!(table.any());
+    let waits = |key: &Key, want| table.in_the_way(key, want, None);
+    for pos in [100, 150, 200] {
+        assert_eq!(waits(&name(pos), Want::Change), waits_for(2));
+        assert_eq!(waits(&name(pos), Want::Read), None);
+    }
+    assert_eq!([name(99), name(201)].map(|key| waits(&key, Want::Change)), [None; 2]);
+    assert_eq!(waits(&name_in(78, 150), Want::Change), None);
+    assert_eq!(table.in_the_way(&name(150), Want::Change, Some(txn(2))), None);
+    assert_eq!([Want::Read, Want::ReadCounts].map(|want| waits(&share(), want)), [None; 2]);
+    // Nobody else prepares a change of what is frozen, nor stands on how the partition is.
+    assert!(!table.take(txn(3), vec![(name(150), Mode::Changes)]));
+    assert!(!table.take(txn(3), vec![(share(), Mode::Stands)]));
+    assert!(table.take(txn(4), vec![(name(150), Mode::Stands), (name(201), Mode::Changes)]));
+    table.free(txn(2));
+    assert_eq!(waits(&name(150), Want::Change), waits_for(4));
+    assert!(table.take(txn(3), vec![(share(), Mode::Stands)]));
+}
+
+#[test]
+fn what_is_to_be_frozen_is_held_by_those_only_who_hold_it_already() {
+    use base::{DirId, EntryName, ShardId};
+    let name = |pos: u64| {
+        let name = EntryName::new(b"n").unwrap();
+        key::name(ShardId(3), DirId(77), pos, &name, key::Part::Main)
+    };
+    let share = || key::content(ShardId(3), DirId(77), 5, key::Part::Main);
+    let moving = Moving::Range((100, 200));
+    let later = Instant::now() + Duration::from_secs(1000);
+    let table = Prepared::default();
+    let renames = |number: u64, pos: u64| {
+        table.take(txn(number), vec![(share(), Mode::Adds), (name(pos), Mode::Changes)])
+    };
+    // One begins before the other ends, and so on: there is no moment for it.
+    assert!(renames(1, 90));
+    assert!(!table.freeze(txn(9), share(), moving, Instant::now()));
+    assert!(renames(2, 91));
+    table.free(txn(1));
+    assert!(!table.freeze(txn(9), share(), moving, later));
+    assert!(!renames(3, 92), "it stands on the partition");
+    assert!(!table.take(txn(3), vec![(name(150), Mode::Stands)]));
+    assert!(table.take(txn(3), vec![(name(92), Mode::Changes)]), "what stays is free");
+    assert!(!table.freeze(txn(9), share(), moving, later));
+    table.free(txn(2));
+    assert!(table.freeze(txn(9), share(), moving, later));
+    table.free(txn(9));
+    assert!(renames(4, 150));
+    // Nobody keeps others off who does not want it any more.
+    assert!(!table.freeze(txn(9), share(), moving, later));
+    assert!(!renames(5, 151));
+    table.no_longer_wanted(txn(9));
+    assert!(renames(5, 151));
+}
+
+#[tokio::test]
+async fn who_waits_goes_on_when_the_outcome_is_there() {
+    let table = Prepared::default();
+    table.take(txn(1), vec![(key("a"), Mode::Changes)]);
+    let waits = table.until_ended(Doubt { txn: txn(1), born: false });
+    tokio::pin!(waits);
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    table.free(txn(2));
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    table.free(txn(1));
+    waits.await;
+}
+
+#[tokio::test]
+async fn a_birth_is_seen_by_nobody_then_by_everybody_here_and_relied_upon_when_it_is_confirmed() {
+    let table = Prepared::default();
+    assert!(table.take_birth(txn(1), key("d")));
+    assert!(!table.take_birth(txn(2), key("d")));
+    let reads = table.in_the_way(b"d", Want::Read, None).unwrap();
+    let waits = table.until_ended(reads);
+    tokio::pin!(waits);
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    // Nothing hangs on what nobody has seen.
+    table.confirmed().await;
+
+    table.is_born(txn(1));
+    waits.await;
+    let confirmed = table.confirmed();
+    tokio::pin!(confirmed);
+    assert!(futures::poll!(confirmed.as_mut()).is_pending());
+    assert_eq!(
+        [Want::Read, Want::ReadCounts].map(|want| table.in_the_way(b"d", want, None)),
+        [None; 2]
+    );
+    for mode in [Mode::Stands, Mode::Adds, Mode::Changes] {
+        assert!(!table.take(txn(2), vec![(key("d"), mode)]), "{mode:?}");
+    }
+    let born = table.birth_among([&key("d")].into_iter()).unwrap();
+    assert_eq!(born, Doubt { txn: txn(1), born: true });
+    let waits = table.until_ended(born);
+    tokio::pin!(waits);
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    // What is born later is not waited for.
+    assert!(table.take_birth(txn(3), key("e")));
+    table.is_born(txn(3));
+    assert!(futures::poll!(confirmed.as_mut()).is_pending());
+    table.free(txn(1));
+    waits.await;
+    confirmed.await;
+    assert!(table.take(txn(2), vec![(key("d"), Mode::Changes)]));
+}
+
+#[tokio::test]
+async fn the_entry_of_a_birth_is_read_and_not_changed() {
+    let table = Prepared::default();
+    assert!(table.take_entry(txn(1), key("n")));
+    assert_eq!(table.in_the_way(b"n", Want::Read, None), None);
+    assert_eq!(table.in_the_way(b"n", Want::Change, None), waits_for(1));
+    assert!(!table.take(txn(2), vec![(key("n"), Mode::Changes)]));
+    assert!(table.birth_among([&key("n")].into_iter()).is_some());
+    assert_eq!(table.birth(txn(1)), Some(Has::Entry));
+    assert!(table.all().is_empty(), "nobody else ends it");
+    // Nothing that is here hangs on it.
+    table.confirmed().await;
+    table.free(txn(1));
+    assert!(!table.any());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stable_waits_for_a_birth_until_the_server_of_its_entry_must_be_away() {
+    let table = Prepared::default();
+    assert!(table.take_old_birth(txn(1), key("d")));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(table.take_birth(txn(2), key("e")));
+    table.is_born(txn(2));
+    let began = Instant::now();
+    table.confirmed().await;
+    assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for the younger one");
+    table.confirmed().await;
+    assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for nobody twice");
+}
