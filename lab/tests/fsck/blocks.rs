@@ -1,0 +1,155 @@
+//! Blocks that nothing names.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use base::{BlockId, SessionId};
+use client::{Client, FileSystem as _};
+use futures::StreamExt as _;
+use store::Engine as _;
+
+use crate::{Cluster, KIND, SERVERS, dir, findings, followed, with_cluster};
+
+/// Blocks that are stored where `server` stores them, of a session that nobody has.
+async fn leave_blocks(cluster: &Cluster, server: usize, count: u64) {
+    let host = &cluster.world.hosts()[server];
+    for number in 0..count {
+        let block = BlockId::new(SessionId(0xdead), number);
+        host.blocks().put(block, vec![1; 100].into()).await.unwrap();
+    }
+}
+
+async fn blocks_at(cluster: &Cluster, server: usize) -> u64 {
+    cluster.world.hosts()[server].blocks().list().count().await.try_into().unwrap()
+}
+
+/// What a check says that removes blocks, with how many nothing named, and how many it removed.
+async fn collect(cluster: &Cluster, client: &Client) -> (Vec<String>, u64, u64) {
+    let mut check = client.fsck_start_everywhere(true).await.unwrap();
+    loop {
+        let progress = check.poll(client, false).await.unwrap();
+        if progress.done {
+            let count = |name: &str| progress.counts.iter().find(|(other, _)| other == name);
+            let count = |name: &str| count(name).unwrap().1;
+            let counted = (count("blocks_unreferenced"), count("blocks_removed"));
+            return (progress.findings, counted.0, counted.1);
+        }
+        cluster.world.wait(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn each_server_removes_the_blocks_that_nothing_names_and_no_others() {
+    with_cluster(async |cluster, client| {
+        // Files of all servers, which are then in directories of others.
+        let contents = |file: u8| vec![file; 100_000];
+        for file in 0..12u8 {
+            client.write(format!("/d{}/file{file}", file % 6), &contents(file)).await.unwrap();
+        }
+        for file in 0..12u8 {
+            let (from, to) = (file % 6, (file + 1) % 6);
+            let name = |dir| format!("/d{dir}/file{file}");
+            client.rename(name(from), name(to)).await.unwrap();
+        }
+        client.sync().await.unwrap();
+        let mut before = Vec::new();
+        for server in 0..usize::from(SERVERS) {
+            before.push(blocks_at(cluster, server).await);
+            leave_blocks(cluster, server, 3).await;
+        }
+        assert!(before.iter().all(|count| *count > 0), "{before:?}");
+        assert_eq!(collect(cluster, client).await, (vec![], 9, 9));
+        assert_eq!(collect(cluster, client).await, (vec![], 0, 0));
+        for (server, before) in before.into_iter().enumerate() {
+            assert_eq!(blocks_at(cluster, server).await, before);
+        }
+        let other = cluster.world.connect("other").await.unwrap();
+        for file in 0..12u8 {
+            let path = format!("/d{}/file{file}", (file + 1) % 6);
+            assert_eq!(other.client.read(path).await.unwrap(), contents(file));
+        }
+    });
+}
+
+#[test]
+fn what_is_written_while_blocks_are_removed_stays() {
+    with_cluster(async |cluster, client| {
+        let writer = cluster.world.connect("writer").await.unwrap();
+        let mut files = Vec::new();
+        for file in 0..6u8 {
+            let (path, old, new) =
+                (format!("/d{file}/file"), vec![file; 50_000], vec![file + 100; 70_000]);
+            writer.client.write(&path, &old).await.unwrap();
+            files.push((path, new));
+        }
+        let writes = async {
+            for (path, new) in &files {
+                writer.client.write(path, new).await.unwrap();
+                cluster.world.wait(Duration::from_millis(30)).await;
+            }
+        };
+        let collects = async {
+            for server in 0..usize::from(SERVERS) {
+                leave_blocks(cluster, server, 20).await;
+            }
+            for _ in 0..3 {
+                let (found, ..) = collect(cluster, client).await;
+                assert_eq!(found, [""; 0]);
+            }
+        };
+        futures::future::join(writes, collects).await;
+        writer.client.sync().await.unwrap();
+        for (path, new) in &files {
+            assert_eq!(client.read(path).await.unwrap(), *new);
+        }
+        assert_eq!(collect(cluster, client).await.0, [""; 0]);
+        for (path, new) in &files {
+            assert_eq!(client.read(path).await.unwrap(), *new);
+        }
+    });
+}
+
+#[test]
+fn nothing_is_removed_where_it_cannot_be_read_what_is_named() {
+    with_cluster(async |cluster, client| {
+        for dir in 0..6 {
+            client.write(format!("/d{dir}/file"), &vec![1; 50_000]).await.unwrap();
+        }
+        client.sync().await.unwrap();
+        let mut damaged = None;
+        let mut take = |key: &[u8], value: &[u8]| {
+            if key[KIND] == b'B' {
+                damaged = Some((key.to_vec(), value.to_vec()));
+            }
+            ControlFlow::Continue(())
+        };
+        cluster.world.hosts()[1].engine().scan(&[], &[u8::MAX; 8], &mut take).unwrap();
+        let (key, value) = damaged.unwrap();
+        for server in 0..usize::from(SERVERS) {
+            leave_blocks(cluster, server, 2).await;
+        }
+        let before = blocks_at(cluster, 1).await;
+        cluster.put(&key, &value[..value.len() / 2]);
+        let (found, _, removed) = collect(cluster, client).await;
+        let says =
+            |line: &String| line.contains("server 1") && line.contains("no block is removed");
+        assert!(found.iter().any(says), "{found:#?}");
+        assert_eq!((removed, blocks_at(cluster, 1).await), (4, before), "the others are sound");
+        cluster.put(&key, &value);
+        assert_eq!(collect(cluster, client).await, (vec![], 2, 2));
+    });
+}
+
+#[test]
+fn blocks_are_removed_after_repairs_when_that_is_asked() {
+    with_cluster(async |cluster, client| {
+        leave_blocks(cluster, 2, 5).await;
+        let dir = dir(client, &client.root().0, "d3").await;
+        cluster.delete(&cluster.entry(&dir, "link").0);
+        let check = client.repair_start_everywhere(true, false).await.unwrap();
+        let lines = followed(&cluster.world, client, check).await;
+        assert!(lines.iter().all(|line| line.starts_with("repaired: ")), "{lines:#?}");
+        assert!(!lines.is_empty());
+        assert_eq!(blocks_at(cluster, 2).await, 0);
+        assert_eq!(findings(&cluster.world, client).await, [""; 0]);
+    });
+}
