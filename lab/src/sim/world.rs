@@ -154,6 +154,18 @@ impl World {
         self.connect_as(name, false).await
     }
 
+    /// As [`World::connect`], so many machines of one name.
+    ///
+    /// # Errors
+    /// When the server refuses one of them.
+    pub async fn connect_all(&self, name: &str, count: usize) -> anyhow::Result<Vec<Machine>> {
+        let mut machines = Vec::new();
+        for _ in 0..count {
+            machines.push(self.connect(name).await?);
+        }
+        Ok(machines)
+    }
+
     /// As [`World::connect`]; with `kernel_checks` as a mount whose kernel has checked every permission.
     ///
     /// # Errors

@@ -37,10 +37,7 @@ pub(super) async fn set_up(
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
     let path = format!("/crossed-{number}");
     let random = world.random(&path);
-    let mut machines = Vec::new();
-    for _ in NAMES {
-        machines.push(world.connect("crosses").await?);
-    }
+    let machines = world.connect_all("crosses", NAMES.len()).await?;
     let client = &machines[0].client;
     let top = make(client, &path).await?;
     world.divide(client, &path).await?;

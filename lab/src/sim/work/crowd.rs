@@ -45,10 +45,7 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let mut machines = Vec::new();
-    for _ in 0..CLIENTS {
-        machines.push(world.connect("crowd").await?);
-    }
+    let machines = world.connect_all("crowd", CLIENTS).await?;
     let (dir, beside) = (format!("/crowd-{number}"), format!("/beside-{number}"));
     let first = machines[0].client.clone();
     for path in [&dir, &beside] {

@@ -43,10 +43,7 @@ pub(super) async fn set_up(
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
     let dir = format!("/linear-{number}");
     let random = world.random(&dir);
-    let mut machines = Vec::new();
-    for _ in 0..4 {
-        machines.push(world.connect("linear").await?);
-    }
+    let machines = world.connect_all("linear", 4).await?;
     let witness = world.connect("linear").await?;
     let root = witness.client.mkdir(&dir, 0o755).await?;
     world.divide(&witness.client, &dir).await?;

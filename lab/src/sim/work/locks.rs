@@ -32,10 +32,7 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let mut machines = Vec::new();
-    for _ in 0..CLIENTS {
-        machines.push(world.connect("locks").await?);
-    }
+    let machines = world.connect_all("locks", CLIENTS).await?;
     let path = format!("/locks-{number}");
     let random = world.random(&path);
     machines[0].client.write(&path, &0u64.to_le_bytes()).await?;

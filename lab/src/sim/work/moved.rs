@@ -53,10 +53,7 @@ pub(super) async fn set_up(
     let random = world.random(&dir);
     let aim = world.plan().aim;
     let mover = world.connect("moves").await?;
-    let mut lookers = Vec::new();
-    for _ in BELOW {
-        lookers.push(world.connect("looks").await?);
-    }
+    let lookers = world.connect_all("looks", BELOW.len()).await?;
     let mut path = dir.clone();
     mover.client.mkdir(&path, 0o755).await?;
     world.divide(&mover.client, &path).await?;

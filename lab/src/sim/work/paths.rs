@@ -26,10 +26,7 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let mut machines = Vec::new();
-    for _ in 0..CLIENTS {
-        machines.push(world.connect("paths").await?);
-    }
+    let machines = world.connect_all("paths", CLIENTS).await?;
     let root = format!("/paths-{number}");
     machines[0].client.mkdir(&root, 0o755).await?;
     world.divide(&machines[0].client, &root).await?;

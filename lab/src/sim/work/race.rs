@@ -33,10 +33,7 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let mut machines = Vec::new();
-    for _ in 0..CLIENTS {
-        machines.push(world.connect("race").await?);
-    }
+    let machines = world.connect_all("race", CLIENTS).await?;
     let dir = format!("/race-{number}");
     let client = machines[0].client.clone();
     for path in ["", "/won", "/ring", "/ring/a", "/ring/b"] {
