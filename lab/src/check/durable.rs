@@ -3,7 +3,8 @@
 //! A client that works alone in a directory knows each state it went through. After a power cut the
 //! directory must be in one of these states, none older than what was durable: what is lost is a suffix of
 //! whole operations. The operation that was under way may have happened on top of it, for its client asked
-//! again.
+//! again. A write asks for the file that was opened, not for its name: where a rename of that file is among what was
+//! lost, it is in the file under the name that it has again.
 
 use std::collections::BTreeMap;
 
@@ -92,13 +93,15 @@ impl Act {
 #[derive(Debug)]
 pub struct History {
     states: Vec<State>,
+    /// What led from each to the next.
+    acts: Vec<Act>,
 }
 
 impl History {
     /// The directory is durably in this state.
     #[must_use]
     pub fn new(state: State) -> History {
-        History { states: vec![state] }
+        History { states: vec![state], acts: Vec::new() }
     }
 
     /// The state that the client knows.
@@ -108,13 +111,36 @@ impl History {
     }
 
     /// An operation was answered with success.
-    pub fn answered(&mut self, state: State) {
+    pub fn answered(&mut self, act: Act, state: State) {
+        self.acts.push(act);
         self.states.push(state);
     }
 
     /// The present state is durable.
     pub fn durable(&mut self) {
         self.states.drain(..self.states.len() - 1);
+        self.acts.clear();
+    }
+
+    /// A write to a file that was opened in the present state, as one of the state `at`: to the name that it had there.
+    /// `None` for any other operation, and where the file was not made yet.
+    fn then(&self, act: &Act, at: usize) -> Option<Act> {
+        let Act::Fill(name, bytes) = act else { return None };
+        let mut name = name;
+        for passed in self.acts[at..].iter().rev() {
+            match passed {
+                Act::Rename(from, to) if to == name => name = from,
+                // There was no such file.
+                Act::Create(made) if made == name => return None,
+                Act::Create(_)
+                | Act::Mkdir(_)
+                | Act::Fill(..)
+                | Act::Rename(..)
+                | Act::Unlink(_)
+                | Act::Rmdir(_) => {}
+            }
+        }
+        Some(Act::Fill(name.clone(), bytes.clone()))
     }
 
     /// Checks what was found after a power cut, `act` being under way when it came.
@@ -149,12 +175,13 @@ impl History {
             names.map(|(name, thing)| (name.clone(), thing.clone())).collect()
         };
         let seen = of(found);
-        for state in &self.states {
-            if of(state) == seen {
-                return Ok(());
-            }
-            let mut then = state.clone();
-            if act.is_some_and(|act| act.apply(&mut then).is_ok()) && of(&then) == seen {
+        for (at, state) in self.states.iter().enumerate() {
+            let by_file = act.and_then(|act| self.then(act, at));
+            let with = |act: &Act| {
+                let mut then = state.clone();
+                act.apply(&mut then).is_ok() && of(&then) == seen
+            };
+            if of(state) == seen || act.is_some_and(with) || by_file.as_ref().is_some_and(with) {
                 return Ok(());
             }
         }
@@ -172,15 +199,30 @@ mod tests {
 
     fn after(acts: &[&str]) -> State {
         let mut state = State::new();
-        acts.iter().for_each(|name| Act::Create((*name).into()).apply(&mut state).unwrap());
+        acts.iter().for_each(|name| create(name).apply(&mut state).unwrap());
         state
+    }
+
+    fn create(name: &str) -> Act {
+        Act::Create(name.into())
+    }
+
+    fn rename(from: &str, to: &str) -> Act {
+        Act::Rename(from.into(), to.into())
+    }
+
+    /// The client does it, and has its answer.
+    fn act(history: &mut History, act: Act) {
+        let mut then = history.now().clone();
+        act.apply(&mut then).unwrap();
+        history.answered(act, then);
     }
 
     #[test]
     fn of_several_partitions_each_may_lose_a_suffix() {
         let mut history = History::new(after(&["z"]));
-        history.answered(after(&["a", "z"]));
-        history.answered(after(&["a", "b", "z"]));
+        act(&mut history, create("a"));
+        act(&mut history, create("b"));
         assert!(history.check_each(&after(&["b", "z"]), None).is_ok());
         assert!(history.check_each(&after(&["b"]), None).is_err(), "what was durable is lost");
         assert!(history.check_each(&after(&["c", "z"]), None).is_err(), "it was never there");
@@ -189,14 +231,42 @@ mod tests {
     #[test]
     fn a_suffix_may_be_lost_but_nothing_from_the_middle() {
         let mut history = History::new(State::new());
-        history.answered(after(&["a"]));
-        history.answered(after(&["a", "b"]));
+        act(&mut history, create("a"));
+        act(&mut history, create("b"));
         assert!(history.check(&after(&["a"]), None).is_ok());
         assert!(history.check(&after(&["b"]), None).is_err());
-        let under_way = Act::Create("c".into());
+        let under_way = create("c");
         assert!(history.check(&after(&["a", "c"]), Some(&under_way)).is_ok());
         assert!(history.check(&after(&["b", "c"]), Some(&under_way)).is_err());
         history.durable();
         assert!(history.check(&after(&["a"]), None).is_err());
+    }
+
+    #[test]
+    fn a_write_that_was_under_way_goes_to_the_file_whatever_it_is_called_again() {
+        let mut history = History::new(after(&["a", "z"]));
+        act(&mut history, rename("a", "b"));
+        act(&mut history, rename("b", "c"));
+        act(&mut history, create("a"));
+        let write = Act::Fill("c".into(), b"x".to_vec());
+        let found = |names: &[&str], written: &str| {
+            let mut found = after(names);
+            Act::Fill(written.into(), b"x".to_vec()).apply(&mut found).unwrap();
+            found
+        };
+        for (names, written) in [(["a", "z"], "a"), (["b", "z"], "b"), (["c", "z"], "c")] {
+            assert!(history.check(&found(&names, written), Some(&write)).is_ok(), "{names:?}");
+            assert!(history.check_each(&found(&names, written), Some(&write)).is_ok());
+        }
+        assert!(history.check(&found(&["a", "c", "z"], "c"), Some(&write)).is_ok());
+        // It is no other file that has the name by now, or had it.
+        assert!(history.check(&found(&["a", "c", "z"], "a"), Some(&write)).is_err());
+        assert!(history.check(&found(&["a", "z"], "z"), Some(&write)).is_err());
+        assert!(history.check(&found(&["a", "z"], "a"), None).is_err());
+        let other = Act::Fill("a".into(), b"x".to_vec());
+        assert!(history.check(&found(&["b", "z"], "b"), Some(&other)).is_err());
+        // What is durable is not lost for it.
+        history.durable();
+        assert!(history.check(&found(&["a", "z"], "a"), Some(&write)).is_err());
     }
 }

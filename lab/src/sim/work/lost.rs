@@ -82,8 +82,8 @@ impl Lost {
         }
         match (&answer, should) {
             (Ok(()), Ok(())) => {
-                self.history.answered(then);
                 let synced = synced && matches!(act, Act::Fill(..));
+                self.history.answered(act, then);
                 if synced || self.world.plan().durability == Durability::Strict {
                     self.history.durable();
                 }
