@@ -160,6 +160,8 @@ pub(super) struct Run {
     /// What clients expect of each name, and of what they asked.
     expected: BTreeMap<u64, &'static str>,
     client: Layout,
+    /// The power was cut once: so the client may know a switch that was lost.
+    lost: bool,
     asked: u64,
     attempts: u32,
     step: u32,
@@ -180,6 +182,7 @@ impl Run {
             mail: Default::default(),
             expected: BTreeMap::new(),
             client: layout.clone(),
+            lost: false,
             asked: 0,
             attempts: 0,
             step: 0,
@@ -335,6 +338,7 @@ impl Run {
         let end = &mut self.ends[at];
         if power {
             end.disk.now = end.disk.stable.clone();
+            self.lost = true;
         }
         (end.giving, end.receiving) = (None, None);
         end.open.clear();
@@ -780,10 +784,7 @@ impl Run {
                     // It is prepared there, and the client waits.
                     return Ok(());
                 }
-                if !self.client.learn(&master.layout) {
-                    // It knows a switch that a power cut has taken, and believes the master.
-                    self.client = master.layout;
-                }
+                self.corrected(&master.layout, (pos, at))?;
                 continue;
             };
             let forgotten = self.has(Flaw::ChangesForgotten);
@@ -792,9 +793,7 @@ impl Run {
                 return Ok(());
             }
             if share.layout.partition(pos) != end.partition {
-                if !self.client.learn(&share.layout) {
-                    return Err("a client that knows all is sent away".into());
-                }
+                self.corrected(&share.layout, (pos, at))?;
                 continue;
             }
             let giving = end.giving.as_mut().filter(|giving| giving.moving.contains(pos));
@@ -834,6 +833,19 @@ impl Run {
             return Ok(());
         }
         Err(format!("a client does not find name {name}"))
+    }
+
+    /// Partition `asked` does not have what stands at `pos`, and says what it knows. Who would go there again knows a switch
+    /// that a power cut has taken, and believes the master, as `client::layouts` has it.
+    fn corrected(&mut self, news: &Layout, (pos, asked): (u64, usize)) -> Check {
+        self.client.learn(news);
+        if usize::from(self.client.partition(pos)) == asked {
+            if !self.lost {
+                return Err("a client that knows all is sent away".into());
+            }
+            self.client = self.ends[0].share().ok_or("no master")?.layout;
+        }
+        Ok(())
     }
 
     fn check(&self) -> Check {
