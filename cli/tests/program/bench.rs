@@ -303,5 +303,5 @@ fn figures_of_one_directory_with_many_clients_show_its_splits() {
     // Real ones may be done before there are.
     assert!(value(&chart(&probes, "wrong requests"), 0) >= Some(0.0), "{probes}");
     let reach = fs::read_to_string(out.path().join("reach.jsonl")).unwrap();
-    assert_eq!(reach.lines().count(), 16, "{reach}");
+    assert_eq!(reach.lines().count(), 17, "{reach}");
 }
