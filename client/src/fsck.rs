@@ -1,8 +1,8 @@
 //! A check of a whole file system, on all of its servers together.
 //!
 //! `pando fsck` starts it and follows it. Each server checks what it has, and what leads from there to the others.
-//! What no server can see alone is compared here (`sides`): how many names an inode counts against how many all servers have, and
-//! which inode numbers more than one uses. When all servers are done, what they know to repair is repaired (`mend`), a
+//! What no server can see alone is compared here (`sides`): how many names an inode counts against how many all servers have,
+//! what is charged to quotas against what there is, and which inode numbers more than one uses. When all servers are done, what they know to repair is repaired (`mend`), a
 //! thing at a time, and everything is checked again, until nothing is left that can be.
 //!
 //! The servers are not looked at in one moment. So where numbers differ, everything is checked once more, and only what is as
@@ -32,7 +32,7 @@ pub struct Fsck {
     /// Its number at each server.
     jobs: Vec<u64>,
     /// What was wrong the first time.
-    suspects: Option<Suspects>,
+    suspects: Option<Box<Suspects>>,
     /// What was repaired, if anything is to be.
     repairs: Option<Repairs>,
     /// Whether blocks that nothing names are to be removed.
@@ -152,10 +152,10 @@ impl Fsck {
             return Ok(sum);
         }
         let wrong = sides::compare(client, &self.jobs).await?;
-        let mut links = Vec::new();
+        let mut across = Suspects::default();
         match self.suspects.take() {
             None if !wrong.is_empty() => {
-                self.suspects = Some(wrong);
+                self.suspects = Some(Box::new(wrong));
                 self.jobs = client.start_all(false).await?;
                 sum.done = false;
                 return Ok(sum);
@@ -166,12 +166,12 @@ impl Fsck {
                 let lines = confirmed.lines();
                 sum.findings_total += u64::try_from(lines.len()).unwrap_or(u64::MAX);
                 sum.findings.extend(lines);
-                links = confirmed.links;
+                across = confirmed;
             }
         }
         if self.repairs.as_ref().is_some_and(Repairs::may_go_on) && sum.findings_total > 0 {
             sum.done = false;
-            self.state = State::Mending(Box::new(Round::new(sum.clone(), links)));
+            self.state = State::Mending(Box::new(Round::new(sum.clone(), across)));
         }
         Ok(sum)
     }

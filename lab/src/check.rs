@@ -8,6 +8,7 @@ pub mod durable;
 pub mod errors;
 pub mod linear;
 pub mod owned;
+pub mod quota;
 pub mod rescued;
 pub mod trash;
 pub mod tree;
@@ -35,6 +36,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
         trash::check(world, &machine.client).await?;
     }
     let tree = tree::check(&machine.client).await?;
+    quota::check(world, &machine.client, &tree).await?;
     fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;

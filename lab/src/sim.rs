@@ -42,7 +42,7 @@ use tokio::{
 };
 
 use self::{
-    plan::Plan,
+    plan::{Plan, Quotas},
     trace::Trace,
     world::{Counts, World},
 };
@@ -184,11 +184,18 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     if world.plan().trash {
         timeout(TIME_MAX, check::trash::keep(&world, "1")).await.context("the trash hangs")??;
     }
+    if world.plan().quotas == Quotas::Before {
+        timeout(TIME_MAX, check::quota::run(world.clone())).await.context("a quota hangs")??;
+    }
     let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
     for host in world.hosts() {
         host.settle()?;
     }
     let faults = spawn_local(faults::run(world.clone()));
+    let counts = match world.plan().quotas {
+        Quotas::None | Quotas::Before => None,
+        Quotas::Meanwhile | Quotas::Again => Some(spawn_local(check::quota::run(world.clone()))),
+    };
     if options.calm {
         faults.abort();
     }
@@ -208,6 +215,9 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     let all = async {
         for work in running {
             ended.push(work.await.context("a workload panicked")?);
+        }
+        if let Some(counts) = counts {
+            ended.push(counts.await.context("it panicked")?.context("quotas"));
         }
         anyhow::Ok(())
     };

@@ -125,6 +125,7 @@ finds! {
     it_finds_that_what_is_prepared_is_not_awaited: PreparedNotAwaited of 3 within 150,
     it_finds_that_a_commit_is_not_awaited: CommitNotAwaited of 3 within 600,
     it_finds_that_a_commit_is_not_noted: CommitNotNoted of 3 within 300,
+    it_finds_that_a_charge_is_lost: ChargeLost of 3 within 50,
     it_finds_that_a_commit_is_forgotten_early: CommitForgottenEarly of 3 within 1000,
     it_finds_that_a_commit_is_applied_twice: CommitAppliedTwice of 3 within 50,
     it_finds_that_a_late_prepare_is_kept: LatePrepareKept of 3 within 50,

@@ -60,6 +60,8 @@ pub enum Bug {
     CommitNotAwaited,
     /// A commit is not noted (`transact::run`).
     CommitNotNoted,
+    /// What a transaction charges to quotas is not stored with its commit (`txn`).
+    ChargeLost,
     /// A commit is forgotten before all servers know of it (`transact::run`).
     CommitForgottenEarly,
     /// A server that hears twice of a commit applies it twice (`transact::participant`).
@@ -104,7 +106,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 41] = [
+    pub const ALL: [Bug; 42] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -127,6 +129,7 @@ impl Bug {
         Bug::PreparedNotAwaited,
         Bug::CommitNotAwaited,
         Bug::CommitNotNoted,
+        Bug::ChargeLost,
         Bug::CommitForgottenEarly,
         Bug::CommitAppliedTwice,
         Bug::PendingSaidAborted,

@@ -214,7 +214,7 @@ pub(crate) fn take_lease(
     asked: Duration,
     lease: Lease,
 ) -> Result<(), store::Error> {
-    let Lease { ms, map, events, settings } = lease;
+    let Lease { ms, map, events, settings, roots } = lease;
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
         shared.invalidations.begin_anew(events.version);
@@ -238,6 +238,9 @@ pub(crate) fn take_lease(
             tracing::info!(?settings, "the settings of the file system have changed");
         }
         Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
+    }
+    if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
+        tracing::error!(%error, "the coordinator has other quotas");
     }
     if ms > 0 {
         cluster.extend_lease(asked + Duration::from_millis(ms));

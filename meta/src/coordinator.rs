@@ -96,6 +96,11 @@ impl Coordinator {
         self.ways.lock()
     }
 
+    /// Whether all servers but `me` have this version of the accounting roots, or may not serve before they do.
+    pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
+        self.state.lock().leases.all_know_roots(version, me, now)
+    }
+
     /// How far the list of `server` has come.
     fn has(&self, server: u16) -> u64 {
         self.state.lock().leases.has(server)
@@ -177,13 +182,15 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
     let events = events_since(&shared.invalidations, req.version);
-    let (ms, beat) = (state.lease_ms(), Beat { version: req.version, requests: req.requests });
+    let Heartbeat { version, requests, roots, .. } = *req;
+    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
     coordinator.changed.notify_waiters();
     // Race: its own may have changed since it asked.
     let present = shared.settings().to_record();
     let settings = (from != cluster.me && present != req.settings).then_some(present);
-    Ok(Lease { ms, map, events, settings })
+    let roots = shared.quotas.news(req.roots).filter(|_| from != cluster.me);
+    Ok(Lease { ms, map, events, settings, roots })
 }
 
 /// What a server that has come to `version` must take in.

@@ -23,6 +23,7 @@ use crate::{
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
     reclaim,
+    record::{QuotaId, QuotaState},
     room::{self, Level},
     serve::Connection,
     server::{Counters, Durability, Shared},
@@ -84,8 +85,10 @@ pub(crate) enum Step {
     EndSession(SessionId),
     /// Count a page of a directory for a quota.
     Count(Box<crate::quota::count::Page>),
-    /// All that belongs to a quota was counted.
-    Counted(crate::record::QuotaId),
+    /// All that belongs to a quota was counted: it is in this state from now on.
+    Counted(QuotaId, QuotaState),
+    /// A quota was found below another one: it counts for the second from now on, if it did for the first.
+    CountsFor(QuotaId, QuotaId, QuotaId),
     /// Look once more at what a check found, and repair it.
     Repair(Arc<crate::fsck::Repair>),
     /// Remove a part of what has been in the trash for long enough.
@@ -111,7 +114,8 @@ impl Step {
             | Step::Compacted(_)
             | Step::EndSession(_)
             | Step::Count(_)
-            | Step::Counted(_)
+            | Step::Counted(..)
+            | Step::CountsFor(..)
             | Step::Repair(_)
             | Step::Births(_)
             | Step::Confirmed(_)
@@ -409,7 +413,10 @@ impl Inner {
                 Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
                 Step::EndSession(session) => driver::expire_session(&mut txn, *session),
                 Step::Count(page) => crate::quota::count::step(&mut txn, page),
-                Step::Counted(id) => crate::quota::count::counted(&mut txn, *id),
+                Step::Counted(id, state) => crate::quota::count::counted(&mut txn, *id, *state),
+                Step::CountsFor(id, from, to) => {
+                    crate::quota::count::counts_for(&mut txn, *id, *from, *to)
+                }
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
                 Step::Expire(expired) => crate::trash::step(&mut txn, expired),
                 Step::Handoff(act) => act.execute(&mut txn),
@@ -506,6 +513,9 @@ impl Inner {
             }
             if let Some(settings) = after.settings.take() {
                 self.shared.set_settings(settings);
+            }
+            if std::mem::take(&mut after.roots) {
+                self.shared.quotas.changed();
             }
             self.keep_promises(std::mem::take(&mut after.promises));
             let out_of_bounds = after.out_of_bounds.drain(..);

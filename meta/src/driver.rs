@@ -15,7 +15,7 @@ use crate::{
     error::{Fault, Result},
     handoff::take,
     observe::{Nanos, Parked, Verdict},
-    ops,
+    ops, quota,
     record::key,
     serve::Connection,
     server::{Counters, Shared},
@@ -277,6 +277,7 @@ fn between_servers(
             shared.births.hurry();
             Ok(Reply::Born(shared.births.born_of(txns)))
         }
+        Request::Count(count) => quota::count::part(&mut txn, count).map(Reply::Counted),
         Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
         Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
         Request::LayoutLearnt(learnt) => take::learn(&mut txn, learnt).map(Reply::Layout),

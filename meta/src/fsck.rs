@@ -35,12 +35,13 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 use wire::{
-    FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, InosPage, Mend,
-    MendLinks, NamesOf,
+    FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, FsckQuotas,
+    InosPage, Mend, MendLinks, MendQuota, NamesOf, QuotaOf,
 };
 
 use crate::{
     error::{Fault, Result, describe},
+    record::{QuotaId, Usage},
     server::Shared,
     txn::{Caller, Txn},
 };
@@ -149,6 +150,11 @@ pub(crate) fn fixes(shared: &Shared, req: FsckFixes) -> Result<Vec<FsckFix>> {
     Ok(done(shared, req.job)?.fixes_from(req.turn, req.from))
 }
 
+/// What it has found of quotas.
+pub(crate) fn quotas(shared: &Shared, req: FsckQuotas) -> Result<Vec<QuotaOf>> {
+    Ok(done(shared, req.job)?.quotas())
+}
+
 /// Which inode numbers it has found in use: some pages of them.
 pub(crate) fn inos(shared: &Shared, req: FsckInos) -> Result<Vec<InosPage>> {
     Ok(done(shared, req.job)?.inos_from(req.from))
@@ -171,6 +177,9 @@ pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
         Mend::Found(packed) => packed::unpack(packed)?,
         Mend::Links(MendLinks { ino, found, counted, changed }) => {
             Fix::Links { ino: *ino, found: *found, nlink: *counted, changed: Some(*changed) }
+        }
+        Mend::Quota(MendQuota { root, lacks: (entries, bytes) }) => {
+            Fix::Usage(QuotaId(*root), Usage { bytes: *bytes, entries: *entries })
         }
     };
     // Race: what another check finds before this is repaired would be repaired twice. Asked in each run of it.
@@ -238,6 +247,7 @@ impl Check {
             let mut sweep = Sweep::new(snapshot.as_ref(), &config, &report, listing, owned);
             sweep.run().map(|()| {
                 report.set_names(sweep.names());
+                report.set_quotas(sweep.quotas());
                 report.set_inos(sweep.inos());
                 sweep.blocks
             })

@@ -228,6 +228,7 @@ impl Client {
             | Request::Repair(_)
             | Request::FsckPoll(_)
             | Request::FsckNames(_)
+            | Request::FsckQuotas(_)
             | Request::FsckFixes(_)
             | Request::FsckInos(_)
             | Request::FsckMend(_)
@@ -252,6 +253,7 @@ impl Client {
             | Request::LayoutLearnt(_)
             | Request::Born(_)
             | Request::AskBirths
+            | Request::Count(_)
             | Request::HurryBirths(_)
             | Request::Cluster
             | Request::Speculate(_)

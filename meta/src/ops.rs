@@ -141,6 +141,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::FsckPoll(req) => crate::fsck::poll(txn.shared, *req).map(Reply::Fsck),
         Request::FsckNames(req) => crate::fsck::names(txn.shared, *req).map(Reply::FsckNames),
         Request::FsckFixes(req) => crate::fsck::fixes(txn.shared, *req).map(Reply::FsckFixes),
+        Request::FsckQuotas(req) => crate::fsck::quotas(txn.shared, *req).map(Reply::FsckQuotas),
         Request::FsckInos(req) => crate::fsck::inos(txn.shared, *req).map(Reply::FsckInos),
         Request::FsckMend(req) => crate::fsck::mend(txn, req).map(Reply::Mended),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
@@ -182,6 +183,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::LayoutLearnt(_)
         | Request::Born(_)
         | Request::AskBirths
+        | Request::Count(_)
         | Request::HurryBirths(_)
         | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
     }

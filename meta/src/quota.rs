@@ -9,13 +9,21 @@
 //! itself, and writes it once with each group. So no core waits for another, no operation writes to the
 //! directories above, and after a crash the sum of a root's records is what the surviving records say.
 //!
-//! Invariant: `total` of a root is the sum of what was charged to it and to all roots below it.
+//! On several servers each charges what it does itself, whoever has the inode: a transaction charges at its initiator, in the
+//! batch of its commit. So the sums of all servers together are what the surviving records say, and no operation needs another
+//! server to charge. The roots are the coordinator's; the others have copies, which come with their leases, and charge
+//! to roots that they have not heard of as well.
+//!
+//! Invariant: `total` of a root is the sum of what was charged here to it and to all roots below it.
 
 pub(crate) mod count;
 
-use std::ops::ControlFlow;
+use std::{
+    ops::ControlFlow,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
-use base::{FsError, HashMap, Ino, ShardId};
+use base::{DirId, FsError, HashMap, Ino, ShardId, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
@@ -24,7 +32,7 @@ use tokio::sync::Notify;
 use crate::{
     OpenError,
     record::{
-        QuotaId, QuotaRecord, QuotaState, Record as _, Usage,
+        QuotaId, QuotaRecord, QuotaState, Record, Usage,
         key::{self, UsagePart},
     },
 };
@@ -33,6 +41,10 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Quotas {
     table: Mutex<HashMap<QuotaId, Quota>>,
+    /// There are other servers.
+    several: bool,
+    /// Of the records, as the coordinator counts; 0: none were heard of.
+    version: AtomicU64,
     /// There is something to count.
     pub(crate) wake: Notify,
 }
@@ -60,6 +72,39 @@ impl Seen {
     }
 }
 
+codec! {
+    /// What a server says of an accounting root when another asks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Told {
+        /// As far as it knows.
+        pub record: Option<QuotaRecord>,
+        /// What it has charged to it, and to those below.
+        pub usage: Usage,
+    }
+}
+
+impl Record for Told {}
+
+codec! {
+    /// The accounting roots, as the coordinator tells them with leases.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Roots {
+        pub version: u64,
+        pub roots: Vec<Root>,
+    }
+}
+
+codec! {
+    /// One of them.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Root {
+        pub id: Ino,
+        pub record: QuotaRecord,
+    }
+}
+
+impl Record for Roots {}
+
 /// Whether limits are heeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limits {
@@ -77,14 +122,19 @@ pub(crate) enum Undo {
 }
 
 impl Quotas {
-    /// What is stored. Roots that are gone, and that nothing is charged to any more, are forgotten.
-    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<Quotas, OpenError> {
+    /// What is stored. Roots that are gone, and that nothing is charged to any more, are forgotten, but for those of `several`
+    /// servers: what others have charged is not known.
+    pub(crate) fn load(
+        engine: &dyn Engine,
+        shards: u16,
+        several: bool,
+    ) -> Result<Quotas, OpenError> {
         let mut table: HashMap<QuotaId, Quota> = HashMap::default();
         let mut damaged = None;
         for shard in (0..shards).map(ShardId) {
             let prefix = key::kind(shard, b'A');
             engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match take_in(
-                &mut table, key, value,
+                &mut table, several, key, value,
             ) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -96,9 +146,12 @@ impl Quotas {
         if let Some(error) = damaged {
             return Err(error.into());
         }
-        forget_gone(engine, &mut table)?;
+        if !several {
+            forget_gone(engine, &mut table)?;
+        }
         add_up(&mut table);
-        Ok(Quotas { table: Mutex::new(table), wake: Notify::new() })
+        let (table, version) = (Mutex::new(table), AtomicU64::new(0));
+        Ok(Quotas { table, several, version, wake: Notify::new() })
     }
 
     /// A root.
@@ -106,6 +159,63 @@ impl Quotas {
         id.some()?;
         let table = self.table.lock();
         table.get(&id).map(|quota| Seen { record: quota.record, total: quota.total })
+    }
+
+    /// A root that is there; on several servers the coordinator knows.
+    pub(crate) fn root(&self, id: QuotaId) -> Option<Seen> {
+        self.get(id).filter(|seen| seen.record.state != QuotaState::Gone)
+    }
+
+    /// What is told of a root.
+    pub(crate) fn told(&self, id: QuotaId) -> Told {
+        let usage = self.get(id).map_or_else(Usage::default, |seen| seen.total);
+        Told { record: self.root(id).map(|seen| seen.record), usage }
+    }
+
+    /// The coordinator begins to count versions.
+    pub(crate) fn begin_versions(&self, first: u64) {
+        self.version.store(first.max(1), Ordering::Release);
+    }
+
+    /// Of the records.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Records have changed, and are stored.
+    pub(crate) fn changed(&self) {
+        if self.several {
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
+        self.wake.notify_one();
+    }
+
+    /// All that others must know of roots, if that is not `known` to them.
+    pub(crate) fn news(&self, known: u64) -> Option<Bytes> {
+        let version = self.version();
+        if version == known {
+            return None;
+        }
+        let table = self.table.lock();
+        let there = table.iter().filter(|(_, quota)| quota.record.state != QuotaState::Gone);
+        let mut roots: Vec<Root> =
+            there.map(|(id, quota)| Root { id: id.0, record: quota.record }).collect();
+        roots.sort_unstable_by_key(|root| root.id);
+        Some(Roots { version, roots }.to_record())
+    }
+
+    /// The coordinator has told this.
+    pub(crate) fn learn(&self, news: &Bytes) -> Result<(), base::DecodeError> {
+        let Roots { version, roots } = Roots::from_record(news)?;
+        let known: Vec<QuotaId> = self.table.lock().keys().copied().collect();
+        for id in known.into_iter().filter(|id| !roots.iter().any(|root| root.id == id.0)) {
+            self.put(id, None);
+        }
+        for Root { id, record } in roots {
+            self.put(QuotaId(id), Some(record));
+        }
+        self.version.store(version, Ordering::Release);
+        Ok(())
     }
 
     /// What a core has charged to a root.
@@ -121,6 +231,16 @@ impl Quotas {
         all.filter(|(_, record)| record.state.is_moving()).collect()
     }
 
+    /// Those that are there and hold, in their order.
+    pub(crate) fn active(&self) -> Vec<(QuotaId, QuotaRecord)> {
+        let table = self.table.lock();
+        let all = table.iter().map(|(id, quota)| (*id, quota.record));
+        let mut active: Vec<_> =
+            all.filter(|(_, record)| record.state == QuotaState::Active).collect();
+        active.sort_unstable_by_key(|(id, _)| *id);
+        active
+    }
+
     /// Whether somebody has only begun, or not yet ended, to count below either of two roots.
     pub(crate) fn is_moving(&self, one: QuotaId, other: QuotaId) -> bool {
         let table = self.table.lock();
@@ -134,6 +254,9 @@ impl Quotas {
     /// Charges something to a root, and to those above it.
     pub(crate) fn charge(&self, id: QuotaId, usage: Usage, limits: Limits) -> Result<(), FsError> {
         let mut table = self.table.lock();
+        if self.several {
+            table.entry(id).or_insert_with(Quota::unheard);
+        }
         if limits == Limits::Hold && !chain(&table, id).all(|id| table[&id].has_room(usage)) {
             return Err(FsError::QuotaExceeded);
         }
@@ -150,6 +273,7 @@ impl Quotas {
             }
             return;
         };
+        let record = record.or_else(|| self.several.then_some(UNHEARD));
         let parent = record.map(|record| record.parent);
         if parent != Some(old.0) {
             add(&mut table, QuotaId(old.0), old.1.minus());
@@ -181,7 +305,13 @@ impl Quotas {
     pub(crate) fn undo(&self, undo: Undo) {
         match undo {
             Undo::Charge(id, usage) => add(&mut self.table.lock(), id, usage.minus()),
-            Undo::Record(id, record) => self.put(id, record),
+            Undo::Record(id, record) => {
+                self.put(id, record);
+                // Somebody may have been told.
+                if self.several {
+                    self.version.fetch_add(1, Ordering::AcqRel);
+                }
+            }
         }
     }
 
@@ -214,7 +344,21 @@ impl QuotaState {
     }
 }
 
+/// Of a root that this server charges to and knows nothing of.
+const UNHEARD: QuotaRecord = QuotaRecord {
+    state: QuotaState::Gone,
+    dir: DirId(0),
+    home: DirId(0),
+    parent: Ino(0),
+    bytes_max: None,
+    entries_max: None,
+};
+
 impl Quota {
+    fn unheard() -> Quota {
+        Quota { record: UNHEARD, total: Usage::default(), cores: Vec::new() }
+    }
+
     fn holds(&self) -> bool {
         self.record.state == QuotaState::Active
     }
@@ -249,6 +393,7 @@ fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
 
 fn take_in(
     table: &mut HashMap<QuotaId, Quota>,
+    several: bool,
     key: &[u8],
     value: &[u8],
 ) -> Result<(), base::DecodeError> {
@@ -260,6 +405,9 @@ fn take_in(
         }
         (id, UsagePart::Core(core)) => {
             let usage = Usage::from_record(&value)?;
+            if several {
+                table.entry(id).or_insert_with(Quota::unheard);
+            }
             // Of a root that is not there; a check says so.
             let Some(quota) = table.get_mut(&id) else { return Ok(()) };
             quota.cores.resize(usize::from(core) + 1, Usage::default());
@@ -302,3 +450,6 @@ fn add_up(table: &mut HashMap<QuotaId, Quota>) {
         add(table, id, usage);
     }
 }
+
+#[cfg(test)]
+mod tests;

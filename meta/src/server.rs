@@ -162,7 +162,8 @@ impl Server {
                 trash: crate::record::TrashSetting::default(),
             },
         };
-        let quotas = Quotas::load(engine.as_ref(), config.shards)?;
+        let several = engine.get(&key::member())?.is_some();
+        let quotas = Quotas::load(engine.as_ref(), config.shards, several)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let tails = Tails::load(engine.as_ref(), config.shards)?;
         backlog.add(tails.inos());
@@ -183,6 +184,9 @@ impl Server {
                 None => (None, random.next() >> 1 | 1),
             };
         if let Some(cluster) = &cluster {
+            if cluster.coordinates() {
+                quotas.begin_versions(incarnation);
+            }
             births.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
         }
         let shared = Shared {

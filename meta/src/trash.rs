@@ -29,8 +29,8 @@ use crate::{
     lock,
     ops::{mkdir, rename, rmdir},
     record::{
-        Content, EntryRecord, InTrash, Inode, Policy, QuotaId, QuotaRecord, QuotaState, Trash,
-        TrashSetting, Usage, XattrSet, key::Part, system::Origin,
+        Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
+        key::Part, system::Origin,
     },
     txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
@@ -66,7 +66,8 @@ pub(crate) fn file(
         return Ok(false);
     };
     let used = Usage::of(1, located.inode.attr().allocated);
-    if located.place != Place::Slot {
+    // Of several servers any file may be in its slot.
+    if located.place != Place::Slot || txn.shared.cluster.is_some() {
         txn.charge_freely(located.inode.quota, used.minus());
         txn.charge_freely(hour.content.quota, used);
         located.inode.quota = hour.content.quota;
@@ -112,11 +113,7 @@ pub(crate) fn directory(
         return Ok(false);
     };
     let was = child.content.quota;
-    if was == QuotaId(child.content.ino)
-        && let Some(seen) = txn.shared.quotas.get(was)
-    {
-        txn.put_quota(was, &QuotaRecord { state: QuotaState::Gone, ..seen.record });
-    }
+    txn.end_root(&child.content);
     txn.charge_freely(was, Usage::of(1, 0).minus());
     txn.charge_freely(hour.content.quota, Usage::of(1, 0));
     child.content.quota = hour.content.quota;
@@ -160,6 +157,7 @@ fn likeness(
         let key = txn.dir_xattrs_key(&kept);
         txn.put(key, &spilled);
     }
+    txn.charge_freely(kept.content.quota, Usage::of(1, 0));
     rmdir::remove(txn, child, others)?;
     txn.delete_entry(dir, name);
     txn.put_subdir(&mut hour, &called, &kept);

@@ -339,7 +339,10 @@ impl<'a> Txn<'a> {
     /// Joins the group; what was not committed vanishes.
     pub(crate) fn commit(self) -> &'a mut Group {
         self.group.commit();
-        self.group.charge(self.charges.keep());
+        self.group.after.roots |= self.charges.changes_roots();
+        let lost = self.own.is_some() && self.shared.bugs.has(Bug::ChargeLost);
+        let charged = self.charges.keep().filter(|_| !lost);
+        self.group.charge(charged);
         self.group.after.events.extend(self.events);
         let shared = self.shared;
         let here = |ino: &Ino| shared.owns(ino.shard());

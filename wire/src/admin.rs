@@ -163,6 +163,29 @@ codec! {
 }
 
 codec! {
+    /// What a check that is done has found of quotas, on a server of a cluster. Answer: a list of [`QuotaOf`]; `NotFound` when
+    /// there is no such check, `Busy` while it runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FsckQuotas {
+        /// The job.
+        pub job: u64,
+    }
+}
+
+codec! {
+    /// An accounting root as one server has it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct QuotaOf {
+        /// The inode number of its directory.
+        pub root: Ino,
+        /// What the server has charged to it: entries and bytes.
+        pub charged: (i64, i64),
+        /// What its records are charged to it.
+        pub found: (i64, i64),
+    }
+}
+
+codec! {
     /// A page of inode numbers.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct InosPage {
@@ -196,6 +219,19 @@ codec! {
         Found(Bytes) = 1,
         /// Names of an inode.
         Links(MendLinks) = 2,
+        /// What is charged to a quota.
+        Quota(MendQuota) = 3,
+    }
+}
+
+codec! {
+    /// An accounting root to which all servers together have charged something else than their records say.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct MendQuota {
+        /// The inode number of its directory.
+        pub root: Ino,
+        /// What is to be charged besides: entries and bytes.
+        pub lacks: (i64, i64),
     }
 }
 

@@ -69,6 +69,7 @@ impl Request {
             | Request::FsckNames(_)
             | Request::FsckFixes(_)
             | Request::FsckInos(_)
+            | Request::FsckQuotas(_)
             | Request::Repair(_)
             | Request::Load
             | Request::Slow(_)
@@ -98,6 +99,7 @@ impl Request {
             | Request::LayoutLearnt(_)
             | Request::Born(_)
             | Request::AskBirths
+            | Request::Count(_)
             | Request::HurryBirths(_) => return Kind { between_servers: true, ..Kind::BARE },
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),

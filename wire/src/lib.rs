@@ -18,14 +18,15 @@ pub mod namespace;
 pub mod node;
 pub mod observe;
 pub mod peer;
+pub mod quota;
 pub mod request;
 pub mod session;
 pub mod token;
 
 pub use admin::{
     DumpNext, DumpPage, DumpStarted, FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll,
-    FsckProgress, FsckStart, Info, InosPage, Mend, MendLinks, NamesOf, ProcessStatus, Repair,
-    SessionStatus, Status,
+    FsckProgress, FsckQuotas, FsckStart, Info, InosPage, Mend, MendLinks, MendQuota, NamesOf,
+    ProcessStatus, QuotaOf, Repair, SessionStatus, Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,
@@ -53,6 +54,7 @@ pub use peer::{
     Guessed, Heartbeat, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite,
     Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
+pub use quota::{Count, CountNames, CountShare, CountWhat, Counted};
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use token::{Token, TokenError};

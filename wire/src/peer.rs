@@ -238,6 +238,8 @@ codec! {
         pub requests: u64,
         /// The settings of the file system that it has, as it stores them.
         pub settings: Bytes,
+        /// The version of the accounting roots that it has; 0: none.
+        pub roots: u64,
     }
 }
 
@@ -253,6 +255,8 @@ codec! {
         pub events: CacheEvents,
         /// The settings of the file system, if they are not those that the server has.
         pub settings: Option<Bytes>,
+        /// The accounting roots, if they are of another version.
+        pub roots: Option<Bytes>,
     }
 }
 

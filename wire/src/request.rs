@@ -7,7 +7,7 @@ use base::{
 use crate::{
     admin, data, file,
     frame::{self, FrameError},
-    handoff, lock, namespace, node, observe, peer, session,
+    handoff, lock, namespace, node, observe, peer, quota, session,
 };
 
 codec! {
@@ -225,6 +225,8 @@ codec! {
         FsckInos(admin::FsckInos) = 57,
         /// Repair something that it has found.
         FsckMend(admin::FsckMend) = 58,
+        /// What it has found of quotas.
+        FsckQuotas(admin::FsckQuotas) = 59,
 
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
@@ -283,6 +285,8 @@ codec! {
         AskBirths = 104,
         /// Somebody waits for directories.
         HurryBirths(peer::HurryBirths) = 105,
+        /// Have records count for another accounting root.
+        Count(quota::Count) = 106,
     }
 }
 
@@ -336,6 +340,8 @@ codec! {
         Mended(bool) = 22,
         /// To `Getattr` of a directory that has several partitions.
         Share(node::ShareStat) = 23,
+        /// To `FsckQuotas`: all of them, in order.
+        FsckQuotas(Vec<admin::QuotaOf>) = 24,
         /// To `DumpStart`.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.
@@ -380,5 +386,7 @@ codec! {
         Births(Vec<peer::Birth>) = 100,
         /// To `HurryBirths`.
         Born(Vec<peer::TxnId>) = 101,
+        /// To `Count`.
+        Counted(quota::Counted) = 102,
     }
 }

@@ -20,8 +20,8 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply,
-    ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote,
+    AllocateMode, Answer, CountWhat, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode,
+    Reply, ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote,
     XattrMode, frame,
 };
 
@@ -68,7 +68,7 @@ variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
-variants!(Mend { Found, Links });
+variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(SliceSource { Embedded, Block, Zeros });
@@ -113,6 +113,7 @@ variants!(Request {
     FsckFixes,
     FsckInos,
     FsckMend,
+    FsckQuotas,
     Info,
     Lock,
     LockTest,
@@ -142,6 +143,7 @@ variants!(Request {
     Born,
     AskBirths,
     HurryBirths,
+    Count,
 });
 variants!(Reply {
     Nothing,
@@ -167,6 +169,7 @@ variants!(Reply {
     FsckInos,
     Mended,
     Share,
+    FsckQuotas,
     Lock,
     Renamed,
     Offset,
@@ -189,6 +192,7 @@ variants!(Reply {
     Layout,
     Births,
     Born,
+    Counted,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });
@@ -196,6 +200,7 @@ variants!(Stands { Whole, Stable });
 variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });
 variants!(PeerWrite { Put, Delete, Patch });
+variants!(CountWhat { Share, Names, Slots });
 
 /// The enums that stand inside messages.
 fn parts() -> Vec<Case> {
@@ -219,6 +224,7 @@ fn parts() -> Vec<Case> {
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
         all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),
         all(requests::mends(), Case::of),
+        all(peers::counts(), Case::of),
         all(
             [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::SetClearSetgid],
             Case::of,

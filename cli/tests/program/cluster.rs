@@ -240,7 +240,7 @@ fn a_setting_of_the_file_system_is_set_on_a_cluster_and_stays() {
     let run_it = |args: [String; 5]| run(&args.each_ref().map(String::as_str));
     assert!(run_it(set("inline_max=1K")).status.success());
     let quota = stderr(&run_it(set("quota.bytes=7G")));
-    assert!(quota.contains("a file system of several servers has no quota.bytes yet"), "{quota}");
+    assert!(quota.contains("several servers has no limits yet"), "{quota}");
     assert_eq!(running.stop(), Some(0));
 
     let running = Running::start(pando(&args), "serving ");

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::io::Errno;
 
 use crate::{
-    harness::{Data, fail, folder, succeed, text},
+    harness::{Data, Running, fail, folder, pando, succeed, text},
     mounted::{Mountpoint, up},
 };
 
@@ -70,5 +70,41 @@ fn a_mount_refuses_what_exceeds_a_quota_and_du_asks_the_server() {
     succeed(&["set", text(&dir), "quota.bytes=none", "quota.entries=none"]);
     fs::write(dir.join("more"), [1; 300_000]).unwrap();
     assert!(succeed(&["get", text(&dir)]).is_empty());
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn several_servers_count_what_is_below_a_directory_and_du_adds_it_up() {
+    let folder = folder();
+    let (dir, mount) = (folder.path().join("dev"), Mountpoint::new(folder.path()));
+    let mut command = pando(&["dev", "--servers", "3", "--listen", "127.0.0.1:0", "--dir"]);
+    command.arg(&dir).arg("--mount").arg(&mount.0);
+    let running = Running::start(command, "serving ");
+    let project = mount.0.join("project");
+    let make = |round: u32| {
+        for number in 0..10 {
+            let dir = project.join(format!("{round}/{number}/below"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("file"), [1; 10_000]).unwrap();
+            fs::rename(dir.join("file"), project.join(format!("{round}-{number}"))).unwrap();
+        }
+    };
+    let json =
+        |args: &[&str]| -> serde_json::Value { serde_json::from_str(&succeed(args)).unwrap() };
+    make(0);
+    succeed(&["set", text(&project), "quota.bytes=unlimited"]);
+    make(1);
+    let counted = json(&["du", "--json", text(&project)]);
+    let walked = json(&["du", "--walk", "--json", text(&project)]);
+    assert_eq!(counted["bytes_allocated"], walked["bytes_allocated"]);
+    let number = |name: &str| walked[name].as_u64().unwrap();
+    assert_eq!(counted["entries"], number("files") + number("directories"));
+    assert_eq!((number("files"), number("directories")), (20, 43));
+    let shown = json(&["get", "--json", text(&project)]);
+    assert_eq!((&shown["quota.state"], &shown["used.entries"]), (&"active".into(), &"63".into()));
+    let limit = fail(1, &["set", text(&project), "quota.bytes=1G"]);
+    assert!(limit.contains("several servers has no limits yet"), "{limit}");
+    succeed(&["set", text(&project), "quota.bytes=none"]);
+    assert!(succeed(&["get", text(&project)]).is_empty());
     assert_eq!(running.stop(), Some(0));
 }

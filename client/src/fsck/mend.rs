@@ -9,7 +9,10 @@ use std::collections::VecDeque;
 use base::{Cred, HashMap, Ino};
 use wire::{FsckFix, FsckFixes, FsckMend, FsckProgress, Mend, MendLinks, Reply, Request};
 
-use super::{of_server, sides::Links};
+use super::{
+    of_server,
+    sides::{Links, Suspects, quota_line},
+};
 use crate::{Client, Error, Result, client::unexpected, route::Route};
 
 /// So often everything is checked again after a repair, which may uncover more: one level of a tree at a time, at worst.
@@ -67,7 +70,7 @@ impl Repairs {
 pub(super) struct Round {
     /// What that check has found.
     pub(super) found: FsckProgress,
-    links: Vec<Links>,
+    across: Suspects,
     /// Whose turn it is, at which server, from which of its repairs on; and those that were read.
     turn: u8,
     server: u16,
@@ -80,9 +83,9 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(found: FsckProgress, links: Vec<Links>) -> Round {
+    pub(super) fn new(found: FsckProgress, across: Suspects) -> Round {
         let (read, reasons) = (VecDeque::new(), HashMap::default());
-        Round { found, links, turn: 0, server: 0, from: 0, read, mended: false, reasons }
+        Round { found, across, turn: 0, server: 0, from: 0, read, mended: false, reasons }
     }
 
     /// Whether anything was repaired.
@@ -114,11 +117,16 @@ impl Round {
                     None => (self.server, self.from) = (server + 1, 0),
                 }
                 self.read = fixes.into();
-            } else if let Some(links) = self.links.pop_if(|_| self.turn == TURN_LAST) {
+            } else if let Some(links) = self.across.links.pop_if(|_| self.turn == TURN_LAST) {
                 let Links { ino, counted, found, changed } = links;
                 let mend = Mend::Links(MendLinks { ino, found, counted, changed });
                 let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
                 self.mend(client, repairs, of(ino), request, vec![links.line()]).await?;
+            } else if let Some(quota) = self.across.quotas.pop_if(|_| self.turn == TURN_LAST) {
+                let mend = Mend::Quota(quota);
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                let lines = vec![quota_line(&quota)];
+                self.mend(client, repairs, Route::Server(0), request, lines).await?;
             } else if self.mended || self.turn == TURN_LAST {
                 return Ok(true);
             } else {

@@ -2,10 +2,10 @@
 //!
 //! `fsck` calls it when all servers have checked what they have.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::{Ino, Time};
-use wire::{FsckInos, FsckNames, InosPage, NamesOf, Reply, Request};
+use wire::{FsckInos, FsckNames, FsckQuotas, InosPage, MendQuota, NamesOf, Reply, Request};
 
 use crate::{Client, Result, client::unexpected};
 
@@ -18,6 +18,8 @@ pub(super) struct Suspects {
     pub(super) links: Vec<Links>,
     /// Inode numbers that more than one server uses, with those servers.
     shared: Vec<(Ino, Vec<u16>)>,
+    /// Quotas to which something else was charged than there is.
+    pub(super) quotas: Vec<MendQuota>,
 }
 
 /// An inode that has more or fewer names than it counts.
@@ -31,13 +33,14 @@ pub(super) struct Links {
 
 impl Suspects {
     pub(super) fn is_empty(&self) -> bool {
-        self.links.is_empty() && self.shared.is_empty()
+        self.links.is_empty() && self.shared.is_empty() && self.quotas.is_empty()
     }
 
     /// Those that were so before.
     pub(super) fn also_in(mut self, before: &Suspects) -> Suspects {
         self.links.retain(|links| before.links.contains(links));
         self.shared.retain(|shared| before.shared.contains(shared));
+        self.quotas.retain(|quota| before.quotas.contains(quota));
         self
     }
 
@@ -46,7 +49,8 @@ impl Suspects {
             let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
             format!("inode number {ino} is used on several servers: {}", servers.join(", "))
         });
-        self.links.iter().map(Links::line).chain(shared).collect()
+        let quotas = self.quotas.iter().map(quota_line);
+        self.links.iter().map(Links::line).chain(shared).chain(quotas).collect()
     }
 }
 
@@ -59,7 +63,8 @@ impl Links {
 
 /// Compares what the checks of all servers have found.
 pub(super) async fn compare(client: &Client, jobs: &[u64]) -> Result<Suspects> {
-    Ok(Suspects { links: links(client, jobs).await?, shared: shared(client, jobs).await? })
+    let (links, shared) = (links(client, jobs).await?, shared(client, jobs).await?);
+    Ok(Suspects { links, shared, quotas: quotas(client, jobs).await? })
 }
 
 /// What a server has, in order.
@@ -137,6 +142,29 @@ async fn shared(client: &Client, jobs: &[u64]) -> Result<Vec<(Ino, Vec<u16>)>> {
         in_several(&pages, &mut shared);
     }
     Ok(shared)
+}
+
+/// How far what all servers have charged to a quota is from what there is.
+pub(super) fn quota_line(quota: &MendQuota) -> String {
+    let MendQuota { root, lacks: (entries, bytes) } = quota;
+    let less = "counts less than there is, on all servers together:";
+    format!("the quota of directory inode {root} {less} {entries} entries and {bytes} bytes")
+}
+
+async fn quotas(client: &Client, jobs: &[u64]) -> Result<Vec<MendQuota>> {
+    let mut lacks = BTreeMap::<Ino, (i64, i64)>::new();
+    for (server, job) in (0..).zip(jobs) {
+        let request = Request::FsckQuotas(FsckQuotas { job: *job });
+        let reply = client.ask_server(server, request).await?;
+        let Reply::FsckQuotas(quotas) = reply else { return Err(unexpected()) };
+        for quota in quotas {
+            let (entries, bytes) = lacks.entry(quota.root).or_default();
+            *entries += quota.found.0 - quota.charged.0;
+            *bytes += quota.found.1 - quota.charged.1;
+        }
+    }
+    let lacks = lacks.into_iter().filter(|(_, lacks)| *lacks != (0, 0));
+    Ok(lacks.map(|(root, lacks)| MendQuota { root, lacks }).collect())
 }
 
 /// The numbers that are in more than one server's page.

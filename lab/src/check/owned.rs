@@ -136,7 +136,7 @@ impl Keys {
             }
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),
-            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' => {}
+            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' | 'A' => {}
             _ => anyhow::bail!("of a kind that is not known"),
         }
         Ok(())

@@ -44,6 +44,8 @@ pub struct Plan {
     pub crowd: bool,
     /// What is removed is kept in the trash.
     pub trash: bool,
+    /// Whether what is used is counted.
+    pub quotas: Quotas,
     /// Clients keep directories that they walked through.
     pub access_cache: bool,
     /// Clients keep contents that they read.
@@ -68,6 +70,19 @@ pub enum Aim {
     Leases,
     /// Answers to clients come late, from one server and not from others.
     Answers,
+}
+
+/// When `/` has a quota, so that what is used is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quotas {
+    /// Never.
+    None,
+    /// Before anything is made.
+    Before,
+    /// From some moment on.
+    Meanwhile,
+    /// It is taken away meanwhile, and set again.
+    Again,
 }
 
 /// How connections behave.
@@ -133,6 +148,14 @@ impl Plan {
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             crowd: false,
             trash: SimRandom::new(seed).stream("trash").one_in(3),
+            quotas: SimRandom::new(seed).stream("quotas").pick(&[
+                Quotas::None,
+                Quotas::None,
+                Quotas::None,
+                Quotas::Before,
+                Quotas::Meanwhile,
+                Quotas::Again,
+            ]),
             access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),

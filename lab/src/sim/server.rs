@@ -78,6 +78,16 @@ struct Body {
     waker: RefCell<Option<Waker>>,
 }
 
+/// The key of what a core of a server has charged to a quota, as that of a core of the one that has all: each server has
+/// records of any quota. `None` of another key.
+fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
+    let (root, core) = key.split_last_chunk::<2>().filter(|_| key.get(2) == Some(&b'A'))?;
+    let core = u16::from_be_bytes(*core).checked_sub(1)?;
+    let core = usize::from(core) * servers + server + 1;
+    let core = u16::try_from(core).expect("there are few");
+    Some([root, &core.to_be_bytes()].concat())
+}
+
 impl Host {
     /// The machine of a server, by its number. On the first one is an empty file system, on others nothing yet.
     ///
@@ -139,11 +149,13 @@ impl Host {
                 // What the server is, and what belongs to all, is not of its shards.
                 let kept = match key.get(2) {
                     Some(b'M' | b'S') => false,
-                    Some(b'F' | b'O') => server == 0,
+                    Some(b'F' | b'O' | b'A') => server == 0,
                     Some(_) | None => usize::from(shard) % hosts.len() == server,
                 };
-                if kept {
-                    batch.put(key, value);
+                match united_usage(key, server, hosts.len()) {
+                    Some(usage) => batch.put(&usage, value),
+                    None if kept => batch.put(key, value),
+                    None => {}
                 }
                 ControlFlow::Continue(())
             })?;

@@ -19,6 +19,8 @@ struct Holder {
     heard: Option<Instant>,
     version: u64,
     requests: u64,
+    /// The version of the accounting roots that it has.
+    roots: u64,
 }
 
 /// What a server says of itself.
@@ -26,6 +28,7 @@ struct Holder {
 pub(crate) struct Beat {
     pub(crate) version: u64,
     pub(crate) requests: u64,
+    pub(crate) roots: u64,
 }
 
 /// What is left of a lease, for people.
@@ -47,7 +50,7 @@ pub(crate) struct Leases {
 impl Leases {
     /// Nothing is known of `servers`: each may hold a lease until `until`.
     pub(crate) fn unknown(lease: Duration, servers: u16, until: Instant) -> Leases {
-        let holder = Holder { until, has: 0, heard: None, version: 0, requests: 0 };
+        let holder = Holder { until, has: 0, heard: None, version: 0, requests: 0, roots: 0 };
         Leases { lease, holders: vec![holder; usize::from(servers)] }
     }
 
@@ -59,6 +62,7 @@ impl Leases {
         holder.heard = Some(now);
         holder.version = beat.version;
         holder.requests = beat.requests;
+        holder.roots = beat.roots;
         holder.has = holder.has.max(beat.version);
         if grant {
             holder.until = holder.until.max(ends);
@@ -98,6 +102,12 @@ impl Leases {
         lacking.map(|(_, ends)| *ends).filter(|ends| *ends > now).min()
     }
 
+    /// Whether all servers but `me` have this version of the accounting roots, or no lease: it comes with the next one.
+    pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
+        let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);
+        others.all(|(_, holder)| holder.roots == version || holder.until <= now)
+    }
+
     /// How a server stands.
     pub(crate) fn standing(&self, server: u16, now: Instant) -> Option<Standing> {
         let holder = self.holders.get(usize::from(server))?;
@@ -120,7 +130,7 @@ mod tests {
     const MARGIN: Duration = Duration::from_secs(1);
 
     fn beat(version: u64) -> Beat {
-        Beat { version, requests: 0 }
+        Beat { version, requests: 0, roots: 0 }
     }
 
     #[test]
@@ -164,6 +174,20 @@ mod tests {
         assert_eq!(leases.wait_until(1, &leases.ends(), now), Some(now + LEASE));
         assert_eq!(leases.wait_until(1, &leases.ends(), now + LEASE), None);
         assert_eq!(leases.standing(1, now).unwrap().left, Duration::ZERO);
+    }
+
+    #[test]
+    fn roots_are_known_to_who_has_said_so_or_may_not_serve() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, 3, now);
+        assert!(leases.all_know_roots(7, 0, now));
+        leases.beat(1, now, Beat { roots: 7, ..beat(5) }, true);
+        leases.beat(2, now, Beat { roots: 6, ..beat(5) }, true);
+        assert!(!leases.all_know_roots(7, 0, now + LEASE));
+        assert!(leases.all_know_roots(7, 0, now + LEASE + MARGIN));
+        leases.beat(2, now, Beat { roots: 7, ..beat(5) }, true);
+        assert!(leases.all_know_roots(7, 0, now));
+        assert!(!leases.all_know_roots(8, 0, now));
     }
 
     #[test]

@@ -116,5 +116,6 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
         version: shared.invalidations.version(),
         requests: shared.counters.requests.load(Ordering::Relaxed),
         settings: shared.settings().to_record(),
+        roots: shared.quotas.version(),
     }
 }

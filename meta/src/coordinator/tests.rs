@@ -83,7 +83,7 @@ fn open_at(
 
 fn beat(address: &str, version: u64) -> Heartbeat {
     let settings = Bytes::new();
-    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0, settings }
+    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0, settings, roots: 0 }
 }
 
 /// A cluster of two that is complete, and the version of its log.
@@ -229,7 +229,7 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let server = open_at(&formatted(2), "a:1", Some(cluster)).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
-    let lease = Lease { ms: 8000, map: None, events, settings: None };
+    let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
     crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
     assert!(cluster.has_lease());
     slept.store(7, Ordering::Relaxed);

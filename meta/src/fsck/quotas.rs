@@ -1,8 +1,10 @@
-//! Quotas: what is charged to each against what the records below it say.
+//! Quotas: what is charged to each against what the records below it say. Of several servers the sums of all are compared, by who
+//! has asked for the check.
 
 use std::collections::BTreeMap;
 
-use base::ShardId;
+use base::{DirId, ShardId};
+use wire::QuotaOf;
 
 use super::{Fix, sweep::Sweep};
 use crate::record::{
@@ -27,6 +29,19 @@ struct Account {
     damaged: bool,
     /// What records are charged to it.
     found: Usage,
+}
+
+impl Accounts {
+    /// Those to which anything is charged, or was.
+    pub(super) fn told(&self) -> Vec<QuotaOf> {
+        let both = |usage: Usage| (usage.entries, usage.bytes);
+        let told = |(id, account): (&QuotaId, &Account)| QuotaOf {
+            root: id.0,
+            charged: both(account.charged),
+            found: both(account.found),
+        };
+        self.all.iter().map(told).collect()
+    }
 }
 
 impl Sweep<'_> {
@@ -56,7 +71,8 @@ impl Sweep<'_> {
     pub(super) fn charged_dir(&mut self, content: &Content, what: &dyn Fn(&Self) -> String) {
         self.found_charged(content.quota, Usage::of(1, 0));
         self.charged_to_nothing(content.quota, content.ino);
-        if self.accounts.all.is_empty() || self.accounts.moving {
+        // Of several servers only the coordinator knows what is being counted.
+        if self.accounts.all.is_empty() || self.accounts.moving || self.is_one_of_several() {
             return;
         }
         if content.quota == QuotaId(content.ino) || content.name.is_none() {
@@ -64,7 +80,15 @@ impl Sweep<'_> {
         }
         let key = self.content_key(content.parent_home, content.parent);
         let parent: Option<Content> = self.get(&key, || what(self));
-        if parent.is_some_and(|parent| parent.quota != content.quota) {
+        // What has lost its place keeps what it is charged to.
+        let is_lost = |parent: &Content| {
+            let name = parent.name.as_ref().map(|name| name.as_bytes());
+            parent.parent == DirId::ROOT && name == Some(b"lost+found".as_slice())
+        };
+        if parent
+            .filter(|parent| !is_lost(parent))
+            .is_some_and(|parent| parent.quota != content.quota)
+        {
             self.find(format!("{} is charged to another quota than its directory", what(self)));
         }
     }
@@ -77,6 +101,9 @@ impl Sweep<'_> {
 
     /// All quotas were read before.
     fn charged_to_nothing(&self, id: QuotaId, ino: base::Ino) {
+        if self.is_one_of_several() {
+            return;
+        }
         let known = self.accounts.all.get(&id).is_some_and(|account| account.record.is_some());
         if id != QuotaId::NONE && !known {
             let quota = format!("the quota of directory inode {} is not there", id.0);
@@ -92,7 +119,7 @@ impl Sweep<'_> {
         what: &dyn Fn(&Self) -> String,
     ) {
         let other = dir.is_some_and(|dir| dir != inode.quota);
-        if other && !self.accounts.moving {
+        if other && !self.accounts.moving && !self.is_one_of_several() {
             self.find(format!("{} is charged to another quota than its directory", what(self)));
         }
     }
@@ -106,6 +133,9 @@ impl Sweep<'_> {
 
     /// Every quota has charged what is charged to it.
     pub(super) fn count_quotas(&mut self) {
+        if self.is_one_of_several() {
+            return;
+        }
         for (id, account) in &self.accounts.all {
             let Account { record, charged, found, damaged } = account;
             if record.is_none() {

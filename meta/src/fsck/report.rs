@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::{HashMap, Ino};
 use parking_lot::Mutex;
-use wire::{FsckFix, FsckProgress, InosPage, NamesOf};
+use wire::{FsckFix, FsckProgress, InosPage, NamesOf, QuotaOf};
 
 use super::{Fix, packed::pack, sweep::InoSet};
 
@@ -31,6 +31,7 @@ pub(super) struct Report {
     findings: Mutex<Findings>,
     /// On a server of a cluster: what was found of inodes that may have several names, in order.
     names: Mutex<Vec<NamesOf>>,
+    quotas: Mutex<Vec<QuotaOf>>,
     /// And which inode numbers are in use.
     inos: Mutex<InoSet>,
     pub(super) files: AtomicU64,
@@ -111,6 +112,16 @@ impl Report {
         let names = self.names.lock();
         let from = names.partition_point(|names| names.ino <= after);
         names[from..].iter().take(NAMES_PAGE).copied().collect()
+    }
+
+    /// What was found of quotas, in order.
+    pub(super) fn set_quotas(&self, quotas: Vec<QuotaOf>) {
+        *self.quotas.lock() = quotas;
+    }
+
+    /// The same, for those who asked.
+    pub(super) fn quotas(&self) -> Vec<QuotaOf> {
+        self.quotas.lock().clone()
     }
 
     /// What may be repaired when it is the turn of it, for those who asked.

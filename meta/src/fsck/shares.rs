@@ -93,7 +93,7 @@ pub(super) fn difference(
     } else if share.is_live() && !layout.is_active(partition) {
         Some("is none of its directory's")
     } else if master.repeated() != (Content { state: master.state, ..share.repeated() }) {
-        Some("has another mode, owner, place or name than its directory")
+        Some("has another mode, owner, place, name or quota than its directory")
     } else {
         None
     }
@@ -140,7 +140,7 @@ impl Sweep<'_> {
             return self.find(format!("{} is on the wrong shard: shard={}", what(), shard.0));
         }
         if !share.is_bare() {
-            self.find(format!("{} has extended attributes, or a quota", what()));
+            self.find(format!("{} has extended attributes", what()));
         }
         let key = self.content_key(share.home, dir);
         if self.is_elsewhere(&key) {

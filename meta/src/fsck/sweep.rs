@@ -8,7 +8,7 @@ use base::{
 };
 use bytes::Bytes;
 use store::Snapshot;
-use wire::{InosPage, NamesOf};
+use wire::{InosPage, NamesOf, QuotaOf};
 
 use super::{
     Fix,
@@ -231,6 +231,11 @@ impl<'a> Sweep<'a> {
         let mut names: Vec<NamesOf> = linked.collect();
         names.sort_unstable_by_key(|names| names.ino);
         names
+    }
+
+    /// Of a server of a cluster: what others must know to compare what is charged to quotas.
+    pub(super) fn quotas(&self) -> Vec<QuotaOf> {
+        if self.is_one_of_several() { self.accounts.told() } else { Vec::new() }
     }
 
     /// Of a server of a cluster: the inode numbers that it has found in use.

@@ -68,7 +68,7 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
         line(&mut lines, "partitions", content.layout.active().count());
     }
     line(&mut lines, "path", path(txn, dir)?);
-    super::settings::of_directory(txn, dir, &mut |name, value| line(&mut lines, name, value));
+    super::settings::of_directory(txn, dir, &mut |name, value| line(&mut lines, name, value))?;
     Ok(lines)
 }
 

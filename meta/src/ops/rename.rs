@@ -358,22 +358,23 @@ fn settle(
     match moving {
         Moving::File { mut located, link, xattrs } => {
             located.inode.times.ctime = txn.now;
-            if link {
-                txn.put_inode(&located);
-                txn.put_entry(new, name, &EntryRecord::Link(located.inode.ino));
-            } else {
+            // Of several servers any file may be in its slot.
+            if !link || (txn.shared.cluster.is_some() && located.inode.nlink == 1) {
                 let used = Usage::of(1, located.inode.attr().allocated);
                 txn.recharge(located.inode.quota, new.content.quota, used)?;
                 located.inode.quota = new.content.quota;
-                if txn.shard_of_share(new) == located.inode.ino.shard() {
-                    let place = Place::under(txn, new, name);
-                    txn.settle_inode(&mut located, place, xattrs);
-                } else {
-                    // Its contents, and who has it open, stay where it was born: so does it.
-                    let ino = located.inode.ino;
-                    txn.settle_inode(&mut located, Place::Slot, xattrs);
-                    txn.put_entry(new, name, &EntryRecord::Link(ino));
-                }
+            }
+            if link {
+                txn.put_inode(&located);
+                txn.put_entry(new, name, &EntryRecord::Link(located.inode.ino));
+            } else if txn.shard_of_share(new) == located.inode.ino.shard() {
+                let place = Place::under(txn, new, name);
+                txn.settle_inode(&mut located, place, xattrs);
+            } else {
+                // Its contents, and who has it open, stay where it was born: so does it.
+                let ino = located.inode.ino;
+                txn.settle_inode(&mut located, Place::Slot, xattrs);
+                txn.put_entry(new, name, &EntryRecord::Link(ino));
             }
         }
         Moving::Dir(access) => {
@@ -407,19 +408,28 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
         return Ok(());
     }
     // What is being counted below the one may not change under the walk.
-    if quotas.is_moving(one, other) {
+    let own = quotas.root(QuotaId(child.content.ino));
+    let begins = own.is_some_and(|own| own.record.state.is_moving());
+    if begins || quotas.is_moving(one, other) || quotas.is_moving(from, to) {
         return Err(Fault::Retry(Retry::Busy));
     }
     if from == QuotaId(child.content.ino) {
         let Some(seen) = quotas.get(from) else { return Ok(()) };
+        if seen.record.parent == to.0 {
+            return Ok(());
+        }
         if !quotas.could_move(from, to) {
             return Err(FsError::QuotaExceeded.into());
         }
         txn.put_quota(from, &QuotaRecord { parent: to.0, ..seen.record });
         return Ok(());
     }
-    if from != to && child.content.entries > 0 {
-        return Err(FsError::CrossDevice.into());
+    if from != to {
+        match rmdir::others_empty(txn, child) {
+            Err(Fault::Answer(FsError::NotEmpty)) => return Err(FsError::CrossDevice.into()),
+            others => others?.iter().for_each(|share| txn.keep_counts(share)),
+        }
+        txn.keep_counts(child);
     }
     txn.recharge(from, to, Usage::of(1, 0))?;
     child.content.quota = to;

@@ -8,7 +8,7 @@ use wire::{Retry, Rmdir};
 
 use crate::{
     error::{Fault, Result},
-    record::{EntryRecord, QuotaId, QuotaRecord, QuotaState, Usage, key},
+    record::{EntryRecord, Usage, key},
     trash,
     txn::{Dir, Txn},
 };
@@ -84,11 +84,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir, others: &[Dir]) -> Result<(
     super::rename::forget_move(txn, child)?;
     let quota = child.content.quota;
     txn.charge_freely(quota, Usage::of(1, 0).minus());
-    if quota == QuotaId(child.content.ino)
-        && let Some(seen) = txn.shared.quotas.get(quota)
-    {
-        txn.put_quota(quota, &QuotaRecord { state: QuotaState::Gone, ..seen.record });
-    }
+    txn.end_root(&child.content);
     for share in others.iter().chain([child]) {
         let key = txn.share_key(share.content.home, share.id, share.partition);
         txn.delete(key);

@@ -8,13 +8,14 @@
 //! POSIX: none. EPERM, EOPNOTSUPP for an unknown name, EINVAL for a value that is none or for anything but a
 //! directory, EBUSY while another quota is being counted, ENOTEMPTY where only an empty directory can be divided.
 
-use base::{DirId, FsError, Spread, limits::INLINE_BYTES_MAX};
+use base::{DirId, FsError, Ino, ShardId, Spread, limits::INLINE_BYTES_MAX};
 use wire::NodeRef;
 
 use super::divide;
 use crate::{
     error::Result,
-    record::{InlineMax, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage},
+    quota::{Seen, Told},
+    record::{InlineMax, Key, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key},
     session::Session,
     txn::{Dir, Node, Txn},
 };
@@ -64,11 +65,13 @@ impl Setting {
     /// Whether a file system of one server has it, and one of several.
     fn is_of(self, several: bool) -> bool {
         match self {
-            Setting::InlineMax | Setting::Inherit | Setting::TrashDays => true,
+            Setting::InlineMax
+            | Setting::Inherit
+            | Setting::TrashDays
+            | Setting::QuotaBytes
+            | Setting::QuotaEntries => true,
             // What is divided is divided among servers.
             Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => several,
-            // They are of what is on one server.
-            Setting::QuotaBytes | Setting::QuotaEntries => !several,
         }
     }
 }
@@ -242,26 +245,36 @@ fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     crate::trash::set(txn, dir, days)
 }
 
-/// Changes a directory's limits; the first makes it an accounting root, and without any it is none.
+/// Changes a directory's limits; the first makes it an accounting root, and without any it is none. Of several servers the
+/// coordinator does it.
 fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> Result<()> {
+    txn.is_coordinators()?;
+    let several = txn.shared.cluster.is_some();
     let own = QuotaId(dir.content.ino);
-    let old = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own);
+    let old = txn.shared.quotas.root(own).filter(|_| several || dir.content.quota == own);
     let mut record = old.map_or_else(
         || QuotaRecord {
             state: QuotaState::Counting,
             dir: dir.id,
             home: dir.content.home,
-            parent: dir.content.quota.0,
+            parent: if dir.content.quota == own { Ino(0) } else { dir.content.quota.0 },
             bytes_max: None,
             entries_max: None,
         },
         |seen| seen.record,
     );
     change(&mut record);
+    let limits = [record.bytes_max, record.entries_max];
+    if several && limits.iter().flatten().any(|max| *max != UNLIMITED) {
+        return Err(FsError::NotSupported.into());
+    }
     let none = record.bytes_max.is_none() && record.entries_max.is_none();
     let parent = QuotaId(record.parent);
     match (old, none) {
         (None, true) => Ok(()),
+        (Some(seen), _) if several && seen.record.state == QuotaState::Removing => {
+            Err(FsError::Busy.into())
+        }
         (Some(_), false) => {
             txn.put_quota(own, &record);
             Ok(())
@@ -286,16 +299,22 @@ fn begin(
         return Err(FsError::Busy.into());
     }
     txn.put_quota(id, record);
-    txn.charge_freely(from, Usage::of(1, 0).minus());
-    txn.charge_freely(to, Usage::of(1, 0));
-    dir.content.quota = to;
-    txn.put_dir(&dir);
-    txn.shared.quotas.wake.notify_one();
+    // Of several servers the walk begins with the directory itself, when all have heard of it.
+    if txn.shared.cluster.is_none() {
+        txn.charge_freely(from, Usage::of(1, 0).minus());
+        txn.charge_freely(to, Usage::of(1, 0));
+        dir.content.quota = to;
+        txn.put_dir(&dir);
+    }
     Ok(())
 }
 
 /// What `info` tells of a directory's settings, and of what is used below it.
-pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, String)) {
+pub(crate) fn of_directory(
+    txn: &Txn<'_>,
+    dir: &Dir,
+    line: &mut dyn FnMut(&str, String),
+) -> Result<()> {
     if dir.id == DirId::ROOT {
         line("inline_max", txn.shared.settings().inline_bytes_max.to_string());
         let days = txn.shared.settings().trash.0.map_or(0, |trash| trash.days);
@@ -303,10 +322,7 @@ pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, 
         line("compression", txn.shared.blocks.compression().to_string());
     }
     divide::tell(&dir.content, line);
-    let own = QuotaId(dir.content.ino);
-    let Some(seen) = txn.shared.quotas.get(own).filter(|_| dir.content.quota == own) else {
-        return;
-    };
+    let Some(seen) = used(txn, dir)? else { return Ok(()) };
     let limit = |max: Option<u64>| match max {
         None => "none".to_owned(),
         Some(UNLIMITED) => "unlimited".to_owned(),
@@ -322,6 +338,32 @@ pub(crate) fn of_directory(txn: &Txn<'_>, dir: &Dir, line: &mut dyn FnMut(&str, 
         QuotaState::Removing | QuotaState::Gone => "removing",
     };
     line("quota.state", state.to_owned());
+    Ok(())
+}
+
+/// The accounting root that a directory is, with what is used below it on all servers.
+fn used(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Seen>> {
+    let own = QuotaId(dir.content.ino);
+    let Some(cluster) = &txn.shared.cluster else {
+        return Ok(txn.shared.quotas.get(own).filter(|_| dir.content.quota == own));
+    };
+    let map = cluster.map();
+    let shards = (0..cluster.servers).filter_map(|server| {
+        let shard = map.shards.iter().position(|owner| *owner == server)?;
+        Some(ShardId(u16::try_from(shard).expect("shards have 16 bits")))
+    });
+    let keys: Vec<Key> = shards.map(|shard| key::charged(shard, own)).collect();
+    let told = |key: &Key| match txn.has_shard(key::shard_of(key)) {
+        true => Ok(txn.shared.quotas.told(own)),
+        false => txn.get::<Told>(key)?.ok_or(FsError::Io.into()),
+    };
+    // The coordinator, which knows whether it is one.
+    let first = keys.first().map(told).transpose()?;
+    let Some(record) = first.and_then(|first| first.record) else { return Ok(None) };
+    txn.want(&keys)?;
+    let all = keys.iter().map(told).collect::<Result<Vec<Told>>>()?;
+    let total = all.iter().fold(Usage::default(), |sum, told| sum.plus(told.usage));
+    Ok(Some(Seen { record, total }))
 }
 
 #[cfg(test)]

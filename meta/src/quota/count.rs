@@ -5,27 +5,43 @@
 //! charged rightly by itself, and nothing is passed over. Directories that would cross the border while the
 //! walk is under way wait for its end (see `ops::rename`). After a crash the walk begins anew, and finds most
 //! of it done.
+//!
+//! On several servers the coordinator walks, and each page is done by the server that has it, which charges it and
+//! answers when that is stable. So no page is a transaction over several servers. The walk begins when all servers have heard of
+//! the root, or may not serve. Where names were moved to another partition meanwhile, the directory is walked through again.
+//!
+//! Race: a file that is in its slot on another server than its name is changed a moment after it was found. If it is renamed
+//! out in that moment it counts where it was found.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
-use base::{DirId, EntryName, Ino};
+use base::{EntryName, HashSet, Ino, Layout, placement::shard_of};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use wire::{Count, CountNames, CountShare, CountWhat, Counted, DirRef, Reply, Request};
 
 use crate::{
     Core,
     core::Step,
-    error::Result,
+    error::{Fault, Result},
     lock,
+    peer::Unanswered,
     record::{
-        Content, EntryRecord, Inode, Key, QuotaId, QuotaRecord, QuotaState, Record as _, Slot,
-        Usage, key, key::Part,
+        EntryRecord, Inode, Key, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Usage, key,
+        key::{Part, UsagePart},
     },
-    txn::{Dir, Txn},
+    server::Shared,
+    txn::{Dir, Txn, unshown},
 };
 
 /// How many records of a directory one step takes.
 const RECORDS_A_STEP: usize = 256;
+/// What could not be done is tried again after so long; so often, where it is not another server that is away.
+const AGAIN_PAUSE: Duration = Duration::from_millis(100);
+const TRIES_MAX: u32 = 50;
+/// On several servers a walk that failed begins anew after so long, and so often it is looked for roots that are gone.
+const PERIOD: Duration = Duration::from_secs(30);
 
 /// What counts from now on for another root.
 #[derive(Debug, Clone, Copy)]
@@ -34,33 +50,18 @@ struct Border {
     to: QuotaId,
 }
 
-/// A directory to walk through.
-#[derive(Debug, Clone, Copy)]
-struct DirAt {
-    id: DirId,
-    home: DirId,
-    ino: Ino,
-}
-
-/// A page of a directory.
+/// A part of a walk, as a step of a core.
 pub(crate) struct Page {
-    border: Border,
-    dir: DirAt,
-    /// Where the page begins; `None`: with the directory itself.
-    start: Option<Key>,
-    found: Arc<Mutex<Option<Found>>>,
-}
-
-#[derive(Default)]
-struct Found {
-    dirs: Vec<DirAt>,
-    /// Where the next page begins.
-    next: Option<Key>,
+    count: Count,
+    done: Arc<Mutex<Option<Counted>>>,
 }
 
 /// Works for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = core.inner.shared.clone();
+    if shared.cluster.as_ref().is_some_and(|cluster| !cluster.coordinates()) {
+        return;
+    }
     loop {
         let mut walks = shared.quotas.unfinished();
         walks.sort_unstable_by_key(|(id, _)| *id);
@@ -70,105 +71,286 @@ pub(crate) async fn run(core: Core) {
                 QuotaState::Removing => Border { from: id, to: QuotaId(record.parent) },
                 QuotaState::Active | QuotaState::Gone => continue,
             };
-            if walk(&core, DirAt { id: record.dir, home: record.home, ino: id.0 }, border).await {
-                core.step(Step::Counted(id)).await;
-            } else {
-                tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
+            if is_stored(&shared, id, &record) {
+                count(&core, id, &record, border).await;
             }
         }
-        shared.quotas.wake.notified().await;
+        if shared.cluster.is_none() {
+            shared.quotas.wake.notified().await;
+            continue;
+        }
+        look_for_gone(&core).await;
+        // Whether it was woken or not, it looks again.
+        let _ = timeout(PERIOD, shared.quotas.wake.notified()).await;
+    }
+}
+
+/// Whether it is not only what a request wants that may fail.
+fn is_stored(shared: &Shared, id: QuotaId, record: &QuotaRecord) -> bool {
+    let stored = shared.engine.get(&key::usage(id, UsagePart::Root));
+    let stored = stored.ok().flatten().and_then(|value| QuotaRecord::from_record(&value).ok());
+    stored.is_some_and(|stored| stored.state == record.state)
+}
+
+async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
+    let top = unshown(record.dir, id.0, record.home);
+    // No record of another server names a root that a power failure takes.
+    core.inner.shared.sync.wait().await;
+    all_have_heard(core).await;
+    if !walk(core, top, border).await {
+        tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
+        return;
+    }
+    // Of the roots below, which count elsewhere now.
+    all_have_heard(core).await;
+    let state = match record.state {
+        QuotaState::Counting => QuotaState::Active,
+        QuotaState::Removing => QuotaState::Gone,
+        QuotaState::Active | QuotaState::Gone => return,
+    };
+    core.step(Step::Counted(id, state)).await;
+}
+
+/// Returns when all servers know the roots as they are now, or may not serve before they do.
+async fn all_have_heard(core: &Core) {
+    let shared = &core.inner.shared;
+    let Some(cluster) = &shared.cluster else { return };
+    let Some(coordinator) = &cluster.coordinator else { return };
+    while !coordinator.all_know_roots(shared.quotas.version(), cluster.me, Instant::now()) {
+        sleep(AGAIN_PAUSE).await;
+    }
+}
+
+/// Roots whose directory was removed: nobody else tells the coordinator.
+async fn look_for_gone(core: &Core) {
+    for (id, record) in core.inner.shared.quotas.active() {
+        let dir = unshown(record.dir, id.0, record.home);
+        let what = CountWhat::Share(CountShare { dir, partition: 0 });
+        let count = Count { from: id.0, to: id.0, what };
+        let gone = ask(core, count).await.is_some_and(|found| found.layout.is_none());
+        if gone {
+            core.step(Step::Counted(id, QuotaState::Gone)).await;
+        }
     }
 }
 
 /// Whether all of it could be done.
-async fn walk(core: &Core, top: DirAt, border: Border) -> bool {
+async fn walk(core: &Core, top: DirRef, border: Border) -> bool {
     let mut dirs = vec![top];
     while let Some(dir) = dirs.pop() {
-        let mut start = None;
-        loop {
-            let found = Arc::new(Mutex::new(None));
-            let page = Page { border, dir, start, found: found.clone() };
-            core.step(Step::Count(Box::new(page))).await;
-            let Some(page) = found.lock().take() else { return false };
-            dirs.extend(page.dirs);
-            if page.next.is_none() {
-                break;
-            }
-            start = page.next;
-        }
+        let Some(found) = directory(core, dir, border).await else { return false };
+        dirs.extend(found);
     }
     true
 }
 
-/// Does a page.
-pub(crate) fn step(txn: &mut Txn<'_>, page: &Page) -> Result<()> {
-    let DirAt { id, home, ino } = page.dir;
-    txn.lock(lock::dir_lock(id))?;
-    let content: Option<Content> = txn.get(&txn.content_key(home, id))?;
-    let mut found = Found::default();
-    if let Some(content) = content.filter(|content| content.ino == ino) {
-        let (own, quota) = (QuotaId(content.ino), content.quota);
-        if quota == page.border.from || quota == page.border.to {
-            found = entries(txn, page, Dir::master(id, content))?;
-        } else if quota == own {
-            inner_root(txn, own, page.border);
+/// Goes through a directory, in all its partitions; the directories that are in it.
+async fn directory(core: &Core, dir: DirRef, border: Border) -> Option<Vec<DirRef>> {
+    let (mut found, mut known) = (Vec::new(), HashSet::default());
+    let mut before: Option<BTreeMap<u16, Layout>> = None;
+    loop {
+        let shares = shares(core, dir, border).await?;
+        // No name has come to a partition after that was looked at.
+        if before.as_ref() == Some(&shares) {
+            return Some(found);
         }
-        // Otherwise it was moved away after it was found.
+        for partition in shares.keys() {
+            let share = CountShare { dir, partition: *partition };
+            let mut from = Some(Bytes::new());
+            while let Some(page) = from {
+                let names = CountNames { share: share.clone(), from: page };
+                let page = ask(core, border.of(CountWhat::Names(names))).await?;
+                found.extend(page.dirs.into_iter().filter(|dir| known.insert(dir.ino)));
+                slots(core, page.slots, border).await?;
+                from = page.next;
+            }
+        }
+        if shares.len() < 2 && core.inner.shared.cluster.is_none() {
+            return Some(found);
+        }
+        before = Some(shares);
     }
-    *page.found.lock() = Some(found);
-    Ok(())
+}
+
+/// Changes what all partitions of a directory say; how they are divided. None, if it is not there or counts for another.
+async fn shares(core: &Core, dir: DirRef, border: Border) -> Option<BTreeMap<u16, Layout>> {
+    let mut shares = BTreeMap::new();
+    let (mut asked, mut next) = (HashSet::default(), vec![0]);
+    while let Some(partition) = next.pop() {
+        if !asked.insert(partition) {
+            continue;
+        }
+        let share = CountShare { dir, partition };
+        let counted = ask(core, border.of(CountWhat::Share(share))).await?;
+        if counted.is_root {
+            inner_root(core, QuotaId(dir.ino), border).await;
+        }
+        if let Some(layout) = counted.layout {
+            next.extend(layout.active());
+            shares.insert(partition, layout);
+        }
+    }
+    Some(shares)
 }
 
 /// A root below keeps what it has; it only counts elsewhere.
-fn inner_root(txn: &mut Txn<'_>, id: QuotaId, border: Border) {
-    let Some(seen) = txn.shared.quotas.get(id) else { return };
-    if seen.record.parent == border.from.0 {
-        txn.put_quota(id, &QuotaRecord { parent: border.to.0, ..seen.record });
+async fn inner_root(core: &Core, id: QuotaId, border: Border) {
+    core.step(Step::CountsFor(id, border.from, border.to)).await;
+}
+
+/// Changes inodes in slots of other servers.
+async fn slots(core: &Core, slots: Vec<Ino>, border: Border) -> Option<()> {
+    let mut by_server = BTreeMap::<Option<u16>, Vec<Ino>>::new();
+    for ino in slots {
+        let map = core.inner.shared.map();
+        by_server.entry(map.server_of(ino.shard())).or_default().push(ino);
+    }
+    for inos in by_server.into_values() {
+        ask(core, border.of(CountWhat::Slots(inos))).await?;
+    }
+    Some(())
+}
+
+impl Border {
+    fn of(self, what: CountWhat) -> Count {
+        Count { from: self.from.0, to: self.to.0, what }
     }
 }
 
-fn entries(txn: &mut Txn<'_>, page: &Page, mut dir: Dir) -> Result<Found> {
-    let mut found = Found::default();
-    let names = key::names(txn.shard(dir.content.home), dir.id);
-    let start = page.start.clone().unwrap_or_else(|| names.clone());
+/// Has a part done by the server that it is about; `None`: it cannot.
+async fn ask(core: &Core, count: Count) -> Option<Counted> {
+    let shared = &core.inner.shared;
+    let mut tries = 0;
+    loop {
+        let shard = match &count.what {
+            CountWhat::Share(share) | CountWhat::Names(CountNames { share, .. }) => {
+                shard_of(share.dir.home, share.partition, shared.config.shards)
+            }
+            CountWhat::Slots(inos) => inos.first()?.shard(),
+        };
+        let elsewhere = match &shared.cluster {
+            Some(cluster) => cluster.map().server_of(shard).filter(|server| *server != cluster.me),
+            None => None,
+        };
+        let Some(server) = elsewhere else {
+            let done = Arc::new(Mutex::new(None));
+            let page = Page { count: count.clone(), done: done.clone() };
+            core.step(Step::Count(Box::new(page))).await;
+            let counted = done.lock().take();
+            tries += 1;
+            if counted.is_some() || shared.cluster.is_none() || tries == TRIES_MAX {
+                return counted;
+            }
+            sleep(AGAIN_PAUSE).await;
+            continue;
+        };
+        match core.inner.peers.ask(server, &Request::Count(count.clone())).await {
+            Ok(Reply::Counted(counted)) => return Some(counted),
+            Err(Unanswered::Lost) => sleep(AGAIN_PAUSE).await,
+            Ok(_) | Err(Unanswered::Failed(_)) => return None,
+        }
+    }
+}
+
+/// Does a part here, as a step of a core.
+pub(crate) fn step(txn: &mut Txn<'_>, page: &Page) -> Result<()> {
+    let counted = part(txn, &page.count)?;
+    *page.done.lock() = Some(counted);
+    Ok(())
+}
+
+/// Does a part here.
+pub(crate) fn part(txn: &mut Txn<'_>, count: &Count) -> Result<Counted> {
+    let border = Border { from: QuotaId(count.from), to: QuotaId(count.to) };
+    match &count.what {
+        CountWhat::Share(share) => self::share(txn, border, share),
+        CountWhat::Names(names) => self::names(txn, border, names),
+        CountWhat::Slots(inos) => {
+            for ino in inos {
+                slot(txn, border, *ino)?;
+            }
+            Ok(Counted::default())
+        }
+    }
+}
+
+/// The share that is meant, if it is there.
+fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
+    let CountShare { dir: DirRef { id, home, ino, .. }, partition } = *share;
+    txn.lock(lock::dir_lock(id))?;
+    let key = txn.share_key(home, id, partition);
+    if !txn.has_shard(key::shard_of(&key)) {
+        return Err(Fault::Retry(wire::Retry::Busy));
+    }
+    let content = txn.get_content(&key)?;
+    if content.is_none() && txn.shared.births.are_unheard() {
+        return Err(txn.no_dir());
+    }
+    Ok(content.filter(|content| content.ino == ino).map(|content| Dir { id, partition, content }))
+}
+
+fn share(txn: &mut Txn<'_>, border: Border, share: &CountShare) -> Result<Counted> {
+    let Some(mut dir) = locked(txn, share)? else { return Ok(Counted::default()) };
+    // Whoever loses its entry loses what it was charged by.
+    txn.settle_birth(&dir)?;
+    let quota = dir.content.quota;
+    if quota != border.from && quota != border.to {
+        // Or it was moved away after it was found.
+        let is_root = quota == QuotaId(dir.content.ino);
+        return Ok(Counted { is_root, ..Counted::default() });
+    }
+    if quota == border.from && border.from != border.to {
+        if dir.partition == 0 {
+            move_usage(txn, border, Usage::of(1, 0));
+        }
+        dir.content.quota = border.to;
+        txn.put_dir(&dir);
+    }
+    Ok(Counted { layout: Some(dir.content.layout), ..Counted::default() })
+}
+
+fn names(txn: &mut Txn<'_>, border: Border, names: &CountNames) -> Result<Counted> {
+    let mut counted = Counted::default();
+    let Some(dir) = locked(txn, &names.share)? else { return Ok(counted) };
+    if dir.content.quota != border.to || !dir.content.is_live() {
+        return Ok(counted);
+    }
+    let all = key::names(txn.shard_of_share(&dir), dir.id);
+    let start = match names.from.starts_with(&all) {
+        true => Key::from_slice(&names.from),
+        false => all.clone(),
+    };
     let mut records: Vec<(Key, Bytes)> = Vec::new();
-    txn.scan(&start, &key::end_of(&names), &mut |key, value| {
+    txn.scan(&start, &key::end_of(&all), &mut |key, value| {
         records.push((Key::from_slice(key), Bytes::copy_from_slice(value)));
         let more = records.len() < RECORDS_A_STEP;
         if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     if records.len() == RECORDS_A_STEP {
-        found.next = records.last().map(|(key, _)| {
-            let mut next = key.clone();
-            next.push(0);
-            next
-        });
-    }
-    if dir.content.quota == page.border.from {
-        move_usage(txn, page.border, Usage::of(1, 0));
-        dir.content.quota = page.border.to;
-        txn.put_dir(&dir);
+        counted.next = records.last().map(|(key, _)| [&key[..], &[0]].concat().into());
     }
     for (key, value) in records {
-        let Some((_, name, part)) = key::parse_name(&key) else { continue };
-        if part == Part::Main as u8 && EntryName::new(name).is_ok() {
-            let entry = EntryRecord::from_record(&value)?;
-            found.dirs.extend(one_entry(txn, page.border, key, &entry)?);
+        let Some((pos, name, part)) = key::parse_name(&key) else { continue };
+        // What has come and is not here yet, or has gone and is not swept yet, is the other partition's.
+        let is_its = dir.content.layout.partition(pos) == dir.partition;
+        if is_its && part == Part::Main as u8 && EntryName::new(name).is_ok() {
+            one_entry(txn, border, key, &EntryRecord::from_record(&value)?, &mut counted)?;
         }
     }
-    Ok(found)
+    Ok(counted)
 }
 
-/// Moves what stands under a name; a directory is left for later.
+/// Moves what stands under a name; a directory is left for later, and what another server has.
 fn one_entry(
     txn: &mut Txn<'_>,
     border: Border,
     key: Key,
     entry: &EntryRecord,
-) -> Result<Option<DirAt>> {
+    counted: &mut Counted,
+) -> Result<()> {
     match entry {
         EntryRecord::Dir(access) => {
-            return Ok(Some(DirAt { id: access.id, home: access.home, ino: access.ino }));
+            counted.dirs.push(unshown(access.id, access.ino, access.home));
         }
         EntryRecord::Node(inode) => {
             txn.lock(lock::ino_lock(inode.ino))?;
@@ -179,18 +361,22 @@ fn one_entry(
                 txn.put(key, &EntryRecord::Node(inode));
             }
         }
-        EntryRecord::Link(ino) => {
-            // A file with several names counts where it was made, or where it is found first.
-            txn.lock(lock::ino_lock(*ino))?;
-            let key = key::inode(*ino, Part::Main);
-            if let Some(Slot::Inode(mut inode)) = txn.get(&key)?
-                && moves(txn, border, &mut inode)
-            {
-                txn.put(key, &Slot::Inode(inode));
-            }
-        }
+        // A file with several names counts where it was made, or where it is found first.
+        EntryRecord::Link(ino) if txn.has_shard(ino.shard()) => slot(txn, border, *ino)?,
+        EntryRecord::Link(ino) => counted.slots.push(*ino),
     }
-    Ok(None)
+    Ok(())
+}
+
+fn slot(txn: &mut Txn<'_>, border: Border, ino: Ino) -> Result<()> {
+    txn.lock(lock::ino_lock(ino))?;
+    let key = key::inode(ino, Part::Main);
+    if let Some(Slot::Inode(mut inode)) = txn.get(&key)?
+        && moves(txn, border, &mut inode)
+    {
+        txn.put(key, &Slot::Inode(inode));
+    }
+    Ok(())
 }
 
 /// Moves what an inode uses; whether it did.
@@ -208,18 +394,34 @@ fn move_usage(txn: &mut Txn<'_>, border: Border, usage: Usage) {
     txn.charge_freely(border.to, usage);
 }
 
+/// A root counts elsewhere from now on.
+pub(crate) fn counts_for(txn: &mut Txn<'_>, id: QuotaId, from: QuotaId, to: QuotaId) -> Result<()> {
+    change_root(txn, id, |record| {
+        (record.parent == from.0).then_some(QuotaRecord { parent: to.0, ..record })
+    })
+}
+
 /// All of it was counted: from now on the limits hold, or the root is no more.
-pub(crate) fn counted(txn: &mut Txn<'_>, id: QuotaId) -> Result<()> {
+pub(crate) fn counted(txn: &mut Txn<'_>, id: QuotaId, state: QuotaState) -> Result<()> {
+    // What others have charged to one that is gone is not counted above it: nor is what was charged here.
+    let ends = txn.shared.cluster.is_some() && state == QuotaState::Gone;
+    change_root(txn, id, |record| {
+        let parent = if ends { Ino(0) } else { record.parent };
+        (record.state != QuotaState::Gone).then_some(QuotaRecord { state, parent, ..record })
+    })
+}
+
+fn change_root(
+    txn: &mut Txn<'_>,
+    id: QuotaId,
+    change: impl FnOnce(QuotaRecord) -> Option<QuotaRecord>,
+) -> Result<()> {
     let quotas = &txn.shared.quotas;
     let Some(root) = quotas.get(id) else { return Ok(()) };
     // Race: another core may be changing its limits.
     txn.lock(lock::dir_lock(root.record.dir))?;
-    let Some(seen) = quotas.get(id) else { return Ok(()) };
-    let state = match seen.record.state {
-        QuotaState::Counting => QuotaState::Active,
-        QuotaState::Removing => QuotaState::Gone,
-        QuotaState::Active | QuotaState::Gone => return Ok(()),
-    };
-    txn.put_quota(id, &QuotaRecord { state, ..seen.record });
+    if let Some(record) = quotas.get(id).and_then(|seen| change(seen.record)) {
+        txn.put_quota(id, &record);
+    }
     Ok(())
 }

@@ -66,7 +66,6 @@ impl Content {
             entries: 0,
             subdirs: 0,
             xattrs: self.xattrs.acls(),
-            quota: QuotaId::NONE,
             ..self.clone()
         }
     }
@@ -89,7 +88,7 @@ impl Content {
 
     /// Whether it has nothing that only the master of a directory has.
     pub(crate) fn is_bare(&self) -> bool {
-        self.xattrs == self.xattrs.acls() && self.quota == QuotaId::NONE
+        self.xattrs == self.xattrs.acls()
     }
 
     /// What `stat` shows.

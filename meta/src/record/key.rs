@@ -19,6 +19,8 @@
 //! | `P` | transaction | what is prepared for it here (shard 0) |
 //! | `X` | transaction | it is committed; its participants (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
+//!
+//! Of several servers each has `A` records of any root.
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
@@ -241,6 +243,16 @@ pub(crate) fn parse_open(key: &[u8]) -> Option<Ino> {
     (key.get(2) == Some(&b'o')).then(|| parse_ino(key))?
 }
 
+/// What the server of a shard has charged to an accounting root. Nothing is stored under it: servers ask each other by it.
+pub(crate) fn charged(shard: ShardId, id: QuotaId) -> Key {
+    with(start(shard, b'u'), &id.0.0.to_be_bytes())
+}
+
+/// The accounting root in the key by which servers ask what is charged to it.
+pub(crate) fn parse_charged(key: &[u8]) -> Option<QuotaId> {
+    (key.get(2) == Some(&b'u')).then(|| parse_ino(key).map(QuotaId))?
+}
+
 /// A transaction that was prepared here.
 pub(crate) fn prepared(txn: TxnId) -> Key {
     transaction(b'P', txn)
@@ -277,7 +289,7 @@ pub(crate) fn roster() -> Key {
 
 /// Whether a record is the server's own, and of no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X'))
+    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'A'))
 }
 
 /// The shard of a key.

@@ -38,6 +38,9 @@ fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
         // Or it has not learnt yet that it has this shard.
         return Err(Fault::Retry(Retry::Busy));
     }
+    if let Some(root) = key::parse_charged(at) {
+        return Ok(Some(txn.shared.quotas.told(root).to_record()));
+    }
     match key::parse_open(at) {
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
         None => {

@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     lock,
     record::{
-        Content, ContentState, EntryRecord, Policy, QuotaId, Record as _, Times, Trash, Xattrs, key,
+        Content, ContentState, EntryRecord, Policy, Record as _, Times, Trash, Usage, Xattrs, key,
     },
     server::Shared,
     txn::{Caller, Dir, Txn},
@@ -215,6 +215,7 @@ fn make(
     };
     let ino = new_ino(txn, free)?;
     let made = born(&above, name, free, &Content { ino, ..like });
+    txn.charge_freely(made.content.quota, Usage::of(1, 0));
     txn.put_dir(&made);
     txn.put_subdir(&mut above, name, &made);
     Ok((made, true))
@@ -271,7 +272,7 @@ pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) ->
         entries: 0,
         subdirs: 0,
         xattrs: like.xattrs.clone(),
-        quota: QuotaId::NONE,
+        quota: above.content.quota,
         policy: like.policy,
     };
     Dir::master(free.id, content)

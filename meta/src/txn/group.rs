@@ -94,6 +94,8 @@ pub(crate) struct After {
     pub(crate) promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>,
     /// The settings of the file system that the batch has.
     pub(crate) settings: Option<Settings>,
+    /// It changes accounting roots.
+    pub(crate) roots: bool,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
     /// The keys of content records of partitions that may have names to give away.

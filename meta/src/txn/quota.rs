@@ -6,7 +6,7 @@ use super::Txn;
 use crate::{
     error::Result,
     quota::{Limits, Quotas, Undo},
-    record::{QuotaId, QuotaRecord, Usage, key, key::UsagePart},
+    record::{Content, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
 };
 
 /// What a transaction did to the table of quotas; taken back unless it commits.
@@ -18,6 +18,11 @@ pub(super) struct Charges<'a> {
 impl<'a> Charges<'a> {
     pub(super) fn new(quotas: &'a Quotas) -> Charges<'a> {
         Charges { quotas, done: Vec::new() }
+    }
+
+    /// Whether roots were changed.
+    pub(super) fn changes_roots(&self) -> bool {
+        self.done.iter().any(|undo| matches!(undo, Undo::Record(..)))
     }
 
     /// What was charged, to be stored; nothing is taken back any more.
@@ -82,7 +87,18 @@ impl Txn<'_> {
         self.charge(to, usage)
     }
 
-    /// Stores an accounting root.
+    /// A directory goes: if it is an accounting root, that goes as well. On several servers the coordinator finds out.
+    pub(crate) fn end_root(&mut self, content: &Content) {
+        let id = QuotaId(content.ino);
+        if content.quota == id
+            && self.shared.cluster.is_none()
+            && let Some(seen) = self.shared.quotas.get(id)
+        {
+            self.put_quota(id, &QuotaRecord { state: QuotaState::Gone, ..seen.record });
+        }
+    }
+
+    /// Stores an accounting root. On several servers it is the coordinator that does.
     pub(crate) fn put_quota(&mut self, id: QuotaId, record: &QuotaRecord) {
         let old = self.shared.quotas.get(id).map(|seen| seen.record);
         self.shared.quotas.put(id, Some(*record));

@@ -401,12 +401,7 @@ impl Txn<'_> {
         master.content.layout = layout;
         let (home, id) = (master.content.home, master.id);
         // Race: what is made in a partition after it was read here may belong to another one then.
-        for share in &before {
-            let key = self.share_key(home, id, share.partition);
-            if !self.is_here(&key) {
-                self.with_remote(|remote| remote.keep_counts(key));
-            }
-        }
+        before.iter().for_each(|share| self.keep_counts(share));
         for share in before.iter().filter(|had| !master.content.layout.is_active(had.partition)) {
             let key = self.share_key(home, id, share.partition);
             self.delete(key);
@@ -420,6 +415,14 @@ impl Txn<'_> {
         }
         self.put_dir(master);
         Ok(())
+    }
+
+    /// Nothing may come into a share, or go, before the operation commits. The caller has locked its directory.
+    pub(crate) fn keep_counts(&self, share: &Dir) {
+        let key = self.share_key(share.content.home, share.id, share.partition);
+        if !self.is_here(&key) {
+            self.with_remote(|remote| remote.keep_counts(key));
+        }
     }
 
     fn assume_no_share(&mut self, master: &Dir, partition: u16) -> Result<()> {

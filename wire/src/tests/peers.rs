@@ -1,6 +1,6 @@
 //! A value of everything that servers say to each other.
 
-use base::{ClusterMap, DirId, Epoch, FsError, Layout, Moving, Splits, Time};
+use base::{ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Splits, Time};
 use bytes::Bytes;
 
 use super::{
@@ -8,10 +8,10 @@ use super::{
     values::{dir, entry, name},
 };
 use crate::{
-    Announce, AskOutcome, Birth, Born, CacheEvents, ClusterStatus, ContentPatch, Decide, Expected,
-    Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, HurryBirths, Join, Joined, LayoutLearnt,
-    Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, ServerStatus,
-    Speculate, Stands, Tally, TxnId, Vote,
+    Announce, AskOutcome, Birth, Born, CacheEvents, ClusterStatus, ContentPatch, Count, CountNames,
+    CountShare, CountWhat, Counted, Decide, Expected, Guess, Guessed, HandoffBegin, HandoffPut,
+    Heartbeat, HurryBirths, Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead,
+    PeerWrite, Prepare, Reply, Request, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -60,6 +60,16 @@ pub(super) fn writes() -> Vec<PeerWrite> {
     ]
 }
 
+pub(super) fn counts() -> Vec<CountWhat> {
+    let (from, partition) = (Bytes::from_static(b"\0\x05Nkey"), 6);
+    let share = CountShare { dir: dir(), partition };
+    vec![
+        CountWhat::Share(share.clone()),
+        CountWhat::Names(CountNames { share, from }),
+        CountWhat::Slots(vec![Ino(77), Ino(78)]),
+    ]
+}
+
 pub(super) fn requests() -> Vec<Request> {
     let key = || Bytes::from_static(b"\0\x05Nkey");
     let there =
@@ -85,6 +95,7 @@ pub(super) fn requests() -> Vec<Request> {
             version: 70_001,
             requests: 5_000_000,
             settings: Bytes::from_static(b"\x01set"),
+            roots: 80_001,
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,
@@ -118,6 +129,11 @@ pub(super) fn requests() -> Vec<Request> {
         Request::AskBirths,
         Request::HurryBirths(HurryBirths { txns: vec![txn(), txn()] }),
     ]
+    .into_iter()
+    .chain(
+        counts().into_iter().map(|what| Request::Count(Count { from: Ino(70), to: Ino(71), what })),
+    )
+    .collect()
 }
 
 pub(super) fn replies() -> Vec<Reply> {
@@ -145,8 +161,9 @@ pub(super) fn replies() -> Vec<Reply> {
             map: Some(map),
             events: events.clone(),
             settings: Some(Bytes::from_static(b"\x01set")),
+            roots: Some(Bytes::from_static(b"roots")),
         }),
-        Reply::Lease(Lease { ms: 0, map: None, events, settings: None }),
+        Reply::Lease(Lease { ms: 0, map: None, events, settings: None, roots: None }),
         Reply::Challenge(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
         Reply::Cluster(ClusterStatus {
             servers_expected: 4,
@@ -166,5 +183,13 @@ pub(super) fn replies() -> Vec<Reply> {
             content: Bytes::from_static(b"record"),
         }]),
         Reply::Born(vec![txn()]),
+        Reply::Counted(Counted {
+            layout: Some(splits(3)),
+            is_root: true,
+            dirs: vec![dir()],
+            slots: vec![Ino(77), Ino(78)],
+            next: Some(Bytes::from_static(b"\0\x05Nkey")),
+        }),
+        Reply::Counted(Counted::default()),
     ]
 }

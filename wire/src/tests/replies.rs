@@ -19,6 +19,7 @@ pub(super) fn all() -> Vec<Reply> {
         fsck(),
         fsck_names(),
         fsck_fixes(),
+        fsck_quotas(),
         fsck_inos(),
         Reply::Mended(true),
         Reply::Share(ShareStat { attr: entry().attr, layout: splits(3) }),
@@ -201,6 +202,11 @@ fn fsck_names() -> Reply {
         crate::NamesOf { ino: Ino(77), found: 1, counted },
         crate::NamesOf { ino: Ino(78), found: 3, counted: None },
     ])
+}
+
+fn fsck_quotas() -> Reply {
+    let quota = crate::QuotaOf { root: Ino(79), charged: (5, 4096), found: (6, -7) };
+    Reply::FsckQuotas(vec![quota])
 }
 
 fn fsck_fixes() -> Reply {

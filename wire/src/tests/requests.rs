@@ -151,14 +151,15 @@ fn contents() -> Vec<Request> {
     ]
 }
 
-pub(super) fn mends() -> [crate::Mend; 2] {
+pub(super) fn mends() -> [crate::Mend; 3] {
     let (ino, changed) = (base::Ino(77), time(1));
     let links = crate::MendLinks { ino, found: 3, counted: 2, changed };
-    [crate::Mend::Found("what".into()), crate::Mend::Links(links)]
+    let quota = crate::MendQuota { root: base::Ino(79), lacks: (-3, 4096) };
+    [crate::Mend::Found("what".into()), crate::Mend::Links(links), crate::Mend::Quota(quota)]
 }
 
 fn others() -> Vec<Request> {
-    let [found, links] = mends();
+    let [found, links, quota] = mends();
     let xattr = Bytes::from_static(b"user.key");
     let (mode, range) = (LockMode::Exclusive, ByteRange { first: 5, last: ByteRange::END });
     let lock = Lock {
@@ -192,6 +193,8 @@ fn others() -> Vec<Request> {
         Request::FsckInos(crate::FsckInos { job: 300, from: 9 }),
         Request::FsckMend(crate::FsckMend { mend: found, discard_lost: true, jobs: vec![3, 300] }),
         Request::FsckMend(crate::FsckMend { mend: links, discard_lost: false, jobs: vec![] }),
+        Request::FsckMend(crate::FsckMend { mend: quota, discard_lost: false, jobs: vec![4] }),
+        Request::FsckQuotas(crate::FsckQuotas { job: 300 }),
         Request::Info(Info { node: node() }),
         Request::DumpStart,
         Request::DumpNext(crate::DumpNext {

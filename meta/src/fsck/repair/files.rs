@@ -124,9 +124,12 @@ fn fits_its_contents(inode: &mut Inode) -> bool {
 
 /// Charges an inode where it belongs, as much as it has.
 fn recharge(txn: &mut Txn<'_>, was: &Inode, inode: &mut Inode, quota: Option<QuotaId>) {
-    let known = inode.quota == QuotaId::NONE || txn.shared.quotas.get(inode.quota).is_some();
+    // Of several servers only the coordinator knows all roots, and which of them are being counted.
+    let several = txn.shared.cluster.is_some();
+    let known =
+        several || inode.quota == QuotaId::NONE || txn.shared.quotas.get(inode.quota).is_some();
     let to = match quota {
-        Some(quota) if !txn.shared.quotas.is_moving(quota, inode.quota) => quota,
+        Some(quota) if !several && !txn.shared.quotas.is_moving(quota, inode.quota) => quota,
         Some(_) | None if known => inode.quota,
         Some(_) | None => QuotaId::NONE,
     };

@@ -101,7 +101,7 @@ fn quota(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
 
 /// Charges what a quota has not counted, or gives back what it has counted too much.
 pub(super) fn usage(txn: &mut Txn<'_>, id: QuotaId, usage: Usage) -> bool {
-    let known = txn.shared.quotas.get(id).is_some();
+    let known = txn.shared.cluster.is_some() || txn.shared.quotas.get(id).is_some();
     txn.charge_freely(id, usage);
     known
 }

@@ -408,7 +408,8 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
             assert_eq!(world.findings().await, Vec::<String>::new());
             // What is held in memory is what is stored.
             let shared = &world.server.shared;
-            let again = crate::quota::Quotas::load(shared.engine.as_ref(), shared.config.shards);
+            let again =
+                crate::quota::Quotas::load(shared.engine.as_ref(), shared.config.shards, false);
             let again = again.unwrap();
             for dir in &dirs {
                 let id = crate::record::QuotaId(dir.ino);

@@ -7,7 +7,7 @@ use crate::{
     bugs::Bug,
     error::{Fault, Result},
     fsck, lock,
-    record::{Content, EntryRecord, Key, key, key::Part},
+    record::{Content, EntryRecord, Key, Usage, key, key::Part},
     transact::PreparedRecord,
     txn::{Dir, Txn},
 };
@@ -92,6 +92,7 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
         if !enter(txn, &dir)? {
             tracing::warn!(%id, "a directory has lost its place, and is in /lost+found");
             fsck::rescue(txn, &mut dir)?;
+            txn.charge_freely(dir.content.quota, Usage::of(1, 0));
             txn.put_dir(&dir);
         }
     }
@@ -113,6 +114,8 @@ fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
     if let Some(there) = txn.entry(&above, name)? {
         return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
     }
+    // What was charged was lost with the entry.
+    txn.charge_freely(dir.content.quota, Usage::of(1, 0));
     txn.put_subdir(&mut above, name, dir);
     Ok(true)
 }

@@ -1,0 +1,94 @@
+//! What is charged to a quota is what there is below it: of all servers together, after everything that happened.
+//!
+//! In some worlds `/` has a quota, from the beginning or from some moment on, and perhaps has lost it and got it again meanwhile.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use base::FsError;
+use client::{Client, Error};
+use wire::XattrMode;
+
+use super::tree::Tree;
+use crate::sim::{plan::Quotas, world::World};
+
+const KEY: &str = "pando.quota.bytes";
+/// How often it is looked whether everything was counted.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Sets the quota, and counts again while everything goes on, as it is in the plan.
+///
+/// # Errors
+/// When it is refused.
+pub async fn run(world: World) -> anyhow::Result<()> {
+    let random = world.random("quotas");
+    let machine = world.connect("quotas").await?;
+    let client = &machine.client;
+    match world.plan().quotas {
+        Quotas::None => {}
+        Quotas::Before => set(&world, client, "unlimited").await?,
+        Quotas::Meanwhile => {
+            world.wait(random.ms(0..3000)).await;
+            set(&world, client, "unlimited").await?;
+        }
+        Quotas::Again => {
+            set(&world, client, "unlimited").await?;
+            world.wait(random.ms(0..2000)).await;
+            set(&world, client, "none").await?;
+            world.wait(random.ms(0..2000)).await;
+            set(&world, client, "unlimited").await?;
+        }
+    }
+    machine.close().await
+}
+
+async fn set(world: &World, client: &Client, max: &str) -> anyhow::Result<()> {
+    loop {
+        match client.set_xattr("/", KEY, max.as_bytes(), XattrMode::Set).await {
+            Ok(()) => return Ok(()),
+            // The one before is not counted yet.
+            Err(Error::Fs(FsError::Busy)) => world.wait(PERIOD).await,
+            Err(error) => return Err(error).context("a quota is refused"),
+        }
+    }
+}
+
+/// What `pando get` tells.
+///
+/// # Errors
+/// When nothing is told.
+pub async fn facts(client: &Client, path: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    Ok(client.info(path).await.with_context(|| format!("info of {path}"))?.into_iter().collect())
+}
+
+/// What is used below a directory when all was counted: inodes and bytes.
+///
+/// # Errors
+/// When it has no quota.
+pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<(u64, u64)> {
+    loop {
+        let facts = facts(client, path).await?;
+        let fact = |name: &str| facts.get(name).with_context(|| format!("{path} has no {name}"));
+        if fact("quota.state")? == "active" {
+            return Ok((fact("used.entries")?.parse()?, fact("used.bytes")?.parse()?));
+        }
+        world.wait(PERIOD).await;
+    }
+}
+
+/// Compares what is counted with a walk.
+///
+/// # Errors
+/// When it is something else.
+pub async fn check(world: &World, client: &Client, tree: &Tree) -> anyhow::Result<()> {
+    if world.plan().quotas == Quotas::None {
+        return Ok(());
+    }
+    // A power cut may have taken it.
+    set(world, client, "unlimited").await?;
+    let used = used(world, client, "/").await?;
+    let bytes = tree.inodes.values().map(|(attr, _)| attr.allocated).sum::<u64>();
+    let there = (tree.inodes.len() as u64, bytes);
+    ensure!(used == there, "(entries, bytes) counted are {used:?}, but there are {there:?}");
+    Ok(())
+}
