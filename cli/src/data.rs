@@ -138,22 +138,57 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     })
 }
 
-/// As [`format`], of what `fill` puts into it, as this server of a cluster. Nothing of it counts before the end.
-pub(crate) fn build(
+/// Makes a file system in a directory, of what `fill` puts into it. Nothing of it counts before the end.
+fn build(
     path: &Path,
     name: &str,
     place: (Option<&str>, Compression),
     server: Option<u16>,
     fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let begun = Begun::new(path)?;
-    begun.build(name, place, server, &secret::<32>(), fill)
+    let filling = Begun::new(path)?.open(place, &secret::<32>())?;
+    fill(filling.target())?;
+    filling.finish(name, server)
+}
+
+/// Makes a file system of as many servers as there are directories, of what `fill` puts into them. Nothing of it counts
+/// before the end: that of the first server is finished last.
+pub(crate) fn build_all(
+    paths: &[PathBuf],
+    name: &str,
+    place: (Option<&str>, Compression),
+    fill: impl FnOnce(&[Target<'_>]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let [first, others @ ..] = paths else { bail!("a file system has a server") };
+    if first.join(FORMATTING).exists() {
+        others.iter().try_for_each(|path| undo(path))?;
+    }
+    let key = secret::<32>();
+    let begun = paths.iter().map(|path| Begun::new(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let open = |begun: Begun<'_>| begun.open(place, &key);
+    let filling = begun.into_iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    fill(&filling.iter().map(Filling::target).collect::<Vec<_>>())?;
+    let mut numbered: Vec<_> = (0..).zip(filling).collect();
+    while let Some((server, filling)) = numbered.pop() {
+        filling.finish(name, (paths.len() > 1).then_some(server))?;
+    }
+    Ok(())
+}
+
+/// Takes back that a directory was finished, of a file system that was not.
+fn undo(path: &Path) -> anyhow::Result<()> {
+    match fs::rename(path.join(ABOUT), path.join(FORMATTING)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot clear {}", path.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// A directory in which a file system is being made, and which is ours.
 struct Begun<'a> {
     path: &'a Path,
-    _directory: File,
+    directory: File,
 }
 
 impl Begun<'_> {
@@ -163,17 +198,15 @@ impl Begun<'_> {
         begin(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o700))
             .with_context(|| format!("cannot close {} to other users", path.display()))?;
-        Ok(Begun { path, _directory: directory })
+        Ok(Begun { path, directory })
     }
 
-    fn build(
+    /// Opens what belongs into it, under this signing key.
+    fn open(
         self,
-        name: &str,
         (url, compression): (Option<&str>, Compression),
-        server: Option<u16>,
         key: &[u8],
-        fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Filling> {
         let path = self.path;
         write_private(path, SIGNING_KEY, key)?;
         let blocks = match url {
@@ -185,17 +218,46 @@ impl Begun<'_> {
         };
         let blocks = blocks.compressing(compression);
         let engine = RocksEngine::open(&path.join(META), &RocksConfig::default())?;
-        let remembered = url.unwrap_or(BLOCKS);
-        fill(Target { engine: &engine, blocks: &blocks, url: remembered, signing_key: key })?;
-        drop(engine);
+        Ok(Filling {
+            path: path.to_owned(),
+            engine,
+            blocks,
+            url: url.map(ToOwned::to_owned),
+            compression,
+            key: key.to_owned(),
+            _directory: self.directory,
+        })
+    }
+}
 
-        let token = Token::administrator().sign(key);
-        write_private(path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
+/// As [`Begun`], with the stores that a file system goes into.
+struct Filling {
+    path: PathBuf,
+    engine: RocksEngine,
+    blocks: Blocks,
+    url: Option<String>,
+    compression: Compression,
+    key: Vec<u8>,
+    _directory: File,
+}
+
+impl Filling {
+    fn target(&self) -> Target<'_> {
+        let url = self.url.as_deref().unwrap_or(BLOCKS);
+        Target { engine: &self.engine, blocks: &self.blocks, url, signing_key: &self.key }
+    }
+
+    /// All of it is there: from now on it is a file system, or this server's part of one.
+    fn finish(self, name: &str, server: Option<u16>) -> anyhow::Result<()> {
+        let Filling { path, engine, url, compression, key, .. } = self;
+        drop(engine);
+        let token = Token::administrator().sign(&key);
+        write_private(&path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
         let compression = (compression != Compression::None).then(|| compression.to_string());
-        let (name, blocks) = (name.to_owned(), url.map(ToOwned::to_owned));
+        let name = name.to_owned();
         let version = if server.is_some() { VERSION_CLUSTER } else { VERSION };
-        let about = About { version, name, blocks, compression, server };
-        finish(path, &about.to_text()?)
+        let about = About { version, name, blocks: url, compression, server };
+        finish(&path, &about.to_text()?)
             .with_context(|| format!("cannot write to {}", path.display()))
     }
 }
@@ -237,9 +299,9 @@ impl Joining<'_> {
         let Belonging { name, blocks, signing_key } = Belonging::of(joined)?;
         let url = (blocks != BLOCKS).then_some(blocks.as_str());
         let (member, place) = (self.member, (url, Compression::None));
-        self.begun.build(&name, place, Some(joined.server), &signing_key, |target| {
-            Ok(meta::format_joined(target.engine, joined, member, servers)?)
-        })
+        let filling = self.begun.open(place, &signing_key)?;
+        meta::format_joined(filling.target().engine, joined, member, servers)?;
+        filling.finish(&name, Some(joined.server))
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{ClusterMap, Ino};
+use base::{ClusterMap, Ino, ShardId};
 use parking_lot::RwLock;
 
 use crate::{
@@ -114,6 +114,11 @@ impl Channels {
     pub(crate) fn joined(&self) -> impl Iterator<Item = &Channel> {
         let joined = self.lanes.iter().filter(|lane| lane.kept.load(Ordering::Acquire));
         joined.map(|lane| &lane.channel)
+    }
+
+    /// The first shard that a server has.
+    pub(crate) fn first_shard(&self, server: u16) -> ShardId {
+        self.router.read().place(Route::Server(server)).shard
     }
 
     /// A server to ask instead of one that does not answer.

@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use base::{BlockId, Cred};
-use bytes::Bytes;
-use wire::{
-    BlockGet, BlockPart, DumpNext, DumpPage, DumpStarted, FsInfo, FsckPoll, FsckProgress,
-    FsckStart, Repair, Reply, Request, Status, Welcome,
-};
+use base::Cred;
+use wire::{FsInfo, FsckPoll, FsckProgress, FsckStart, Repair, Reply, Request, Status, Welcome};
 
 use crate::{
     Config, Error, Result, Stats,
@@ -148,40 +144,6 @@ impl Client {
     pub async fn fsck_poll(&self, job: u64, cancel: bool) -> Result<FsckProgress> {
         match self.ask_root(Request::FsckPoll(FsckPoll { job, cancel })).await?.reply {
             Reply::Fsck(progress) => Ok(progress),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Starts a copy of all records that make up the tree, as of now. For administrators.
-    ///
-    /// # Errors
-    /// `Busy` when one is made; `NotPermitted` when the token does not administer.
-    pub async fn dump_start(&self) -> Result<DumpStarted> {
-        match self.ask_root(Request::DumpStart).await?.reply {
-            Reply::DumpStarted(started) => Ok(started),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// The page of a dump that begins at `from`; `end` forgets the dump.
-    ///
-    /// # Errors
-    /// `NotFound` when it was forgotten.
-    pub async fn dump_next(&self, dump: u64, from: Bytes, end: bool) -> Result<DumpPage> {
-        match self.ask_root(Request::DumpNext(DumpNext { dump, from, end })).await?.reply {
-            Reply::DumpPage(page) => Ok(page),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// A whole block of file contents. For administrators, who know of it from a dump.
-    ///
-    /// # Errors
-    /// When it is not there, or the session may not read it.
-    pub async fn read_block(&self, block: BlockId, bytes: u32) -> Result<Bytes> {
-        let part = BlockPart { block, block_bytes: bytes, offset: 0, ticket: 0 };
-        match self.ask_root(Request::BlockGet(BlockGet { part, len: bytes })).await?.reply {
-            Reply::Data(data) => Ok(data),
             _ => Err(unexpected()),
         }
     }

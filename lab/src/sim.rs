@@ -12,6 +12,7 @@
 
 pub mod clock;
 pub mod disk;
+pub mod dumped;
 pub mod faults;
 pub mod jail;
 pub mod network;

@@ -90,6 +90,8 @@ pub enum Bug {
     NotFrozen,
     /// A sweep removes what the partition has (`handoff::steps`).
     OwnedSwept,
+    /// While a moment of all servers is taken everybody goes on (`dump::pause`).
+    PauseIgnored,
     /// Directories are confirmed before their entries are stable (`transact::births`).
     ConfirmedEarly,
     /// A directory whose record was lost is not made again (`transact::births`).
@@ -106,7 +108,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 42] = [
+    pub const ALL: [Bug; 43] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -144,6 +146,7 @@ impl Bug {
         Bug::ChangesForgotten,
         Bug::NotFrozen,
         Bug::OwnedSwept,
+        Bug::PauseIgnored,
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
         Bug::MergedForgotten,

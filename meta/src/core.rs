@@ -246,11 +246,17 @@ impl Inner {
         run.lap = began;
         for work in work.drain(..) {
             match work {
-                Work::Request(incoming) => match self.slows(incoming) {
+                Work::Request(incoming) => {
+                    let incoming = self.pauses(incoming, Work::Request);
+                    match incoming.and_then(|incoming| self.slows(incoming)) {
+                        Some(incoming) => self.execute(run, incoming, None),
+                        None => continue,
+                    }
+                }
+                Work::Slowed(incoming) => match self.pauses(incoming, Work::Slowed) {
                     Some(incoming) => self.execute(run, incoming, None),
                     None => continue,
                 },
-                Work::Slowed(incoming) => self.execute(run, incoming, None),
                 Work::Begin(incoming, way) => self.execute(run, incoming, Some(way)),
                 Work::Phase(phase) => {
                     self.execute_phase(run, *phase);
@@ -311,6 +317,16 @@ impl Inner {
                 Outcome::Again(fault) => self.make_way(run, &fault),
             }
         }
+    }
+
+    /// Lets a request wait while nothing is to change; otherwise gives it back.
+    fn pauses(self: &Rc<Self>, incoming: Incoming, work: fn(Incoming) -> Work) -> Option<Incoming> {
+        if !self.shared.pauses.holds() || !incoming.request.mutates() {
+            return Some(incoming);
+        }
+        let shared = Arc::clone(&self.shared);
+        self.later(incoming, false, async move { shared.pauses.over().await }, work);
+        None
     }
 
     /// Lets a request wait if it changes what a handoff is about, and changes come too fast for that; otherwise gives it back.

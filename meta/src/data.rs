@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use base::FsError;
 use store::BlocksError;
-use wire::{Answer, BlockGet, BlockPut, Reply, ReplyHeader, Request, Retry};
+use wire::{Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry};
 
 use crate::{
     bugs::Bug,
     driver::{Incoming, Task, answer_of},
+    dump,
     error::{Fault, Result, describe},
     file_locks::Turn,
     fsck,
@@ -29,8 +30,10 @@ pub(crate) fn task(
         return None;
     }
     // What let a lock be taken at once may not be written yet.
-    let after_write =
-        matches!(incoming.request, Request::Sync | Request::Lock(_) | Request::DumpStart);
+    let after_write = matches!(
+        incoming.request,
+        Request::Sync | Request::Lock(_) | Request::DumpStart | Request::DumpStep(_)
+    );
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
     let waiting = Waiting::new(&shared.observed, session, incoming);
@@ -71,26 +74,35 @@ pub(crate) fn task(
         }
         Request::DumpStart if shared.cluster.is_some() => {
             // It would be a copy of one server's part.
-            let text = "a cluster of several servers cannot be dumped yet";
+            let text = "all servers of a cluster are dumped together";
             return Some(Err(Fault::Refused(text.into())));
         }
         Request::DumpStart => Box::pin(async move {
             // The group is written: all that was answered is in it.
-            match crate::dump::start(&shared) {
+            match dump::start(&shared, shared.random.next()) {
                 Ok(started) => {
                     let number = started.dump;
-                    // The blocks that it names are stable before whoever keeps it counts on them.
-                    shared.sync.wait().await;
                     answer(Ok(Reply::DumpStarted(started)));
-                    crate::dump::watch(&shared, number).await;
+                    dump::watch(&shared, number).await;
                 }
                 Err(fault) => answer(Err(answer_of(&shared, fault))),
             }
         }),
+        Request::DumpStep(step) => {
+            let step = *step;
+            Box::pin(async move {
+                let done = dump::pause::step(&shared, step).await;
+                answer(done.map_err(|fault| answer_of(&shared, fault)));
+                dump::pause::watch(&shared, step.dump).await;
+                if step.stage == DumpStage::Take {
+                    dump::watch(&shared, step.dump).await;
+                }
+            })
+        }
         Request::DumpNext(req) => {
             let req = req.clone();
             Box::pin(async move {
-                let page = crate::dump::next(&shared, req).await.map(Reply::DumpPage);
+                let page = dump::next(&shared, req).await.map(Reply::DumpPage);
                 answer(page.map_err(|fault| answer_of(&shared, fault)));
             })
         }
@@ -150,6 +162,7 @@ fn waits(request: &Request) -> bool {
             | Request::Repair(_)
             | Request::DumpStart
             | Request::DumpNext(_)
+            | Request::DumpStep(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::Lock(_)

@@ -2,15 +2,24 @@
 //!
 //! An administrator starts it, and then asks for one page after the other. The records come from a snapshot of
 //! the engine, in key order, in the bytes that they are stored in. Left out is what belongs to this server and
-//! its clients and not to the tree: sessions, answers, tokens' key, notes of work, files without a name. One
+//! its clients and not to the tree: sessions, answers, tokens' key, notes of work, files without a name, and what is noted of
+//! transactions and handoffs, which are over in the snapshot. One
 //! dump is made at a time; one that nobody asks about for five minutes is dropped.
+//!
+//! Each server of a cluster dumps its shards, in pages that end with a shard, so that whoever asks puts them together in key
+//! order; [`pause`] is how all of them take the same moment.
 //!
 //! Always true: while a dump is made no block is deleted, so the contents that its records name can be read.
 
 mod file;
 mod load;
+pub(crate) mod pause;
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use base::{BlockId, FsError, HashSet, Ino, ShardId};
 use bytes::Bytes;
@@ -51,16 +60,21 @@ pub(crate) struct Dumps {
 }
 
 struct Dump {
-    number: u64,
+    started: DumpStarted,
     heard: Instant,
+    /// The blocks that it names are stable.
+    stable: bool,
     source: Arc<Source>,
 }
 
 /// A moment of the file system.
 struct Source {
     snapshot: Mutex<Box<dyn Snapshot>>,
-    /// Inodes that are no part of the tree any more.
-    left_out: HashSet<Ino>,
+    shards: u16,
+    /// The shards that this server has, ascending; `None`: it is the only one.
+    owned: Option<Vec<ShardId>>,
+    /// Inodes that are no part of the tree any more. They are looked for with the first page, as the moment should be short.
+    left_out: OnceLock<HashSet<Ino>>,
 }
 
 impl Dumps {
@@ -72,7 +86,9 @@ impl Dumps {
     /// Whether this dump is waited for no more; then it is dropped.
     fn is_over(&self, number: u64) -> bool {
         let mut current = self.current.lock();
-        let Some(dump) = current.as_ref().filter(|dump| dump.number == number) else { return true };
+        let Some(dump) = current.as_ref().filter(|dump| dump.started.dump == number) else {
+            return true;
+        };
         let over = dump.heard.elapsed() >= PATIENCE;
         if over {
             *current = None;
@@ -82,26 +98,32 @@ impl Dumps {
 
     fn end(&self, number: u64) {
         let mut current = self.current.lock();
-        if current.as_ref().is_some_and(|dump| dump.number == number) {
+        if current.as_ref().is_some_and(|dump| dump.started.dump == number) {
             *current = None;
         }
     }
 }
 
 /// Takes the moment. `Busy` when another dump is being made.
-pub(crate) fn start(shared: &Shared) -> Result<DumpStarted> {
+pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {
     let mut current = shared.dumps.current.lock();
-    if current.is_some() {
-        return Err(FsError::Busy.into());
+    match &*current {
+        Some(dump) if dump.started.dump == number => return Ok(dump.started.clone()),
+        Some(_) => return Err(FsError::Busy.into()),
+        None => {}
     }
-    let snapshot = shared.engine.snapshot();
-    let left_out = left_out(snapshot.as_ref(), shared.config.shards)?;
-    let source = Arc::new(Source { snapshot: Mutex::new(snapshot), left_out });
-    let number = shared.random.next();
-    *current = Some(Dump { number, heard: Instant::now(), source });
-    let header = Header::of(&shared.config, shared.clock.now());
+    let shards = shared.config.shards;
+    let owned = shared.cluster.as_ref().map(|cluster| {
+        (0..shards).map(ShardId).filter(|shard| cluster.owns(*shard)).collect::<Vec<_>>()
+    });
+    let snapshot = Mutex::new(shared.engine.snapshot());
+    let source = Arc::new(Source { snapshot, shards, owned, left_out: OnceLock::new() });
+    let header = Header::of(&shared.config, shared.clock.now()).to_bytes();
     let records_estimated = shared.engine.stats().keys_estimated;
-    Ok(DumpStarted { dump: number, header: header.to_bytes(), records_estimated })
+    let started = DumpStarted { dump: number, header, records_estimated };
+    let dump = Dump { started: started.clone(), heard: Instant::now(), stable: false, source };
+    *current = Some(dump);
+    Ok(started)
 }
 
 /// Waits until a dump is over or forgotten, so that blocks can be deleted again.
@@ -114,17 +136,27 @@ pub(crate) async fn watch(shared: &Shared, number: u64) {
 
 /// The next page.
 pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
-    let source = {
+    let heard = || -> Result<(Arc<Source>, bool)> {
         let mut current = shared.dumps.current.lock();
-        let dump = current.as_mut().filter(|dump| dump.number == req.dump);
+        let dump = current.as_mut().filter(|dump| dump.started.dump == req.dump);
         let dump = dump.ok_or(FsError::NotFound)?;
         dump.heard = Instant::now();
-        dump.source.clone()
+        Ok((dump.source.clone(), dump.stable))
     };
     if req.end {
+        heard()?;
         shared.dumps.end(req.dump);
         shared.backlog.sweep();
         return Ok(DumpPage { records: Vec::new(), blocks: Vec::new(), next: None });
+    }
+    let (source, stable) = heard()?;
+    if !stable {
+        // The blocks that it names are stable before whoever keeps it counts on them.
+        shared.sync.wait().await;
+        let mut current = shared.dumps.current.lock();
+        if let Some(dump) = current.as_mut().filter(|dump| dump.started.dump == req.dump) {
+            dump.stable = true;
+        }
     }
     Ok(shared.options.offload.run(move || source.page(&req.from)).await?)
 }
@@ -157,19 +189,28 @@ fn is_orphan(snapshot: &dyn Snapshot, ino: Ino) -> bool {
 impl Source {
     fn page(&self, from: &[u8]) -> store::Result<DumpPage> {
         let mut page = DumpPage { records: Vec::new(), blocks: Vec::new(), next: None };
-        if from >= &END[..] {
-            // Whoever asks may send anything.
+        // Whoever asks may send anything.
+        let Some((from, end, then)) = self.part(from).filter(|_| from < &END[..]) else {
             return Ok(page);
-        }
+        };
+        page.next = then;
+        let snapshot = self.snapshot.lock();
+        let left_out = match self.left_out.get() {
+            Some(found) => found,
+            None => {
+                let found = left_out(snapshot.as_ref(), self.shards)?;
+                self.left_out.get_or_init(|| found)
+            }
+        };
         let (mut bytes, mut looked_at) = (0, 0);
-        self.snapshot.lock().scan(from, &END, &mut |key, value| {
+        snapshot.scan(&from, &end, &mut |key, value| {
             let full = bytes >= PAGE_BYTES || page.blocks.len() >= PAGE_BLOCKS;
             if full || looked_at >= PAGE_RECORDS {
                 page.next = Some(Bytes::copy_from_slice(key));
                 return ControlFlow::Break(());
             }
             looked_at += 1;
-            if self.is_part(key) {
+            if is_part(key, left_out) {
                 bytes += key.len() + value.len() + 32;
                 if key.get(2) == Some(&b'B') {
                     page.blocks.extend(blocks(value));
@@ -181,18 +222,30 @@ impl Source {
         Ok(page)
     }
 
-    /// Whether a record is a part of the tree.
-    fn is_part(&self, key: &[u8]) -> bool {
-        match key.get(2) {
-            Some(b'N' | b'D' | b'C' | b'O') => true,
-            // All three begin with the inode.
-            Some(b'I' | b'B' | b'T') => {
-                key::parse_ino(key).is_none_or(|ino| !self.left_out.contains(&ino))
-            }
-            // What is charged is added up anew when it is loaded.
-            Some(b'A') => matches!(key::parse_usage(key), Some((QuotaId(_), UsagePart::Root))),
-            _ => false,
-        }
+    /// What a page that begins at `from` is a part of: where that begins and ends, and where the page after it begins. Of the
+    /// only server it is everything, of one of several a shard.
+    fn part(&self, from: &[u8]) -> Option<(Bytes, Bytes, Option<Bytes>)> {
+        let Some(owned) = &self.owned else {
+            return Some((Bytes::copy_from_slice(from), Bytes::from_static(&END), None));
+        };
+        let first = |shard: &ShardId| Bytes::copy_from_slice(&key::shard(*shard));
+        let at = owned.partition_point(|shard| key::end_of(&key::shard(*shard))[..] <= *from);
+        let shard = owned.get(at)?;
+        let from = Bytes::copy_from_slice(from).max(first(shard));
+        let end = Bytes::copy_from_slice(&key::end_of(&key::shard(*shard)));
+        Some((from, end, owned.get(at + 1).map(first)))
+    }
+}
+
+/// Whether a record is a part of the tree.
+fn is_part(key: &[u8], left_out: &HashSet<Ino>) -> bool {
+    match key.get(2) {
+        Some(b'N' | b'D' | b'C' | b'O') => true,
+        // All three begin with the inode.
+        Some(b'I' | b'B' | b'T') => key::parse_ino(key).is_none_or(|ino| !left_out.contains(&ino)),
+        // What is charged is added up anew when it is loaded.
+        Some(b'A') => matches!(key::parse_usage(key), Some((QuotaId(_), UsagePart::Root))),
+        _ => false,
     }
 }
 
@@ -205,4 +258,42 @@ fn blocks(chunk: &[u8]) -> Vec<(BlockId, u32)> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Batch, Engine as _, MemoryEngine};
+
+    use super::*;
+
+    fn pages(owned: Option<Vec<ShardId>>) -> Vec<Vec<u16>> {
+        let engine = MemoryEngine::new();
+        let mut batch = Batch::default();
+        for shard in (0..7).map(ShardId) {
+            batch.put(&key::counter(shard), b"");
+            batch.put(&key::session(base::SessionId(9)), b"");
+        }
+        engine.write(batch).unwrap();
+        let snapshot = Mutex::new(engine.snapshot());
+        let source = Source { snapshot, shards: 7, owned, left_out: OnceLock::new() };
+        let (mut from, mut pages) = (Some(Bytes::new()), Vec::new());
+        while let Some(at) = from {
+            let page = source.page(&at).unwrap();
+            pages.push(page.records.iter().map(|(key, _)| key::shard_of(key).0).collect());
+            from = page.next;
+        }
+        for beyond in [&END[..], &[u8::MAX; 20]] {
+            let page = source.page(beyond).unwrap();
+            assert!(page.records.is_empty() && page.next.is_none());
+        }
+        pages
+    }
+
+    #[test]
+    fn one_of_several_servers_gives_its_shards_each_by_itself() {
+        assert_eq!(pages(None), [[0, 1, 2, 3, 4, 5, 6]]);
+        let owned = [1, 4, 5].map(ShardId).to_vec();
+        assert_eq!(pages(Some(owned)), [[1], [4], [5]]);
+        assert_eq!(pages(Some(Vec::new())), [[0; 0]]);
+    }
 }

@@ -257,7 +257,8 @@ impl Client {
             | Request::HurryBirths(_)
             | Request::Cluster
             | Request::Speculate(_)
-            | Request::DumpNext(_) => {}
+            | Request::DumpNext(_)
+            | Request::DumpStep(_) => {}
         }
     }
 

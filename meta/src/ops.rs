@@ -185,6 +185,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::AskBirths
         | Request::Count(_)
         | Request::HurryBirths(_)
-        | Request::DumpNext(_) => unreachable!("the driver answers these itself"),
+        | Request::DumpNext(_)
+        | Request::DumpStep(_) => unreachable!("the driver answers these itself"),
     }
 }

@@ -166,12 +166,11 @@ fn likeness(
 
 /// An entry leaves `dir`: if that is the directory of an hour, its origin goes.
 pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
-    let Some(trash) = txn.settings().trash.0 else { return };
-    let is_hour = match &txn.shared.cluster {
-        None => trash.dir == dir.content.parent,
-        // Or another one that is called like one: then there is nothing to remove.
-        Some(_) => dir.content.name.as_ref().is_some_and(|name| hours::begin_of(name).is_some()),
-    };
+    if txn.settings().trash.0.is_none() {
+        return;
+    }
+    // Or another one that is called like one: then there is nothing to remove.
+    let is_hour = dir.content.name.as_ref().is_some_and(|name| hours::begin_of(name).is_some());
     if is_hour {
         let key = txn.entry_key(dir, name, Part::Origin);
         txn.delete(key);

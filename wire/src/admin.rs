@@ -305,6 +305,35 @@ codec! {
 }
 
 codec! {
+    /// A step of a dump of several servers. All of them take each step before any takes the next.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DumpStep {
+        /// The dump: whoever makes it has drawn the number.
+        pub dump: u64,
+        /// Which step.
+        pub stage: DumpStage,
+    }
+}
+
+codec! {
+    /// The steps of a dump of several servers, in their order.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DumpStage {
+        /// Names that are moving between partitions arrive, and no more begin to. Answer: nothing; `Busy` when another dump
+        /// is made.
+        Gather = 1,
+        /// Changes wait from now on. Answer: nothing, when no transaction is under way that was begun here.
+        Pause = 2,
+        /// Answer: nothing, when all transactions of others are applied here.
+        Settle = 3,
+        /// Take the moment. Answer: [`DumpStarted`].
+        Take = 4,
+        /// Go on. Answer: nothing, if changes have waited until now; refused if not.
+        Resume = 5,
+    }
+}
+
+codec! {
     /// A page of a dump.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DumpPage {

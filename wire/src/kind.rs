@@ -79,6 +79,7 @@ impl Request {
             | Request::Locks(_)
             | Request::DumpStart
             | Request::DumpNext(_)
+            | Request::DumpStep(_)
             | Request::Cluster
             | Request::Join(_) => {
                 return Kind { administrative: true, ..Kind::BARE };

@@ -24,9 +24,9 @@ pub mod session;
 pub mod token;
 
 pub use admin::{
-    DumpNext, DumpPage, DumpStarted, FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll,
-    FsckProgress, FsckQuotas, FsckStart, Info, InosPage, Mend, MendLinks, MendQuota, NamesOf,
-    ProcessStatus, QuotaOf, Repair, SessionStatus, Status,
+    DumpNext, DumpPage, DumpStage, DumpStarted, DumpStep, FsckFix, FsckFixes, FsckInos, FsckMend,
+    FsckNames, FsckPoll, FsckProgress, FsckQuotas, FsckStart, Info, InosPage, Mend, MendLinks,
+    MendQuota, NamesOf, ProcessStatus, QuotaOf, Repair, SessionStatus, Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,

@@ -252,6 +252,8 @@ codec! {
         DumpStart = 80,
         /// Go on with it.
         DumpNext(admin::DumpNext) = 81,
+        /// Take a step of a dump of all servers.
+        DumpStep(admin::DumpStep) = 82,
 
         /// A server comes to another. Answer: nothing.
         PeerHello(peer::PeerHello) = 90,
@@ -342,7 +344,7 @@ codec! {
         Share(node::ShareStat) = 23,
         /// To `FsckQuotas`: all of them, in order.
         FsckQuotas(Vec<admin::QuotaOf>) = 24,
-        /// To `DumpStart`.
+        /// To `DumpStart`, and to the `DumpStep` that takes the moment.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.
         DumpPage(admin::DumpPage) = 81,

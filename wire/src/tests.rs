@@ -20,9 +20,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, CountWhat, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode,
-    Reply, ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands, Token, Vote,
-    XattrMode, frame,
+    AllocateMode, Answer, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome, PeerWrite,
+    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands,
+    Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -66,6 +66,7 @@ variants!(Locality { Directory, Subtree });
 variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
+variants!(DumpStage { Gather, Pause, Settle, Take, Resume });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
@@ -127,6 +128,7 @@ variants!(Request {
     Locks,
     DumpStart,
     DumpNext,
+    DumpStep,
     PeerHello,
     PeerRead,
     Prepare,
@@ -223,6 +225,16 @@ fn parts() -> Vec<Case> {
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),
         all([RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange], Case::of),
+        all(
+            [
+                DumpStage::Gather,
+                DumpStage::Pause,
+                DumpStage::Settle,
+                DumpStage::Take,
+                DumpStage::Resume,
+            ],
+            Case::of,
+        ),
         all(requests::mends(), Case::of),
         all(peers::counts(), Case::of),
         all(

@@ -1,6 +1,7 @@
 //! `pando dump`: a copy of a file system that is being served, as of one moment.
 
 use std::{
+    fmt,
     fs::{self, File},
     io::{self, BufWriter, IsTerminal as _, Write},
     path::{Path, PathBuf},
@@ -8,15 +9,16 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use base::{BlockId, Decode as _, HashSet};
-use bytes::Bytes;
-use client::Client;
+use anyhow::{Context as _, bail};
+use base::{BlockId, Decode as _, FsError, HashSet};
+use client::{Client, DumpError};
 use indicatif::{ProgressBar, ProgressStyle};
 use meta::dump::{DUMP_OPENING, Frame, Frames, Header, Trailer};
-use wire::DumpStarted;
 
-use crate::connect::{self, Servers, TokenArgs};
+use crate::{
+    connect::{self, Servers, TokenArgs},
+    output,
+};
 
 /// Bytes of a dump that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -28,9 +30,12 @@ const LOST: &str = "the dump was lost";
 /// It has every name, attribute, link, extended attribute and setting, and contents that rest with their metadata;
 /// contents in blocks are named, and copied as well with --contents. What is open without a name is left out. `pando
 /// load` makes a file system of it. FILE is there when all of it is; `-` is stdout.
+///
+/// On several servers all of them are dumped together: changes wait for the moment that is taken, some milliseconds as a rule and three
+/// seconds at most, and how long it was is told. If a server does not answer then there is no dump, and everybody goes on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server.
+    /// The server, or any of several.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
     /// Where to write to.
@@ -49,7 +54,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         if args.file.as_os_str() == "-" {
             copy(&client, io::stdout().lock(), args.contents).await?;
         } else {
-            to_file(&client, &args.file, args.contents).await?;
+            let copied = to_file(&client, &args.file, args.contents).await?;
+            if client.servers() > 1 {
+                output::print(&copied.to_string())?;
+            }
         }
         anyhow::Ok(client.close().await?)
     })?;
@@ -57,14 +65,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The file gets its name when it is whole and stable.
-async fn to_file(client: &Client, path: &Path, contents: bool) -> anyhow::Result<()> {
+async fn to_file(client: &Client, path: &Path, contents: bool) -> anyhow::Result<Copied> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let failed = || format!("cannot write {}", path.display());
     let mut file = File::create(&part).with_context(failed)?;
     let copied = async {
-        copy(client, &mut file, contents).await?;
-        file.sync_all().and_then(|()| fs::rename(&part, path)).with_context(failed)
+        let copied = copy(client, &mut file, contents).await?;
+        file.sync_all().and_then(|()| fs::rename(&part, path)).with_context(failed)?;
+        anyhow::Ok(copied)
     };
     let copied = copied.await;
     if copied.is_err() {
@@ -74,52 +83,65 @@ async fn to_file(client: &Client, path: &Path, contents: bool) -> anyhow::Result
     copied
 }
 
-async fn copy(client: &Client, out: impl Write, contents: bool) -> anyhow::Result<()> {
-    let started = match client.dump_start().await {
-        Err(client::Error::Fs(base::FsError::Busy)) => {
-            anyhow::bail!("a dump is being made already")
+/// What was written, and what it took of others.
+struct Copied {
+    all: Trailer,
+    paused: Duration,
+}
+
+impl fmt::Display for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Trailer { records, blocks, .. }, ms) = (self.all, self.paused.as_secs_f64() * 1e3);
+        write!(f, "dumped {records} records, {blocks} blocks; changes waited for {ms:.1} ms")
+    }
+}
+
+async fn copy(client: &Client, out: impl Write, contents: bool) -> anyhow::Result<Copied> {
+    let mut dump = match client.dump_start().await {
+        Err(DumpError::Failed(client::Error::Fs(FsError::Busy))) => {
+            bail!("a dump is being made already")
         }
-        started => connect::for_administrators(started).context("cannot start the dump")?,
+        Err(DumpError::Failed(error)) => {
+            connect::for_administrators(Err(error)).context("cannot start the dump")?
+        }
+        started => started.context("cannot start the dump")?,
     };
-    let copied = pages(client, &started, out, contents).await;
-    // Whole or not, the server need not keep it. One that nobody ends it forgets by itself.
-    let ended = client.dump_next(started.dump, Bytes::new(), true).await;
-    let trailer = copied?;
+    let paused = dump.paused;
+    let copied = pages(client, &mut dump, out, contents).await;
+    // Whole or not, no server need keep it.
+    let ended = dump.end(client).await;
+    let copied = Copied { all: copied?, paused };
     ended.context(LOST)?;
-    tracing::info!(records = trailer.records, blocks = trailer.blocks, "dumped");
-    Ok(())
+    tracing::info!("{copied}");
+    Ok(copied)
 }
 
 async fn pages(
     client: &Client,
-    started: &DumpStarted,
+    dump: &mut client::Dump,
     out: impl Write,
     contents: bool,
 ) -> anyhow::Result<Trailer> {
-    let header =
-        Header::from_bytes(&started.header).context("the server's answer cannot be read")?;
-    let mut dump = Dump {
+    let header = Header::from_bytes(&dump.header).context("the server's answer cannot be read")?;
+    let mut file = Dump {
         out: BufWriter::with_capacity(BUFFER_BYTES, out),
         frames: Frames::default(),
-        bar: bar(started.records_estimated),
+        bar: bar(dump.records_estimated),
     };
-    dump.out.write_all(&DUMP_OPENING).context(CANNOT_WRITE)?;
-    dump.put(&Frame::Header(header))?;
-    let mut from = Some(Bytes::new());
-    while let Some(at) = from {
-        let page = client.dump_next(started.dump, at, false).await.context(LOST)?;
+    file.out.write_all(&DUMP_OPENING).context(CANNOT_WRITE)?;
+    file.put(&Frame::Header(header))?;
+    while let Some(page) = dump.next(client).await.context(LOST)? {
         if !page.records.is_empty() {
-            dump.put(&Frame::Records(page.records))?;
+            file.put(&Frame::Records(page.records))?;
         }
         if contents {
-            dump.blocks(client, page.blocks).await?;
+            file.blocks(client, page.server, page.blocks).await?;
         }
-        from = page.next;
     }
-    let trailer = dump.frames.seen;
-    dump.put(&Frame::Trailer(trailer))?;
-    dump.out.flush().context(CANNOT_WRITE)?;
-    dump.bar.finish_and_clear();
+    let trailer = file.frames.seen;
+    file.put(&Frame::Trailer(trailer))?;
+    file.out.flush().context(CANNOT_WRITE)?;
+    file.bar.finish_and_clear();
     Ok(trailer)
 }
 
@@ -141,12 +163,17 @@ impl<W: Write> Dump<W> {
         Ok(())
     }
 
-    async fn blocks(&mut self, client: &Client, blocks: Vec<(BlockId, u32)>) -> anyhow::Result<()> {
+    async fn blocks(
+        &mut self,
+        client: &Client,
+        server: u16,
+        blocks: Vec<(BlockId, u32)>,
+    ) -> anyhow::Result<()> {
         // Chunks of one file may share a block.
         let mut copied: HashSet<BlockId> = HashSet::default();
         for (block, bytes) in blocks {
             if copied.insert(block) {
-                let data = client.read_block(block, bytes).await;
+                let data = client.read_block(server, block, bytes).await;
                 let data = data.with_context(|| format!("block {block} cannot be read"))?;
                 self.put(&Frame::Block((block, data)))?;
             }

@@ -9,29 +9,38 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
+use clap::value_parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use meta::dump::{DUMP_FRAME_BYTES_MAX, DUMP_OPENING, Frame, Frames, Header, Loader};
-use store::Compression;
+use store::{Compression, Engine};
 
 use super::format::{blocks_url, compression};
 use crate::{
     connect,
     data::{self, Target},
     output,
+    system::SystemRandom,
 };
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Make a file system from what `pando dump` wrote, in a new data directory.
+/// Make a file system from what `pando dump` wrote, in new data directories.
 ///
 /// It is the file system that was dumped, with its name and id, and with a new administrator's token in
 /// DIR/admin.token: tokens of the old one are not valid. A dump without --contents only names the blocks of files:
 /// give --blocks, or copy them to DIR/blocks before it is served. A dump that was cut off or changed is refused.
+///
+/// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev --servers N --dir DIR` serves
+/// them here, `pando serve --coordinator` the first and `pando serve --join` each other one elsewhere. How many servers the file system had
+/// that was dumped does not matter. Quotas are left out, and named, where there are several.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    /// Number of servers, at most one for each shard that the file system has.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u16).range(1..))]
+    servers: u16,
     /// Where contents of files are, or go: as for `pando format` [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
@@ -51,43 +60,73 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut dump = Dump::open(BufReader::with_capacity(BUFFER_BYTES, input))?;
     let blocks = args.blocks.as_deref().map(blocks_url).transpose()?;
-    let (name, mut chunks_named) = (dump.header.name.clone(), 0);
-    data::build(&args.data, &name, (blocks.as_deref(), args.compression), None, |target| {
-        chunks_named = fill(&mut dump, &target)?;
+    let (name, shards, servers) = (dump.header.name.clone(), dump.header.shards, args.servers);
+    ensure!(
+        servers <= shards,
+        "the file system has {shards} shards, which are not enough for {servers} servers"
+    );
+    let data = if servers == 1 {
+        vec![args.data.clone()]
+    } else {
+        (0..servers).map(|server| args.data.join(format!("server-{server}"))).collect()
+    };
+    let mut filled = Filled::default();
+    data::build_all(&data, &name, (blocks.as_deref(), args.compression), |targets| {
+        filled = fill(&mut dump, targets)?;
         Ok(())
     })?;
     let (seen, data) = (dump.frames.seen, args.data.display());
     let (records, blocks) = (seen.records, seen.blocks);
-    output::print(&format!("loaded {name} in {data}: {records} records, {blocks} blocks"))?;
-    if blocks == 0 && chunks_named > 0 {
-        tracing::warn!(chunks = chunks_named, "the dump names blocks that it does not hold");
+    let of = if servers == 1 { String::new() } else { format!(" for {servers} servers") };
+    output::print(&format!("loaded {name} in {data}{of}: {records} records, {blocks} blocks"))?;
+    let chunks = filled.chunks_named;
+    if blocks == 0 && chunks > 0 {
+        tracing::warn!(chunks, "the dump names blocks that it does not hold");
+    }
+    for left_out in filled.left_out {
+        tracing::warn!("left out, as quotas of several servers have no limits yet: {left_out}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many chunks name blocks.
-fn fill(dump: &mut Dump<impl Read>, target: &Target<'_>) -> anyhow::Result<u64> {
+/// What came of a dump.
+#[derive(Default)]
+struct Filled {
+    /// How many chunks name blocks.
+    chunks_named: u64,
+    left_out: Vec<String>,
+}
+
+fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<Filled> {
     let runtime = connect::runtime()?;
     let bar = bar();
     let header = dump.header.clone();
-    let mut loader = Loader::begin(target.engine, &header)?;
+    let engines: Vec<_> = targets.iter().map(|target| target.engine as &dyn Engine).collect();
+    let mut loader = Loader::begin(&engines, &header)?;
     loop {
         let seen = dump.frames.seen;
         match dump.next()? {
             Frame::Header(_) => bail!("the dump is damaged: it has two headers"),
             Frame::Records(records) => loader.records(records)?,
             Frame::Block((block, data)) => {
+                let target = &targets[usize::from(loader.server_of_block(block)?)];
                 let put = runtime.block_on(target.blocks.put(block, data));
                 put.with_context(|| format!("cannot store block {block}"))?;
             }
             Frame::Trailer(trailer) => {
                 ensure!(trailer == seen, "the dump is damaged: a frame is missing");
                 dump.ends()?;
-                target.blocks.sync().context("cannot make the blocks stable")?;
-                let chunks = loader.chunks_in_blocks();
-                loader.finish(&header, target.url, target.signing_key)?;
+                for target in targets {
+                    target.blocks.sync().context("cannot make the blocks stable")?;
+                }
+                let [Target { url, signing_key, .. }, ..] = targets else {
+                    bail!("a file system has a server")
+                };
+                let chunks_named = loader.chunks_in_blocks();
+                let left_out =
+                    loader.finish(&header, url, signing_key, &SystemRandom::default())?;
                 bar.finish_and_clear();
-                return Ok(chunks);
+                return Ok(Filled { chunks_named, left_out });
             }
         }
         bar.set_message(format!("loaded {} records", dump.frames.seen.records));

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, process::Command};
 
 use crate::{
-    harness::{fail, folder, succeed, text},
+    harness::{Running, fail, folder, pando, run, stderr, succeed, text},
     mounted::{Mountpoint, up},
 };
 
@@ -70,4 +70,117 @@ fn a_dump_with_contents_is_loaded_into_an_equal_file_system() {
     assert!(load("other", b"something else").contains("no dump of pando"));
     let said = fail(1, &["load", "--data", text(&copy), text(&file)]);
     assert!(said.contains("there is a file system already"), "{said}");
+}
+
+/// A cluster that is mounted, with what `pando dev` says of where it is.
+fn dev(dir: &Path, servers: &str, mount: &Mountpoint) -> (Running, String) {
+    let args = ["dev", "--dir", text(dir), "--servers", servers, "--listen", "127.0.0.1:0"];
+    let running =
+        Running::start(pando(&[&args[..], &["--mount", text(&mount.0)]].concat()), "serving ");
+    let ready = running.said.lines().last().expect("it is ready");
+    let addresses = ready.split_whitespace().nth(4).expect("it says where").to_owned();
+    (running, addresses)
+}
+
+#[test]
+fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let at = |path: &str| mount.0.join(path);
+    let three = folder.path().join("three");
+    let (running, addresses) = dev(&three, "3", &mount);
+    fs::create_dir_all(at("a/b/c/d")).unwrap();
+    for file in 0..40 {
+        fs::create_dir(at(&format!("a/{file}"))).unwrap();
+        fs::write(at(&format!("a/{file}/small")), format!("small {file}")).unwrap();
+        fs::write(at(&format!("a/b/{file}")), vec![file; 9000]).unwrap();
+        fs::hard_link(at(&format!("a/{file}/small")), at(&format!("a/b/c/link {file}"))).unwrap();
+    }
+    fs::create_dir(at("divided")).unwrap();
+    succeed(&["set", text(&at("divided")), "large_dir=5"]);
+    for file in 0..40 {
+        fs::write(at(&format!("divided/{file}")), "one of many").unwrap();
+    }
+    fs::rename(at("a/b/7"), at("a/7/moved")).unwrap();
+    fs::rename(at("a/b/c"), at("a/9/moved")).unwrap();
+    std::os::unix::fs::symlink("a/b", at("link")).unwrap();
+    fs::File::open(&mount.0).unwrap().sync_all().unwrap();
+    let (file, token) = (folder.path().join("dump"), three.join("admin.token"));
+    // Any of the servers will do.
+    let last = addresses.rsplit(',').next().unwrap();
+    let said = succeed(&["dump", last, text(&file), "--token", text(&token), "--contents"]);
+    assert!(said.starts_with("dumped ") && said.contains("; changes waited for "), "{said}");
+    let before = listing(&mount.0);
+    assert_eq!(running.stop(), Some(0));
+
+    let one = folder.path().join("one");
+    let said = succeed(&["load", "--data", text(&one), text(&file)]);
+    assert!(said.contains("loaded three in") && said.contains(", 40 blocks"), "{said}");
+    let running = up(&one, &mount);
+    assert_eq!(listing(&mount.0), before);
+    let token = one.join("admin.token");
+    succeed(&["fsck", running.address(), "--token", text(&token)]);
+    // And back.
+    let again = folder.path().join("again");
+    let dump = ["dump", running.address(), text(&again), "--token", text(&token), "--contents"];
+    succeed(&dump);
+    assert_eq!(running.stop(), Some(0));
+
+    for (file, servers) in [(&file, "4"), (&again, "2")] {
+        let dir = folder.path().join(servers);
+        // One that was interrupted when some servers were finished is done again.
+        let remains = dir.join("server-1");
+        fs::create_dir_all(dir.join("server-0")).unwrap();
+        fs::create_dir_all(&remains).unwrap();
+        fs::write(dir.join("server-0/formatting"), "").unwrap();
+        fs::write(remains.join("pando.json"), "{}").unwrap();
+        fs::write(remains.join("signing.key"), "of before").unwrap();
+        let load = ["load", "--data", text(&dir), "--servers", servers, text(file)];
+        let said = succeed(&load);
+        assert!(said.contains(&format!("for {servers} servers: ")), "{said}");
+        let said = fail(1, &load);
+        assert!(said.contains("there is a file system already"), "{said}");
+        let (running, addresses) = dev(&dir, servers, &mount);
+        assert_eq!(listing(&mount.0), before, "{servers} servers");
+        let token = dir.join("admin.token");
+        succeed(&["fsck", &addresses, "--token", text(&token)]);
+        fs::create_dir(at("new")).unwrap();
+        fs::rename(at("a"), at("new/a")).unwrap();
+        succeed(&["fsck", &addresses, "--token", text(&token)]);
+        assert_eq!(running.stop(), Some(0));
+    }
+    let said = fail(
+        1,
+        &["load", "--data", text(&folder.path().join("65")), "--servers", "65", text(&file)],
+    );
+    assert!(said.contains("64 shards") && !folder.path().join("65").exists(), "{said}");
+}
+
+#[test]
+fn what_one_server_had_is_loaded_for_several_without_its_quotas() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let data = folder.path().join("data");
+    let running = up(&data, &mount);
+    let at = |path: &str| mount.0.join(path);
+    fs::create_dir_all(at("a/limited/b")).unwrap();
+    succeed(&["set", text(&at("a/limited")), "quota.bytes=1M", "quota.entries=500"]);
+    fs::write(at("a/limited/b/file"), [b'x'; 20_000]).unwrap();
+    fs::File::open(&mount.0).unwrap().sync_all().unwrap();
+    let (file, token) = (folder.path().join("dump"), data.join("admin.token"));
+    succeed(&["dump", running.address(), text(&file), "--token", text(&token), "--contents"]);
+    let before = listing(&mount.0);
+    assert_eq!(running.stop(), Some(0));
+
+    let two = folder.path().join("two");
+    let loaded = run(&["load", "--data", text(&two), "--servers", "2", text(&file)]);
+    let said = stderr(&loaded);
+    assert!(loaded.status.success(), "{said}");
+    let named = "quota.bytes=1048576 quota.entries=500 of /a/limited";
+    assert!(said.contains(named), "{said}");
+    let (running, addresses) = dev(&two, "2", &mount);
+    assert_eq!(listing(&mount.0), before);
+    succeed(&["fsck", &addresses, "--token", text(&two.join("admin.token"))]);
+    fs::write(at("a/limited/more"), vec![b'x'; 2_000_000]).unwrap();
+    assert_eq!(running.stop(), Some(0));
 }

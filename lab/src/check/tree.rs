@@ -114,12 +114,14 @@ async fn unlisted(client: &Client, root: &DirRef) -> anyhow::Result<Option<Readd
 }
 
 async fn list(client: &Client, dir: &DirRef) -> anyhow::Result<(Vec<ReaddirEntry>, Attr, Ino)> {
-    let (mut found, mut after) = (Vec::new(), 0);
+    let (mut found, mut after, mut whole) = (Vec::new(), 0, None);
     loop {
         let page = client.readdir(&Cred::ROOT, dir, after, 100, true).await?;
         found.extend(page.entries);
+        // Only the first page has those of a whole directory that is divided.
+        let attr = *whole.get_or_insert(page.attr);
         if page.end {
-            return Ok((found, page.attr, page.parent_ino));
+            return Ok((found, attr, page.parent_ino));
         }
         after = found.last().map_or(after, |entry| entry.pos);
     }

@@ -140,7 +140,6 @@ impl Host {
     /// # Errors
     /// When something cannot be read.
     pub async fn unite(hosts: &[Host]) -> anyhow::Result<Host> {
-        let first = &hosts[0].inner;
         let (engine, blocks) = (Arc::new(MemoryEngine::new()), Blocks::memory());
         for (server, host) in hosts.iter().enumerate() {
             let mut batch = Batch::default();
@@ -168,21 +167,33 @@ impl Host {
             }
         }
         engine.sync()?;
-        Ok(Host {
+        Ok(hosts[0].with(0, 1, (engine, blocks)))
+    }
+
+    /// The machine of a server, of so many, in the place of those that there were, with what is stored there. It does
+    /// everything right.
+    pub(super) fn with(
+        &self,
+        server: u16,
+        servers: u16,
+        (engine, blocks): (Arc<MemoryEngine>, Blocks),
+    ) -> Host {
+        let before = &self.inner;
+        Host {
             inner: Rc::new(Inner {
-                server: 0,
+                server,
                 engine,
                 blocks,
-                plan: Plan { servers: 1, ..first.plan.clone() },
+                plan: Plan { servers, ..before.plan.clone() },
                 bug: None,
-                network: first.network.clone(),
-                clock: Arc::clone(&first.clock),
-                random: first.random.stream("united"),
-                trace: first.trace.clone(),
+                network: before.network.clone(),
+                clock: Arc::clone(&before.clock),
+                random: before.random.stream(&format!("in its place {server}")),
+                trace: before.trace.clone(),
                 running: RefCell::default(),
                 counters: RefCell::default(),
             }),
-        })
+        }
     }
 
     /// Makes it a member of the cluster.

@@ -3,7 +3,7 @@
 //!
 //! Always true: a member keeps its number; the map has as many servers as the cluster was formatted for, or none.
 
-use base::{ClusterMap, Epoch, codec};
+use base::{ClusterMap, Epoch, ShardId, codec};
 use wire::Join;
 
 use crate::record::Record;
@@ -50,8 +50,15 @@ pub(crate) enum Place {
 impl Roster {
     /// The roster of a cluster that was just formatted: its first server made it, and has not served yet.
     pub(crate) fn new(member: u64) -> Roster {
-        let first = Enrolled { member, address: String::new(), heard: false };
-        Roster { members: vec![first], versions_end: 1, lease_ms: 0 }
+        Roster::of(&[member])
+    }
+
+    /// The roster of a cluster whose servers were all made by one: none has served yet.
+    pub(crate) fn of(members: &[u64]) -> Roster {
+        let enrolled =
+            |member: &u64| Enrolled { member: *member, address: String::new(), heard: false };
+        let members = members.iter().map(enrolled).collect();
+        Roster { members, versions_end: 1, lease_ms: 0 }
     }
 
     /// Enrols a server, if the cluster of so many has a place for it.
@@ -93,7 +100,7 @@ impl Roster {
             return None;
         }
         let shards = if known.servers.is_empty() {
-            (0..shards).map(|shard| shard % servers).collect()
+            (0..shards).map(|shard| dealt(ShardId(shard), servers)).collect()
         } else {
             known.shards.clone()
         };
@@ -118,6 +125,11 @@ impl Roster {
         let silent = self.members.iter().enumerate().filter(|(_, member)| !member.heard);
         silent.map(|(at, member)| format!("server {at} {}", member.address).trim_end().to_owned())
     }
+}
+
+/// Who of so many servers has a shard when all of them are there for the first time.
+pub(crate) fn dealt(shard: ShardId, servers: u16) -> u16 {
+    shard.0 % servers
 }
 
 /// The map of a cluster that is not complete: nobody has any shard.

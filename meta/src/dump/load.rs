@@ -1,17 +1,21 @@
-//! `load`: a file system made from a dump, in an empty engine.
+//! `load`: a file system made from a dump, in empty engines: one for each server that it will have.
 //!
-//! Records go in as they come, in runs of ascending keys, so memory does not grow with the dump. The
-//! configuration goes in last: what was interrupted is no file system.
+//! Records go in as they come, in runs of ascending keys, so memory does not grow with the dump. Each goes to the server that
+//! will have its shard, as the coordinator deals them out. The configuration goes in last, that of the first server last of
+//! all: what was interrupted is no file system.
 
-use base::{HashMap, limits::SHARDS_MAX};
+use base::{BlockId, DirId, HashMap, Random, limits::SHARDS_MAX, placement::shard_of};
 use bytes::Bytes;
 use store::{Batch, Engine};
 
 use super::file::Header;
 use crate::{
+    cluster::Member,
+    coordinator::roster::{Roster, dealt, no_map},
     reclaim::chunk_of,
     record::{
-        Config, Content, EntryRecord, QuotaId, Record as _, Slot, Tail, Usage,
+        Config, Content, EntryRecord, Inode, QuotaId, QuotaRecord, QuotaState, Record as _, Slot,
+        Tail, UNLIMITED, Usage,
         inode::blocks_of,
         key::{self, Part, UsagePart},
     },
@@ -19,6 +23,8 @@ use crate::{
 
 /// A run has so many bytes.
 const RUN_BYTES: usize = 32 << 20;
+/// The way up from a directory is no longer, in a dump that is not damaged.
+const DEPTH_MAX: usize = 10_000;
 
 /// Why a dump was not loaded. What was loaded so far is no file system.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +32,16 @@ pub enum LoadError {
     /// There is something in the engine.
     #[error("there is a file system already")]
     Exists,
+    /// There would be servers without a shard.
+    #[error(
+        "servers={servers} is not between 1 and the number of shards of the dump, which is {shards}"
+    )]
+    Servers {
+        /// How many were asked for.
+        servers: usize,
+        /// How many shards there are.
+        shards: u16,
+    },
     /// The dump holds what no dump does.
     #[error("not a dump of a file system: {0}")]
     Invalid(&'static str),
@@ -36,57 +52,107 @@ pub enum LoadError {
 
 /// A load under way.
 pub struct Loader<'a> {
-    engine: &'a dyn Engine,
+    /// Of each server.
+    targets: Vec<Target<'a>>,
     shards: u16,
-    run: Vec<(Vec<u8>, Vec<u8>)>,
-    run_bytes: usize,
     last: Vec<u8>,
     usage: HashMap<QuotaId, Usage>,
+    /// Of what several servers do not have.
+    quotas: Vec<QuotaRecord>,
     chunks_in_blocks: u64,
+    /// Who gets the blocks that the latest records name.
+    named: HashMap<BlockId, u16>,
+}
+
+/// What one server will have.
+struct Target<'a> {
+    engine: &'a dyn Engine,
+    run: Vec<(Vec<u8>, Vec<u8>)>,
+    run_bytes: usize,
+}
+
+impl Target<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), LoadError> {
+        self.run_bytes += key.len() + value.len();
+        self.run.push((key.to_vec(), value.to_vec()));
+        if self.run_bytes >= RUN_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), LoadError> {
+        if !self.run.is_empty() {
+            self.run_bytes = 0;
+            self.engine.ingest(&mut std::mem::take(&mut self.run).into_iter())?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Loader<'a> {
-    /// Begins, in an empty engine.
+    /// Begins, in an empty engine for each server.
     ///
     /// # Errors
-    /// When it is not empty, or the header is of no file system.
-    pub fn begin(engine: &'a dyn Engine, header: &Header) -> Result<Loader<'a>, LoadError> {
-        if engine.get(&key::config())?.is_some() {
-            return Err(LoadError::Exists);
+    /// When one is not empty, the header is of no file system, or there are more servers than shards.
+    pub fn begin(engines: &[&'a dyn Engine], header: &Header) -> Result<Loader<'a>, LoadError> {
+        for engine in engines {
+            if engine.get(&key::config())?.is_some() {
+                return Err(LoadError::Exists);
+            }
         }
         let inline = header.inline_bytes_max <= base::limits::INLINE_BYTES_MAX;
         if !(1..=SHARDS_MAX).contains(&header.shards) || !inline {
             return Err(LoadError::Invalid("header out of bounds"));
         }
+        let (servers, shards) = (engines.len(), header.shards);
+        if !(1..=usize::from(shards)).contains(&servers) {
+            return Err(LoadError::Servers { servers, shards });
+        }
+        let target =
+            |engine: &&'a dyn Engine| Target { engine: *engine, run: Vec::new(), run_bytes: 0 };
         Ok(Loader {
-            engine,
-            shards: header.shards,
-            run: Vec::new(),
-            run_bytes: 0,
+            targets: engines.iter().map(target).collect(),
+            shards,
             last: Vec::new(),
             usage: HashMap::default(),
+            quotas: Vec::new(),
             chunks_in_blocks: 0,
+            named: HashMap::default(),
         })
     }
 
     /// Takes in records.
     ///
     /// # Errors
-    /// When they are out of order, or none that a dump has; when the engine fails.
+    /// When they are out of order, or none that a dump has; when an engine fails.
     pub fn records(&mut self, records: Vec<(Bytes, Bytes)>) -> Result<(), LoadError> {
+        self.named.clear();
         for (key, value) in records {
             if key[..] <= self.last[..] {
                 return Err(LoadError::Invalid("keys out of order"));
             }
-            self.check(&key, &value)?;
+            let value = self.check(&key, value)?;
             self.last = key.to_vec();
-            self.run_bytes += key.len() + value.len();
-            self.run.push((key.into(), value.into()));
-            if self.run_bytes >= RUN_BYTES {
-                self.flush()?;
+            let Some(value) = value else { continue };
+            if key::is_counter(&key) {
+                // Every server has all of them, and uses its own.
+                self.targets.iter_mut().try_for_each(|target| target.put(&key, &value))?;
+            } else {
+                let server = self.server_of(&key);
+                self.targets[usize::from(server)].put(&key, &value)?;
             }
         }
         Ok(())
+    }
+
+    /// Which server gets a block, by its number: whose records name it. A dump has each block directly after them.
+    ///
+    /// # Errors
+    /// When they do not name it.
+    pub fn server_of_block(&self, block: BlockId) -> Result<u16, LoadError> {
+        match (self.targets.len(), self.named.get(&block)) {
+            (1, _) => Ok(0),
+            (_, Some(server)) => Ok(*server),
+            (_, None) => Err(LoadError::Invalid("a block that the records before it do not name")),
+        }
     }
 
     /// How many chunks of files have contents in blocks.
@@ -95,21 +161,19 @@ impl<'a> Loader<'a> {
         self.chunks_in_blocks
     }
 
-    /// All of it was taken in: from now on it is a file system. On stable storage when this returns.
+    /// All of it was taken in: from now on it is a file system, whose servers get numbers that `random` draws, if there are
+    /// several. On stable storage when this returns. What it returns was left out, for people.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// When an engine fails.
     pub fn finish(
         mut self,
         header: &Header,
         blocks: &str,
         signing_key: &[u8],
-    ) -> Result<(), LoadError> {
-        self.flush()?;
-        let mut batch = Batch::new();
-        for (id, usage) in &self.usage {
-            batch.put(&key::usage(*id, UsagePart::Core(0)), &usage.to_record());
-        }
+        random: &dyn Random,
+    ) -> Result<Vec<String>, LoadError> {
+        self.targets.iter_mut().try_for_each(Target::flush)?;
         let config = Config {
             name: header.name.clone(),
             uuid: header.uuid,
@@ -121,21 +185,41 @@ impl<'a> Loader<'a> {
             signing_key: Bytes::copy_from_slice(signing_key),
             created: header.created,
         };
-        batch.put(&key::config(), &config.to_record());
-        self.engine.write(batch)?;
-        Ok(self.engine.sync()?)
-    }
-
-    fn flush(&mut self) -> Result<(), LoadError> {
-        if !self.run.is_empty() {
-            self.run_bytes = 0;
-            self.engine.ingest(&mut std::mem::take(&mut self.run).into_iter())?;
+        let servers = self.servers();
+        let members: Vec<u64> = (0..servers).map(|_| random.next()).collect();
+        for (server, target) in (0..servers).zip(&self.targets).rev() {
+            let mut batch = Batch::new();
+            if servers > 1 {
+                let member = members[usize::from(server)];
+                let member = Member { server, servers, member, map: no_map() };
+                batch.put(&key::member(), &member.to_record());
+                if server == 0 {
+                    batch.put(&key::roster(), &Roster::of(&members).to_record());
+                }
+            }
+            for (id, usage) in &self.usage {
+                batch.put(&key::usage(*id, UsagePart::Core(0)), &usage.to_record());
+            }
+            batch.put(&key::config(), &config.to_record());
+            target.engine.write(batch)?;
+            target.engine.sync()?;
         }
-        Ok(())
+        let holds =
+            |quota: &&QuotaRecord| matches!(quota.state, QuotaState::Counting | QuotaState::Active);
+        self.quotas.iter().filter(holds).map(|quota| self.describe(quota)).collect()
     }
 
-    /// Only what a dump has may come in; what it charges to quotas is added up.
-    fn check(&mut self, key: &[u8], value: &Bytes) -> Result<(), LoadError> {
+    fn servers(&self) -> u16 {
+        u16::try_from(self.targets.len()).expect("there are no more than shards")
+    }
+
+    fn server_of(&self, key: &[u8]) -> u16 {
+        dealt(key::shard_of(key), self.servers())
+    }
+
+    /// Only what a dump has may come in; what it charges to quotas is added up. What several servers do not have is taken
+    /// out; `None`: all of it.
+    fn check(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>, LoadError> {
         let shard = key.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
         if shard.is_none_or(|shard| shard >= self.shards) {
             return Err(LoadError::Invalid("a key of no shard"));
@@ -145,35 +229,85 @@ impl<'a> Loader<'a> {
         match key.get(2) {
             Some(b'N') if main => {
                 if let EntryRecord::Node(inode) =
-                    EntryRecord::from_record(value).map_err(damaged)?
+                    EntryRecord::from_record(&value).map_err(damaged)?
+                    && self.charge(inode.quota, inode.attr().allocated)
                 {
-                    self.charge(inode.quota, inode.attr().allocated);
+                    let inode = Inode { quota: QuotaId::NONE, ..inode };
+                    return Ok(Some(EntryRecord::Node(inode).to_record()));
                 }
             }
             Some(b'I') if main => {
-                if let Slot::Inode(inode) = Slot::from_record(value).map_err(damaged)? {
-                    self.charge(inode.quota, inode.attr().allocated);
+                if let Slot::Inode(inode) = Slot::from_record(&value).map_err(damaged)?
+                    && self.charge(inode.quota, inode.attr().allocated)
+                {
+                    let inode = Inode { quota: QuotaId::NONE, ..inode };
+                    return Ok(Some(Slot::Inode(inode).to_record()));
                 }
             }
             Some(b'D') if main => {
-                let content = Content::from_record(value).map_err(damaged)?;
-                self.charge(content.quota, 0);
+                let content = Content::from_record(&value).map_err(damaged)?;
+                if self.charge(content.quota, 0) {
+                    return Ok(Some(Content { quota: QuotaId::NONE, ..content }.to_record()));
+                }
             }
             Some(b'B') => {
-                let chunk = chunk_of(value).map_err(damaged)?;
+                let chunk = chunk_of(&value).map_err(damaged)?;
+                let server = self.server_of(key);
+                self.named.extend(blocks_of(&chunk.slices).map(|block| (block, server)));
                 self.chunks_in_blocks += u64::from(blocks_of(&chunk.slices).next().is_some());
             }
-            Some(b'T') => drop(Tail::from_record(value).map_err(damaged)?),
+            Some(b'T') => drop(Tail::from_record(&value).map_err(damaged)?),
+            Some(b'A') if self.targets.len() > 1 => {
+                self.quotas.push(QuotaRecord::from_record(&value).map_err(damaged)?);
+                return Ok(None);
+            }
             Some(b'N' | b'I' | b'D' | b'C' | b'O' | b'A') => {}
             _ => return Err(LoadError::Invalid("a record of no known kind")),
         }
-        Ok(())
+        Ok(Some(value))
     }
 
-    fn charge(&mut self, id: QuotaId, bytes: u64) {
-        if id != QuotaId::NONE {
+    /// Notes what is charged to a quota; whether that has to be taken out.
+    fn charge(&mut self, id: QuotaId, bytes: u64) -> bool {
+        if id == QuotaId::NONE {
+            return false;
+        }
+        let several = self.targets.len() > 1;
+        if !several {
             let sum = self.usage.entry(id).or_default();
             *sum = sum.plus(Usage::of(1, bytes));
         }
+        several
+    }
+
+    /// A quota, for people.
+    fn describe(&self, quota: &QuotaRecord) -> Result<String, LoadError> {
+        let limit = |max: Option<u64>| match max {
+            None => "none".to_owned(),
+            Some(UNLIMITED) => "unlimited".to_owned(),
+            Some(max) => max.to_string(),
+        };
+        let (bytes, entries) = (limit(quota.bytes_max), limit(quota.entries_max));
+        let path = self.path_of(quota.dir, quota.home)?;
+        Ok(format!("quota.bytes={bytes} quota.entries={entries} of {path}"))
+    }
+
+    /// Where a directory is, as far as one comes from there to the root.
+    fn path_of(&self, mut dir: DirId, mut home: DirId) -> Result<String, LoadError> {
+        let mut path = String::new();
+        for _ in 0..DEPTH_MAX {
+            if dir == DirId::ROOT {
+                break;
+            }
+            let at = key::content(shard_of(home, 0, self.shards), dir, 0, Part::Main);
+            let target = &self.targets[usize::from(self.server_of(&at))];
+            let content = target.engine.get(&at)?.map(|content| Content::from_record(&content));
+            let Some(Ok(Content { parent, parent_home, name: Some(name), .. })) = content else {
+                return Ok(format!("directory {dir}{path}"));
+            };
+            path = format!("/{name}{path}");
+            (dir, home) = (parent, parent_home);
+        }
+        Ok(if path.is_empty() { "/".to_owned() } else { path })
     }
 }

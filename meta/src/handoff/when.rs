@@ -163,6 +163,7 @@ impl Seen<'_> {
         let layout = self.share.layout.turned(spread);
         let layout = layout.as_ref().unwrap_or(&self.share.layout);
         let Some(moving) = layout.moving(shift) else { return Did::Fits };
+        let Some(_under_way) = self.core.inner.shared.pauses.handoff() else { return Did::Failed };
         let giving = Giving::new(self.core, self.at, &self.share, (shift, spread), moving);
         let Some(giving) = giving else { return Did::Failed };
         if giving.run().await { Did::Gave } else { Did::Failed }

@@ -218,6 +218,11 @@ pub(crate) fn counter(shard: ShardId) -> Key {
     start(shard, b'C')
 }
 
+/// Whether it is the key of one.
+pub(crate) fn is_counter(key: &[u8]) -> bool {
+    key.get(2) == Some(&b'C')
+}
+
 /// A session.
 pub(crate) fn session(session: SessionId) -> Key {
     with(start(ShardId(0), b'S'), &session.0.to_be_bytes())
@@ -331,6 +336,11 @@ pub(crate) fn parse_usage(key: &[u8]) -> Option<(QuotaId, UsagePart)> {
     let part = u16::from_be_bytes(rest.try_into().ok()?);
     let part = part.checked_sub(1).map_or(UsagePart::Root, UsagePart::Core);
     Some((QuotaId(Ino(u64::from_be_bytes(*ino))), part))
+}
+
+/// All keys of a shard.
+pub(crate) fn shard(shard: ShardId) -> Key {
+    Key::from_slice(&shard.0.to_be_bytes())
 }
 
 /// All keys of one kind on one shard.

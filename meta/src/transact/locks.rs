@@ -283,6 +283,11 @@ impl Prepared {
         }
     }
 
+    /// Returns when nothing is prepared.
+    pub(crate) async fn until_none(&self) {
+        self.until(|table| table.txns.is_empty()).await;
+    }
+
     /// Returns when nothing of `txn` is known.
     pub(crate) async fn until_free(&self, txn: TxnId) {
         self.until(|table| !table.txns.contains_key(&txn)).await;

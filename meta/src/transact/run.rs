@@ -90,6 +90,7 @@ pub(crate) async fn switch(
     let Some(cluster) = &shared.cluster else { return false };
     let job = Job::Switch(switch);
     let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, job) };
+    let Some(_under_way) = shared.pauses.transaction_now() else { return false };
     // Names are frozen meanwhile.
     let looked = run.in_time(run.look(remote)).await.flatten();
     let Ok(plan) = looked
@@ -245,6 +246,8 @@ impl Run<'_> {
 
     /// Has everybody prepare, and commits if all have.
     async fn attempt(&self, looked: Looked) -> Result<Attempt> {
+        // It is held up while nothing is prepared for it, and whoever takes a moment of all servers waits for its end.
+        let _under_way = self.shared.pauses.transaction().await;
         let Looked { remote, written } = looked;
         let plan = Rc::new(remote.plan(self.cluster, self.shared.bugs)?);
         let txn = self.cluster.next_txn();

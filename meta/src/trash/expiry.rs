@@ -81,20 +81,21 @@ fn over(core: &Core) -> Vec<(Above, EntryName)> {
     let shared = &core.inner.shared;
     let Some(trash) = shared.settings().trash.0 else { return Vec::new() };
     let mut found = Vec::new();
-    let scanned = place::above(shared, &trash).and_then(|above| {
-        let Some(above) = above else { return Ok(()) };
-        let shard = base::placement::shard_of(above.home, 0, shared.config.shards);
-        let prefix = key::names(shard, above.id);
-        let kept = i64::from(trash.days) * DAY_SECONDS;
-        let before = shared.clock.now().sec.saturating_sub(kept + HOUR_SECONDS);
-        shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
-            if let Some((_, name, 0)) = key::parse_name(key)
-                && let Ok(name) = EntryName::new(name)
-                && hours::begin_of(&name).is_some_and(|begin| begin <= before)
-            {
-                found.push((above, name));
-            }
-            ControlFlow::Continue(())
+    let kept = i64::from(trash.days) * DAY_SECONDS;
+    let before = shared.clock.now().sec.saturating_sub(kept + HOUR_SECONDS);
+    let scanned = place::above(shared, &trash).and_then(|all| {
+        all.into_iter().try_for_each(|above| {
+            let shard = base::placement::shard_of(above.home, 0, shared.config.shards);
+            let prefix = key::names(shard, above.id);
+            shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+                if let Some((_, name, 0)) = key::parse_name(key)
+                    && let Ok(name) = EntryName::new(name)
+                    && hours::begin_of(&name).is_some_and(|begin| begin <= before)
+                {
+                    found.push((above, name));
+                }
+                ControlFlow::Continue(())
+            })
         })
     });
     if let Err(error) = scanned {

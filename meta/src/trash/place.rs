@@ -7,7 +7,10 @@
 //! Always true: what is in `/.trash` on several servers is neither moved nor removed (`stays`), and a directory of an
 //! hour never divides itself.
 
+use std::ops::ControlFlow;
+
 use base::{DirId, EntryName, FsError, Ino, Layout, Locality, NameVersion, ShardId};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::DirRef;
 
@@ -98,12 +101,37 @@ fn is_kept(content: &Content, above: DirId, name: &EntryName) -> bool {
     content.parent == above && content.name.as_ref() == Some(name)
 }
 
-/// What directories of hours are in that this server empties; `None` while there is none, or another one does it.
-pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Option<Above>> {
+/// What directories of hours are in that this server empties.
+pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Vec<Above>> {
     let top = Above { id: trash.dir, home: trash.home };
     if shared.cluster.is_none() {
-        return Ok(Some(top));
+        let mut all = vec![top];
+        all.extend(of_several(shared, top)?);
+        return Ok(all);
     }
+    Ok(own(shared, trash, top)?.into_iter().collect())
+}
+
+/// Those of the servers that a file system had before it was dumped and loaded.
+fn of_several(shared: &Shared, top: Above) -> store::Result<Vec<Above>> {
+    let mut found = Vec::new();
+    let shard = base::placement::shard_of(top.home, 0, shared.config.shards);
+    let prefix = key::names(shard, top.id);
+    shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+        if let Some((_, name, 0)) = key::parse_name(key)
+            && name.iter().all(u8::is_ascii_digit)
+            && let Ok(EntryRecord::Dir(access)) =
+                EntryRecord::from_record(&Bytes::copy_from_slice(value))
+        {
+            found.push(Above { id: access.id, home: access.home });
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// That of this server of several; `None` while there is none.
+fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above>> {
     let Some(shard) = shard(shared, trash).filter(|shard| shared.owns(*shard)) else {
         return Ok(None);
     };

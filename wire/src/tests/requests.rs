@@ -6,9 +6,10 @@ use bytes::Bytes;
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
     Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
-    FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
-    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, Resume,
-    Rmdir, Seek, SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
+    DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel,
+    LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode,
+    Repair, Request, Resume, Rmdir, Seek, SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink,
+    Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -202,6 +203,7 @@ fn others() -> Vec<Request> {
             from: Bytes::from_static(b"\0\x01Nkey"),
             end: true,
         }),
+        Request::DumpStep(DumpStep { dump: 300, stage: DumpStage::Settle }),
         Request::Lock(lock),
         Request::Lock(Lock { mode: None, wait: false, kind: LockKind::Whole, ..lock }),
         Request::LockTest(LockTest { ino: lock.ino, kind: lock.kind, owner: 9, range, mode }),

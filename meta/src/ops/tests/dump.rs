@@ -1,17 +1,22 @@
 //! A dump is the tree at one moment, and what is loaded from it is that tree.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use base::{Attr, FileKind, FsError};
 use bytes::Bytes;
+use store::Engine;
 use wire::{DirRef, DumpNext, DumpPage, DumpStarted, FileRef, Reply, Request, Token, Unlink};
 
 use super::{
     client::{Client, user},
     cores::{next, random_act},
-    world::{Counting, World, in_world},
+    world::{Counting, Seeded, World, in_world},
 };
-use crate::dump::{Header, LoadError, Loader};
+use crate::{
+    cluster::Member,
+    dump::{Header, LoadError, Loader},
+    record::{Config, Content, QuotaId, Record as _, key},
+};
 
 async fn start(client: &mut Client) -> Result<DumpStarted, FsError> {
     match client.get(Request::DumpStart).await? {
@@ -35,7 +40,7 @@ fn header(started: &DumpStarted) -> Header {
 async fn load(client: &mut Client, started: &DumpStarted, key: &[u8]) -> (Counting, usize) {
     let (engine, header) = (Counting::default(), header(started));
     let mut pages = 0;
-    let mut loader = Loader::begin(&engine, &header).unwrap();
+    let mut loader = Loader::begin(&[&engine], &header).unwrap();
     let mut from = Some(Bytes::new());
     while let Some(at) = from {
         let page = page(client, started.dump, at, false).await.unwrap();
@@ -43,7 +48,7 @@ async fn load(client: &mut Client, started: &DumpStarted, key: &[u8]) -> (Counti
         from = page.next;
         pages += 1;
     }
-    loader.finish(&header, "memory", key).unwrap();
+    loader.finish(&header, "memory", key, &Seeded::default()).unwrap();
     (engine, pages)
 }
 
@@ -179,13 +184,13 @@ fn what_is_no_dump_is_not_loaded() {
         let started = start(&mut client).await.unwrap();
         let header = header(&started);
         let page = page(&mut client, started.dump, Bytes::new(), false).await.unwrap();
-        let exists = Loader::begin(world.engine.as_ref(), &header).err();
+        let exists = Loader::begin(&[world.engine.as_ref()], &header).err();
         assert!(matches!(exists, Some(LoadError::Exists)));
         let wide = Header { shards: 0, ..header.clone() };
         let engine = Counting::default();
-        assert!(matches!(Loader::begin(&engine, &wide).err(), Some(LoadError::Invalid(_))));
+        assert!(matches!(Loader::begin(&[&engine], &wide).err(), Some(LoadError::Invalid(_))));
         let refused = |records: Vec<(Bytes, Bytes)>| {
-            let taken = Loader::begin(&engine, &header).unwrap().records(records);
+            let taken = Loader::begin(&[&engine], &header).unwrap().records(records);
             assert!(matches!(taken, Err(LoadError::Invalid(_))), "{taken:?}");
         };
         let mut turned = page.records.clone();
@@ -195,5 +200,74 @@ fn what_is_no_dump_is_not_loaded() {
         refused(cut.collect());
         refused(vec![(Bytes::from_static(b"\0\0S12345678"), Bytes::new())]);
         refused(vec![(Bytes::from_static(b"\xff\0Nx"), Bytes::new())]);
+    });
+}
+
+#[test]
+fn what_is_loaded_for_several_servers_is_on_that_of_its_shard_and_has_no_quotas() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let limited = client.mkdir(&root, "limited").await.unwrap();
+        client.set_xattr(&limited, "pando.quota.entries", b"77").await.unwrap();
+        world.settle().await;
+        let inner = client.mkdir(&limited, "inner").await.unwrap();
+        let file = client.create(&inner, "file").await.unwrap();
+        client.write_blocks(&file, 0, &[1; 9000]).await.unwrap();
+        let started = start(&mut client).await.unwrap();
+        let header = header(&started);
+        let page = page(&mut client, started.dump, Bytes::new(), false).await.unwrap();
+        assert_eq!((page.next, page.blocks.len()), (None, 1));
+
+        let engines = [Counting::default(), Counting::default(), Counting::default()];
+        let engines: Vec<&dyn Engine> =
+            engines.iter().map(|engine| engine as &dyn Engine).collect();
+        let many = vec![engines[0]; usize::from(header.shards) + 1];
+        assert!(matches!(Loader::begin(&many, &header).err(), Some(LoadError::Servers { .. })));
+        let mut loader = Loader::begin(&engines, &header).unwrap();
+        let block = page.blocks[0].0;
+        assert!(loader.server_of_block(block).is_err());
+        loader.records(page.records.clone()).unwrap();
+        let server = loader.server_of_block(block).unwrap();
+        assert_eq!(server, file.ino.shard().0 % 3);
+        let left_out = loader.finish(&header, "memory", b"key", &Seeded::default()).unwrap();
+        assert_eq!(left_out, ["quota.bytes=none quota.entries=77 of /limited"]);
+
+        let mut found = BTreeMap::new();
+        for (server, engine) in (0..).zip(engines) {
+            let member = engine.get(&key::member()).unwrap().unwrap();
+            let member = Member::from_record(&member).unwrap();
+            assert_eq!((member.server, member.servers), (server, 3));
+            assert_eq!(engine.get(&key::roster()).unwrap().is_some(), server == 0);
+            assert_eq!(
+                engine.get(&key::config()).unwrap(),
+                world.engine.get(&key::config()).unwrap().map(|_| Config {
+                    blocks: "memory".into(),
+                    signing_key: Bytes::from_static(b"key"),
+                    ..world.server.shared.config.clone()
+                }
+                .to_record())
+            );
+            engine
+                .scan(&[], &[u8::MAX; 8], &mut |key, value| {
+                    if !key::is_the_servers(key) {
+                        assert!(key::is_counter(key) || key::shard_of(key).0 % 3 == server);
+                        found.insert(key.to_vec(), Bytes::copy_from_slice(value));
+                    }
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+        }
+        for (key, value) in page.records.iter().filter(|(key, _)| !key::is_the_servers(key)) {
+            let loaded = found.remove(&key[..]);
+            let of_quotas = key[2] == b'A' || (loaded.is_some() && loaded.as_ref() != Some(value));
+            assert!(of_quotas || loaded.as_ref() == Some(value), "{key:?}");
+            if let (b'D', Some(loaded)) = (key[2], loaded) {
+                let loaded = Content::from_record(&loaded).unwrap();
+                let was = Content::from_record(value).unwrap();
+                assert_eq!(loaded, Content { quota: QuotaId::NONE, ..was });
+            }
+        }
+        assert!(found.is_empty(), "{found:?}");
     });
 }

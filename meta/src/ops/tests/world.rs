@@ -272,6 +272,7 @@ impl Clock for HandClock {
 }
 
 /// Random numbers that are the same in every run (splitmix64).
+#[derive(Default)]
 pub(crate) struct Seeded(AtomicU64);
 
 impl Random for Seeded {

@@ -1,0 +1,412 @@
+//! Dumps of clusters that are used meanwhile: each is the file system at one moment.
+//!
+//! In each world several clients change what is on several servers, one after the other, and tell what they have begun and
+//! what was answered. Dumps are taken beside that, and loaded into one server or several: a check finds nothing there, all that was
+//! answered before a dump was started is in it, nothing that began when it had been, and of what one client did one after the
+//! other never the second thing without the first.
+#![expect(clippy::print_stdout, reason = "all of this is tests")]
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use base::FsError;
+use client::{Client, DumpError, Error};
+use lab::{
+    check,
+    sim::{
+        dumped::Dumped,
+        plan::{Aim, Plan, Weather},
+        random::SimRandom,
+        trace::Trace,
+        world::World,
+    },
+};
+use meta::Bug;
+use tokio::{
+    runtime::Builder,
+    task::{JoinHandle, LocalSet, spawn_local},
+    time::timeout,
+};
+
+/// In the time of the world. Whoever waits longer waits for ever.
+const PATIENCE: Duration = Duration::from_secs(3000);
+/// Directories of one kind, which are on all servers.
+const DIRS: u64 = 6;
+/// A chain of directories is so long.
+const CHAIN: u64 = 8;
+
+/// A world of a seed in which nothing goes wrong by itself.
+fn plan(seed: u64, servers: u16) -> Plan {
+    let drawn = Plan::draw(seed, servers);
+    Plan {
+        power_cuts: false,
+        aim: Aim::Nothing,
+        shards: 12,
+        trash: seed.is_multiple_of(2),
+        lease: Duration::from_secs(12),
+        server_lease: Duration::from_secs(2),
+        weather: Weather { stall_one_in: 200, ..drawn.weather },
+        ..drawn
+    }
+}
+
+fn in_world<T>(
+    plan: Plan,
+    bug: Option<Bug>,
+    play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let local = LocalSet::new();
+    let ended = runtime.block_on(local.run_until(async {
+        let world = World::new(plan, bug, &Trace::new(false))?;
+        world.form().await?;
+        if world.plan().trash {
+            check::trash::keep(&world, "1").await?;
+        }
+        timeout(PATIENCE, play(world)).await.context("it hangs")?
+    }));
+    drop(local);
+    drop(runtime);
+    ended
+}
+
+/// What is done one after the other: how much was begun, and how much was answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Done {
+    begun: u64,
+    answered: u64,
+}
+
+/// What goes on in a world.
+struct Load {
+    world: World,
+    ends: Cell<bool>,
+    done: RefCell<BTreeMap<&'static str, Done>>,
+}
+
+/// A dump that was taken.
+struct Taken {
+    dumped: Dumped,
+    before: BTreeMap<&'static str, Done>,
+    after: BTreeMap<&'static str, Done>,
+}
+
+type Worked = JoinHandle<anyhow::Result<()>>;
+
+impl Load {
+    /// Begins.
+    async fn begin(world: &World) -> anyhow::Result<(Rc<Load>, Vec<Worked>)> {
+        let machine = world.connect("prepares").await?;
+        let client = &machine.client;
+        for kind in ["pairs", "moved", "linked", "above", "thrown"] {
+            client.mkdir(format!("/{kind}"), 0o755).await?;
+            for dir in 0..DIRS {
+                client.mkdir(format!("/{kind}/{dir}"), 0o755).await?;
+            }
+        }
+        client.mkdir("/chains", 0o755).await?;
+        for file in 0..4 {
+            client.write(format!("/moved/0/{file}"), b"it moves").await?;
+        }
+        for dir in 0..3 {
+            client.mkdir(format!("/above/0/{dir}"), 0o755).await?;
+            client.write(format!("/above/0/{dir}/within"), b"it is moved").await?;
+        }
+        client.write("/linked/0/file", &[7; 300]).await?;
+        // Every dump has something that was removed.
+        client.write("/thrown/first", b"it is removed").await?;
+        client.unlink("/thrown/first").await?;
+        machine.close().await?;
+        let done = RefCell::default();
+        let load = Rc::new(Load { world: world.clone(), ends: Cell::new(false), done });
+        let works = vec![
+            spawn_local(Rc::clone(&load).work("pairs", pair)),
+            spawn_local(Rc::clone(&load).work("chains", chain)),
+            spawn_local(Rc::clone(&load).work("moved", move_file)),
+            spawn_local(Rc::clone(&load).work("linked", link)),
+            spawn_local(Rc::clone(&load).work("above", move_dir)),
+            spawn_local(Rc::clone(&load).work("thrown", throw)),
+        ];
+        Ok((load, works))
+    }
+
+    async fn work(
+        self: Rc<Self>,
+        name: &'static str,
+        act: impl AsyncFn(&Client, &SimRandom, u64) -> Result<(), Error>,
+    ) -> anyhow::Result<()> {
+        let machine = self.world.connect(name).await?;
+        let random = self.world.random(name);
+        let mut number = 0;
+        while !self.ends.get() {
+            let of = Done { begun: number + 1, answered: number };
+            self.done.borrow_mut().insert(name, of);
+            act(&machine.client, &random, number)
+                .await
+                .with_context(|| format!("{name} {number}"))?;
+            number += 1;
+            self.done.borrow_mut().insert(name, Done { begun: number, answered: number });
+            if random.one_in(4) {
+                self.world.wait(random.ms(0..6)).await;
+            }
+        }
+        machine.close().await
+    }
+
+    async fn end(&self, works: Vec<Worked>) -> anyhow::Result<()> {
+        self.ends.set(true);
+        for work in works {
+            work.await.context("a workload panicked")??;
+        }
+        Ok(())
+    }
+
+    /// Takes a dump for so many servers.
+    async fn dump(&self, client: &Client, servers: u16) -> anyhow::Result<Taken> {
+        let before = self.done.borrow().clone();
+        let dump = client.dump_start().await?;
+        let after = self.done.borrow().clone();
+        let dumped = self.world.read_dump(client, dump, servers).await?;
+        Ok(Taken { dumped, before, after })
+    }
+}
+
+/// Two files one after the other, in directories of two servers.
+async fn pair(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
+    client.write(format!("/pairs/{}/{number}", number % DIRS), b"").await
+}
+
+/// A directory in the one before, or a new chain of them.
+async fn chain(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
+    client.mkdir(link_of(number), 0o755).await.map(drop)
+}
+
+fn link_of(number: u64) -> String {
+    let first = number - number % CHAIN;
+    (first..=number).fold("/chains".to_owned(), |path, number| format!("{path}/{number}"))
+}
+
+async fn move_file(client: &Client, random: &SimRandom, number: u64) -> Result<(), Error> {
+    let file = number % 4;
+    let to = random.within(0..DIRS);
+    for from in 0..DIRS {
+        match client.rename(format!("/moved/{from}/{file}"), format!("/moved/{to}/{file}")).await {
+            Err(Error::Fs(FsError::NotFound)) => {}
+            moved => return moved,
+        }
+    }
+    Err(FsError::Io.into())
+}
+
+/// One more name for a file; of some the first is removed.
+async fn link(client: &Client, random: &SimRandom, number: u64) -> Result<(), Error> {
+    let dir = random.within(0..DIRS);
+    client.link("/linked/0/file", format!("/linked/{dir}/{number}")).await?;
+    if random.one_in(2) {
+        client.unlink(format!("/linked/{dir}/{number}")).await?;
+    }
+    Ok(())
+}
+
+/// Something that is removed at once.
+async fn throw(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
+    let path = format!("/thrown/{}/{number}", number % DIRS);
+    if number.is_multiple_of(3) {
+        client.mkdir(&path, 0o755).await?;
+        return client.rmdir(&path).await;
+    }
+    client.write(&path, b"not for long").await?;
+    client.unlink(&path).await
+}
+
+async fn move_dir(client: &Client, random: &SimRandom, number: u64) -> Result<(), Error> {
+    let dir = number % 3;
+    let to = random.within(0..DIRS);
+    for from in 0..DIRS {
+        match client.rename(format!("/above/{from}/{dir}"), format!("/above/{to}/{dir}")).await {
+            Err(Error::Fs(FsError::NotFound)) => {}
+            moved => return moved,
+        }
+    }
+    Err(FsError::Io.into())
+}
+
+async fn names(client: &Client, path: &str) -> anyhow::Result<Vec<String>> {
+    let entries = client.read_dir(path).await.with_context(|| path.to_owned())?.all().await?;
+    Ok(entries.iter().map(|entry| entry.name.to_string()).collect())
+}
+
+/// What is in all directories of a kind, and in which.
+async fn all(client: &Client, kind: &str) -> anyhow::Result<Vec<(String, u64)>> {
+    let mut found = Vec::new();
+    for dir in 0..DIRS {
+        let names = names(client, &format!("/{kind}/{dir}")).await?;
+        found.extend(names.into_iter().map(|name| (name, dir)));
+    }
+    found.sort();
+    Ok(found)
+}
+
+async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
+    let mut check = client.fsck_start_everywhere(false).await?;
+    loop {
+        let progress = check.poll(client, false).await?;
+        if progress.done {
+            ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
+            return Ok(());
+        }
+        world.wait(Duration::from_millis(10)).await;
+    }
+}
+
+/// Looks at a dump that was taken.
+async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
+    let Taken { dumped, before, after } = taken;
+    let hosts = world.serve(dumped)?;
+    let machine = world.connect("looks").await?;
+    let client = &machine.client;
+    fsck(world, client).await?;
+    check::tree::check(client).await?;
+
+    // All up to one that was begun before, and answered after.
+    let in_order = |kind: &str, numbers: Vec<u64>| {
+        let count = numbers.len() as u64;
+        ensure!(numbers.iter().copied().eq(0..count), "{kind}: some are missing of {numbers:?}");
+        let of = |done: &BTreeMap<&str, Done>| done.get(kind).copied().unwrap_or_default();
+        let (least, most) = (of(&before).answered, of(&after).begun);
+        ensure!((least..=most).contains(&count), "{kind}: {count} of {least} to {most}");
+        Ok(())
+    };
+    let mut pairs = Vec::new();
+    for (name, _) in all(client, "pairs").await? {
+        pairs.push(name.parse()?);
+    }
+    pairs.sort_unstable();
+    in_order("pairs", pairs)?;
+    let mut count = 0;
+    let mut chains = Vec::new();
+    while client.stat(link_of(count)).await.is_ok() {
+        chains.push(count);
+        count += 1;
+    }
+    in_order("chains", chains)?;
+
+    let moved: Vec<_> = all(client, "moved").await?.into_iter().map(|(name, _)| name).collect();
+    ensure!(moved == ["0", "1", "2", "3"], "files that move: {moved:?}");
+    let above = all(client, "above").await?;
+    let called: Vec<_> = above.iter().map(|(name, _)| &name[..]).collect();
+    ensure!(called == ["0", "1", "2"], "directories that move: {above:?}");
+    for (name, dir) in &above {
+        let within = client.read(format!("/above/{dir}/{name}/within")).await?;
+        ensure!(within[..] == *b"it is moved", "{within:?}");
+    }
+    ensure!(client.read("/linked/0/file").await?[..] == [7; 300], "the contents are others");
+    // It goes on.
+    client.write("/later", b"later").await?;
+    client.mkdir("/pairs/new", 0o755).await?;
+    client.rename("/moved/0", "/pairs/new/moved").await?;
+    fsck(world, client).await?;
+    let emptied = hosts.len() == 1 || hosts.len() == world.hosts().len();
+    if world.plan().trash && emptied {
+        ensure!(!check::trash::all(client).await?.is_empty(), "nothing is in the trash");
+        check::trash::check(world, client).await?;
+        fsck(world, client).await?;
+    }
+    machine.close().await?;
+    for host in hosts {
+        host.kill();
+    }
+    Ok(())
+}
+
+/// Runs a world in which dumps are taken; for how long changes waited at most.
+fn dumps_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<Duration> {
+    in_world(plan(seed, servers), bug, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let machine = world.connect("dumps").await?;
+        let random = world.random("dumps");
+        let mut taken = Vec::new();
+        for into in [1, 2, servers] {
+            world.wait(random.ms(20..300)).await;
+            taken.push(load.dump(&machine.client, into).await?);
+        }
+        load.end(works).await?;
+        machine.close().await?;
+        for host in world.hosts() {
+            host.kill();
+        }
+        let paused = taken.iter().map(|taken| taken.dumped.paused).max();
+        for (number, taken) in (1..).zip(taken) {
+            look(&world, taken).await.with_context(|| format!("dump {number}"))?;
+        }
+        Ok(paused.unwrap_or_default())
+    })
+}
+
+#[test]
+fn a_dump_of_a_cluster_is_its_tree_at_one_moment() {
+    let mut paused = Vec::new();
+    for seed in 0..24 {
+        let servers = [2, 3, 4][usize::try_from(seed % 3).unwrap()];
+        match dumps_of(seed, servers, None) {
+            Ok(longest) => paused.push(longest),
+            Err(error) => panic!("seed {seed}, {servers} servers: {error:#}"),
+        }
+    }
+    paused.sort_unstable();
+    println!("changes waited, of all dumps of a world the longest: {paused:?}");
+}
+
+#[test]
+fn a_dump_for_which_nobody_waits_is_found_out() {
+    let found = (0..40).find_map(|seed| dumps_of(seed, 3, Some(Bug::PauseIgnored)).err());
+    println!("{:#}", found.expect("one of them is not of one moment"));
+}
+
+#[test]
+fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
+    for seed in 0..6 {
+        let ended = in_world(plan(seed, 3), None, async |world| {
+            let (load, works) = Load::begin(&world).await?;
+            let machine = world.connect("dumps").await?;
+            let (client, random) = (&machine.client, world.random("dies"));
+            let victim = &world.hosts()[random.index(3)];
+            world.wait(random.ms(20..200)).await;
+            let dies = async {
+                world.wait(random.ms(0..25)).await;
+                victim.kill();
+                world.wait(Duration::from_secs(seed)).await;
+                victim.start()
+            };
+            let (dumped, died) = futures::join!(load.dump(client, 1), dies);
+            died?;
+            if let Err(error) = dumped {
+                println!("seed {seed}: {error:#}");
+                let known = |error: &DumpError| match error {
+                    DumpError::Silent(_) | DumpError::Failed(Error::Refused(_)) => true,
+                    DumpError::Failed(Error::Fs(error)) => *error == FsError::NotFound,
+                    DumpError::Failed(_) => false,
+                };
+                ensure!(error.downcast_ref().is_some_and(known), "{error:#}");
+            }
+            // Nobody waits for what has ended, and the next one is whole.
+            world.wait(Duration::from_secs(20)).await;
+            let before = load.done.borrow().clone();
+            world.wait(Duration::from_secs(3)).await;
+            for (kind, done) in &*load.done.borrow() {
+                ensure!(done.answered > before[kind].answered, "{kind} does not go on");
+            }
+            let again = load.dump(client, 1).await.context("the next one")?;
+            load.end(works).await?;
+            machine.close().await?;
+            world.hosts().iter().for_each(lab::sim::server::Host::kill);
+            look(&world, again).await
+        });
+        ended.map_err(|error| format!("seed {seed}: {error:#}")).unwrap();
+    }
+}
