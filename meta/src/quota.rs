@@ -88,7 +88,7 @@ impl Record for Told {}
 codec! {
     /// The accounting roots, as the coordinator tells them with leases.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Roots {
+    pub(crate) struct Roots {
         pub version: u64,
         pub roots: Vec<Root>,
     }
@@ -97,7 +97,7 @@ codec! {
 codec! {
     /// One of them.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Root {
+    pub(crate) struct Root {
         pub id: Ino,
         pub record: QuotaRecord,
     }
@@ -267,6 +267,10 @@ impl Quotas {
     /// Changes a root's record; what is used below it counts in the new parent and in the old one no more.
     pub(crate) fn put(&self, id: QuotaId, record: Option<QuotaRecord>) {
         let mut table = self.table.lock();
+        if let Some(record) = record.filter(|record| self.several && record.parent != Ino(0)) {
+            // The one above may not have been told of yet.
+            table.entry(QuotaId(record.parent)).or_insert_with(Quota::unheard);
+        }
         let Some(old) = table.get(&id).map(|quota| (quota.record.parent, quota.total)) else {
             if let Some(record) = record {
                 table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new() });

@@ -19,6 +19,7 @@ use super::{
     system::{Reclaim, Reserved, StoredAnswer},
 };
 use crate::handoff::HandoffRecord;
+use crate::quota::{Root, Roots, Told};
 use crate::transact::CommittedRecord;
 use crate::unsynced::Unsynced;
 use crate::{
@@ -105,6 +106,7 @@ fn keys() -> Vec<Case> {
         bare("Q", key::answer(SHARD, session, 0x0fff)),
         bare("C", key::counter(SHARD)),
         key("o", key::open(ino), ino, key::parse_open),
+        key("u", key::charged(SHARD, values::quota()), values::quota(), key::parse_charged),
         key("P", key::prepared(txn), txn, key::parse_transaction),
         key("X", key::committed(txn), txn, key::parse_transaction),
         key("H", key::handoff(SHARD, DIR, 0x0607), (DIR, 0x0607), key::parse_handoff),
@@ -184,6 +186,17 @@ fn records() -> Vec<Case> {
         reclaim("rest", ReclaimKind::Rest(70_001)),
         record("Tail.slot", Tail { first: 70_002, place: None }),
         record("Tail.entry", Tail { first: 70_003, place: Some(values::place()) }),
+        record(
+            "Told",
+            Told { record: Some(values::quotas()[1]), usage: Usage { bytes: 70_001, entries: -2 } },
+        ),
+        record(
+            "Roots",
+            Roots {
+                version: 70_002,
+                roots: vec![Root { id: values::quota().0, record: values::quotas()[0] }],
+            },
+        ),
         quota(0, "counting"),
         quota(1, "active"),
         quota(2, "removing"),
