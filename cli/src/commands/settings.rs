@@ -220,7 +220,10 @@ impl Place {
     fn pause(&self) {
         match self {
             Place::Mounted(_) => std::thread::sleep(POLL_INTERVAL),
-            Place::Served { runtime, .. } => runtime.block_on(tokio::time::sleep(POLL_INTERVAL)),
+            Place::Served { runtime, .. } => {
+                // The timer needs the runtime when it is made.
+                runtime.block_on(async { tokio::time::sleep(POLL_INTERVAL).await });
+            }
         }
     }
 

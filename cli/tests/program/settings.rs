@@ -85,7 +85,8 @@ fn several_servers_count_what_is_below_a_directory_and_du_adds_it_up() {
         for number in 0..10 {
             let dir = project.join(format!("{round}/{number}/below"));
             fs::create_dir_all(&dir).unwrap();
-            fs::write(dir.join("file"), [1; 10_000]).unwrap();
+            // Whole blocks of 512 bytes, by which a walk counts.
+            fs::write(dir.join("file"), [1; 10_240]).unwrap();
             fs::rename(dir.join("file"), project.join(format!("{round}-{number}"))).unwrap();
         }
     };
