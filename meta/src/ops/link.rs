@@ -5,14 +5,14 @@
 //! Cost: three locked reads, one more for a file with several names, and one batch of up to five puts and the
 //! stored answer; for a first name the note that it has none is read and deleted as well.
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
-//! name any more, or none but in the trash and was not found there.
+//! name any more, or none but in the trash and was not found there, EDQUOT when its first name is below a quota that is full.
 
-use base::{Access, FsError, Ino, limits::LINKS_MAX};
+use base::{Access, FsError, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
 
 use crate::{
     error::Result,
-    record::{EntryRecord, Reclaim, ReclaimKind, key},
+    record::{EntryRecord, Inode, Reclaim, ReclaimKind, Usage, key},
     trash,
     txn::{Dir, Place, Txn, show_inode},
 };
@@ -43,7 +43,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     // The old name may not be lost with the new one.
     txn.settle_birth(&dir)?;
     if target.inode.nlink == 0 {
-        first_name(txn, target.inode.ino)?;
+        first_name(txn, &mut target.inode, &dir)?;
     }
     // Race: it was found by its number, and its last name was removed since its path was walked.
     if trash::has_all(txn, &target.inode, file)? {
@@ -69,18 +69,20 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     Ok(show_inode(&target.inode))
 }
 
-/// A file that was made without a name may get one. One that has lost its last name may not, as Linux has it.
-fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
-    let note = key::reclaim(ino);
+/// A file that was made without a name may get one, and counts where it has it. One that has lost its last name may not,
+/// as Linux has it.
+fn first_name(txn: &mut Txn<'_>, inode: &mut Inode, dir: &Dir) -> Result<()> {
+    let note = key::reclaim(inode.ino);
     match txn.get::<Reclaim>(&note)?.map(|reclaim| reclaim.kind) {
-        Some(ReclaimKind::Unnamed) => {
-            txn.delete(note);
-            Ok(())
-        }
+        Some(ReclaimKind::Unnamed) => txn.delete(note),
         Some(ReclaimKind::Orphan | ReclaimKind::Contents | ReclaimKind::Rest(_)) | None => {
-            Err(FsError::NotFound.into())
+            return Err(FsError::NotFound.into());
         }
     }
+    let used = Usage::of(1, inode.attr().allocated);
+    txn.recharge(inode.quota, dir.content.quota, used)?;
+    inode.quota = dir.content.quota;
+    Ok(())
 }
 
 /// The new name is free, and the caller may take it. Linux looks at it before it looks at the target.

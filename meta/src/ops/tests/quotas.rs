@@ -115,7 +115,7 @@ fn an_open_file_without_a_name_is_charged_until_it_is_closed() {
 }
 
 #[test]
-fn a_file_made_without_a_name_is_charged_where_it_was_made_until_it_is_gone() {
+fn a_file_made_without_a_name_is_charged_where_it_was_made_until_it_gets_one() {
     in_world(async |world| {
         let mut client = world.client().await;
         let root = client.root;
@@ -130,13 +130,21 @@ fn a_file_made_without_a_name_is_charged_where_it_was_made_until_it_is_gone() {
         assert_eq!(used(&mut client, &dir).await, (1, 0));
 
         let file = client.tmpfile(&dir, true).await.unwrap();
-        let named = client.link(&file, &root, "f").await.unwrap();
+        client.link(&file, &root, "f").await.unwrap();
+        assert_eq!(used(&mut client, &dir).await, (1, 0));
+        let file = client.tmpfile(&root, true).await.unwrap();
+        client.write(&file, 0, b"abc").await.unwrap();
+        let named = client.link(&file, &dir, "g").await.unwrap();
         client.release(file.ino, client.opened()).await;
         world.settle().await;
-        assert_eq!(used(&mut client, &dir).await, (2, 0));
-        client.unlink(&root, "f").await.unwrap();
+        assert_eq!(used(&mut client, &dir).await, (2, 3));
+        let file = client.tmpfile(&root, true).await.unwrap();
+        assert_eq!(client.link(&file, &dir, "h").await.err(), Some(FsError::QuotaExceeded));
+        client.unlink(&dir, "g").await.unwrap();
         assert_eq!(used(&mut client, &dir).await, (1, 0));
         assert_eq!(client.stat(&named).await, Err(FsError::Stale));
+        client.link(&file, &dir, "h").await.unwrap();
+        assert_eq!(used(&mut client, &dir).await, (2, 0));
     });
 }
 
