@@ -320,7 +320,7 @@ impl FileSystem for Client {
     ) -> Result<ReaddirPage> {
         let page = self.page(cred, dir, (after, entries_max, plus), 0).await;
         let mut page = page.map_err(Failure::by_handle)?;
-        if plus && self.core.channels.are_several() {
+        if plus {
             self.complete_all(cred, dir, &mut page).await?;
         }
         Ok(page)
