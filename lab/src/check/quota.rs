@@ -15,6 +15,8 @@ use crate::sim::{plan::Quotas, world::World};
 const KEY: &str = "pando.quota.bytes";
 /// How often it is looked whether everything was counted.
 const PERIOD: Duration = Duration::from_millis(200);
+/// And so often while servers die: a count begins anew with its coordinator, so where that never lives for long it stays as it is.
+const LOOKS_MAX: u32 = 25;
 
 /// Sets the quota, and counts again while everything goes on, as it is in the plan.
 ///
@@ -26,24 +28,24 @@ pub async fn run(world: World) -> anyhow::Result<()> {
     let client = &machine.client;
     match world.plan().quotas {
         Quotas::None => {}
-        Quotas::Before => set(&world, client, "unlimited").await?,
+        Quotas::Before => set(&world, client, "unlimited", LOOKS_MAX).await?,
         Quotas::Meanwhile => {
             world.wait(random.ms(0..3000)).await;
-            set(&world, client, "unlimited").await?;
+            set(&world, client, "unlimited", LOOKS_MAX).await?;
         }
         Quotas::Again => {
-            set(&world, client, "unlimited").await?;
+            set(&world, client, "unlimited", LOOKS_MAX).await?;
             world.wait(random.ms(0..2000)).await;
-            set(&world, client, "none").await?;
+            set(&world, client, "none", LOOKS_MAX).await?;
             world.wait(random.ms(0..2000)).await;
-            set(&world, client, "unlimited").await?;
+            set(&world, client, "unlimited", LOOKS_MAX).await?;
         }
     }
     machine.close().await
 }
 
-async fn set(world: &World, client: &Client, max: &str) -> anyhow::Result<()> {
-    loop {
+async fn set(world: &World, client: &Client, max: &str, looks_max: u32) -> anyhow::Result<()> {
+    for _ in 0..looks_max {
         match client.set_xattr("/", KEY, max.as_bytes(), XattrMode::Set).await {
             Ok(()) => return Ok(()),
             // The one before is not counted yet.
@@ -51,6 +53,7 @@ async fn set(world: &World, client: &Client, max: &str) -> anyhow::Result<()> {
             Err(error) => return Err(error).context("a quota is refused"),
         }
     }
+    Ok(())
 }
 
 /// What `pando get` tells.
@@ -85,7 +88,7 @@ pub async fn check(world: &World, client: &Client, tree: &Tree) -> anyhow::Resul
         return Ok(());
     }
     // A power cut may have taken it.
-    set(world, client, "unlimited").await?;
+    set(world, client, "unlimited", u32::MAX).await?;
     let used = used(world, client, "/").await?;
     let bytes = tree.inodes.values().map(|(attr, _)| attr.allocated).sum::<u64>();
     let there = (tree.inodes.len() as u64, bytes);
