@@ -86,29 +86,63 @@ impl Lane {
         self.synced = steps;
     }
 
-    /// How many steps were done, when this is what they left.
-    fn survived(&self, found: &Things, demand: Demand) -> anyhow::Result<usize> {
+    /// After how many steps it was like this, and all that was demanded done: what is made and removed again leaves what
+    /// was there before, so there may be several.
+    fn survived(&self, found: &Things, demand: Demand) -> anyhow::Result<Vec<usize>> {
         let demanded = match demand {
             Demand::Answered => self.answered(),
             Demand::Synced => self.synced,
         };
         let mut things = Things::new();
-        // What was made and removed again leaves what was there before: the last step that fits counts.
-        let mut fits = None;
+        let mut fits = Vec::new();
         for steps in 0..=self.records.len() {
             if steps > 0 {
                 apply(&mut things, &self.records[steps - 1].step);
             }
             if things == *found {
-                fits = Some(steps);
+                fits.push(steps);
             }
         }
-        if let Some(steps) = fits {
-            ensure!(steps >= demanded, "{steps} steps are left, and {demanded} must be");
-            return Ok(steps);
-        }
-        let names: Vec<_> = found.keys().collect();
-        bail!("after no step was it like this: {names:?}, {:?}", self.records.last())
+        let Some(last) = fits.last() else {
+            let names: Vec<_> = found.keys().collect();
+            bail!("after no step was it like this: {names:?}, {:?}", self.records.last())
+        };
+        ensure!(*last >= demanded, "{last} steps are left, and {demanded} must be");
+        fits.retain(|steps| *steps >= demanded);
+        Ok(fits)
+    }
+
+    /// When the last of so many steps began.
+    fn began(&self, steps: usize) -> Option<Instant> {
+        self.records[..steps].last().map(|record| record.started)
+    }
+
+    /// The step after so many, if it was answered before `began`.
+    fn lost_before(&self, steps: usize, began: Option<Instant>) -> Option<&Step> {
+        let lost = self.records.get(steps)?;
+        let before = lost.answered? < began?;
+        before.then_some(&lost.step)
+    }
+}
+
+/// No step is lost that was answered before one began that is left, by any worker: if it can be so, for what each
+/// may have left. Of each as few are taken to be left as others allow.
+fn in_order(lanes: &[Lane], survived: &[Vec<usize>]) -> anyhow::Result<()> {
+    let mut left: Vec<_> = survived.iter().map(|fits| fits.iter().copied()).collect();
+    let first = left.iter_mut().map(|fits| fits.next().context("nothing fits"));
+    let mut taken = first.collect::<anyhow::Result<Vec<usize>>>()?;
+    loop {
+        let last = lanes.iter().zip(&taken).filter_map(|(lane, steps)| lane.began(*steps)).max();
+        let mut lost = (0..).zip(lanes.iter().zip(&taken));
+        let Some((at, step)) =
+            lost.find_map(|(at, (lane, steps))| Some((at, lane.lost_before(*steps, last)?)))
+        else {
+            return Ok(());
+        };
+        let more = left[at].next();
+        taken[at] = more.with_context(|| {
+            format!("{step:?} is lost, and was answered before another one began")
+        })?;
     }
 }
 
@@ -135,15 +169,7 @@ impl History {
             survived.push(steps.with_context(|| format!("worker {number}"))?);
             self.left.push(found);
         }
-        let last = self.lanes.iter().zip(&survived);
-        let last = last.filter_map(|(lane, steps)| lane.records[..*steps].last());
-        let Some(last) = last.map(|record| record.started).max() else { return Ok(()) };
-        for (lane, steps) in self.lanes.iter().zip(&survived) {
-            let Some(lost) = lane.records.get(*steps) else { continue };
-            let before = lost.answered.is_some_and(|answered| answered < last);
-            ensure!(!before, "{:?} is lost, and was answered before another one began", lost.step);
-        }
-        Ok(())
+        in_order(&self.lanes, &survived)
     }
 
     /// Nothing has changed since [`check`](Self::check).
@@ -188,4 +214,66 @@ async fn read(client: &Client, dir: &str) -> anyhow::Result<Things> {
         things.insert(name, thing);
     }
     Ok(things)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What a worker did: each step began and was answered at these moments, in milliseconds.
+    fn lane(zero: Instant, steps: &[(Step, u64, u64)]) -> Lane {
+        let at = |ms: &u64| zero + Duration::from_millis(*ms);
+        let records = steps.iter().map(|(step, started, answered)| Record {
+            step: step.clone(),
+            started: at(started),
+            answered: Some(at(answered)),
+        });
+        Lane { records: records.collect(), ..Lane::default() }
+    }
+
+    fn put(name: &str) -> Step {
+        Step::Put(name.into(), Thing::Directory)
+    }
+
+    fn left(names: &[&str]) -> Things {
+        names.iter().map(|name| ((*name).to_owned(), Thing::Directory)).collect()
+    }
+
+    fn check(lanes: &[Lane], found: &[Things]) -> anyhow::Result<()> {
+        let fits =
+            lanes.iter().zip(found).map(|(lane, found)| lane.survived(found, Demand::Synced));
+        in_order(lanes, &fits.collect::<anyhow::Result<Vec<_>>>()?)
+    }
+
+    #[test]
+    fn what_was_made_and_removed_again_need_not_have_been_left() {
+        let zero = Instant::now();
+        let remove = Step::Remove("b".into());
+        let lanes = [
+            lane(zero, &[(put("a"), 0, 1), (put("b"), 5, 6), (remove, 7, 8)]),
+            lane(zero, &[(put("c"), 0, 1), (put("d"), 2, 3)]),
+        ];
+        // After one step or after three.
+        assert!(check(&lanes, &[left(&["a"]), left(&["c"])]).is_ok());
+        assert!(check(&lanes, &[left(&["a"]), left(&["c", "d"])]).is_ok());
+        let lost = check(&lanes, &[left(&["a", "b"]), left(&["c"])]).unwrap_err();
+        assert!(lost.to_string().contains("is lost"), "{lost}");
+    }
+
+    #[test]
+    fn what_is_left_of_one_worker_may_have_to_be_more_for_another() {
+        let zero = Instant::now();
+        let remove = Step::Remove("b".into());
+        let lanes = [
+            lane(zero, &[(put("a"), 0, 1), (put("b"), 2, 3), (remove, 4, 5), (put("e"), 11, 12)]),
+            lane(zero, &[(put("c"), 0, 1), (put("d"), 8, 9)]),
+            lane(zero, &[(put("f"), 0, 1), (put("g"), 6, 7)]),
+        ];
+        // For `d` to be left both `b` and its removal must be, and `g`.
+        let all = left(&["c", "d"]);
+        assert!(check(&lanes, &[left(&["a"]), all.clone(), left(&["f", "g"])]).is_ok());
+        assert!(check(&lanes, &[left(&["a"]), all, left(&["f"])]).is_err());
+    }
 }
