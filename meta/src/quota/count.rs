@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use base::{EntryName, HashSet, Ino, Layout, placement::shard_of};
 use bytes::Bytes;
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use wire::{Count, CountNames, CountShare, CountWhat, Counted, DirRef, Reply, Request};
@@ -37,6 +38,8 @@ use crate::{
 
 /// How many records of a directory one step takes.
 const RECORDS_A_STEP: usize = 256;
+/// So many directories are walked through at once on several servers.
+const DIRS_AT_ONCE: usize = 16;
 /// What could not be done is tried again after so long; so often, where it is not another server that is away.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 const TRIES_MAX: u32 = 50;
@@ -136,12 +139,21 @@ async fn look_for_gone(core: &Core) {
 
 /// Whether all of it could be done.
 async fn walk(core: &Core, top: DirRef, border: Border) -> bool {
-    let mut dirs = vec![top];
-    while let Some(dir) = dirs.pop() {
-        let Some(found) = directory(core, dir, border).await else { return false };
-        dirs.extend(found);
+    // Another server answers when it is stable; alone, it would only keep others waiting.
+    let at_once = if core.inner.shared.cluster.is_some() { DIRS_AT_ONCE } else { 1 };
+    let (mut dirs, mut under_way) = (vec![top], FuturesUnordered::new());
+    loop {
+        while under_way.len() < at_once
+            && let Some(dir) = dirs.pop()
+        {
+            under_way.push(directory(core, dir, border));
+        }
+        match under_way.next().await {
+            Some(Some(found)) => dirs.extend(found),
+            Some(None) => return false,
+            None => return true,
+        }
     }
-    true
 }
 
 /// Goes through a directory, in all its partitions; the directories that are in it.
