@@ -564,11 +564,19 @@ impl<'a> Txn<'a> {
     /// A new inode number, born on `shard`.
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         let shared = self.shared;
+        debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
         let draw = || shared.inos.next(shard, shared.engine.as_ref());
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),
         }
+    }
+
+    /// A number of the first of these shards that this server has, or of any that it has.
+    pub(crate) fn new_ino_near(&mut self, shards: &[ShardId]) -> Result<Ino> {
+        let all = (0..self.shared.config.shards).map(ShardId);
+        let own = shards.iter().copied().chain(all).find(|shard| self.has_shard(*shard));
+        self.new_ino(own.ok_or(FsError::Io)?)
     }
 
     /// Whether permissions are the server's to check for this caller.

@@ -222,13 +222,6 @@ fn was_given_out(txn: &Txn<'_>, ino: Ino) -> bool {
     exists && !txn.has_shard(ino.shard()) || txn.shared.inos.was_given_out(ino)
 }
 
-/// A number for what is on a shard: where that is another server's, one of this server's.
-fn new_ino(txn: &mut Txn<'_>, shard: ShardId) -> Result<Ino> {
-    let all = (0..txn.shared.config.shards).map(ShardId);
-    let own = std::iter::once(shard).chain(all).find(|shard| txn.has_shard(*shard));
-    txn.new_ino(own.unwrap_or(shard))
-}
-
 /// The record under a key, if it is there and sound.
 fn sound<R: Record>(txn: &Txn<'_>, key: &[u8]) -> Result<Option<R>> {
     Ok(txn.get_bytes(key)?.and_then(|bytes| R::from_record(&bytes).ok()))

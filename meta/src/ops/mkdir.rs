@@ -61,9 +61,9 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
     };
     txn.charge(parent.content.quota, Usage::of(1, 0))?;
-    // Where the child's shard is another server's, the number is of the parent's: nobody has to ask for it.
-    let (own, parents) = (txn.shard(home), txn.shard_of_share(parent));
-    let ino = txn.new_ino(if txn.has_shard(own) { own } else { parents })?;
+    // Where the child's shard is another server's, the number is of the parent's: nobody has to ask for it. Who repairs may
+    // have neither.
+    let ino = txn.new_ino_near(&[txn.shard(home), txn.shard_of_share(parent)])?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
     let (mode, xattrs) = inherited(parent, FileKind::Directory, req.mode)?;

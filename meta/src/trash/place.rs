@@ -9,7 +9,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DirId, EntryName, FsError, Ino, Layout, Locality, NameVersion, ShardId};
+use base::{DirId, EntryName, FsError, Layout, Locality, NameVersion, ShardId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::DirRef;
@@ -241,21 +241,12 @@ fn make(
         policy,
         ..above.content.clone()
     };
-    let ino = new_ino(txn, free)?;
+    let ino = txn.new_ino_near(&[txn.shard(free.home)])?;
     let made = born(&above, name, free, &Content { ino, ..like });
     txn.charge_freely(made.content.quota, Usage::of(1, 0));
     txn.put_dir(&made);
     txn.put_subdir(&mut above, name, &made);
     Ok((made, true))
-}
-
-/// A number for a directory that gets an id: of its shard, or of one that this server has, as nobody else gives those out.
-pub(super) fn new_ino(txn: &mut Txn<'_>, free: Free) -> Result<Ino> {
-    let shared = txn.shared;
-    let mut shards =
-        std::iter::once(txn.shard(free.home)).chain((0..shared.config.shards).map(ShardId));
-    let shard = shards.find(|shard| shared.owns(*shard)).ok_or(FsError::Io)?;
-    txn.new_ino(shard)
 }
 
 /// An id for a new directory, whose home is as it should be; `None` when so many were tried in vain.

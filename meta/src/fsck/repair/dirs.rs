@@ -3,8 +3,7 @@
 use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
 
 use super::{
-    drop_record, files, is_here, lost, names, new_ino, shares, sound, tell_clients, unsound,
-    was_given_out,
+    drop_record, files, is_here, lost, names, shares, sound, tell_clients, unsound, was_given_out,
 };
 use crate::{
     error::Result,
@@ -249,7 +248,7 @@ pub(super) fn rebuilt(
         access.home = access.id;
     }
     if !was_given_out(txn, access.ino) {
-        access.ino = new_ino(txn, txn.shard(access.home))?;
+        access.ino = txn.new_ino_near(&[txn.shard(access.home)])?;
     }
     let config = &txn.shared.config;
     let born = (0..VERSIONS_TRIED)
@@ -310,7 +309,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     }
     tell_clients(txn, id)?;
     // Its entry, and directories below it, follow when they are looked at.
-    content.ino = new_ino(txn, txn.shard(content.home))?;
+    content.ino = txn.new_ino_near(&[txn.shard(content.home)])?;
     txn.put_dir(&Dir::master(id, content));
     Ok(true)
 }
@@ -333,7 +332,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
             txn.put_dir(&master);
             return Ok(true);
         }
-        let ino = new_ino(txn, right)?;
+        let ino = txn.new_ino_near(&[right])?;
         let access = Access { id, ino, home, mode: 0o700, uid: 0, gid: 0 };
         let above = lost::and_found(txn)?;
         let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;
