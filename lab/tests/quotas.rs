@@ -11,6 +11,7 @@ use lab::{
     check::quota::{facts, used},
     sim::{
         plan::{Plan, Quotas},
+        server::Host,
         trace::Trace,
         world::{Machine, World},
     },
@@ -46,14 +47,21 @@ fn plan() -> Plan {
 }
 
 fn in_world(plan: Plan, test: impl AsyncFn(&World, &Machine)) {
+    in_world_of_many(plan, async |world, maker| {
+        test(world, &maker).await;
+        assert_eq!(findings(world, &maker.client, false).await, [""; 0]);
+        maker.close().await.unwrap();
+    });
+}
+
+/// As [`in_world`], where the servers may be others in the end.
+fn in_world_of_many(plan: Plan, test: impl AsyncFn(&World, Machine)) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
         let world = World::new(plan, None, &Trace::new(false)).unwrap();
         world.form().await.unwrap();
         let maker = world.connect("maker").await.unwrap();
-        test(&world, &maker).await;
-        assert_eq!(findings(&world, &maker.client, false).await, [""; 0]);
-        maker.close().await.unwrap();
+        test(&world, maker).await;
     });
 }
 
@@ -465,4 +473,52 @@ fn a_wrong_sum_is_found_and_repaired() {
         assert!(repaired.len() == 1 && repaired[0].starts_with("repaired: "), "{repaired:?}");
         assert_eq!(compare(world, client, "/tree").await, right);
     });
+}
+
+#[test]
+fn a_dump_has_quotas_whatever_servers_it_is_loaded_into() {
+    for (locality, into) in
+        [(Locality::Directory, 1), (Locality::Directory, 3), (Locality::Subtree, 1)]
+    {
+        in_world_of_many(Plan { locality, ..plan() }, async |world, maker| {
+            let client = &maker.client;
+            make_tree(client, "/tree").await;
+            // Their numbers are of all servers.
+            let counted = ["/tree", "/tree/1", "/tree/2/below", "/tree/3"];
+            for path in counted {
+                count(world, client, path).await;
+            }
+            client.mkdir("/gone", 0o755).await.unwrap();
+            count(world, client, "/gone").await;
+            client.rmdir("/gone").await.unwrap();
+            let dump = client.dump_start().await.unwrap();
+            let dumped = world.read_dump(client, dump, into).await.unwrap();
+            maker.close().await.unwrap();
+            world.hosts().iter().for_each(Host::kill);
+
+            let hosts = world.serve(dumped).unwrap();
+            let looks = world.connect("looks").await.unwrap();
+            let client = &looks.client;
+            assert_eq!(findings(world, client, false).await, [""; 0]);
+            for path in counted {
+                compare(world, client, path).await;
+            }
+            client.write("/tree/1/more", &[1; 6000]).await.unwrap();
+            client.rename("/tree/1/more", "/tree/large/more").await.unwrap();
+            client.unlink("/tree/large/link3").await.unwrap();
+            client.rename("/tree/3", "/three").await.unwrap();
+            client.mkdir("/gone", 0o755).await.unwrap();
+            count(world, client, "/gone").await;
+            set(client, "/tree/1", "none").await.unwrap();
+            while facts(client, "/tree/1").await.unwrap().contains_key("quota.state") {
+                world.wait(Duration::from_millis(100)).await;
+            }
+            for path in ["/tree", "/tree/2/below", "/three"] {
+                compare(world, client, path).await;
+            }
+            assert_eq!(findings(world, client, false).await, [""; 0]);
+            looks.close().await.unwrap();
+            hosts.iter().for_each(Host::kill);
+        });
+    }
 }

@@ -7,7 +7,8 @@
 //! dump is made at a time; one that nobody asks about for five minutes is dropped.
 //!
 //! Each server of a cluster dumps its shards, in pages that end with a shard, so that whoever asks puts them together in key
-//! order; [`pause`] is how all of them take the same moment.
+//! order. The coordinator gives the accounting roots of all shards besides, which are the first records of each.
+//! [`pause`] is how all of them take the same moment.
 //!
 //! Always true: while a dump is made no block is deleted, so the contents that its records name can be read.
 
@@ -16,7 +17,7 @@ mod load;
 pub(crate) mod pause;
 
 use std::{
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -35,7 +36,7 @@ use crate::{
     error::Result,
     reclaim::chunk_of,
     record::{
-        QuotaId, Reclaim, Record as _, Slot,
+        Key, QuotaId, Reclaim, Record as _, Slot,
         inode::blocks_with_bytes,
         key::{self, Part, UsagePart},
     },
@@ -71,8 +72,8 @@ struct Dump {
 struct Source {
     snapshot: Mutex<Box<dyn Snapshot>>,
     shards: u16,
-    /// The shards that this server has, ascending; `None`: it is the only one.
-    owned: Option<Vec<ShardId>>,
+    /// The keys of one of several servers, ascending; `None`: it is the only one.
+    own: Option<Vec<Range<Key>>>,
     /// Inodes that are no part of the tree any more. They are looked for with the first page, as the moment should be short.
     left_out: OnceLock<HashSet<Ino>>,
 }
@@ -113,11 +114,12 @@ pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {
         None => {}
     }
     let shards = shared.config.shards;
-    let owned = shared.cluster.as_ref().map(|cluster| {
-        (0..shards).map(ShardId).filter(|shard| cluster.owns(*shard)).collect::<Vec<_>>()
+    let own = shared.cluster.as_ref().map(|cluster| {
+        let roots = if cluster.coordinates() { shared.quotas.shards() } else { HashSet::default() };
+        own(shards, |shard| cluster.owns(shard), |shard| roots.contains(&shard))
     });
     let snapshot = Mutex::new(shared.engine.snapshot());
-    let source = Arc::new(Source { snapshot, shards, owned, left_out: OnceLock::new() });
+    let source = Arc::new(Source { snapshot, shards, own, left_out: OnceLock::new() });
     let header = Header::of(&shared.config, shared.clock.now()).to_bytes();
     let records_estimated = shared.engine.stats().keys_estimated;
     let started = DumpStarted { dump: number, header, records_estimated };
@@ -159,6 +161,24 @@ pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
         }
     }
     Ok(shared.options.offload.run(move || source.page(&req.from)).await?)
+}
+
+/// The keys of one of several servers: shards that it has, and of others their accounting roots where it has any.
+fn own(
+    shards: u16,
+    has: impl Fn(ShardId) -> bool,
+    has_roots: impl Fn(ShardId) -> bool,
+) -> Vec<Range<Key>> {
+    let part = |shard| {
+        let all = key::shard(shard);
+        match (has(shard), has_roots(shard)) {
+            (true, _) => Some(all.clone()..key::end_of(&all)),
+            // It begins where the shard does: so it is asked for before its server's part is, as the coordinator is the first.
+            (false, true) => Some(all..key::end_of(&key::kind(shard, b'A'))),
+            (false, false) => None,
+        }
+    };
+    (0..shards).map(ShardId).filter_map(part).collect()
 }
 
 /// Inodes without a name, and contents without an inode.
@@ -225,15 +245,14 @@ impl Source {
     /// What a page that begins at `from` is a part of: where that begins and ends, and where the page after it begins. Of the
     /// only server it is everything, of one of several a shard.
     fn part(&self, from: &[u8]) -> Option<(Bytes, Bytes, Option<Bytes>)> {
-        let Some(owned) = &self.owned else {
+        let Some(own) = &self.own else {
             return Some((Bytes::copy_from_slice(from), Bytes::from_static(&END), None));
         };
-        let first = |shard: &ShardId| Bytes::copy_from_slice(&key::shard(*shard));
-        let at = owned.partition_point(|shard| key::end_of(&key::shard(*shard))[..] <= *from);
-        let shard = owned.get(at)?;
-        let from = Bytes::copy_from_slice(from).max(first(shard));
-        let end = Bytes::copy_from_slice(&key::end_of(&key::shard(*shard)));
-        Some((from, end, owned.get(at + 1).map(first)))
+        let at = own.partition_point(|part| part.end[..] <= *from);
+        let part = own.get(at)?;
+        let bytes = Bytes::copy_from_slice;
+        let next = own.get(at + 1).map(|part| bytes(&part.start));
+        Some((bytes(from).max(bytes(&part.start)), bytes(&part.end), next))
     }
 }
 
@@ -266,16 +285,17 @@ mod tests {
 
     use super::*;
 
-    fn pages(owned: Option<Vec<ShardId>>) -> Vec<Vec<u16>> {
+    fn pages(own: Option<Vec<Range<Key>>>) -> Vec<Vec<u16>> {
         let engine = MemoryEngine::new();
         let mut batch = Batch::default();
         for shard in (0..7).map(ShardId) {
             batch.put(&key::counter(shard), b"");
+            batch.put(&key::usage(QuotaId(Ino::new(shard, 9)), UsagePart::Root), b"");
             batch.put(&key::session(base::SessionId(9)), b"");
         }
         engine.write(batch).unwrap();
         let snapshot = Mutex::new(engine.snapshot());
-        let source = Source { snapshot, shards: 7, owned, left_out: OnceLock::new() };
+        let source = Source { snapshot, shards: 7, own, left_out: OnceLock::new() };
         let (mut from, mut pages) = (Some(Bytes::new()), Vec::new());
         while let Some(at) = from {
             let page = source.page(&at).unwrap();
@@ -291,9 +311,12 @@ mod tests {
 
     #[test]
     fn one_of_several_servers_gives_its_shards_each_by_itself() {
-        assert_eq!(pages(None), [[0, 1, 2, 3, 4, 5, 6]]);
-        let owned = [1, 4, 5].map(ShardId).to_vec();
-        assert_eq!(pages(Some(owned)), [[1], [4], [5]]);
+        assert_eq!(pages(None), [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]]);
+        let has = |shard: ShardId| [1, 4, 5].contains(&shard.0);
+        assert_eq!(pages(Some(own(7, has, |_| false))), [[1, 1], [4, 4], [5, 5]]);
+        // The coordinator has the roots of others.
+        let all = [vec![1, 1], vec![3], vec![4, 4], vec![5, 5], vec![6]];
+        assert_eq!(pages(Some(own(7, has, |shard| [1, 3, 6].contains(&shard.0)))), all);
         assert_eq!(pages(Some(Vec::new())), [[0; 0]]);
     }
 }

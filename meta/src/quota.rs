@@ -23,7 +23,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use base::{DirId, FsError, HashMap, Ino, ShardId, codec};
+use base::{DirId, FsError, HashMap, HashSet, Ino, ShardId, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
@@ -222,6 +222,11 @@ impl Quotas {
     pub(crate) fn charged(&self, id: QuotaId, core: u16) -> Option<Usage> {
         let table = self.table.lock();
         table.get(&id)?.cores.get(usize::from(core)).copied()
+    }
+
+    /// Where the records of all of them belong.
+    pub(crate) fn shards(&self) -> HashSet<ShardId> {
+        self.table.lock().keys().map(|id| id.0.shard()).collect()
     }
 
     /// Those that something is to be done for, in no order.

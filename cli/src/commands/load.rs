@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 ///
 /// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev --servers N --dir DIR` serves
 /// them here, `pando serve --coordinator` the first and `pando serve --join` each other one elsewhere. How many servers the file system had
-/// that was dumped does not matter. Quotas are left out, and named, where there are several.
+/// that was dumped does not matter. Limits of quotas are left out, and named, where there are several: quotas only count there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tracing::warn!(chunks, "the dump names blocks that it does not hold");
     }
     for left_out in filled.left_out {
-        tracing::warn!("left out, as quotas of several servers have no limits yet: {left_out}");
+        tracing::warn!("quotas of several servers only count, so a limit is left out: {left_out}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -157,7 +157,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
 }
 
 #[test]
-fn what_one_server_had_is_loaded_for_several_without_its_quotas() {
+fn what_one_server_had_is_loaded_for_several_without_its_limits() {
     let folder = folder();
     let mount = Mountpoint::new(folder.path());
     let data = folder.path().join("data");

@@ -1,8 +1,9 @@
 //! `load`: a file system made from a dump, in empty engines: one for each server that it will have.
 //!
 //! Records go in as they come, in runs of ascending keys, so memory does not grow with the dump. Each goes to the server that
-//! will have its shard, as the coordinator deals them out. The configuration goes in last, that of the first server last of
-//! all: what was interrupted is no file system.
+//! will have its shard, as the coordinator deals them out; accounting roots go to the coordinator, which is charged with all
+//! that is charged to them. The configuration goes in last, that of the first server last of all: what was interrupted is no
+//! file system.
 
 use base::{BlockId, DirId, HashMap, Random, limits::SHARDS_MAX, placement::shard_of};
 use bytes::Bytes;
@@ -14,14 +15,14 @@ use crate::{
     coordinator::roster::{Roster, dealt, no_map},
     reclaim::chunk_of,
     record::{
-        Config, Content, EntryRecord, Inode, QuotaId, QuotaRecord, QuotaState, Record as _, Slot,
-        Tail, UNLIMITED, Usage,
+        Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
+        UNLIMITED, Usage,
         inode::blocks_of,
         key::{self, Part, UsagePart},
     },
 };
 
-/// A run has so many bytes.
+/// The runs of all servers have so many bytes.
 const RUN_BYTES: usize = 32 << 20;
 /// The way up from a directory is no longer, in a dump that is not damaged.
 const DEPTH_MAX: usize = 10_000;
@@ -57,8 +58,8 @@ pub struct Loader<'a> {
     shards: u16,
     last: Vec<u8>,
     usage: HashMap<QuotaId, Usage>,
-    /// Of what several servers do not have.
-    quotas: Vec<QuotaRecord>,
+    /// As they were dumped.
+    quotas: Vec<(QuotaId, QuotaRecord)>,
     chunks_in_blocks: u64,
     /// Who gets the blocks that the latest records name.
     named: HashMap<BlockId, u16>,
@@ -69,13 +70,14 @@ struct Target<'a> {
     engine: &'a dyn Engine,
     run: Vec<(Vec<u8>, Vec<u8>)>,
     run_bytes: usize,
+    run_bytes_max: usize,
 }
 
 impl Target<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), LoadError> {
         self.run_bytes += key.len() + value.len();
         self.run.push((key.to_vec(), value.to_vec()));
-        if self.run_bytes >= RUN_BYTES { self.flush() } else { Ok(()) }
+        if self.run_bytes >= self.run_bytes_max { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), LoadError> {
@@ -106,8 +108,12 @@ impl<'a> Loader<'a> {
         if !(1..=usize::from(shards)).contains(&servers) {
             return Err(LoadError::Servers { servers, shards });
         }
-        let target =
-            |engine: &&'a dyn Engine| Target { engine: *engine, run: Vec::new(), run_bytes: 0 };
+        let target = |engine: &&'a dyn Engine| Target {
+            engine: *engine,
+            run: Vec::new(),
+            run_bytes: 0,
+            run_bytes_max: RUN_BYTES / servers,
+        };
         Ok(Loader {
             targets: engines.iter().map(target).collect(),
             shards,
@@ -131,7 +137,6 @@ impl<'a> Loader<'a> {
             }
             let value = self.check(&key, value)?;
             self.last = key.to_vec();
-            let Some(value) = value else { continue };
             if key::is_counter(&key) {
                 // Every server has all of them, and uses its own.
                 self.targets.iter_mut().try_for_each(|target| target.put(&key, &value))?;
@@ -162,7 +167,7 @@ impl<'a> Loader<'a> {
     }
 
     /// All of it was taken in: from now on it is a file system, whose servers get numbers that `random` draws, if there are
-    /// several. On stable storage when this returns. What it returns was left out, for people.
+    /// several. On stable storage when this returns. What it returns are limits that were left out, for people.
     ///
     /// # Errors
     /// When an engine fails.
@@ -197,16 +202,22 @@ impl<'a> Loader<'a> {
                     batch.put(&key::roster(), &Roster::of(&members).to_record());
                 }
             }
-            for (id, usage) in &self.usage {
-                batch.put(&key::usage(*id, UsagePart::Core(0)), &usage.to_record());
+            if server == 0 {
+                for (id, usage) in &self.usage {
+                    batch.put(&key::usage(*id, UsagePart::Core(0)), &usage.to_record());
+                }
+                for (id, quota) in self.gone()? {
+                    batch.put(&key::usage(id, UsagePart::Root), &quota.to_record());
+                }
             }
             batch.put(&key::config(), &config.to_record());
             target.engine.write(batch)?;
             target.engine.sync()?;
         }
-        let holds =
-            |quota: &&QuotaRecord| matches!(quota.state, QuotaState::Counting | QuotaState::Active);
-        self.quotas.iter().filter(holds).map(|quota| self.describe(quota)).collect()
+        let lost = self.quotas.iter().filter(|(_, quota)| {
+            servers > 1 && quota.state != QuotaState::Gone && without_limits(*quota) != *quota
+        });
+        lost.map(|(_, quota)| self.describe(quota)).collect()
     }
 
     fn servers(&self) -> u16 {
@@ -214,12 +225,13 @@ impl<'a> Loader<'a> {
     }
 
     fn server_of(&self, key: &[u8]) -> u16 {
-        dealt(key::shard_of(key), self.servers())
+        // The roots are the coordinator's.
+        if key.get(2) == Some(&b'A') { 0 } else { dealt(key::shard_of(key), self.servers()) }
     }
 
-    /// Only what a dump has may come in; what it charges to quotas is added up. What several servers do not have is taken
-    /// out; `None`: all of it.
-    fn check(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>, LoadError> {
+    /// Only what a dump has may come in; what it charges to quotas is added up. Limits, which several servers do not have, are
+    /// taken out for them.
+    fn check(&mut self, key: &[u8], value: Bytes) -> Result<Bytes, LoadError> {
         let shard = key.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
         if shard.is_none_or(|shard| shard >= self.shards) {
             return Err(LoadError::Invalid("a key of no shard"));
@@ -230,24 +242,20 @@ impl<'a> Loader<'a> {
             Some(b'N') if main => {
                 if let EntryRecord::Node(inode) =
                     EntryRecord::from_record(&value).map_err(damaged)?
-                    && self.charge(inode.quota, inode.attr().allocated)
                 {
-                    let inode = Inode { quota: QuotaId::NONE, ..inode };
-                    return Ok(Some(EntryRecord::Node(inode).to_record()));
+                    self.charge(inode.quota, inode.attr().allocated);
                 }
             }
             Some(b'I') if main => {
-                if let Slot::Inode(inode) = Slot::from_record(&value).map_err(damaged)?
-                    && self.charge(inode.quota, inode.attr().allocated)
-                {
-                    let inode = Inode { quota: QuotaId::NONE, ..inode };
-                    return Ok(Some(Slot::Inode(inode).to_record()));
+                if let Slot::Inode(inode) = Slot::from_record(&value).map_err(damaged)? {
+                    self.charge(inode.quota, inode.attr().allocated);
                 }
             }
             Some(b'D') if main => {
                 let content = Content::from_record(&value).map_err(damaged)?;
-                if self.charge(content.quota, 0) {
-                    return Ok(Some(Content { quota: QuotaId::NONE, ..content }.to_record()));
+                // However many partitions it has, it is one directory.
+                if key::parse_share(key).is_some_and(|(partition, _)| partition == 0) {
+                    self.charge(content.quota, 0);
                 }
             }
             Some(b'B') => {
@@ -257,27 +265,40 @@ impl<'a> Loader<'a> {
                 self.chunks_in_blocks += u64::from(blocks_of(&chunk.slices).next().is_some());
             }
             Some(b'T') => drop(Tail::from_record(&value).map_err(damaged)?),
-            Some(b'A') if self.targets.len() > 1 => {
-                self.quotas.push(QuotaRecord::from_record(&value).map_err(damaged)?);
-                return Ok(None);
+            Some(b'A') => {
+                let Some((id, UsagePart::Root)) = key::parse_usage(key) else {
+                    return Err(LoadError::Invalid("what is charged to a quota"));
+                };
+                let quota = QuotaRecord::from_record(&value).map_err(damaged)?;
+                self.quotas.push((id, quota));
+                if self.targets.len() > 1 {
+                    return Ok(without_limits(quota).to_record());
+                }
             }
-            Some(b'N' | b'I' | b'D' | b'C' | b'O' | b'A') => {}
+            Some(b'N' | b'I' | b'D' | b'C' | b'O') => {}
             _ => return Err(LoadError::Invalid("a record of no known kind")),
         }
-        Ok(Some(value))
+        Ok(value)
     }
 
-    /// Notes what is charged to a quota; whether that has to be taken out.
-    fn charge(&mut self, id: QuotaId, bytes: u64) -> bool {
-        if id == QuotaId::NONE {
-            return false;
-        }
-        let several = self.targets.len() > 1;
-        if !several {
+    /// Notes what is charged to a quota.
+    fn charge(&mut self, id: QuotaId, bytes: u64) {
+        if id != QuotaId::NONE {
             let sum = self.usage.entry(id).or_default();
             *sum = sum.plus(Usage::of(1, bytes));
         }
-        several
+    }
+
+    /// Roots whose directory was removed, of which the coordinator that was dumped had not heard.
+    fn gone(&self) -> Result<Vec<(QuotaId, QuotaRecord)>, LoadError> {
+        let mut gone = Vec::new();
+        for (id, quota) in &self.quotas {
+            let content = self.content(quota.dir, quota.home)?;
+            if content.is_none_or(|content| content.ino != id.0) {
+                gone.push((*id, QuotaRecord { state: QuotaState::Gone, ..*quota }));
+            }
+        }
+        Ok(gone)
     }
 
     /// A quota, for people.
@@ -299,10 +320,8 @@ impl<'a> Loader<'a> {
             if dir == DirId::ROOT {
                 break;
             }
-            let at = key::content(shard_of(home, 0, self.shards), dir, 0, Part::Main);
-            let target = &self.targets[usize::from(self.server_of(&at))];
-            let content = target.engine.get(&at)?.map(|content| Content::from_record(&content));
-            let Some(Ok(Content { parent, parent_home, name: Some(name), .. })) = content else {
+            let content = self.content(dir, home)?;
+            let Some(Content { parent, parent_home, name: Some(name), .. }) = content else {
                 return Ok(format!("directory {dir}{path}"));
             };
             path = format!("/{name}{path}");
@@ -310,4 +329,18 @@ impl<'a> Loader<'a> {
         }
         Ok(if path.is_empty() { "/".to_owned() } else { path })
     }
+
+    /// What was loaded of a directory, if it was.
+    fn content(&self, dir: DirId, home: DirId) -> Result<Option<Content>, LoadError> {
+        let at = key::content(shard_of(home, 0, self.shards), dir, 0, Part::Main);
+        let target = &self.targets[usize::from(self.server_of(&at))];
+        let content = target.engine.get(&at)?;
+        Ok(content.and_then(|content| Content::from_record(&content).ok()))
+    }
+}
+
+/// A quota of several servers, which only counts.
+fn without_limits(quota: QuotaRecord) -> QuotaRecord {
+    let none = |max: Option<u64>| max.map(|_| UNLIMITED);
+    QuotaRecord { bytes_max: none(quota.bytes_max), entries_max: none(quota.entries_max), ..quota }
 }
