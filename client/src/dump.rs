@@ -23,9 +23,9 @@ use crate::{Client, Error, client::unexpected};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// As long as servers wait for names that are moving, and a moment for the answer.
 const GATHERED_WITHIN: Duration = Duration::from_secs(17);
-/// A page is waited for so long, where there are several servers.
+/// A page or a block is waited for so long, where there are several servers.
 const PAGE_PATIENCE: Duration = Duration::from_secs(60);
-/// A server that has no page to give for so long is told that it will be asked for more.
+/// A server that has no page to give for so long is told that it is not forgotten.
 const KEPT: Duration = Duration::from_secs(60);
 /// Behind all keys.
 const END: [u8; 8] = [u8::MAX; 8];
@@ -132,8 +132,7 @@ impl Client {
         };
         let steps = (0..self.servers()).map(|server| async move {
             let step = Request::DumpStep(DumpStep { dump, stage });
-            let answer = timeout(patience, self.ask_server(server, step)).await;
-            Ok(answer.map_err(|_| DumpError::Silent(server))??)
+            in_time(patience, server, false, self.ask_server(server, step)).await
         });
         try_join_all(steps).await
     }
@@ -154,19 +153,33 @@ impl Client {
     /// A whole block of file contents. For administrators, who know of it from a page of this server.
     ///
     /// # Errors
-    /// When it is not there, or the session may not read it.
+    /// When it is not there, or the session may not read it; see [`DumpError`].
     pub async fn read_block(
         &self,
         server: u16,
         block: BlockId,
         bytes: u32,
-    ) -> crate::Result<Bytes> {
+    ) -> Result<Bytes, DumpError> {
         let part = BlockPart { block, block_bytes: bytes, offset: 0, ticket: 0 };
-        match self.ask_server(server, Request::BlockGet(BlockGet { part, len: bytes })).await? {
+        let asked = self.ask_server(server, Request::BlockGet(BlockGet { part, len: bytes }));
+        match in_time(PAGE_PATIENCE, server, self.servers() == 1, asked).await? {
             Reply::Data(data) => Ok(data),
-            _ => Err(unexpected()),
+            _ => Err(unexpected().into()),
         }
     }
+}
+
+/// An answer of a server, which is waited for for so long; the only server is waited for, as ever.
+async fn in_time<T>(
+    patience: Duration,
+    server: u16,
+    alone: bool,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, DumpError> {
+    if alone {
+        return Ok(asked.await?);
+    }
+    Ok(timeout(patience, asked).await.map_err(|_| DumpError::Silent(server))??)
 }
 
 impl Dump {
@@ -178,26 +191,26 @@ impl Dump {
         let alone = self.parts.len() == 1;
         let next = |part: &&mut Part| part.next.clone();
         let left = self.parts.iter_mut().filter(|part| part.next.is_some());
+        // Where two begin with one shard the coordinator's is first, which has only its quotas.
         let Some(part) = left.min_by_key(next) else { return Ok(None) };
         let (server, from) = (part.server, part.next.take().unwrap_or_default());
-        let asked = part.ask(client, from, false);
-        let page = if alone {
-            // The only server is waited for, as ever.
-            asked.await?
-        } else {
-            timeout(PAGE_PATIENCE, asked).await.map_err(|_| DumpError::Silent(server))??
-        };
+        let page = in_time(PAGE_PATIENCE, server, alone, part.ask(client, from, false)).await?;
         let DumpPage { records, blocks, next } = page;
         part.next = next;
-        self.keep(client).await?;
+        if !alone {
+            self.keep(client).await?;
+        }
         Ok(Some(Page { server, records, blocks }))
     }
 
-    /// Tells servers that have no page to give for long that they are not forgotten.
+    /// Tells servers that have no page to give for long that they are not forgotten; also those that have given all, as
+    /// each says in the end that nothing was lost.
     async fn keep(&mut self, client: &Client) -> Result<(), DumpError> {
-        let late = |part: &&mut Part| part.next.is_some() && part.asked.elapsed() >= KEPT;
+        let late = |part: &&mut Part| part.asked.elapsed() >= KEPT;
         for part in self.parts.iter_mut().filter(late) {
-            part.ask(client, Bytes::from_static(&END), false).await?;
+            let server = part.server;
+            let told = part.ask(client, Bytes::from_static(&END), false);
+            in_time(PATIENCE, server, false, told).await?;
         }
         Ok(())
     }
@@ -210,8 +223,7 @@ impl Dump {
         let ended = self.parts.iter_mut().map(|part| async move {
             let server = part.server;
             let asked = part.ask(client, Bytes::new(), true);
-            timeout(PATIENCE, asked).await.map_err(|_| DumpError::Silent(server))??;
-            Ok(())
+            in_time(PATIENCE, server, false, asked).await.map(drop)
         });
         join_all(ended).await.into_iter().collect()
     }

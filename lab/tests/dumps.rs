@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use base::FsError;
+use base::{FsError, Locality, placement::shard_of};
 use client::{Client, DumpError, Error};
 use lab::{
     check,
@@ -32,6 +32,7 @@ use tokio::{
     task::{JoinHandle, LocalSet, spawn_local},
     time::timeout,
 };
+use wire::NodeRef;
 
 /// In the time of the world. Whoever waits longer waits for ever.
 const PATIENCE: Duration = Duration::from_secs(3000);
@@ -409,4 +410,66 @@ fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
         });
         ended.map_err(|error| format!("seed {seed}: {error:#}")).unwrap();
     }
+}
+
+#[test]
+fn a_server_that_dies_while_a_dump_is_read_ends_it() {
+    let ended = in_world(plan(1, 3), None, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        load.end(works).await?;
+        let machine = world.connect("dumps").await?;
+        let client = &machine.client;
+        let mut dump = client.dump_start().await?;
+        world.hosts()[2].kill();
+        // By now the others are told that they are not forgotten.
+        world.wait(Duration::from_secs(70)).await;
+        let failed = timeout(Duration::from_secs(30), dump.next(client)).await;
+        let failed = failed.context("it waits for one that is not there")?;
+        ensure!(matches!(failed, Err(DumpError::Silent(2))), "{:?}", failed.err());
+        world.hosts()[2].start()
+    });
+    ended.map_err(|error| format!("{error:#}")).unwrap();
+}
+
+#[test]
+fn a_server_that_has_given_all_is_not_forgotten_before_the_end() {
+    let plan = Plan {
+        locality: Locality::Directory,
+        inline_bytes_max: 4096,
+        split_threshold: u64::MAX,
+        ..plan(1, 2)
+    };
+    let ended = in_world(plan, None, async |world| {
+        let machine = world.connect("dumps").await?;
+        let client = &machine.client;
+        let shards = world.plan().shards;
+        let mut last = String::new();
+        for number in 0..1000 {
+            last = format!("/{number}");
+            client.mkdir(&last, 0o755).await?;
+            let NodeRef::Dir(dir) = client.resolve(&last).await? else { continue };
+            if shard_of(dir.home, 0, shards).0 == shards - 1 {
+                break;
+            }
+        }
+        // The pages of its shard are all behind those of the other server.
+        for number in 0..700 {
+            client.write(format!("{last}/{number}"), &[7; 4000]).await?;
+        }
+        let mut dump = client.dump_start().await?;
+        let mut pages = 0;
+        while let Some(page) = dump.next(client).await? {
+            let is_last =
+                page.records.first().is_some_and(|(key, _)| u16::from(key[1]) == shards - 1);
+            pages += u32::from(is_last);
+            if is_last {
+                // Whoever writes them is slow.
+                world.wait(Duration::from_secs(100)).await;
+            }
+        }
+        ensure!(pages > 4, "{pages}");
+        dump.end(client).await?;
+        machine.close().await
+    });
+    ended.map_err(|error| format!("{error:#}")).unwrap();
 }
