@@ -2,17 +2,18 @@
 //! say.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use base::{Cred, EntryName, FileKind, FsError, Layout, Splits, Subsets};
 use client::{Client, Error, FileSystem as _};
 use lab::sim::{
-    plan::Plan,
+    plan::{Plan, Weather},
     trace::Trace,
     world::{Machine, World},
 };
+use meta::Bug;
 use tokio::{runtime::Builder, task::LocalSet};
-use wire::{DirRef, NodeRef, XattrMode};
+use wire::{DirRef, NodeRef, RenameMode, XattrMode};
 
 const SERVERS: u16 = 3;
 const PARTITIONS: u16 = 5;
@@ -402,4 +403,71 @@ fn files_are_found_under_their_names_in_every_partition() {
         assert_eq!(client.stat("/d").await.unwrap().size, 0);
         newcomer.close().await.unwrap();
     });
+}
+
+/// Moves a file to and fro between two names of a divided directory, by two clients; a refusal of the second that never
+/// could be, as it was always there under one of them.
+fn refused(seed: u64, bug: Option<Bug>) -> Option<FsError> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let drawn = Plan::draw(seed, SERVERS);
+    let plan = Plan {
+        shards: 16,
+        power_cuts: false,
+        split_threshold: u64::MAX,
+        lease: Duration::from_secs(1000),
+        server_lease: Duration::from_secs(1000),
+        weather: Weather { delay_ms_max: 6, stall_one_in: 1000, ..drawn.weather },
+        ..drawn
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let world = World::new(plan, bug, &Trace::new(false)).unwrap();
+        world.form().await.unwrap();
+        let (mover, other) =
+            (world.connect("mover").await.unwrap(), world.connect("other").await.unwrap());
+        mover.client.mkdir("/d", 0o755).await.unwrap();
+        divide(&mover.client, Spread::Extendible, PARTITIONS).await;
+        let names: Vec<[String; 2]> =
+            (0..4).map(|pair| [format!("/d/{pair}-b"), format!("/d/{pair}-c")]).collect();
+        let mut wrong = None;
+        for [b, c] in &names {
+            mover.client.write(b, b"").await.unwrap();
+            let ends = Cell::new(false);
+            let moves = async {
+                for _ in 0..20 {
+                    for (from, to) in [(b, c), (c, b)] {
+                        let moved = mover.client.rename(from, to).await;
+                        assert!(matches!(moved, Ok(()) | Err(Error::Fs(FsError::NotFound))));
+                    }
+                }
+                ends.set(true);
+            };
+            let others = async {
+                while !ends.get() {
+                    let kept = other.client.rename_with(b, c, RenameMode::NoReplace).await;
+                    match kept {
+                        Ok(()) | Err(Error::Fs(FsError::NotFound)) => {}
+                        Err(Error::Fs(error)) => wrong = Some(error),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            futures::join!(moves, others);
+        }
+        mover.close().await.unwrap();
+        other.close().await.unwrap();
+        wrong
+    })
+}
+
+#[test]
+fn a_refusal_is_of_what_was_there_at_one_moment() {
+    let found = (0..20).find_map(|seed| refused(seed, Some(Bug::RefusedUnseen)));
+    assert_eq!(
+        found,
+        Some(FsError::Exists),
+        "the other name was free as long as this one was there"
+    );
+    for seed in 0..20 {
+        assert_eq!(refused(seed, None), None, "seed {seed}");
+    }
 }

@@ -92,6 +92,8 @@ pub enum Bug {
     OwnedSwept,
     /// While a moment of all servers is taken everybody goes on (`dump::pause`).
     PauseIgnored,
+    /// What would be refused is refused, of whatever moments what was read is (`transact::run`).
+    RefusedUnseen,
     /// Directories are confirmed before their entries are stable (`transact::births`).
     ConfirmedEarly,
     /// A directory whose record was lost is not made again (`transact::births`).
@@ -108,7 +110,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 43] = [
+    pub const ALL: [Bug; 44] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -147,6 +149,7 @@ impl Bug {
         Bug::NotFrozen,
         Bug::OwnedSwept,
         Bug::PauseIgnored,
+        Bug::RefusedUnseen,
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
         Bug::MergedForgotten,

@@ -7,9 +7,9 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{DirId, Encode as _, Time};
+use base::{DirId, Encode as _, FsError, Time};
 use tokio::sync::oneshot;
-use wire::{Answer, Reply, ReplyHeader, Retry, TxnId};
+use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
 
 use super::{CommittedRecord, births, locks::Doubt};
 use crate::{
@@ -77,6 +77,8 @@ pub(crate) enum Ended {
     InDoubt(Box<Remote>, Doubt),
     /// What it knows does not fit together.
     Torn(Box<Remote>),
+    /// It would be refused with this, if what it has read of other servers is of one moment.
+    Refused(Box<Remote>, FsError),
     /// It does not want what was prepared.
     Differs(Box<Remote>),
     /// It is in the group, with its answer.
@@ -145,7 +147,9 @@ impl Phase {
         let (header, request) = (&incoming.header, &incoming.request);
         // Once its own move is announced, that is news to everybody but itself.
         let holds = || match &self.commit {
-            Some(_) if remote.coordinated => driver::is_ours(shared, header, request),
+            Some(commit) if remote.coordinated && !commit.moves.is_empty() => {
+                driver::is_ours(shared, header, request)
+            }
             Some(_) | None => driver::is_current(shared, header, request),
         };
         let standing = driver::admit(session, header, request, now)
@@ -181,6 +185,7 @@ impl Phase {
         done: Result<Reply>,
         asked: Option<&Asked>,
     ) -> Result<Ended> {
+        let shared = txn.shared;
         let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
         let remote = txn.take_remote().expect("it was given one");
         match done {
@@ -191,6 +196,10 @@ impl Phase {
                 self.remote = Some(remote);
                 Err(fault)
             }
+            Err(Fault::Answer(error)) if remote.has_seen() => match &self.commit {
+                None => Ok(Ended::Refused(remote, error)),
+                Some(commit) => refuse_with(shared, remote, commit, error),
+            },
             Err(fault) => Ok(Ended::Failed(fault)),
             Ok(reply) => match &self.commit {
                 None => {
@@ -201,6 +210,34 @@ impl Phase {
             },
         }
     }
+}
+
+/// It is refused for good if all that it has seen of other servers was prepared, and so is of one moment.
+fn refuse_with(
+    shared: &Shared,
+    mut remote: Box<Remote>,
+    commit: &Commit,
+    error: FsError,
+) -> Result<Ended> {
+    let cluster = shared.cluster.as_ref().expect("it has other servers");
+    remote.refuses();
+    let stands = remote.plan(cluster, shared.bugs).map(|plan| covers(&commit.plan, &plan));
+    Ok(match stands {
+        Ok(true) => Ended::Failed(error.into()),
+        Ok(false) => Ended::Differs(remote),
+        Err(fault) => Ended::Failed(fault),
+    })
+}
+
+/// Whether all that one expects of other servers the other has prepared.
+fn covers(prepared: &Plan, plan: &Plan) -> bool {
+    plan.iter().all(|(server, part)| {
+        let known = prepared.get(server).map_or(&[][..], |part| &part.expects);
+        part.expects.iter().all(|expected| {
+            let same = |known: &Expected| known.key == expected.key && known.was == expected.was;
+            known.iter().any(same)
+        })
+    })
 }
 
 fn commit_with(

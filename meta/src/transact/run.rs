@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     Core,
+    bugs::Bug,
     cluster::Cluster,
     coordinator::{self, Coordinator, graph},
     core::Work,
@@ -75,7 +76,7 @@ pub(crate) async fn foresee(core: &Core, switch: Switch, until: Instant) -> Box<
     let Some(cluster) = &shared.cluster else { return Box::default() };
     let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, Job::Switch(switch)) };
     let looked = run.in_time(run.look(Box::default())).await.flatten();
-    looked.map_or_else(|_| Box::default(), |(looked, _)| looked.remote)
+    looked.map_or_else(|_| Box::default(), |looked| looked.remote)
 }
 
 /// Switches names over, or not: whatever is in the way, it is tried once, and what its servers have not promised by
@@ -93,9 +94,10 @@ pub(crate) async fn switch(
     let Some(_under_way) = shared.pauses.transaction_now() else { return false };
     // Names are frozen meanwhile.
     let looked = run.in_time(run.look(remote)).await.flatten();
-    let Ok(plan) = looked
-        .and_then(|(looked, _)| Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote)))
-    else {
+    let Ok(plan) = looked.and_then(|looked| {
+        looked.done?;
+        Ok((looked.remote.plan(cluster, shared.bugs)?, looked.remote))
+    }) else {
         return false;
     };
     let (plan, remote) = (Rc::new(plan.0), plan.1);
@@ -128,7 +130,7 @@ async fn once(core: &Core, job: Job, fails: &str) -> bool {
     let Some(cluster) = &shared.cluster else { return false };
     let run = Run::of(core, &shared, cluster, job);
     let ended = match run.look(Box::default()).await {
-        Ok((looked, _)) => run.attempt(looked).await,
+        Ok(looked) => run.attempt(looked).await,
         Err(fault) => Err(fault),
     };
     if let Err(fault @ (Fault::Answer(_) | Fault::Halt(_))) = &ended {
@@ -173,11 +175,11 @@ impl Run<'_> {
                 return Err(Fault::Retry(Retry::Busy));
             }
             let looked = if remote.complete {
-                Looked { remote, written: Vec::new() }
+                Looked { remote, written: Vec::new(), done: Ok(Box::new(Reply::Nothing)) }
             } else {
-                let (looked, done) = self.look(remote).await?;
+                let looked = self.look(remote).await?;
                 if !incoming.request.mutates() {
-                    self.reply(&Answer::Done(*done));
+                    self.reply(&Answer::Done(*looked.done?));
                     return Ok(());
                 }
                 self.ends(Part::Read);
@@ -209,13 +211,20 @@ impl Run<'_> {
     }
 
     /// Reads what the operation needs of other servers, until it can run.
-    async fn look(&self, mut remote: Box<Remote>) -> Result<(Looked, Box<Reply>)> {
+    async fn look(&self, mut remote: Box<Remote>) -> Result<Looked> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             read(self.core, self.cluster, &mut remote).await?;
             match self.phase(remote, None).await? {
                 Ended::Ran(remote, reply, written) => {
-                    return Ok((Looked { remote, written }, reply));
+                    return Ok(Looked { remote, written, done: Ok(reply) });
+                }
+                Ended::Refused(mut remote, error) => {
+                    if self.shared.bugs.has(Bug::RefusedUnseen) {
+                        return Err(error.into());
+                    }
+                    remote.refuses();
+                    return Ok(Looked { remote, written: Vec::new(), done: Err(error) });
                 }
                 Ended::Lacks(again) => remote = again,
                 Ended::InDoubt(again, doubt) => {
@@ -245,10 +254,13 @@ impl Run<'_> {
     }
 
     /// Has everybody prepare, and commits if all have.
+    ///
+    /// Race: one thing may have been read before another took its place, and that after. So who is refused also has
+    /// everybody promise that what it has seen is there, and is run again; nothing comes of it but the answer.
     async fn attempt(&self, looked: Looked) -> Result<Attempt> {
         // It is held up while nothing is prepared for it, and whoever takes a moment of all servers waits for its end.
         let _under_way = self.shared.pauses.transaction().await;
-        let Looked { remote, written } = looked;
+        let Looked { remote, written, .. } = looked;
         let plan = Rc::new(remote.plan(self.cluster, self.shared.bugs)?);
         let txn = self.cluster.next_txn();
         let moves = match self.begin_moves(&remote, txn, written) {
@@ -347,7 +359,8 @@ impl Run<'_> {
             return Ok(Attempt::Again(remote));
         }
         self.ends(Part::Prepare);
-        if let (true, Job::Request(asked)) = (remote.coordinated, &self.job) {
+        let moves = remote.coordinated && !remote.moves.is_empty();
+        if let (true, Job::Request(asked)) = (moves, &self.job) {
             // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
             // keeps everything above it where it is. Where the moved entry is, it is prepared before the news.
             driver::is_current(self.shared, &asked.incoming.header, &asked.incoming.request)?;
@@ -366,7 +379,7 @@ impl Run<'_> {
             | Ended::InDoubt(remote, _)
             | Ended::Torn(remote) => Ok(Attempt::Again(remote)),
             Ended::Failed(fault) => Err(fault),
-            Ended::Ran(..) => unreachable!("it is to have an effect"),
+            Ended::Ran(..) | Ended::Refused(..) => unreachable!("it is to have an effect"),
         }
     }
 
@@ -423,6 +436,8 @@ struct Looked {
     remote: Box<Remote>,
     /// What it would write here.
     written: Vec<Key>,
+    /// What it would answer.
+    done: std::result::Result<Box<Reply>, FsError>,
 }
 
 /// A place among those that wait to move directories; it is given up when this is dropped.

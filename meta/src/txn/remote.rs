@@ -157,6 +157,18 @@ impl Remote {
         !self.seen.is_empty() || !self.writes.is_empty()
     }
 
+    /// Whether the latest run has read anything of other servers.
+    pub(crate) fn has_seen(&self) -> bool {
+        !self.seen.is_empty()
+    }
+
+    /// The latest run was refused: what it had written by then is not to be.
+    pub(crate) fn refuses(&mut self) {
+        self.writes.clear();
+        self.moves.clear();
+        self.chain.clear();
+    }
+
     /// A record was read.
     pub(crate) fn learn(&mut self, key: Key, value: Option<Bytes>) {
         self.known.insert(key, value);
