@@ -55,6 +55,8 @@ struct Quota {
     total: Usage,
     /// What each core has charged, as it is stored with its next group.
     cores: Vec<Usage>,
+    /// A walk that counts was broken off: what it has passed need not be counted with all below it.
+    again: bool,
 }
 
 /// A root as others see it.
@@ -256,6 +258,24 @@ impl Quotas {
         moving(one) || moving(other)
     }
 
+    /// The walk that counts for a root was broken off, and begins anew.
+    pub(crate) fn counts_again(&self, id: QuotaId) {
+        if let Some(quota) = self.table.lock().get_mut(&id) {
+            quota.again = true;
+        }
+    }
+
+    /// Whether a directory that is charged to `id` need not be counted with all below it, though it was passed.
+    pub(crate) fn is_counted_again(&self, id: QuotaId) -> bool {
+        let table = self.table.lock();
+        let again = |(root, quota): (&QuotaId, &Quota)| match quota.record.state {
+            QuotaState::Counting => quota.again && *root == id,
+            QuotaState::Removing => quota.again && quota.record.parent == id.0,
+            QuotaState::Active | QuotaState::Gone => false,
+        };
+        table.iter().any(again)
+    }
+
     /// Charges something to a root, and to those above it.
     pub(crate) fn charge(&self, id: QuotaId, usage: Usage, limits: Limits) -> Result<(), FsError> {
         let mut table = self.table.lock();
@@ -278,7 +298,10 @@ impl Quotas {
         }
         let Some(old) = table.get(&id).map(|quota| (quota.record.parent, quota.total)) else {
             if let Some(record) = record {
-                table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new() });
+                table.insert(
+                    id,
+                    Quota { record, total: Usage::default(), cores: Vec::new(), again: false },
+                );
             }
             return;
         };
@@ -365,7 +388,7 @@ const UNHEARD: QuotaRecord = QuotaRecord {
 
 impl Quota {
     fn unheard() -> Quota {
-        Quota { record: UNHEARD, total: Usage::default(), cores: Vec::new() }
+        Quota { record: UNHEARD, total: Usage::default(), cores: Vec::new(), again: false }
     }
 
     fn holds(&self) -> bool {
@@ -410,7 +433,8 @@ fn take_in(
     match key::parse_usage(key).ok_or(base::DecodeError::Invalid("quota key"))? {
         (id, UsagePart::Root) => {
             let record = QuotaRecord::from_record(&value)?;
-            table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new() });
+            let again = record.state.is_moving();
+            table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new(), again });
         }
         (id, UsagePart::Core(core)) => {
             let usage = Usage::from_record(&value)?;

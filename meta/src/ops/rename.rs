@@ -405,7 +405,8 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
     let (quotas, from) = (&txn.shared.quotas, child.content.quota);
     let (one, other) = (sides.from.content.quota, sides.to().content.quota);
     if one == other && from == to {
-        return Ok(());
+        // It may be on its way from where the walk has not been to where it has.
+        return if quotas.is_counted_again(from) { Err(Fault::Retry(Retry::Busy)) } else { Ok(()) };
     }
     // What is being counted below the one may not change under the walk.
     let own = quotas.root(QuotaId(child.content.ino));

@@ -4,7 +4,8 @@
 //! gives what it finds to the new root, directories before what they hold: so whatever is made meanwhile is
 //! charged rightly by itself, and nothing is passed over. Directories that would cross the border while the
 //! walk is under way wait for its end (see `ops::rename`). After a crash the walk begins anew, and finds most
-//! of it done.
+//! of it done; as what it finds done need not be done with all below it, directories wait then that would be renamed
+//! anywhere below the root.
 //!
 //! On several servers the coordinator walks, and each page is done by the server that has it, which charges it and
 //! answers when that is stable. So no page is a transaction over several servers. The walk begins when all servers have heard of
@@ -101,6 +102,7 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
     core.inner.shared.sync.wait().await;
     all_have_heard(core).await;
     if !walk(core, top, border).await {
+        core.inner.shared.quotas.counts_again(id);
         tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
         return;
     }

@@ -67,3 +67,31 @@ fn what_the_coordinator_tells_counts_above() {
     assert_eq!(here.told(root(2)).usage, Usage::default());
     assert_eq!(here.told(root(1)), Told { record: None, usage: Usage::of(3, 300) });
 }
+
+#[test]
+fn after_a_restart_nobody_relies_on_what_was_counted_before() {
+    let engine = MemoryEngine::new();
+    let counting = QuotaRecord { state: QuotaState::Counting, ..record(root(2)) };
+    let here = quotas(&engine);
+    here.put(root(1), Some(counting));
+    let again = |quotas: &Quotas| [root(1), root(2)].map(|id| quotas.is_counted_again(id));
+    assert_eq!(again(&here), [false, false], "directories are passed before what they hold");
+    for (state, expected) in [
+        (QuotaState::Counting, [true, false]),
+        (QuotaState::Removing, [false, true]),
+        (QuotaState::Active, [false, false]),
+    ] {
+        let mut batch = Batch::default();
+        batch.put(
+            &key::usage(root(1), UsagePart::Root),
+            &QuotaRecord { state, ..counting }.to_record(),
+        );
+        engine.write(batch).unwrap();
+        let restarted = quotas(&engine);
+        assert_eq!(again(&restarted), expected);
+        restarted.put(root(1), Some(record(root(2))));
+        assert_eq!(again(&restarted), [false, false], "it is counted");
+    }
+    here.counts_again(root(1));
+    assert_eq!(again(&here), [true, false]);
+}
