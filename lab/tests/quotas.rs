@@ -362,6 +362,54 @@ fn it_is_counted_while_everything_changes() {
     with_both(async |world, maker| counts_meanwhile(world, maker, async |_| {}).await);
 }
 
+/// Moves directories, and one name of files with two, from partition to partition of a directory, until it is told to stop.
+async fn shuffle(client: Client, rounds: u32) {
+    let was = |what: &str, round: u32| format!("/d/{what}-{round}");
+    for number in 0..8 {
+        client.create_dir_all(was(&format!("dir{number}"), 0) + "/below", 0o755).await.unwrap();
+        client.write(format!("/d/file{number}"), b"bytes").await.unwrap();
+        client.link(format!("/d/file{number}"), was(&format!("link{number}"), 0)).await.unwrap();
+        client.unlink(format!("/d/file{number}")).await.unwrap();
+        client
+            .link(was(&format!("link{number}"), 0), was(&format!("other{number}"), 0))
+            .await
+            .unwrap();
+    }
+    client.mkdir("/d/begun", 0o755).await.unwrap();
+    for round in 0..rounds {
+        let moves = (0..8)
+            .flat_map(|number| ["dir", "link", "other"].map(|what| format!("{what}{number}")));
+        let moves = moves.map(|what| client.rename(was(&what, round), was(&what, round + 1)));
+        for moved in futures::future::join_all(moves).await {
+            moved.unwrap();
+        }
+    }
+}
+
+#[test]
+fn it_is_counted_while_names_move_within_a_directory() {
+    with_both(async |world, maker| {
+        let client = &maker.client;
+        client.mkdir("/d", 0o755).await.unwrap();
+        for (name, value) in [("spread", "extendible"), ("large_dir", "5")] {
+            let name = format!("pando.{name}");
+            client.set_xattr("/d", &name, value.as_bytes(), XattrMode::Set).await.unwrap();
+        }
+        let shuffles = tokio::task::spawn_local(shuffle(client.clone(), 60));
+        while client.lstat("/d/begun").await.is_err() {
+            world.wait(Duration::from_millis(5)).await;
+        }
+        for max in ["unlimited", "none", "unlimited", "none", "unlimited"] {
+            while let Err(error) = set(client, "/d", max).await {
+                assert!(matches!(error, Error::Fs(FsError::Busy)), "{error:?}");
+                world.wait(Duration::from_millis(20)).await;
+            }
+        }
+        shuffles.await.unwrap();
+        compare(world, client, "/d").await;
+    });
+}
+
 #[test]
 fn it_is_counted_though_servers_die_meanwhile() {
     for power in [false, true] {

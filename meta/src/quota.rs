@@ -258,6 +258,15 @@ impl Quotas {
         moving(one) || moving(other)
     }
 
+    /// Whether what is charged to `from` is just coming to count for `to`, wherever it is found below that.
+    pub(crate) fn is_counted_from(&self, from: QuotaId, to: QuotaId) -> bool {
+        let table = self.table.lock();
+        let parent =
+            |of: QuotaId| table.get(&of).map(|quota| (quota.record.state, quota.record.parent));
+        parent(to) == Some((QuotaState::Counting, from.0))
+            || parent(from) == Some((QuotaState::Removing, to.0))
+    }
+
     /// The walk that counts for a root was broken off, and begins anew.
     pub(crate) fn counts_again(&self, id: QuotaId) {
         if let Some(quota) = self.table.lock().get_mut(&id) {

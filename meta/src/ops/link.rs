@@ -7,12 +7,12 @@
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
 //! name any more, or none but in the trash and was not found there, EDQUOT when its first name is below a quota that is full.
 
-use base::{Access, FsError, limits::LINKS_MAX};
+use base::{Access, FsError, Ino, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
 
 use crate::{
     error::Result,
-    record::{EntryRecord, Inode, Reclaim, ReclaimKind, Usage, key},
+    record::{EntryRecord, Reclaim, ReclaimKind, Usage, key},
     trash,
     txn::{Dir, Place, Txn, show_inode},
 };
@@ -42,8 +42,15 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     vacant(txn, &dir, req)?;
     // The old name may not be lost with the new one.
     txn.settle_birth(&dir)?;
+    // A walk that counts may have been here, and may never come where the other names are.
+    let counts = txn.shared.quotas.is_counted_from(target.inode.quota, dir.content.quota);
     if target.inode.nlink == 0 {
-        first_name(txn, &mut target.inode, &dir)?;
+        first_name(txn, target.inode.ino)?;
+    }
+    if target.inode.nlink == 0 || counts {
+        let used = Usage::of(1, target.inode.attr().allocated);
+        txn.recharge(target.inode.quota, dir.content.quota, used)?;
+        target.inode.quota = dir.content.quota;
     }
     // Race: it was found by its number, and its last name was removed since its path was walked.
     if trash::has_all(txn, &target.inode, file)? {
@@ -71,17 +78,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
 
 /// A file that was made without a name may get one, and counts where it has it. One that has lost its last name may not,
 /// as Linux has it.
-fn first_name(txn: &mut Txn<'_>, inode: &mut Inode, dir: &Dir) -> Result<()> {
-    let note = key::reclaim(inode.ino);
+fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
+    let note = key::reclaim(ino);
     match txn.get::<Reclaim>(&note)?.map(|reclaim| reclaim.kind) {
         Some(ReclaimKind::Unnamed) => txn.delete(note),
         Some(ReclaimKind::Orphan | ReclaimKind::Contents | ReclaimKind::Rest(_)) | None => {
             return Err(FsError::NotFound.into());
         }
     }
-    let used = Usage::of(1, inode.attr().allocated);
-    txn.recharge(inode.quota, dir.content.quota, used)?;
-    inode.quota = dir.content.quota;
     Ok(())
 }
 

@@ -358,8 +358,11 @@ fn settle(
     match moving {
         Moving::File { mut located, link, xattrs } => {
             located.inode.times.ctime = txn.now;
-            // Of several servers any file may be in its slot.
-            if !link || (txn.shared.cluster.is_some() && located.inode.nlink == 1) {
+            // Of several servers any file may be in its slot. One with several names counts where it was made, or is found:
+            // its name may be on its way past a walk that counts.
+            let (from, to) = (located.inode.quota, new.content.quota);
+            let is_alone = !link || (txn.shared.cluster.is_some() && located.inode.nlink == 1);
+            if is_alone || txn.shared.quotas.is_counted_from(from, to) {
                 let used = Usage::of(1, located.inode.attr().allocated);
                 txn.recharge(located.inode.quota, new.content.quota, used)?;
                 located.inode.quota = new.content.quota;
@@ -379,7 +382,9 @@ fn settle(
         }
         Moving::Dir(access) => {
             let mut child = txn.child_locked(&access)?;
-            if !sides.is_one() {
+            if sides.is_one() {
+                is_not_passed_over(txn, &child, new.content.quota)?;
+            } else {
                 change_quota(txn, sides, &mut child, new.content.quota)?;
             }
             note_move(txn, &mut child, new, name)?;
@@ -397,6 +402,18 @@ fn settle(
         }
     }
     Ok(())
+}
+
+/// A walk that counts may have been where the new name is, and not yet where the old one is: then the directory waits.
+fn is_not_passed_over(txn: &Txn<'_>, child: &Dir, to: QuotaId) -> Result<()> {
+    let (quotas, own) = (&txn.shared.quotas, QuotaId(child.content.ino));
+    let root = quotas.root(own).filter(|_| child.content.quota == own);
+    let from = root.map_or(child.content.quota, |root| QuotaId(root.record.parent));
+    let waits = match from == to {
+        true => root.is_none() && quotas.is_counted_again(from),
+        false => quotas.is_moving(from, to),
+    };
+    if waits { Err(Fault::Retry(Retry::Busy)) } else { Ok(()) }
 }
 
 /// A directory is charged where it is now: an empty one, or one that accounts for itself. Another may not leave

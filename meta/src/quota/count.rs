@@ -3,7 +3,8 @@
 //! A walk in small transactions, each of a page of one directory, beside everything else that goes on. It
 //! gives what it finds to the new root, directories before what they hold: so whatever is made meanwhile is
 //! charged rightly by itself, and nothing is passed over. Directories that would cross the border while the
-//! walk is under way wait for its end (see `ops::rename`). After a crash the walk begins anew, and finds most
+//! walk is under way wait for its end, and so do those that were not met yet and get another name in their directory; a file with
+//! several names is charged where it gets one (see `ops::rename`, `ops::link`). After a crash the walk begins anew, and finds most
 //! of it done; as what it finds done need not be done with all below it, directories wait then that would be renamed
 //! anywhere below the root.
 //!
