@@ -66,12 +66,9 @@ pub(crate) fn file(
         return Ok(false);
     };
     let used = Usage::of(1, located.inode.attr().allocated);
-    // Of several servers any file may be in its slot.
-    if located.place != Place::Slot || txn.shared.cluster.is_some() {
-        txn.charge_freely(located.inode.quota, used.minus());
-        txn.charge_freely(hour.content.quota, used);
-        located.inode.quota = hour.content.quota;
-    }
+    txn.charge_freely(located.inode.quota, used.minus());
+    txn.charge_freely(hour.content.quota, used);
+    located.inode.quota = hour.content.quota;
     located.inode.times.ctime = txn.now;
     located.inode.in_trash = InTrash(true);
     let xattrs = if located.place == Place::Slot { None } else { txn.lift_xattrs(located)? };

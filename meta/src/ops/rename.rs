@@ -358,11 +358,10 @@ fn settle(
     match moving {
         Moving::File { mut located, link, xattrs } => {
             located.inode.times.ctime = txn.now;
-            // Of several servers any file may be in its slot. One with several names counts where it was made, or is found:
-            // its name may be on its way past a walk that counts.
+            // Any file may be in its slot. One with several names counts where it was made, or is found: its name may be
+            // on its way past a walk that counts.
             let (from, to) = (located.inode.quota, new.content.quota);
-            let is_alone = !link || (txn.shared.cluster.is_some() && located.inode.nlink == 1);
-            if is_alone || txn.shared.quotas.is_counted_from(from, to) {
+            if located.inode.nlink == 1 || txn.shared.quotas.is_counted_from(from, to) {
                 let used = Usage::of(1, located.inode.attr().allocated);
                 txn.recharge(located.inode.quota, new.content.quota, used)?;
                 located.inode.quota = new.content.quota;

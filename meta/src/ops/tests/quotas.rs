@@ -283,6 +283,34 @@ fn a_file_is_recharged_when_it_is_moved_and_a_full_directory_is_not_moved() {
 }
 
 #[test]
+fn a_file_counts_where_it_is_moved_to_wherever_its_inode_is() {
+    for days in ["0", "1"] {
+        in_world(async |world| {
+            let mut client = world.client().await;
+            let root = client.root;
+            client.set_xattr(&root, "pando.trash_days", days.as_bytes()).await.unwrap();
+            let limited = client.mkdir(&root, "limited").await.unwrap();
+            limit(world, &mut client, &limited, ENTRIES, "2").await;
+            for index in 0..6 {
+                let name = format!("f{index}");
+                let dir = client.mkdir(&root, &format!("d{index}")).await.unwrap();
+                client.create(&root, &name).await.unwrap();
+                // From the second directory on its inode stays where it was born.
+                client.rename((&root, &name), (&dir, &name)).await.unwrap();
+                client.rename((&dir, &name), (&limited, &name)).await.unwrap();
+                assert_eq!(used(&mut client, &limited).await, (2, 0));
+                client.create(&dir, "more").await.unwrap();
+                let over = client.rename((&dir, "more"), (&limited, "more")).await;
+                assert_eq!(over, Err(FsError::QuotaExceeded));
+                client.unlink(&limited, &name).await.unwrap();
+                world.settle().await;
+                assert_eq!(used(&mut client, &limited).await, (1, 0));
+            }
+        });
+    }
+}
+
+#[test]
 fn only_root_with_an_administrators_token_changes_settings() {
     in_world(async |world| {
         let mut client = world.client().await;
