@@ -137,6 +137,8 @@ finds! {
     it_finds_that_a_share_is_not_expected: ShareNotExpected of 3 within 100,
     it_finds_that_directories_are_confirmed_early: ConfirmedEarly of 3 within 200,
     it_finds_that_a_lost_birth_is_forgotten: LostBirthForgotten of 3 within 200,
+    it_finds_that_what_is_given_back_below_a_quota_is_used: AllowanceKept of 3 within 100,
+    it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone of 3 within 100,
     it_finds_that_a_merged_partition_is_forgotten: MergedForgotten of 3 within 50,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken of 3 within 400,
 }

@@ -94,6 +94,10 @@ pub enum Bug {
     PauseIgnored,
     /// What would be refused is refused, of whatever moments what was read is (`transact::run`).
     RefusedUnseen,
+    /// What is allowed below a quota and given back is used all the same (`quota::allowance`).
+    AllowanceKept,
+    /// A server that does not say what it uses below a quota is taken to use nothing (`quota::ask`).
+    UnheardHaveNone,
     /// Directories are confirmed before their entries are stable (`transact::births`).
     ConfirmedEarly,
     /// A directory whose record was lost is not made again (`transact::births`).
@@ -110,7 +114,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 44] = [
+    pub const ALL: [Bug; 46] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -150,6 +154,8 @@ impl Bug {
         Bug::OwnedSwept,
         Bug::PauseIgnored,
         Bug::RefusedUnseen,
+        Bug::AllowanceKept,
+        Bug::UnheardHaveNone,
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
         Bug::MergedForgotten,

@@ -37,6 +37,7 @@ use crate::{
     cluster::{Cluster, Member},
     error::{Fault, Result},
     invalidation::Invalidations,
+    quota::ask::Ledgers,
     record::{Record as _, key},
     server::Shared,
 };
@@ -51,6 +52,8 @@ pub(crate) struct Coordinator {
     graph: Mutex<Graph>,
     /// Where directories were seen.
     ways: Mutex<Ways>,
+    /// What each server may charge to quotas.
+    pub(crate) ledgers: Ledgers,
     /// Changes with the log, and with what is known of who has how much of it.
     changed: Notify,
 }
@@ -82,8 +85,8 @@ impl Coordinator {
         state.store(engine)?;
         let state = Mutex::new(state);
         let changed = Notify::new();
-        let (graph, ways) = (Mutex::default(), Mutex::default());
-        Ok((Coordinator { state, graph, ways, changed }, first))
+        let (graph, ways, ledgers) = (Mutex::default(), Mutex::default(), Ledgers::default());
+        Ok((Coordinator { state, graph, ways, ledgers, changed }, first))
     }
 
     /// The graph of directory renames in flight.

@@ -22,11 +22,13 @@ use crate::{
     handoff::{self, steps::Act},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
+    quota::{allowance::Short, ask},
     reclaim,
     record::{QuotaId, QuotaState},
     room::{self, Level},
     serve::Connection,
     server::{Counters, Durability, Shared},
+    session::Session,
     sync,
     transact::{
         self, births, participant,
@@ -307,6 +309,12 @@ impl Inner {
                     tokio::task::spawn_local(transact::way::run(core, incoming, remote));
                     return;
                 }
+                Outcome::Again(Fault::Short(short)) => return self.make_room(incoming, short),
+                Outcome::Room { from, ask } => {
+                    let core = Core { inner: Rc::clone(self) };
+                    tokio::task::spawn_local(ask::answer(core, incoming, from, ask));
+                    return;
+                }
                 Outcome::Async(task) => {
                     if task.after_write {
                         self.write(run);
@@ -359,19 +367,39 @@ impl Inner {
                 let waited = core.shared.observed.now().since(since);
                 incoming.parked.add(&core.shared, core.index, waited);
             }
-            // Nobody hears the answer any more, and the client may have asked again elsewhere.
-            if incoming.connection.is_closed() {
-                return;
-            }
-            if incoming.connection.is_of(session.as_ref()) {
-                core.push(work(incoming));
-            } else {
-                incoming.connection.reply_now(
-                    ReplyHeader { call: incoming.header.call, cache_version: 0 },
-                    &Answer::Retry(Retry::NoSession),
-                );
-            }
+            core.again(incoming, session.as_ref(), work);
         });
+    }
+
+    /// Has a request executed again when it was asked whether there is room for it below a quota.
+    fn make_room(self: &Rc<Self>, incoming: Incoming, short: Short) {
+        let core = Core { inner: Rc::clone(self) };
+        let session = incoming.connection.session();
+        tokio::task::spawn_local(async move {
+            ask::ask(&core, short, &incoming.heard).await;
+            core.inner.again(incoming, session.as_ref(), Work::Request);
+        });
+    }
+
+    /// A request has waited: it is executed now, if it is still of this session.
+    fn again(
+        &self,
+        incoming: Incoming,
+        session: Option<&Arc<Session>>,
+        work: fn(Incoming) -> Work,
+    ) {
+        // Nobody hears the answer any more, and the client may have asked again elsewhere.
+        if incoming.connection.is_closed() {
+            return;
+        }
+        if incoming.connection.is_of(session) {
+            self.push(work(incoming));
+        } else {
+            incoming.connection.reply_now(
+                ReplyHeader { call: incoming.header.call, cache_version: 0 },
+                &Answer::Retry(Retry::NoSession),
+            );
+        }
     }
 
     /// Notes a request that was executed.
@@ -467,7 +495,7 @@ impl Inner {
                 Err(Fault::Answer(error)) => {
                     return tracing::error!(%error, "a background step failed");
                 }
-                Err(Fault::Retry(_) | Fault::Refused(_)) => return,
+                Err(Fault::Retry(_) | Fault::Refused(_) | Fault::Short(_)) => return,
             }
         }
     }
@@ -484,6 +512,7 @@ impl Inner {
             Fault::InUse(session) => session.wait_until_unused(),
             Fault::WriteFirst
             | Fault::InDoubt(_)
+            | Fault::Short(_)
             | Fault::Remote
             | Fault::Answer(_)
             | Fault::Retry(_)

@@ -1,11 +1,11 @@
 //! What happens around every operation, once: session, limits, stored answer, transaction, counters.
 
-use std::{future::Future, pin::Pin, rc::Rc, sync::Arc};
+use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use wire::{
-    Answer, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request, RequestHeader,
-    Retry, way_mark,
+    Answer, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
+    RequestHeader, Retry, way_mark,
 };
 
 use crate::{
@@ -15,7 +15,8 @@ use crate::{
     error::{Fault, Result},
     handoff::take,
     observe::{Nanos, Parked, Verdict},
-    ops, quota,
+    ops,
+    quota::{self, allowance::Heard},
     record::key,
     serve::Connection,
     server::{Counters, Shared},
@@ -34,6 +35,8 @@ pub(crate) struct Incoming {
     pub(crate) arrived: Nanos,
     /// What it has waited for names that move.
     pub(crate) parked: Parked,
+    /// What it has heard of room below quotas.
+    pub(crate) heard: Cell<Heard>,
 }
 
 /// How execution went.
@@ -48,6 +51,8 @@ pub(crate) enum Outcome {
     Elsewhere(Box<Remote>),
     /// As [`Outcome::Elsewhere`], of a session that begins.
     Way(Box<Remote>),
+    /// Another server asks for room below a quota.
+    Room { from: u16, ask: AskRoom },
 }
 
 /// Work that waits.
@@ -154,7 +159,8 @@ fn in_session(
         return finish(shared, incoming, reply, Err(fault));
     }
 
-    let caller = Caller { cred: &header.cred, session: Some(session), standing };
+    let heard = incoming.heard.get();
+    let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
     let mut txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
@@ -207,6 +213,7 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
         | Fault::Locked(_)
         | Fault::InUse(_)
         | Fault::InDoubt(_)
+        | Fault::Short(_)
         | Fault::Remote
         | Fault::WriteFirst
         | Fault::Halt(_) => None,
@@ -278,6 +285,11 @@ fn between_servers(
             Ok(Reply::Born(shared.births.born_of(txns)))
         }
         Request::Count(count) => quota::count::part(&mut txn, count).map(Reply::Counted),
+        Request::GiveRoom(give) => Ok(Reply::Gave(shared.quotas.give(give, shared.bugs))),
+        Request::AskRoom(ask) => {
+            let from = connection.peer().expect("it was looked at");
+            return Outcome::Room { from, ask: *ask };
+        }
         Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
         Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
         Request::LayoutLearnt(learnt) => take::learn(&mut txn, learnt).map(Reply::Layout),
@@ -425,7 +437,11 @@ fn finish(
     let answer = match result {
         Ok(done) => Answer::Done(done),
         Err(
-            fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::InDoubt(_) | Fault::WriteFirst),
+            fault @ (Fault::Locked(_)
+            | Fault::InUse(_)
+            | Fault::InDoubt(_)
+            | Fault::Short(_)
+            | Fault::WriteFirst),
         ) => {
             return Outcome::Again(fault);
         }
@@ -445,6 +461,7 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
         Fault::Locked(_)
         | Fault::InUse(_)
         | Fault::InDoubt(_)
+        | Fault::Short(_)
         | Fault::Remote
         | Fault::WriteFirst => Answer::Retry(Retry::Busy),
         Fault::Halt(reason) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{DecodeError, FsError};
 use wire::Retry;
 
-use crate::{session::Session, transact::locks::Doubt};
+use crate::{quota::allowance::Short, session::Session, transact::locks::Doubt};
 
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Remote,
     /// A prepared transaction is in the way: run it again when its outcome is known.
     InDoubt(Doubt),
+    /// There is no room below a quota, as far as this server knows: run it again when the coordinator was asked.
+    Short(Short),
     /// It must see what this group has not written yet: run it again after the group's write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.

@@ -254,6 +254,8 @@ impl Client {
             | Request::Born(_)
             | Request::AskBirths
             | Request::Count(_)
+            | Request::AskRoom(_)
+            | Request::GiveRoom(_)
             | Request::HurryBirths(_)
             | Request::Cluster
             | Request::Speculate(_)

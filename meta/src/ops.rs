@@ -184,6 +184,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::Born(_)
         | Request::AskBirths
         | Request::Count(_)
+        | Request::AskRoom(_)
+        | Request::GiveRoom(_)
         | Request::HurryBirths(_)
         | Request::DumpNext(_)
         | Request::DumpStep(_) => unreachable!("the driver answers these itself"),

@@ -12,23 +12,27 @@
 //! On several servers each charges what it does itself, whoever has the inode: a transaction charges at its initiator, in the
 //! batch of its commit. So the sums of all servers together are what the surviving records say, and no operation needs another
 //! server to charge. The roots are the coordinator's; the others have copies, which come with their leases, and charge
-//! to roots that they have not heard of as well.
+//! to roots that they have not heard of as well. What each may charge to a root with limits the coordinator allows.
 //!
 //! Invariant: `total` of a root is the sum of what was charged here to it and to all roots below it.
 
+pub(crate) mod allowance;
+pub(crate) mod ask;
 pub(crate) mod count;
+mod ledger;
 
 use std::{
     ops::ControlFlow,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use base::{DirId, FsError, HashMap, HashSet, Ino, ShardId, codec};
+use base::{DirId, HashMap, HashSet, Ino, ShardId, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
 use tokio::sync::Notify;
 
+use self::allowance::{Allowance, Short};
 use crate::{
     OpenError,
     record::{
@@ -55,6 +59,10 @@ struct Quota {
     total: Usage,
     /// What each core has charged, as it is stored with its next group.
     cores: Vec<Usage>,
+    /// How much may be charged here, and to those below.
+    allowance: Allowance,
+    /// So often something that was used below it came to count elsewhere.
+    left: u64,
     /// A walk that counts was broken off: what it has passed need not be counted with all below it.
     again: bool,
 }
@@ -285,14 +293,33 @@ impl Quotas {
         table.iter().any(again)
     }
 
-    /// Charges something to a root, and to those above it.
-    pub(crate) fn charge(&self, id: QuotaId, usage: Usage, limits: Limits) -> Result<(), FsError> {
+    /// Charges something to a root, and to those above it, after what the same transaction has done `before`.
+    ///
+    /// # Errors
+    /// Where one of them has no room here for all that the transaction charges.
+    pub(crate) fn charge(
+        &self,
+        id: QuotaId,
+        usage: Usage,
+        limits: Limits,
+        before: &[Undo],
+    ) -> Result<(), Short> {
         let mut table = self.table.lock();
         if self.several {
             table.entry(id).or_insert_with(Quota::unheard);
         }
-        if limits == Limits::Hold && !chain(&table, id).all(|id| table[&id].has_room(usage)) {
-            return Err(FsError::QuotaExceeded);
+        let lacks = |root: &QuotaId| !table[root].has_room(usage);
+        for root in chain(&table, id).filter(|root| limits == Limits::Hold && lacks(root)) {
+            let more = before.iter().fold(usage, |sum, undo| match undo {
+                Undo::Charge(id, usage) if chain(&table, *id).any(|above| above == root) => {
+                    sum.plus(*usage)
+                }
+                Undo::Charge(..) | Undo::Record(..) => sum,
+            });
+            // It may release more than it charges.
+            if !table[&root].fits(more, table[&root].total.plus(usage)) {
+                return Err(Short { root, more });
+            }
         }
         add(&mut table, id, usage);
         Ok(())
@@ -307,17 +334,14 @@ impl Quotas {
         }
         let Some(old) = table.get(&id).map(|quota| (quota.record.parent, quota.total)) else {
             if let Some(record) = record {
-                table.insert(
-                    id,
-                    Quota { record, total: Usage::default(), cores: Vec::new(), again: false },
-                );
+                table.insert(id, Quota::new(record, self.several));
             }
             return;
         };
         let record = record.or_else(|| self.several.then_some(UNHEARD));
         let parent = record.map(|record| record.parent);
         if parent != Some(old.0) {
-            add(&mut table, QuotaId(old.0), old.1.minus());
+            leave(&mut table, QuotaId(old.0), old.1, self.several);
         }
         match record {
             Some(record) => {
@@ -325,7 +349,7 @@ impl Quotas {
                     add(&mut table, QuotaId(record.parent), old.1);
                 }
                 if let Some(quota) = table.get_mut(&id) {
-                    quota.record = record;
+                    quota.change(record, self.several);
                 }
             }
             None => {
@@ -396,8 +420,21 @@ const UNHEARD: QuotaRecord = QuotaRecord {
 };
 
 impl Quota {
+    fn new(record: QuotaRecord, several: bool) -> Quota {
+        let allowance = Allowance::first(&record, several);
+        let (total, cores) = (Usage::default(), Vec::new());
+        Quota { record, total, cores, allowance, left: 0, again: false }
+    }
+
     fn unheard() -> Quota {
-        Quota { record: UNHEARD, total: Usage::default(), cores: Vec::new(), again: false }
+        Quota::new(UNHEARD, true)
+    }
+
+    fn change(&mut self, record: QuotaRecord, several: bool) {
+        if !self.record.allows_as(&record) {
+            self.allowance = Allowance::first(&record, several);
+        }
+        self.record = record;
     }
 
     fn holds(&self) -> bool {
@@ -405,13 +442,15 @@ impl Quota {
     }
 
     fn has_room(&self, more: Usage) -> bool {
-        let fits = |used: i64, more: i64, max: Option<u64>| {
-            let then = u64::try_from(used.saturating_add(more)).unwrap_or_default();
-            more <= 0 || max.is_none_or(|max| then <= max)
-        };
-        !self.holds()
-            || (fits(self.total.bytes, more.bytes, self.record.bytes_max)
-                && fits(self.total.entries, more.entries, self.record.entries_max))
+        self.fits(more, self.total.plus(more))
+    }
+
+    /// Whether there may be `more` of something than before, so that all of it is `then`.
+    fn fits(&self, more: Usage, then: Usage) -> bool {
+        let (limits, upto) = (self.record.limits(), self.allowance.upto);
+        let fits =
+            |of: fn(Usage) -> i64| of(more) <= 0 || of(limits) == i64::MAX || of(then) <= of(upto);
+        !self.holds() || (fits(|usage| usage.bytes) && fits(|usage| usage.entries))
     }
 }
 
@@ -432,6 +471,23 @@ fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
     }
 }
 
+/// What was used below a root that counts there no more makes room nowhere: another server may have released it. What was
+/// allowed before counts no more.
+fn leave(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage, several: bool) {
+    add(table, id, usage.minus());
+    if !several {
+        return;
+    }
+    let ids: Vec<QuotaId> = chain(table, id).collect();
+    for id in ids {
+        if let Some(quota) = table.get_mut(&id) {
+            let less = usage.minus().min(Usage::default());
+            quota.allowance = Allowance { round: 0, upto: quota.allowance.upto.plus(less) };
+            quota.left += 1;
+        }
+    }
+}
+
 fn take_in(
     table: &mut HashMap<QuotaId, Quota>,
     several: bool,
@@ -443,7 +499,7 @@ fn take_in(
         (id, UsagePart::Root) => {
             let record = QuotaRecord::from_record(&value)?;
             let again = record.state.is_moving();
-            table.insert(id, Quota { record, total: Usage::default(), cores: Vec::new(), again });
+            table.insert(id, Quota { again, ..Quota::new(record, several) });
         }
         (id, UsagePart::Core(core)) => {
             let usage = Usage::from_record(&value)?;

@@ -27,6 +27,7 @@ use crate::{
     core::{Step, Work},
     driver::Incoming,
     observe::{CoreCounts, Parked},
+    quota::allowance::Heard,
     server::Counters,
     session::Session,
 };
@@ -308,8 +309,8 @@ impl Core {
                     return Err(DecodeError::Trailing.into());
                 }
                 let connection = connection.clone();
-                let parked = Parked::default();
-                let incoming = Incoming { connection, header, request, arrived, parked };
+                let (parked, heard) = (Parked::default(), Cell::new(Heard::Nothing));
+                let incoming = Incoming { connection, header, request, arrived, parked, heard };
                 self.inner.push(Work::Request(incoming));
             }
             while connection.holds_too_much() && !connection.closed.get() {

@@ -38,6 +38,7 @@ use crate::{
     error::{Fault, Result},
     file_locks::LetIn,
     lock::{self, LockId},
+    quota::allowance::Heard,
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
@@ -52,12 +53,18 @@ pub(crate) struct Caller<'a> {
     /// `None` is the server itself, in the background.
     pub(crate) session: Option<&'a Session>,
     pub(crate) standing: Standing,
+    /// What it has heard of room below quotas.
+    pub(crate) heard: Heard,
 }
 
 impl Caller<'static> {
     /// The server itself.
-    pub(crate) const SERVER: Caller<'static> =
-        Caller { cred: &Cred::ROOT, session: None, standing: Standing::SERVER };
+    pub(crate) const SERVER: Caller<'static> = Caller {
+        cred: &Cred::ROOT,
+        session: None,
+        standing: Standing::SERVER,
+        heard: Heard::MayNotAsk,
+    };
 }
 
 impl Caller<'_> {

@@ -101,6 +101,8 @@ impl Request {
             | Request::Born(_)
             | Request::AskBirths
             | Request::Count(_)
+            | Request::AskRoom(_)
+            | Request::GiveRoom(_)
             | Request::HurryBirths(_) => return Kind { between_servers: true, ..Kind::BARE },
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),

@@ -54,7 +54,10 @@ pub use peer::{
     Guessed, Heartbeat, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite,
     Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
-pub use quota::{Count, CountNames, CountShare, CountWhat, Counted};
+pub use quota::{
+    Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,
+    Room,
+};
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use token::{Token, TokenError};

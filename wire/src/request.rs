@@ -289,6 +289,10 @@ codec! {
         HurryBirths(peer::HurryBirths) = 105,
         /// Have records count for another accounting root.
         Count(quota::Count) = 106,
+        /// Ask the coordinator for room below an accounting root.
+        AskRoom(quota::AskRoom) = 107,
+        /// Give back what is allowed there and not used.
+        GiveRoom(quota::GiveRoom) = 108,
     }
 }
 
@@ -390,5 +394,9 @@ codec! {
         Born(Vec<peer::TxnId>) = 101,
         /// To `Count`.
         Counted(quota::Counted) = 102,
+        /// To `AskRoom`.
+        Room(quota::Room) = 103,
+        /// To `GiveRoom`.
+        Gave(quota::Gave) = 104,
     }
 }

@@ -21,8 +21,8 @@ use proptest::prelude::*;
 use self::golden::{Case, Variants, all, variants};
 use crate::{
     AllocateMode, Answer, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome, PeerWrite,
-    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, SeekTo, SliceSource, Stands,
-    Token, Vote, XattrMode, frame,
+    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo, SliceSource,
+    Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -146,6 +146,8 @@ variants!(Request {
     AskBirths,
     HurryBirths,
     Count,
+    AskRoom,
+    GiveRoom,
 });
 variants!(Reply {
     Nothing,
@@ -195,6 +197,8 @@ variants!(Reply {
     Births,
     Born,
     Counted,
+    Room,
+    Gave,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });
@@ -203,6 +207,7 @@ variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });
 variants!(PeerWrite { Put, Delete, Patch });
 variants!(CountWhat { Share, Names, Slots });
+variants!(Room { Allowed, Full, Unknown });
 
 /// The enums that stand inside messages.
 fn parts() -> Vec<Case> {
@@ -237,6 +242,7 @@ fn parts() -> Vec<Case> {
         ),
         all(requests::mends(), Case::of),
         all(peers::counts(), Case::of),
+        all(peers::rooms(), Case::of),
         all(
             [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::SetClearSetgid],
             Case::of,

@@ -70,34 +70,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         (0..servers).map(|server| args.data.join(format!("server-{server}"))).collect()
     };
-    let mut filled = Filled::default();
+    let mut chunks = 0;
     data::build_all(&data, &name, (blocks.as_deref(), args.compression), |targets| {
-        filled = fill(&mut dump, targets)?;
+        chunks = fill(&mut dump, targets)?;
         Ok(())
     })?;
     let (seen, data) = (dump.frames.seen, args.data.display());
     let (records, blocks) = (seen.records, seen.blocks);
     let of = if servers == 1 { String::new() } else { format!(" for {servers} servers") };
     output::print(&format!("loaded {name} in {data}{of}: {records} records, {blocks} blocks"))?;
-    let chunks = filled.chunks_named;
     if blocks == 0 && chunks > 0 {
         tracing::warn!(chunks, "the dump names blocks that it does not hold");
-    }
-    for left_out in filled.left_out {
-        tracing::warn!("quotas of several servers only count, so a limit is left out: {left_out}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What came of a dump.
-#[derive(Default)]
-struct Filled {
-    /// How many chunks name blocks.
-    chunks_named: u64,
-    left_out: Vec<String>,
-}
-
-fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<Filled> {
+/// Fills what there will be; how many chunks name blocks.
+fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<u64> {
     let runtime = connect::runtime()?;
     let bar = bar();
     let header = dump.header.clone();
@@ -123,10 +112,9 @@ fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<Fi
                     bail!("a file system has a server")
                 };
                 let chunks_named = loader.chunks_in_blocks();
-                let left_out =
-                    loader.finish(&header, url, signing_key, &SystemRandom::default())?;
+                loader.finish(&header, url, signing_key, &SystemRandom::default())?;
                 bar.finish_and_clear();
-                return Ok(Filled { chunks_named, left_out });
+                return Ok(chunks_named);
             }
         }
         bar.set_message(format!("loaded {} records", dump.frames.seen.records));

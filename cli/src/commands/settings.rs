@@ -43,8 +43,7 @@ const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 ///
 /// Of a directory: quota.bytes and quota.entries limit what is used below it, as a number with K, M, G or T (of
 /// 1024) after it; `unlimited` only counts, so that `pando du` need not walk; `none` takes the limit away. What
-/// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting. A file system of
-/// several servers only counts: it takes `unlimited` and `none`.
+/// is there already is counted first, and the command waits for that; Ctrl-C leaves the server counting.
 ///
 /// Of a directory of a file system of several servers: a partition with split_threshold entries (8000, if nothing is set)
 /// splits (from 1000 on, later ones at 0.75 to 1.25 of that, so that they do not all split at once), and what has become small is
@@ -186,11 +185,6 @@ impl Place {
             Errno::PERM => anyhow!("only root with an administrator's token may set {key}"),
             Errno::OPNOTSUPP if DIVIDES.contains(&key) => {
                 anyhow!("a file system of one server divides no directory: it has no {key}")
-            }
-            Errno::OPNOTSUPP if SHOWN.contains(&key) => {
-                anyhow!(
-                    "a file system of several servers has no limits yet: {key}=unlimited counts"
-                )
             }
             Errno::NOTEMPTY => anyhow!("{key} is set on a directory before anything is in it"),
             Errno::OPNOTSUPP => anyhow!("there is no setting {key}"),

@@ -1,10 +1,12 @@
 //! `pando dump` and `pando load`.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path, process::Command};
+use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, process::Command};
+
+use rustix::io::Errno;
 
 use crate::{
-    harness::{Running, fail, folder, pando, run, stderr, succeed, text},
-    mounted::{Mountpoint, up},
+    harness::{fail, folder, succeed, text},
+    mounted::{Mountpoint, dev, up},
 };
 
 /// Names, attributes and contents below a directory, as text.
@@ -70,16 +72,6 @@ fn a_dump_with_contents_is_loaded_into_an_equal_file_system() {
     assert!(load("other", b"something else").contains("no dump of pando"));
     let said = fail(1, &["load", "--data", text(&copy), text(&file)]);
     assert!(said.contains("there is a file system already"), "{said}");
-}
-
-/// A cluster that is mounted, with what `pando dev` says of where it is.
-fn dev(dir: &Path, servers: &str, mount: &Mountpoint) -> (Running, String) {
-    let args = ["dev", "--dir", text(dir), "--servers", servers, "--listen", "127.0.0.1:0"];
-    let running =
-        Running::start(pando(&[&args[..], &["--mount", text(&mount.0)]].concat()), "serving ");
-    let ready = running.said.lines().last().expect("it is ready");
-    let addresses = ready.split_whitespace().nth(4).expect("it says where").to_owned();
-    (running, addresses)
 }
 
 #[test]
@@ -157,7 +149,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
 }
 
 #[test]
-fn what_one_server_had_is_loaded_for_several_without_its_limits() {
+fn what_one_server_had_is_loaded_for_several_with_its_limits() {
     let folder = folder();
     let mount = Mountpoint::new(folder.path());
     let data = folder.path().join("data");
@@ -173,14 +165,13 @@ fn what_one_server_had_is_loaded_for_several_without_its_limits() {
     assert_eq!(running.stop(), Some(0));
 
     let two = folder.path().join("two");
-    let loaded = run(&["load", "--data", text(&two), "--servers", "2", text(&file)]);
-    let said = stderr(&loaded);
-    assert!(loaded.status.success(), "{said}");
-    let named = "quota.bytes=1048576 quota.entries=500 of /a/limited";
-    assert!(said.contains(named), "{said}");
+    succeed(&["load", "--data", text(&two), "--servers", "2", text(&file)]);
     let (running, addresses) = dev(&two, "2", &mount);
     assert_eq!(listing(&mount.0), before);
     succeed(&["fsck", &addresses, "--token", text(&two.join("admin.token"))]);
-    fs::write(at("a/limited/more"), vec![b'x'; 2_000_000]).unwrap();
+    let mut more = fs::File::create(at("a/limited/more")).unwrap();
+    let exceeds = more.write_all(&vec![b'x'; 2_000_000]).and_then(|()| more.sync_all());
+    assert_eq!(exceeds.unwrap_err().raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+    drop(more);
     assert_eq!(running.stop(), Some(0));
 }

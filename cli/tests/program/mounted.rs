@@ -42,6 +42,16 @@ pub(crate) fn up(data: &Path, mount: &Mountpoint) -> Running {
     Running::start(command, "mounted at ")
 }
 
+/// A cluster on this machine, mounted; and where its servers are.
+pub(crate) fn dev(dir: &Path, servers: &str, mount: &Mountpoint) -> (Running, String) {
+    let args = ["dev", "--dir", text(dir), "--servers", servers, "--listen", "127.0.0.1:0"];
+    let running =
+        Running::start(pando(&[&args[..], &["--mount", text(&mount.0)]].concat()), "serving ");
+    let ready = running.said.lines().last().expect("it is ready");
+    let addresses = ready.split_whitespace().nth(4).expect("it says where").to_owned();
+    (running, addresses)
+}
+
 #[test]
 fn up_formats_serves_mounts_and_leaves_nothing_mounted() {
     let folder = folder();

@@ -2,15 +2,18 @@
 //!
 //! In some worlds `/` has a quota, from the beginning or from some moment on, and perhaps has lost it and got it again meanwhile.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
-use base::FsError;
+use base::{FileKind, FsError};
 use client::{Client, Error};
 use wire::XattrMode;
 
 use super::tree::Tree;
-use crate::sim::{plan::Quotas, world::World};
+use crate::sim::{plan::Quotas, work::filled, world::World};
 
 const KEY: &str = "pando.quota.bytes";
 /// How often it is looked whether everything was counted.
@@ -77,6 +80,40 @@ pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<
         }
         world.wait(PERIOD).await;
     }
+}
+
+/// Fills the directory with a limit, if there is one: just so many inodes can be there as may be.
+///
+/// # Errors
+/// When there are others.
+pub async fn fill(client: &Client) -> anyhow::Result<()> {
+    let top = filled::path(0);
+    let max = match client.info(&top).await {
+        Err(Error::Fs(FsError::NotFound)) => return Ok(()),
+        info => info?.into_iter().find(|(name, _)| name == "quota.entries"),
+    };
+    // A power cut may have taken it.
+    let Some(max) = max.and_then(|(_, max)| max.parse::<u64>().ok()) else { return Ok(()) };
+    for number in 0..=max {
+        match client.mkdir(format!("{top}/in-the-end-{number}"), 0o755).await {
+            Ok(_) => {}
+            Err(Error::Fs(FsError::QuotaExceeded)) => break,
+            Err(error) => return Err(error).context("a limit"),
+        }
+    }
+    let (mut inos, mut dirs) = (BTreeSet::new(), vec![top.clone()]);
+    inos.insert(client.lstat(&top).await?.ino);
+    while let Some(dir) = dirs.pop() {
+        for entry in client.read_dir(&dir).await?.all().await? {
+            inos.insert(entry.ino);
+            if entry.kind == FileKind::Directory {
+                dirs.push(format!("{dir}/{}", entry.name));
+            }
+        }
+    }
+    let there = inos.len() as u64;
+    ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");
+    Ok(())
 }
 
 /// Compares what is counted with a walk.

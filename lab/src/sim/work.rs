@@ -7,6 +7,7 @@ mod below;
 mod contents;
 mod crossed;
 mod crowd;
+pub mod filled;
 mod linear;
 mod locks;
 mod lost;
@@ -21,7 +22,10 @@ mod thrown;
 
 use std::pin::Pin;
 
-use super::{plan::Aim, world::World};
+use super::{
+    plan::{Aim, Quotas},
+    world::World,
+};
 
 /// A workload that was set up; `run` also checks.
 pub struct Work {
@@ -50,6 +54,9 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
         ]);
     }
     let mut works = vec![Work::new("lost", lost::set_up(world, 0).await?)];
+    if world.plan().quotas != Quotas::None && !world.random("limits").one_in(3) {
+        works.push(Work::new("filled", filled::set_up(world, 0).await?));
+    }
     if world.plan().is_lossy() {
         works.push(Work::new("lost", lost::set_up(world, 1).await?));
         works.push(Work::new("below", below::set_up(world, 2).await?));

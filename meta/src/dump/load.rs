@@ -16,7 +16,7 @@ use crate::{
     reclaim::chunk_of,
     record::{
         Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
-        UNLIMITED, Usage,
+        Usage,
         inode::blocks_of,
         key::{self, Part, UsagePart},
     },
@@ -24,8 +24,6 @@ use crate::{
 
 /// The runs of all servers have so many bytes.
 const RUN_BYTES: usize = 32 << 20;
-/// The way up from a directory is no longer, in a dump that is not damaged.
-const DEPTH_MAX: usize = 10_000;
 
 /// Why a dump was not loaded. What was loaded so far is no file system.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +133,7 @@ impl<'a> Loader<'a> {
             if key[..] <= self.last[..] {
                 return Err(LoadError::Invalid("keys out of order"));
             }
-            let value = self.check(&key, value)?;
+            self.check(&key, &value)?;
             self.last = key.to_vec();
             if key::is_counter(&key) {
                 // Every server has all of them, and uses its own.
@@ -167,7 +165,7 @@ impl<'a> Loader<'a> {
     }
 
     /// All of it was taken in: from now on it is a file system, whose servers get numbers that `random` draws, if there are
-    /// several. On stable storage when this returns. What it returns are limits that were left out, for people.
+    /// several. On stable storage when this returns.
     ///
     /// # Errors
     /// When an engine fails.
@@ -177,7 +175,7 @@ impl<'a> Loader<'a> {
         blocks: &str,
         signing_key: &[u8],
         random: &dyn Random,
-    ) -> Result<Vec<String>, LoadError> {
+    ) -> Result<(), LoadError> {
         self.targets.iter_mut().try_for_each(Target::flush)?;
         let config = Config {
             name: header.name.clone(),
@@ -214,10 +212,7 @@ impl<'a> Loader<'a> {
             target.engine.write(batch)?;
             target.engine.sync()?;
         }
-        let lost = self.quotas.iter().filter(|(_, quota)| {
-            servers > 1 && quota.state != QuotaState::Gone && without_limits(*quota) != *quota
-        });
-        lost.map(|(_, quota)| self.describe(quota)).collect()
+        Ok(())
     }
 
     fn servers(&self) -> u16 {
@@ -229,9 +224,8 @@ impl<'a> Loader<'a> {
         if key.get(2) == Some(&b'A') { 0 } else { dealt(key::shard_of(key), self.servers()) }
     }
 
-    /// Only what a dump has may come in; what it charges to quotas is added up. Limits, which several servers do not have, are
-    /// taken out for them.
-    fn check(&mut self, key: &[u8], value: Bytes) -> Result<Bytes, LoadError> {
+    /// Only what a dump has may come in; what it charges to quotas is added up.
+    fn check(&mut self, key: &[u8], value: &Bytes) -> Result<(), LoadError> {
         let shard = key.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
         if shard.is_none_or(|shard| shard >= self.shards) {
             return Err(LoadError::Invalid("a key of no shard"));
@@ -241,44 +235,41 @@ impl<'a> Loader<'a> {
         match key.get(2) {
             Some(b'N') if main => {
                 if let EntryRecord::Node(inode) =
-                    EntryRecord::from_record(&value).map_err(damaged)?
+                    EntryRecord::from_record(value).map_err(damaged)?
                 {
                     self.charge(inode.quota, inode.attr().allocated);
                 }
             }
             Some(b'I') if main => {
-                if let Slot::Inode(inode) = Slot::from_record(&value).map_err(damaged)? {
+                if let Slot::Inode(inode) = Slot::from_record(value).map_err(damaged)? {
                     self.charge(inode.quota, inode.attr().allocated);
                 }
             }
             Some(b'D') if main => {
-                let content = Content::from_record(&value).map_err(damaged)?;
+                let content = Content::from_record(value).map_err(damaged)?;
                 // However many partitions it has, it is one directory.
                 if key::parse_share(key).is_some_and(|(partition, _)| partition == 0) {
                     self.charge(content.quota, 0);
                 }
             }
             Some(b'B') => {
-                let chunk = chunk_of(&value).map_err(damaged)?;
+                let chunk = chunk_of(value).map_err(damaged)?;
                 let server = self.server_of(key);
                 self.named.extend(blocks_of(&chunk.slices).map(|block| (block, server)));
                 self.chunks_in_blocks += u64::from(blocks_of(&chunk.slices).next().is_some());
             }
-            Some(b'T') => drop(Tail::from_record(&value).map_err(damaged)?),
+            Some(b'T') => drop(Tail::from_record(value).map_err(damaged)?),
             Some(b'A') => {
                 let Some((id, UsagePart::Root)) = key::parse_usage(key) else {
                     return Err(LoadError::Invalid("what is charged to a quota"));
                 };
-                let quota = QuotaRecord::from_record(&value).map_err(damaged)?;
+                let quota = QuotaRecord::from_record(value).map_err(damaged)?;
                 self.quotas.push((id, quota));
-                if self.targets.len() > 1 {
-                    return Ok(without_limits(quota).to_record());
-                }
             }
             Some(b'N' | b'I' | b'D' | b'C' | b'O') => {}
             _ => return Err(LoadError::Invalid("a record of no known kind")),
         }
-        Ok(value)
+        Ok(())
     }
 
     /// Notes what is charged to a quota.
@@ -301,35 +292,6 @@ impl<'a> Loader<'a> {
         Ok(gone)
     }
 
-    /// A quota, for people.
-    fn describe(&self, quota: &QuotaRecord) -> Result<String, LoadError> {
-        let limit = |max: Option<u64>| match max {
-            None => "none".to_owned(),
-            Some(UNLIMITED) => "unlimited".to_owned(),
-            Some(max) => max.to_string(),
-        };
-        let (bytes, entries) = (limit(quota.bytes_max), limit(quota.entries_max));
-        let path = self.path_of(quota.dir, quota.home)?;
-        Ok(format!("quota.bytes={bytes} quota.entries={entries} of {path}"))
-    }
-
-    /// Where a directory is, as far as one comes from there to the root.
-    fn path_of(&self, mut dir: DirId, mut home: DirId) -> Result<String, LoadError> {
-        let mut path = String::new();
-        for _ in 0..DEPTH_MAX {
-            if dir == DirId::ROOT {
-                break;
-            }
-            let content = self.content(dir, home)?;
-            let Some(Content { parent, parent_home, name: Some(name), .. }) = content else {
-                return Ok(format!("directory {dir}{path}"));
-            };
-            path = format!("/{name}{path}");
-            (dir, home) = (parent, parent_home);
-        }
-        Ok(if path.is_empty() { "/".to_owned() } else { path })
-    }
-
     /// What was loaded of a directory, if it was.
     fn content(&self, dir: DirId, home: DirId) -> Result<Option<Content>, LoadError> {
         let at = key::content(shard_of(home, 0, self.shards), dir, 0, Part::Main);
@@ -337,10 +299,4 @@ impl<'a> Loader<'a> {
         let content = target.engine.get(&at)?;
         Ok(content.and_then(|content| Content::from_record(&content).ok()))
     }
-}
-
-/// A quota of several servers, which only counts.
-fn without_limits(quota: QuotaRecord) -> QuotaRecord {
-    let none = |max: Option<u64>| max.map(|_| UNLIMITED);
-    QuotaRecord { bytes_max: none(quota.bytes_max), entries_max: none(quota.entries_max), ..quota }
 }

@@ -10,6 +10,7 @@ use crate::{
     driver,
     error::{Fault, Result},
     format::root_content,
+    quota::allowance::Heard,
     record::{Record as _, SessionRecord, key, system::StoredAnswer},
     room::Level,
     serve::Connection,
@@ -73,7 +74,12 @@ pub(crate) fn run(
         }
         let standing = session.standing();
         let knows_root = shared.owns(ShardId(0));
-        let caller = Caller { cred: &Cred::ROOT, session: Some(&session), standing };
+        let caller = Caller {
+            cred: &Cred::ROOT,
+            session: Some(&session),
+            standing,
+            heard: Heard::MayNotAsk,
+        };
         let mut txn = Txn::new(shared, group, caller, now);
         let (id, ino, home, root_attr) = root;
         let welcome = Welcome {

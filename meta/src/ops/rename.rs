@@ -435,7 +435,11 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
         if seen.record.parent == to.0 {
             return Ok(());
         }
-        if !quotas.could_move(from, to) {
+        // Of several servers nobody knows at one moment what is used below it.
+        if txn.shared.cluster.is_some() && quotas.has_limits_above(from, to) {
+            return Err(FsError::CrossDevice.into());
+        }
+        if txn.shared.cluster.is_none() && !quotas.could_move(from, to) {
             return Err(FsError::QuotaExceeded.into());
         }
         txn.put_quota(from, &QuotaRecord { parent: to.0, ..seen.record });

@@ -264,10 +264,6 @@ fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> 
         |seen| seen.record,
     );
     change(&mut record);
-    let limits = [record.bytes_max, record.entries_max];
-    if several && limits.iter().flatten().any(|max| *max != UNLIMITED) {
-        return Err(FsError::NotSupported.into());
-    }
     let none = record.bytes_max.is_none() && record.entries_max.is_none();
     let parent = QuotaId(record.parent);
     match (old, none) {
@@ -359,9 +355,14 @@ fn used(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Seen>> {
     };
     // The coordinator, which knows whether it is one.
     let first = keys.first().map(told).transpose()?;
-    let Some(record) = first.and_then(|first| first.record) else { return Ok(None) };
+    let Some(mut record) = first.and_then(|first| first.record) else { return Ok(None) };
     txn.want(&keys)?;
     let all = keys.iter().map(told).collect::<Result<Vec<Told>>>()?;
+    // Who has not heard of a limit does not heed it yet.
+    let knows = |told: &Told| told.record.is_some_and(|known| known.allows_as(&record));
+    if record.state == QuotaState::Active && !all.iter().all(knows) {
+        record.state = QuotaState::Counting;
+    }
     let total = all.iter().fold(Usage::default(), |sum, told| sum.plus(told.usage));
     Ok(Some(Seen { record, total }))
 }

@@ -80,6 +80,20 @@ codec! {
 
 impl Record for QuotaRecord {}
 
+impl QuotaRecord {
+    /// Whether what may be used is as in another record.
+    pub(crate) fn allows_as(&self, other: &QuotaRecord) -> bool {
+        self.state == other.state && self.limits() == other.limits()
+    }
+
+    /// How much may be used; `i64::MAX` where there is no limit.
+    pub(crate) fn limits(&self) -> Usage {
+        let limit =
+            |max: Option<u64>| max.and_then(|max| i64::try_from(max).ok()).unwrap_or(i64::MAX);
+        Usage { bytes: limit(self.bytes_max), entries: limit(self.entries_max) }
+    }
+}
+
 codec! {
     /// What is charged to one accounting root itself, not to those below it. A record holds what one core
     /// has charged since the beginning; their sum is what is used.
@@ -105,6 +119,16 @@ impl Usage {
             bytes: self.bytes.saturating_add(other.bytes),
             entries: self.entries.saturating_add(other.entries),
         }
+    }
+
+    /// Of either the lesser.
+    pub(crate) fn min(self, other: Usage) -> Usage {
+        Usage { bytes: self.bytes.min(other.bytes), entries: self.entries.min(other.entries) }
+    }
+
+    /// Of either the greater.
+    pub(crate) fn max(self, other: Usage) -> Usage {
+        Usage { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
     }
 
     /// The opposite.

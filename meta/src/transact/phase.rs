@@ -159,7 +159,8 @@ impl Phase {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),
         };
-        let caller = Caller { cred: &header.cred, session: Some(session), standing };
+        let heard = incoming.heard.get();
+        let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
         let txn = self.begin(caller, remote, shared, group, now);
         let mut txn = txn.asked_of(header.shard);
         let done = ops::run(&mut txn, request);

@@ -36,6 +36,7 @@ use crate::{
     handoff::switch::Switch,
     observe::{Laps, Part},
     peer::Unanswered,
+    quota::ask,
     record::{Key, key},
     room::Level,
     server::{Counters, Shared},
@@ -175,19 +176,29 @@ impl Run<'_> {
                 return Err(Fault::Retry(Retry::Busy));
             }
             let looked = if remote.complete {
-                Looked { remote, written: Vec::new(), done: Ok(Box::new(Reply::Nothing)) }
+                Ok(Looked { remote, written: Vec::new(), done: Ok(Box::new(Reply::Nothing)) })
             } else {
-                let looked = self.look(remote).await?;
-                if !incoming.request.mutates() {
+                self.look(remote).await
+            };
+            let ended = match looked {
+                Ok(looked) if !incoming.request.mutates() => {
                     self.reply(&Answer::Done(*looked.done?));
                     return Ok(());
                 }
-                self.ends(Part::Read);
-                looked
+                Ok(looked) => {
+                    self.ends(Part::Read);
+                    self.attempt(looked).await
+                }
+                Err(fault) => Err(fault),
             };
-            match self.attempt(looked).await? {
-                Attempt::Committed => return Ok(()),
-                Attempt::Again(again) => {
+            match ended {
+                Ok(Attempt::Committed) => return Ok(()),
+                Err(Fault::Short(short)) => {
+                    ask::ask(self.core, short, &incoming.heard).await;
+                    remote = Box::default();
+                }
+                Err(fault) => return Err(fault),
+                Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
                     sleep(pauses.draw(self.shared.random.as_ref())).await;
                     self.laps.again(self.shared.observed.now());

@@ -4,7 +4,7 @@ use base::FsError;
 
 use super::Txn;
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     quota::{Limits, Quotas, Undo},
     record::{Content, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
 };
@@ -45,7 +45,7 @@ impl Drop for Charges<'_> {
 impl Txn<'_> {
     /// Charges something new to a quota; `QuotaExceeded` when there is no room for it.
     pub(crate) fn charge(&mut self, id: QuotaId, usage: Usage) -> Result<()> {
-        Ok(self.charge_with(id, usage, Limits::Hold)?)
+        self.charge_with(id, usage, Limits::Hold)
     }
 
     /// Charges, or with a negative usage releases, whatever the limits are.
@@ -53,16 +53,14 @@ impl Txn<'_> {
         self.charge_with(id, usage, Limits::Pass).expect("no limit is looked at");
     }
 
-    fn charge_with(
-        &mut self,
-        id: QuotaId,
-        usage: Usage,
-        limits: Limits,
-    ) -> std::result::Result<(), FsError> {
+    fn charge_with(&mut self, id: QuotaId, usage: Usage, limits: Limits) -> Result<()> {
         if id == QuotaId::NONE || usage == Usage::default() {
             return Ok(());
         }
-        self.shared.quotas.charge(id, usage, limits)?;
+        self.shared.quotas.charge(id, usage, limits, &self.charges.done).map_err(|short| {
+            let refuses = self.caller.heard.refuses(short) || self.shared.cluster.is_none();
+            if refuses { Fault::Answer(FsError::QuotaExceeded) } else { Fault::Short(short) }
+        })?;
         self.charges.done.push(Undo::Charge(id, usage));
         Ok(())
     }

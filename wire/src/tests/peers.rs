@@ -8,10 +8,11 @@ use super::{
     values::{dir, entry, name},
 };
 use crate::{
-    Announce, AskOutcome, Birth, Born, CacheEvents, ClusterStatus, ContentPatch, Count, CountNames,
-    CountShare, CountWhat, Counted, Decide, Expected, Guess, Guessed, HandoffBegin, HandoffPut,
-    Heartbeat, HurryBirths, Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, Reply, Request, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
+    Allowed, Amounts, Announce, AskOutcome, AskRoom, Birth, Born, CacheEvents, ClusterStatus,
+    ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide, Expected, Gave,
+    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, HurryBirths, Join, Joined,
+    LayoutLearnt, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, Room,
+    ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -68,6 +69,11 @@ pub(super) fn counts() -> Vec<CountWhat> {
         CountWhat::Names(CountNames { share, from }),
         CountWhat::Slots(vec![Ino(77), Ino(78)]),
     ]
+}
+
+pub(super) fn rooms() -> Vec<Room> {
+    let amounts = Amounts { bytes: i64::MAX, entries: 100 };
+    vec![Room::Allowed(Allowed { round: 1 << 60, amounts }), Room::Full, Room::Unknown]
 }
 
 pub(super) fn requests() -> Vec<Request> {
@@ -128,6 +134,13 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Born(Born { txns: vec![txn()], confirmed: true }),
         Request::AskBirths,
         Request::HurryBirths(HurryBirths { txns: vec![txn(), txn()] }),
+        Request::AskRoom(AskRoom {
+            root: Ino(70),
+            round: 1 << 60,
+            used: Amounts { bytes: -4096, entries: -1 },
+            more: Amounts { bytes: 0, entries: 2 },
+        }),
+        Request::GiveRoom(GiveRoom { root: Ino(70), round: 1 << 60 }),
     ]
     .into_iter()
     .chain(
@@ -191,5 +204,9 @@ pub(super) fn replies() -> Vec<Reply> {
             next: Some(Bytes::from_static(b"\0\x05Nkey")),
         }),
         Reply::Counted(Counted::default()),
+        Reply::Gave(Gave { roots: 1 << 60, used: Amounts { bytes: -4096, entries: -1 } }),
     ]
+    .into_iter()
+    .chain(rooms().into_iter().map(Reply::Room))
+    .collect()
 }

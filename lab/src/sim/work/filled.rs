@@ -1,0 +1,230 @@
+//! Limits: clients make and remove what they can below a directory that may not have more than so many inodes. Never are there
+//! more, whatever happens, and in the end there can be just as many.
+
+use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use base::FsError;
+use client::{Client, Error, OpenOptions};
+use futures::future::try_join_all;
+use wire::XattrMode;
+
+use crate::{
+    check::quota::facts,
+    sim::{random::SimRandom, world::World},
+};
+
+const CLIENTS: usize = 3;
+const OPERATIONS: u64 = 50;
+/// Directories below it, which stay.
+const DIRS: u64 = 3;
+const BYTES_MAX: u64 = 30_000;
+
+/// Where it is.
+#[must_use]
+pub fn path(number: u64) -> String {
+    format!("/filled-{number}")
+}
+
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let (top, beside) = (path(number), format!("/beside-{number}"));
+    let random = world.random(&top);
+    let machines = world.connect_all("fills", CLIENTS).await?;
+    let client = &machines[0].client;
+    let max = 1 + DIRS + random.within(4..14);
+    for dir in [&top, &beside] {
+        client.mkdir(dir, 0o755).await?;
+        world.divide(client, dir).await?;
+    }
+    for dir in 0..DIRS {
+        client.mkdir(format!("{top}/{dir}"), 0o755).await?;
+    }
+    limit(world, client, &top, "entries", max).await?;
+    limit(world, client, &top, "bytes", BYTES_MAX).await?;
+    let there = Rc::new(Cell::new(1 + DIRS));
+    let fills = machines.iter().enumerate().map(|(number, machine)| Fills {
+        world: world.clone(),
+        client: machine.client.clone(),
+        random: world.random(&format!("{top} by {number}")),
+        number,
+        top: top.clone(),
+        beside: beside.clone(),
+        names: BTreeMap::new(),
+        made: 0,
+        there: there.clone(),
+        max,
+    });
+    let fills: Vec<Fills> = fills.collect();
+    Ok(async move {
+        try_join_all(fills.into_iter().map(Fills::run)).await?;
+        for machine in machines {
+            machine.close().await?;
+        }
+        Ok(())
+    })
+}
+
+/// Sets a limit, and waits until it holds.
+async fn limit(
+    world: &World,
+    client: &Client,
+    top: &str,
+    what: &str,
+    max: u64,
+) -> anyhow::Result<()> {
+    let (name, max) = (format!("pando.quota.{what}"), max.to_string());
+    loop {
+        match client.set_xattr(top, &name, max.as_bytes(), XattrMode::Set).await {
+            Ok(()) => break,
+            // Another is being counted.
+            Err(Error::Fs(FsError::Busy)) => world.wait(Duration::from_millis(100)).await,
+            Err(error) => return Err(error).context("a limit is refused"),
+        }
+    }
+    while facts(client, top).await?.get("quota.state").map(String::as_str) != Some("active") {
+        world.wait(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+/// Where one of its own is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Below(u64),
+    Beside,
+}
+
+struct Fills {
+    world: World,
+    client: Client,
+    random: SimRandom,
+    number: usize,
+    top: String,
+    beside: String,
+    names: BTreeMap<String, (Place, bool)>,
+    made: u64,
+    /// So many inodes are there for certain: made, and nobody has begun to remove them.
+    there: Rc<Cell<u64>>,
+    max: u64,
+}
+
+impl Fills {
+    async fn run(mut self) -> anyhow::Result<()> {
+        for _ in 0..OPERATIONS {
+            let chosen = self.names.keys().nth(self.random.index(self.names.len().max(1))).cloned();
+            match (chosen, self.random.below(10)) {
+                (None, _) | (_, 0..=5) => self.make().await?,
+                (Some(name), 6..=7) => self.remove(&name).await?,
+                (Some(name), _) => self.rename(&name).await?,
+            }
+            self.world.count(|counts| counts.operations += 1);
+            self.world.wait(self.random.ms(0..40)).await;
+        }
+        Ok(())
+    }
+
+    fn path(&self, name: &str, place: Place) -> String {
+        match place {
+            Place::Below(dir) => format!("{}/{dir}/{name}", self.top),
+            Place::Beside => format!("{}/{name}", self.beside),
+        }
+    }
+
+    fn place(&self) -> Place {
+        if self.random.one_in(6) { Place::Beside } else { Place::Below(self.random.below(DIRS)) }
+    }
+
+    /// One more is there: there may not be too many. Where a power cut may have taken others nobody knows.
+    fn counts(&self, place: Place, name: &str) -> anyhow::Result<()> {
+        if place == Place::Beside {
+            return Ok(());
+        }
+        self.there.set(self.there.get() + 1);
+        let (there, max, top) = (self.there.get(), self.max, &self.top);
+        let exceeds = there > max && !self.world.plan().is_lossy();
+        ensure!(!exceeds, "{there} are below {top} with {name}, where {max} may be");
+        Ok(())
+    }
+
+    async fn make(&mut self) -> anyhow::Result<()> {
+        self.made += 1;
+        let (name, place) = (format!("{}-{}", self.number, self.made), self.place());
+        let (path, is_dir) = (self.path(&name, place), self.random.one_in(3));
+        let made = match is_dir {
+            true => self.client.mkdir(&path, 0o755).await.map(drop),
+            false => self.make_file(&path).await,
+        };
+        self.world.trace().say(format_args!("{path} made: {made:?}"));
+        match made {
+            Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => return Ok(()),
+            made => made.with_context(|| format!("make {path}"))?,
+        }
+        self.counts(place, &name)?;
+        self.names.insert(name, (place, is_dir));
+        Ok(())
+    }
+
+    /// Its contents may find no room.
+    async fn make_file(&self, path: &str) -> client::Result<()> {
+        let file = self.client.open_with(path, OpenOptions::both().create_new(0o644)).await?;
+        let bytes = self.random.bytes(self.random.index(6000));
+        let _ = file.write_at(0, &bytes).await;
+        let _ = file.close().await;
+        Ok(())
+    }
+
+    async fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        let (place, is_dir) = self.names.remove(name).expect("it was chosen");
+        let path = self.path(name, place);
+        self.goes(place);
+        let removed = match is_dir {
+            true => self.client.rmdir(&path).await,
+            false => self.client.unlink(&path).await,
+        };
+        self.world.trace().say(format_args!("{path} removed: {removed:?}"));
+        self.is_lost(removed).with_context(|| format!("remove {path}"))
+    }
+
+    async fn rename(&mut self, name: &str) -> anyhow::Result<()> {
+        let (from, is_dir) = self.names[name];
+        let to = self.place();
+        let (old, new) = (self.path(name, from), self.path(name, to));
+        let crosses = (from == Place::Beside) != (to == Place::Beside);
+        if crosses {
+            self.goes(from);
+        }
+        let renamed = self.client.rename(&old, &new).await;
+        self.world.trace().say(format_args!("{old} to {new}: {renamed:?}"));
+        match renamed {
+            Err(Error::Fs(FsError::QuotaExceeded)) if from == Place::Beside => return Ok(()),
+            Err(Error::Fs(FsError::NotFound)) if self.world.plan().is_lossy() => {
+                self.names.remove(name);
+                return Ok(());
+            }
+            renamed => renamed.with_context(|| format!("rename {old} to {new}"))?,
+        }
+        if crosses {
+            self.counts(to, name)?;
+        }
+        self.names.insert(name.to_owned(), (to, is_dir));
+        Ok(())
+    }
+
+    /// Somebody begins to remove one.
+    fn goes(&self, place: Place) {
+        if place != Place::Beside {
+            self.there.set(self.there.get() - 1);
+        }
+    }
+
+    /// It may not be there where a power cut has taken it.
+    fn is_lost(&self, removed: client::Result<()>) -> anyhow::Result<()> {
+        match removed {
+            Err(Error::Fs(FsError::NotFound)) if self.world.plan().is_lossy() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+}
