@@ -308,6 +308,45 @@ fn a_move_of_a_directory_has_parts_at_the_coordinator() {
 }
 
 #[test]
+fn a_directory_of_another_server_that_was_met_before_is_read_only_when_it_has_changed() {
+    in_cluster(async |world| {
+        let Deep { path, elsewhere } = make_deep(world).await;
+        let machine = newcomer(world).await;
+        let client = &machine.client;
+        let to = &elsewhere[0];
+        client.write(format!("{to}/taken"), b"x").await.unwrap();
+        let server = usize::from(server_of(client, to, world).await);
+        // How often the other server has been asked to read, and to prepare.
+        let asked = async || {
+            let load = client.loads().await.unwrap().swap_remove(server);
+            ["peer_read", "prepare"].map(|name| {
+                let operation = load.operations.iter().find(|operation| operation.name == name);
+                let outcomes = operation.map_or(&[][..], |operation| &operation.outcomes);
+                outcomes.iter().map(|(_, times)| times).sum::<u64>()
+            })
+        };
+        let rename = async |name: &str, new: &str| {
+            client.write(format!("{path}/{name}"), b"x").await.unwrap();
+            world.wait(Duration::from_secs(1)).await;
+            let before = asked().await;
+            client.rename(format!("{path}/{name}"), format!("{to}/{new}")).await.unwrap();
+            let after = asked().await;
+            (after[0] - before[0], after[1] - before[1])
+        };
+        assert_eq!(rename("a", "a").await, (1, 1));
+        assert_eq!(rename("b", "b").await, (0, 1));
+        assert_eq!(rename("c", "taken").await, (2, 2), "the name is not free");
+        assert_eq!(rename("d", "d").await, (1, 1));
+        assert_eq!(rename("e", "e").await, (0, 1));
+        client.chmod(to, 0o700).await.unwrap();
+        assert_eq!(rename("s", "s").await, (1, 2), "the directory is not what it was");
+        assert_eq!(rename("t", "t").await, (0, 1));
+        assert_eq!(client.read_dir(to).await.unwrap().all().await.unwrap().len(), 7);
+        machine.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_cold_path_is_one_round_of_a_message_to_each_server() {
     in_cluster(async |world| {
         let path = make_deep(world).await.path;

@@ -5,7 +5,7 @@ use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use wire::{
     Answer, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
-    RequestHeader, Retry, way_mark,
+    RequestHeader, Retry, Vote, way_mark,
 };
 
 use crate::{
@@ -173,6 +173,13 @@ fn in_session(
         Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
             Outcome::Elsewhere(txn.take_remote().expect("it is torn"))
         }
+        // It may be for what is not so.
+        Err(Fault::Answer(_) | Fault::Retry(_)) if txn.presumes() => {
+            let mut remote = txn.take_remote().expect("it presumes");
+            shared.forget_presumed(&remote);
+            remote.forget();
+            Outcome::Elsewhere(remote)
+        }
         Ok(done) if numbered => {
             let mut answer = txn.take_scratch();
             Answer::Done(done).encode(&mut answer);
@@ -298,7 +305,7 @@ fn between_servers(
     let done = done.and_then(|done| txn.unsettled().map(|()| done));
     match done {
         // Nothing stands on it but what is asked later, and promised then.
-        Ok(done) if !is_promise(request) => {
+        Ok(done) if !is_promise(request, &done) => {
             txn.commit();
             finish(shared, incoming, reply, Ok(done))
         }
@@ -312,8 +319,10 @@ fn between_servers(
 }
 
 /// Whether the answer to another server's request must wait until what it says is stable.
-fn is_promise(request: &Request) -> bool {
+fn is_promise(request: &Request, done: &Reply) -> bool {
     match request {
+        // Who is told so reads anew.
+        _ if matches!(done, Reply::Vote(Vote::Busy | Vote::Changed)) => false,
         Request::HandoffBegin(_) | Request::AskBirths | Request::HurryBirths(_) => false,
         Request::HandoffPut(put) => put.stable,
         Request::Born(born) => born.confirmed,

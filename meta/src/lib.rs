@@ -26,6 +26,7 @@ mod hot;
 mod invalidation;
 mod layouts;
 mod lock;
+mod met;
 mod observe;
 mod opens;
 mod ops;

@@ -31,6 +31,7 @@ use crate::{
     invalidation::Invalidations,
     layouts::Layouts,
     lock::LockTable,
+    met::Met,
     observe::{self, Observed},
     opens::Opens,
     quota::Quotas,
@@ -46,6 +47,7 @@ use crate::{
         locks::{Doubt, Has, Prepared},
         recover,
     },
+    txn::Remote,
     unsynced,
 };
 
@@ -81,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) prepared: Prepared,
     /// How directories are divided, as far as it was met.
     pub(crate) layouts: Layouts,
+    /// Directories of other servers.
+    pub(crate) met: Met,
     pub(crate) initiated: Initiated,
     pub(crate) births: Births,
     pub(crate) handoffs: Handoffs,
@@ -204,6 +208,7 @@ impl Server {
             handoffs: Handoffs::default(),
             hot: Hot::new(),
             layouts: Layouts::default(),
+            met: Met::default(),
             inos,
             opens,
             file_locks: FileLocks::default(),
@@ -299,6 +304,13 @@ impl Shared {
 
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.borrow().is_some()
+    }
+
+    /// What a transaction has taken for granted may not be so.
+    pub(crate) fn forget_presumed(&self, remote: &Remote) {
+        if let Some(share) = remote.presumed() {
+            self.met.forget(share);
+        }
     }
 
     /// What was set of the whole file system.

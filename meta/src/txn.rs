@@ -288,6 +288,32 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Takes for granted that another server has a share of a directory as it was met before, if it was, and that a name
+    /// in it is free, unless they were read; it will say before the end.
+    pub(crate) fn presume_free(&self, share: &Key, name: &Key) {
+        if !self.is_here(share)
+            && let Some(record) = self.shared.met.share(share)
+        {
+            self.with_remote(|remote| remote.presume(share, record, name));
+        }
+    }
+
+    /// A name that something is to get in a share of a directory is free, or not: what [`Txn::presume_free`] goes by if
+    /// another server has it.
+    pub(crate) fn meets(&self, dir: &Dir, free: bool) {
+        let share = self.share_key(dir.content.home, dir.id, dir.partition);
+        match free {
+            _ if self.is_here(&share) => {}
+            true => self.shared.met.learn(&share, || dir.content.to_record()),
+            false => self.shared.met.forget(&share),
+        }
+    }
+
+    /// Whether it has taken for granted what may not be so ([`Txn::presume_free`]).
+    pub(crate) fn presumes(&self) -> bool {
+        self.remote.borrow().as_ref().is_some_and(|remote| remote.presumed().is_some())
+    }
+
     /// Whether the request was sent to the coordinator, whatever it is about.
     pub(crate) fn is_for_coordinator(&self) -> bool {
         self.shared.cluster.is_some() && self.asked == Some(ShardId(0))

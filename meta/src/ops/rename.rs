@@ -7,7 +7,8 @@
 //! Cost: one batch, and three locked reads for a file in its directory, five for a directory. A second directory
 //! adds one, a directory that is replaced two, and one that gets another parent one for each directory between the new
 //! one and the root that was not read yet. Where cores share the locks, a file that moves or is replaced is read once
-//! more.
+//! more. Where the new directory is another server's, what is there is read once, and taken for granted from then on
+//! while new names in it are free.
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a directory that
 //! is not empty and would leave its quota, or enter one; EDQUOT.
 
@@ -86,6 +87,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     txn.dir_permits(sides.to(), Permission::EXECUTE)?;
     let source = txn.entry(&sides.from, &req.from_name)?.ok_or(FsError::NotFound)?;
     let target = txn.entry(sides.to(), &req.to_name)?;
+    txn.meets(sides.to(), target.is_none());
     match (req.mode, &target) {
         (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
@@ -175,6 +177,9 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         txn.ways().is_some().then_some(None)
     };
     let target = entry(to, &req.to_name);
+    if moves_dir.is_none() {
+        txn.presume_free(&content(to), &target);
+    }
     let mut keys = vec![content(from), source, content(to), target];
     if let (Some(ways), Some(moved)) = (txn.ways(), moves_dir) {
         let config = &txn.shared.config;

@@ -34,10 +34,7 @@ pub(crate) fn read(txn: &Txn<'_>, req: &PeerRead) -> Result<Reply> {
 }
 
 fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
-    if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
-        // Or it has not learnt yet that it has this shard.
-        return Err(Fault::Retry(Retry::Busy));
-    }
+    is_ours(txn, at)?;
     if let Some(root) = key::parse_charged(at) {
         return Ok(Some(txn.shared.quotas.told(root).to_record()));
     }
@@ -50,6 +47,14 @@ fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
             if waits { Err(txn.no_dir()) } else { Ok(value) }
         }
     }
+}
+
+fn is_ours(txn: &Txn<'_>, at: &[u8]) -> Result<()> {
+    if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
+        // Or it has not learnt yet that it has this shard.
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    Ok(())
 }
 
 /// Prepares a transaction, unless something is not what it was or another one is in the way.
@@ -202,17 +207,16 @@ fn mode_of(write: &PeerWrite) -> Mode {
 }
 
 fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
-    let is = current(txn, &expected.key)?;
-    if txn.shared.bugs.has(Bug::ExpectationsIgnored) {
-        return Ok(true);
-    }
-    match (expected.stands, &is, &expected.was) {
-        (Stands::Stable, Some(is), Some(was)) => {
-            let (is, was) = (Content::from_record(is)?, Content::from_record(was)?);
-            Ok(is.stable() == was.stable())
-        }
-        (Stands::Whole | Stands::Stable, is, was) => Ok(is == was),
-    }
+    let Expected { key, was, stands } = expected;
+    is_ours(txn, key)?;
+    let is_so = match (stands, was) {
+        (Stands::Stable, Some(was)) if key::is_content(key) => match txn.get_content(key)? {
+            Some(is) => is.is_stable_as(Content::from_record(was)?),
+            None => current(txn, key)?.is_some(),
+        },
+        (Stands::Whole | Stands::Stable, was) => current(txn, key)? == *was,
+    };
+    Ok(is_so || txn.shared.bugs.has(Bug::ExpectationsIgnored))
 }
 
 /// Ends a transaction as its initiator says.

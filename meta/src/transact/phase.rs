@@ -188,7 +188,7 @@ impl Phase {
     ) -> Result<Ended> {
         let shared = txn.shared;
         let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
-        let remote = txn.take_remote().expect("it was given one");
+        let mut remote = txn.take_remote().expect("it was given one");
         match done {
             Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
             Err(Fault::InDoubt(other)) => Ok(Ended::InDoubt(remote, other)),
@@ -201,6 +201,12 @@ impl Phase {
                 None => Ok(Ended::Refused(remote, error)),
                 Some(commit) => refuse_with(shared, remote, commit, error),
             },
+            // It may be for what is not so.
+            Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
+                shared.forget_presumed(&remote);
+                remote.forget();
+                Ok(Ended::Lacks(remote))
+            }
             Err(fault) => Ok(Ended::Failed(fault)),
             Ok(reply) => match &self.commit {
                 None => {

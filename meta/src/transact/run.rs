@@ -200,8 +200,12 @@ impl Run<'_> {
                 Err(fault) => return Err(fault),
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    sleep(pauses.draw(self.shared.random.as_ref())).await;
+                    // What was only presumed need not have met anybody.
+                    if again.presumed().is_none() {
+                        sleep(pauses.draw(self.shared.random.as_ref())).await;
+                    }
                     self.laps.again(self.shared.observed.now());
+                    self.shared.forget_presumed(&again);
                     remote = again;
                     remote.forget();
                 }

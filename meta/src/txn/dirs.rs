@@ -153,7 +153,7 @@ impl Txn<'_> {
 
     fn only_counts_change(&self, key: &[u8], content: &Content) -> bool {
         let was = self.get_content(key);
-        matches!(was, Ok(Some(was)) if was.stable() == content.stable())
+        was.is_ok_and(|was| was.is_some_and(|was| content.is_stable_as(was)))
     }
 
     /// Checks permission on a directory, if that is the server's to check.

@@ -47,6 +47,8 @@ pub(crate) struct Remote {
     drawn: usize,
     /// Something was not as it had been taken for granted: nothing is any more.
     reads_all: bool,
+    /// The share of a directory that was taken for granted as it was met before.
+    presumed: Option<Key>,
     /// What is read may change meanwhile ([`crate::bugs::Bug::GraphIgnored`]).
     pub(super) careless: bool,
     /// In the latest run something did not fit together.
@@ -106,6 +108,7 @@ impl Remote {
     /// What was read may not be so any more.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
+        self.presumed = None;
         self.inos.clear();
         self.reads_all = true;
         self.damaged = false;
@@ -224,6 +227,20 @@ impl Remote {
         }
     }
 
+    /// Takes for granted that a share is as it was met before, and a name in it free; whoever has them will say.
+    pub(super) fn presume(&mut self, share: &Key, record: Bytes, name: &Key) {
+        if !self.reads_all && !self.known.contains_key(share) && !self.known.contains_key(name) {
+            self.known.insert(share.clone(), Some(record));
+            self.known.insert(name.clone(), None);
+            self.presumed = Some(share.clone());
+        }
+    }
+
+    /// The share that was taken for granted as it was met before, if one was.
+    pub(crate) fn presumed(&self) -> Option<&Key> {
+        self.presumed.as_ref()
+    }
+
     pub(super) fn put(&mut self, key: Key, value: Bytes) {
         self.write(key, Write::Put(value));
     }
@@ -288,7 +305,7 @@ impl Remote {
                 Write::Dir(content) => match self.known.get(at).cloned().flatten() {
                     Some(was) => {
                         let was = Content::from_record(&was)?;
-                        PeerWrite::Patch((key, patch(&was, content, self.exact.contains(at))))
+                        PeerWrite::Patch((key, patch(was, content, self.exact.contains(at))))
                     }
                     None => PeerWrite::Put((key, content.to_record())),
                 },
@@ -301,10 +318,11 @@ impl Remote {
 
 /// Whether nothing but times and counts has changed.
 fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
-    let stable = |record: &Bytes| Content::from_record(record).map(|content| content.stable());
+    let content = |record: &Bytes| Content::from_record(record);
     match (was, now) {
         (Some(was), Some(now)) if was != now && key::is_content(key) => {
-            matches!((stable(was), stable(now)), (Ok(was), Ok(now)) if was == now)
+            let both = content(was).and_then(|was| Ok((was, content(now)?)));
+            both.is_ok_and(|(was, now)| was.is_stable_as(now))
         }
         (was, now) => was == now,
     }
@@ -312,26 +330,25 @@ fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
 
 /// What makes `new` of a content record, and leaves room for what others add meanwhile. If it is to be `exact`, times are
 /// what they are in `new`.
-fn patch(was: &Content, new: &Content, exact: bool) -> ContentPatch {
-    let stable = (exact || was.stable() != new.stable()).then(|| new.to_record());
+fn patch(was: Content, new: &Content, exact: bool) -> ContentPatch {
     let time = |was: Time, new: Time| (was != new).then_some(new);
     let difference = |was: u64, new: u64| new.cast_signed().wrapping_sub(was.cast_signed());
     ContentPatch {
-        stable,
         entries: difference(was.entries, new.entries),
         subdirs: difference(was.subdirs.into(), new.subdirs.into()),
         mtime: time(was.times.mtime, new.times.mtime),
         ctime: time(was.times.ctime, new.times.ctime),
         exact,
+        stable: (exact || !new.is_stable_as(was)).then(|| new.to_record()),
     }
 }
 
 impl Content {
-    /// Everything but times and counts.
-    pub(crate) fn stable(&self) -> Content {
-        let times =
-            crate::record::Times { btime: self.times.btime, ..crate::record::Times::default() };
-        Content { entries: 0, subdirs: 0, times, ..self.clone() }
+    /// Whether another one differs in nothing but times and counts.
+    pub(crate) fn is_stable_as(&self, mut other: Content) -> bool {
+        other.times = crate::record::Times { btime: other.times.btime, ..self.times };
+        (other.entries, other.subdirs) = (self.entries, self.subdirs);
+        *self == other
     }
 
     /// Changes it as a patch says.
