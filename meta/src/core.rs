@@ -22,9 +22,8 @@ use crate::{
     handoff::{self, steps::Act},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
-    quota::{allowance::Short, ask},
+    quota::{allowance::Short, ask, count},
     reclaim,
-    record::{QuotaId, QuotaState},
     room::{self, Level},
     serve::Connection,
     server::{Counters, Durability, Shared},
@@ -85,12 +84,8 @@ pub(crate) enum Step {
     Compacted(Box<compact::Rewritten>),
     /// Forget a session.
     EndSession(SessionId),
-    /// Count a page of a directory for a quota.
-    Count(Box<crate::quota::count::Page>),
-    /// All that belongs to a quota was counted: it is in this state from now on.
-    Counted(QuotaId, QuotaState),
-    /// A quota was found below another one: it counts for the second from now on, if it did for the first.
-    CountsFor(QuotaId, QuotaId, QuotaId),
+    /// Go on with counting for a quota.
+    Count(count::Act),
     /// Look once more at what a check found, and repair it.
     Repair(Arc<crate::fsck::Repair>),
     /// Remove a part of what has been in the trash for long enough.
@@ -116,8 +111,6 @@ impl Step {
             | Step::Compacted(_)
             | Step::EndSession(_)
             | Step::Count(_)
-            | Step::Counted(..)
-            | Step::CountsFor(..)
             | Step::Repair(_)
             | Step::Births(_)
             | Step::Confirmed(_)
@@ -194,7 +187,7 @@ impl Core {
     pub async fn background(&self) {
         let shared = &self.inner.shared;
         tokio::join!(
-            crate::quota::count::run(self.clone()),
+            count::run(self.clone()),
             sync::run(shared.clone()),
             crate::serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
@@ -296,6 +289,7 @@ impl Inner {
                     let moves = self.shared.handoffs.is_of(doubt.txn);
                     return self.later(incoming, moves, ended, Work::Request);
                 }
+                Outcome::Again(Fault::Short(short)) => return self.make_room(incoming, short),
                 Outcome::Elsewhere(remote) => {
                     let core = Core { inner: Rc::clone(self) };
                     // Race: before the task runs the connection may be another session's.
@@ -309,7 +303,6 @@ impl Inner {
                     tokio::task::spawn_local(transact::way::run(core, incoming, remote));
                     return;
                 }
-                Outcome::Again(Fault::Short(short)) => return self.make_room(incoming, short),
                 Outcome::Room { from, ask } => {
                     let core = Core { inner: Rc::clone(self) };
                     tokio::task::spawn_local(ask::answer(core, incoming, from, ask));
@@ -456,11 +449,7 @@ impl Inner {
                 }
                 Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
                 Step::EndSession(session) => driver::expire_session(&mut txn, *session),
-                Step::Count(page) => crate::quota::count::step(&mut txn, page),
-                Step::Counted(id, state) => crate::quota::count::counted(&mut txn, *id, *state),
-                Step::CountsFor(id, from, to) => {
-                    crate::quota::count::counts_for(&mut txn, *id, *from, *to)
-                }
+                Step::Count(act) => act.execute(&mut txn),
                 Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
                 Step::Expire(expired) => crate::trash::step(&mut txn, expired),
                 Step::Handoff(act) => act.execute(&mut txn),

@@ -4,47 +4,38 @@
 //! only, is bounded, and is lost at a restart: what is not so is found out by whoever goes there. While nothing is
 //! known, asking is one look at a number.
 
-use std::{
-    collections::VecDeque,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use base::{DirId, HashMap, Ino, Layout};
+use base::{DirId, Ino, Layout};
 use parking_lot::Mutex;
+
+use crate::recent::Recent;
 
 /// What is remembered at most; the oldest is forgotten.
 const DIRS_MAX: usize = 1024;
 
 /// The hints.
-#[derive(Default)]
 pub(crate) struct Layouts {
     count: AtomicUsize,
-    known: Mutex<Known>,
+    known: Mutex<Recent<(DirId, Ino), Layout>>,
 }
 
-#[derive(Default)]
-struct Known {
-    by_dir: HashMap<(DirId, Ino), Layout>,
-    order: VecDeque<(DirId, Ino)>,
+impl Default for Layouts {
+    fn default() -> Layouts {
+        Layouts { count: AtomicUsize::new(0), known: Mutex::new(Recent::new(DIRS_MAX)) }
+    }
 }
 
 impl Layouts {
     /// Takes in how a directory is divided.
     pub(crate) fn learn(&self, dir: DirId, ino: Ino, layout: &Layout) {
         let mut known = self.known.lock();
-        let Known { by_dir, order } = &mut *known;
-        if let Some(ours) = by_dir.get_mut(&(dir, ino)) {
+        if let Some(ours) = known.get_mut(&(dir, ino)) {
             ours.learn(layout);
             return;
         }
-        by_dir.insert((dir, ino), layout.clone());
-        order.push_back((dir, ino));
-        if order.len() > DIRS_MAX
-            && let Some(oldest) = order.pop_front()
-        {
-            by_dir.remove(&oldest);
-        }
-        self.count.store(by_dir.len(), Ordering::Relaxed);
+        known.insert((dir, ino), layout.clone());
+        self.count.store(known.len(), Ordering::Relaxed);
     }
 
     /// The partition that has what stands at a position, as far as is known.
@@ -53,7 +44,7 @@ impl Layouts {
             return 0;
         }
         let known = self.known.lock();
-        known.by_dir.get(&(dir, ino)).map_or(0, |layout| layout.partition(pos()))
+        known.get(&(dir, ino)).map_or(0, |layout| layout.partition(pos()))
     }
 }
 

@@ -32,6 +32,7 @@ mod opens;
 mod ops;
 mod peer;
 mod quota;
+mod recent;
 mod reclaim;
 mod record;
 mod room;

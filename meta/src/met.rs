@@ -5,56 +5,42 @@
 //! (`txn::remote`). It is a hint only, is bounded, and is lost at a restart: what is not so their server says when it
 //! prepares.
 
-use std::collections::VecDeque;
-
-use base::HashMap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::record::Key;
+use crate::{recent::Recent, record::Key};
 
 /// What is remembered at most; the oldest is forgotten.
 const SHARES_MAX: usize = 1024;
 
 /// The hints.
-#[derive(Default)]
 pub(crate) struct Met {
-    known: Mutex<Known>,
+    known: Mutex<Recent<Key, Bytes>>,
 }
 
-#[derive(Default)]
-struct Known {
-    shares: HashMap<Key, Bytes>,
-    order: VecDeque<Key>,
+impl Default for Met {
+    fn default() -> Met {
+        Met { known: Mutex::new(Recent::new(SHARES_MAX)) }
+    }
 }
 
 impl Met {
     /// A share was met, and a name in it was free.
     pub(crate) fn learn(&self, share: &Key, record: impl FnOnce() -> Bytes) {
         let mut known = self.known.lock();
-        if known.shares.contains_key(share) {
-            return;
-        }
-        known.shares.insert(share.clone(), record());
-        known.order.push_back(share.clone());
-        if known.order.len() > SHARES_MAX
-            && let Some(oldest) = known.order.pop_front()
-        {
-            known.shares.remove(&oldest);
+        if known.get(share).is_none() {
+            known.insert(share.clone(), record());
         }
     }
 
     /// It is not so any more.
     pub(crate) fn forget(&self, share: &Key) {
-        let mut known = self.known.lock();
-        if known.shares.remove(share).is_some() {
-            known.order.retain(|key| key != share);
-        }
+        self.known.lock().remove(share);
     }
 
     /// The record of a share, if nothing is known to be otherwise.
     pub(crate) fn share(&self, share: &Key) -> Option<Bytes> {
-        self.known.lock().shares.get(share).cloned()
+        self.known.lock().get(share).cloned()
     }
 }
 
@@ -76,6 +62,6 @@ mod tests {
         assert_eq!(met.share(&key(1)), None);
         met.learn(&key(1), || Bytes::from(vec![2]));
         assert_eq!(met.share(&key(1)), Some(Bytes::from(vec![2])));
-        assert_eq!(met.known.lock().order.len(), SHARES_MAX);
+        assert_eq!(met.known.lock().len(), SHARES_MAX);
     }
 }

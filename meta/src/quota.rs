@@ -26,7 +26,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use base::{DirId, HashMap, HashSet, Ino, ShardId, codec};
+use base::{DirId, FsError, HashMap, HashSet, Ino, ShardId, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
@@ -358,12 +358,21 @@ impl Quotas {
         }
     }
 
-    /// Whether `total` below `id` could be charged to `to` as well, above what both have in common.
-    pub(crate) fn could_move(&self, id: QuotaId, to: QuotaId) -> bool {
+    /// Whether what is below `id` could be charged to `to` as well, above what both have in common.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` where there is no room for it; on several servers `CrossDevice` where there is a limit, as nobody
+    /// knows at one moment what is used.
+    pub(crate) fn could_move(&self, id: QuotaId, to: QuotaId) -> Result<(), FsError> {
         let table = self.table.lock();
-        let Some(quota) = table.get(&id) else { return true };
+        let Some(quota) = table.get(&id) else { return Ok(()) };
         let above: Vec<QuotaId> = chain(&table, QuotaId(quota.record.parent)).collect();
-        chain(&table, to).all(|id| above.contains(&id) || table[&id].has_room(quota.total))
+        let mut new = chain(&table, to).filter(|id| !above.contains(id)).map(|id| &table[&id]);
+        match self.several {
+            true if new.any(|root| root.record.is_limited()) => Err(FsError::CrossDevice),
+            false if !new.all(|root| root.has_room(quota.total)) => Err(FsError::QuotaExceeded),
+            true | false => Ok(()),
+        }
     }
 
     /// Takes back what a transaction did.
@@ -462,30 +471,32 @@ fn chain(table: &HashMap<QuotaId, Quota>, id: QuotaId) -> impl Iterator<Item = Q
         .take(table.len())
 }
 
-fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
+/// Changes a root and all above it.
+fn each(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, change: impl Fn(&mut Quota)) {
     let ids: Vec<QuotaId> = chain(table, id).collect();
     for id in ids {
         if let Some(quota) = table.get_mut(&id) {
-            quota.total = quota.total.plus(usage);
+            change(quota);
         }
     }
+}
+
+fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
+    each(table, id, |quota| quota.total = quota.total.plus(usage));
 }
 
 /// What was used below a root that counts there no more makes room nowhere: another server may have released it. What was
 /// allowed before counts no more.
 fn leave(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage, several: bool) {
-    add(table, id, usage.minus());
-    if !several {
-        return;
-    }
-    let ids: Vec<QuotaId> = chain(table, id).collect();
-    for id in ids {
-        if let Some(quota) = table.get_mut(&id) {
-            let less = usage.minus().min(Usage::default());
-            quota.allowance = Allowance { round: 0, upto: quota.allowance.upto.plus(less) };
+    let less = usage.minus();
+    each(table, id, |quota| {
+        quota.total = quota.total.plus(less);
+        if several {
+            let upto = quota.allowance.upto.plus(less.min(Usage::default()));
+            quota.allowance = Allowance { round: 0, upto };
             quota.left += 1;
         }
-    }
+    });
 }
 
 fn take_in(

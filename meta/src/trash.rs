@@ -65,10 +65,7 @@ pub(crate) fn file(
     let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, located.inode.ino)? else {
         return Ok(false);
     };
-    let used = Usage::of(1, located.inode.attr().allocated);
-    txn.charge_freely(located.inode.quota, used.minus());
-    txn.charge_freely(hour.content.quota, used);
-    located.inode.quota = hour.content.quota;
+    txn.count_freely_for(&mut located.inode, hour.content.quota);
     located.inode.times.ctime = txn.now;
     located.inode.in_trash = InTrash(true);
     let xattrs = if located.place == Place::Slot { None } else { txn.lift_xattrs(located)? };
@@ -111,8 +108,7 @@ pub(crate) fn directory(
     };
     let was = child.content.quota;
     txn.end_root(&child.content);
-    txn.charge_freely(was, Usage::of(1, 0).minus());
-    txn.charge_freely(hour.content.quota, Usage::of(1, 0));
+    txn.recharge_freely(was, hour.content.quota, Usage::of(1, 0));
     child.content.quota = hour.content.quota;
     child.content.times.ctime = txn.now;
     txn.delete_entry(dir, name);

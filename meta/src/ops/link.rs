@@ -12,7 +12,7 @@ use wire::{Entry, Link, NodeRef};
 
 use crate::{
     error::Result,
-    record::{EntryRecord, Reclaim, ReclaimKind, Usage, key},
+    record::{EntryRecord, Reclaim, ReclaimKind, key},
     trash,
     txn::{Dir, Place, Txn, show_inode},
 };
@@ -42,15 +42,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     vacant(txn, &dir, req)?;
     // The old name may not be lost with the new one.
     txn.settle_birth(&dir)?;
-    // A walk that counts may have been here, and may never come where the other names are.
-    let counts = txn.shared.quotas.is_counted_from(target.inode.quota, dir.content.quota);
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
     }
-    if target.inode.nlink == 0 || counts {
-        let used = Usage::of(1, target.inode.attr().allocated);
-        txn.recharge(target.inode.quota, dir.content.quota, used)?;
-        target.inode.quota = dir.content.quota;
+    // A walk that counts may have been here, and may never come where the other names are.
+    let (from, to) = (target.inode.quota, dir.content.quota);
+    if target.inode.nlink == 0 || txn.shared.quotas.is_counted_from(from, to) {
+        txn.count_for(&mut target.inode, to)?;
     }
     // Race: it was found by its number, and its last name was removed since its path was walked.
     if trash::has_all(txn, &target.inode, file)? {

@@ -367,9 +367,7 @@ fn settle(
             // on its way past a walk that counts.
             let (from, to) = (located.inode.quota, new.content.quota);
             if located.inode.nlink == 1 || txn.shared.quotas.is_counted_from(from, to) {
-                let used = Usage::of(1, located.inode.attr().allocated);
-                txn.recharge(located.inode.quota, new.content.quota, used)?;
-                located.inode.quota = new.content.quota;
+                txn.count_for(&mut located.inode, to)?;
             }
             if link {
                 txn.put_inode(&located);
@@ -440,13 +438,7 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
         if seen.record.parent == to.0 {
             return Ok(());
         }
-        // Of several servers nobody knows at one moment what is used below it.
-        if txn.shared.cluster.is_some() && quotas.has_limits_above(from, to) {
-            return Err(FsError::CrossDevice.into());
-        }
-        if txn.shared.cluster.is_none() && !quotas.could_move(from, to) {
-            return Err(FsError::QuotaExceeded.into());
-        }
+        quotas.could_move(from, to)?;
         txn.put_quota(from, &QuotaRecord { parent: to.0, ..seen.record });
         return Ok(());
     }

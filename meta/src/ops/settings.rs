@@ -297,8 +297,7 @@ fn begin(
     txn.put_quota(id, record);
     // Of several servers the walk begins with the directory itself, when all have heard of it.
     if txn.shared.cluster.is_none() {
-        txn.charge_freely(from, Usage::of(1, 0).minus());
-        txn.charge_freely(to, Usage::of(1, 0));
+        txn.recharge_freely(from, to, Usage::of(1, 0));
         dir.content.quota = to;
         txn.put_dir(&dir);
     }

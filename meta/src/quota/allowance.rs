@@ -12,7 +12,7 @@
 
 use wire::{Allowed, Amounts, AskRoom, Gave, GiveRoom};
 
-use super::{QuotaId, Quotas, chain};
+use super::{QuotaId, Quotas};
 use crate::{
     bugs::{Bug, Planted},
     record::{QuotaRecord, Usage},
@@ -105,19 +105,7 @@ impl Quotas {
         quota.allowance = Allowance { round: give.round, upto };
         Gave { roots, used: quota.total.into() }
     }
-
-    /// Whether what is below `id` would come below a limit with `to`.
-    pub(crate) fn has_limits_above(&self, id: QuotaId, to: QuotaId) -> bool {
-        let table = self.table.lock();
-        let Some(quota) = table.get(&id) else { return false };
-        let above: Vec<QuotaId> = chain(&table, QuotaId(quota.record.parent)).collect();
-        let limited = |id: &QuotaId| table[id].record.limits() != UNBOUNDED;
-        chain(&table, to).any(|id| !above.contains(&id) && limited(&id))
-    }
 }
-
-/// No limits.
-const UNBOUNDED: Usage = Usage { bytes: i64::MAX, entries: i64::MAX };
 
 impl From<Amounts> for Usage {
     fn from(Amounts { bytes, entries }: Amounts) -> Usage {

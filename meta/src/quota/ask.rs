@@ -96,11 +96,10 @@ async fn room(core: &Core, coordinator: &Coordinator, from: u16, ask: &AskRoom) 
             }
             let then = *then.get_or_insert(ledger.round());
             let next = ledger.ask(from, ask, then);
-            let round = shared.random.next() | 1;
             if next == Next::Gather {
-                ledger.begin(round);
+                ledger.begin(shared.random.next() | 1);
             }
-            (next, round)
+            (next, ledger.round())
         };
         match next {
             Next::Answer(room) => return room,

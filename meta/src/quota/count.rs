@@ -55,10 +55,27 @@ struct Border {
     to: QuotaId,
 }
 
-/// A part of a walk, as a step of a core.
-pub(crate) struct Page {
-    count: Count,
-    done: Arc<Mutex<Option<Counted>>>,
+/// What a core has to do for the walks.
+pub(crate) enum Act {
+    /// A part of a walk, and where what was done of it goes.
+    Part(Box<Count>, Arc<Mutex<Option<Counted>>>),
+    /// All that belongs to a quota was counted: it is in this state from now on.
+    Counted(QuotaId, QuotaState),
+    /// A quota was found below another one: it counts for the second from now on, if it did for the first.
+    CountsFor(QuotaId, QuotaId, QuotaId),
+}
+
+impl Act {
+    pub(crate) fn execute(&self, txn: &mut Txn<'_>) -> Result<()> {
+        match self {
+            Act::Part(count, done) => {
+                *done.lock() = Some(part(txn, count)?);
+                Ok(())
+            }
+            Act::Counted(id, state) => counted(txn, *id, *state),
+            Act::CountsFor(id, from, to) => counts_for(txn, *id, *from, *to),
+        }
+    }
 }
 
 /// Works for as long as the server runs.
@@ -114,7 +131,7 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
         QuotaState::Removing => QuotaState::Gone,
         QuotaState::Active | QuotaState::Gone => return,
     };
-    core.step(Step::Counted(id, state)).await;
+    core.step(Step::Count(Act::Counted(id, state))).await;
 }
 
 /// Returns when all servers know the roots as they are now, or may not serve before they do.
@@ -135,7 +152,7 @@ async fn look_for_gone(core: &Core) {
         let count = Count { from: id.0, to: id.0, what };
         let gone = ask(core, count).await.is_some_and(|found| found.layout.is_none());
         if gone {
-            core.step(Step::Counted(id, QuotaState::Gone)).await;
+            core.step(Step::Count(Act::Counted(id, QuotaState::Gone))).await;
         }
     }
 }
@@ -210,7 +227,7 @@ async fn shares(core: &Core, dir: DirRef, border: Border) -> Option<BTreeMap<u16
 
 /// A root below keeps what it has; it only counts elsewhere.
 async fn inner_root(core: &Core, id: QuotaId, border: Border) {
-    core.step(Step::CountsFor(id, border.from, border.to)).await;
+    core.step(Step::Count(Act::CountsFor(id, border.from, border.to))).await;
 }
 
 /// Changes inodes in slots of other servers.
@@ -249,8 +266,7 @@ async fn ask(core: &Core, count: Count) -> Option<Counted> {
         };
         let Some(server) = elsewhere else {
             let done = Arc::new(Mutex::new(None));
-            let page = Page { count: count.clone(), done: done.clone() };
-            core.step(Step::Count(Box::new(page))).await;
+            core.step(Step::Count(Act::Part(Box::new(count.clone()), done.clone()))).await;
             let counted = done.lock().take();
             tries += 1;
             if counted.is_some() || shared.cluster.is_none() || tries == TRIES_MAX {
@@ -265,13 +281,6 @@ async fn ask(core: &Core, count: Count) -> Option<Counted> {
             Ok(_) | Err(Unanswered::Failed(_)) => return None,
         }
     }
-}
-
-/// Does a part here, as a step of a core.
-pub(crate) fn step(txn: &mut Txn<'_>, page: &Page) -> Result<()> {
-    let counted = part(txn, &page.count)?;
-    *page.done.lock() = Some(counted);
-    Ok(())
 }
 
 /// Does a part here.
@@ -316,7 +325,7 @@ fn share(txn: &mut Txn<'_>, border: Border, share: &CountShare) -> Result<Counte
     }
     if quota == border.from && border.from != border.to {
         if dir.partition == 0 {
-            move_usage(txn, border, Usage::of(1, 0));
+            txn.recharge_freely(border.from, border.to, Usage::of(1, 0));
         }
         dir.content.quota = border.to;
         txn.put_dir(&dir);
@@ -398,26 +407,20 @@ fn slot(txn: &mut Txn<'_>, border: Border, ino: Ino) -> Result<()> {
 fn moves(txn: &mut Txn<'_>, border: Border, inode: &mut Inode) -> bool {
     let moves = inode.quota == border.from;
     if moves {
-        move_usage(txn, border, Usage::of(1, inode.attr().allocated));
-        inode.quota = border.to;
+        txn.count_freely_for(inode, border.to);
     }
     moves
 }
 
-fn move_usage(txn: &mut Txn<'_>, border: Border, usage: Usage) {
-    txn.charge_freely(border.from, usage.minus());
-    txn.charge_freely(border.to, usage);
-}
-
 /// A root counts elsewhere from now on.
-pub(crate) fn counts_for(txn: &mut Txn<'_>, id: QuotaId, from: QuotaId, to: QuotaId) -> Result<()> {
+fn counts_for(txn: &mut Txn<'_>, id: QuotaId, from: QuotaId, to: QuotaId) -> Result<()> {
     change_root(txn, id, |record| {
         (record.parent == from.0).then_some(QuotaRecord { parent: to.0, ..record })
     })
 }
 
 /// All of it was counted: from now on the limits hold, or the root is no more.
-pub(crate) fn counted(txn: &mut Txn<'_>, id: QuotaId, state: QuotaState) -> Result<()> {
+fn counted(txn: &mut Txn<'_>, id: QuotaId, state: QuotaState) -> Result<()> {
     // What others have charged to one that is gone is not counted above it: nor is what was charged here.
     let ends = txn.shared.cluster.is_some() && state == QuotaState::Gone;
     change_root(txn, id, |record| {

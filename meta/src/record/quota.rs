@@ -86,6 +86,12 @@ impl QuotaRecord {
         self.state == other.state && self.limits() == other.limits()
     }
 
+    /// Whether there is a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        let Usage { bytes, entries } = self.limits();
+        bytes.min(entries) != i64::MAX
+    }
+
     /// How much may be used; `i64::MAX` where there is no limit.
     pub(crate) fn limits(&self) -> Usage {
         let limit =

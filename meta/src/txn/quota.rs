@@ -6,7 +6,7 @@ use super::Txn;
 use crate::{
     error::{Fault, Result},
     quota::{Limits, Quotas, Undo},
-    record::{Content, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
+    record::{Content, Inode, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
 };
 
 /// What a transaction did to the table of quotas; taken back unless it commits.
@@ -83,6 +83,25 @@ impl Txn<'_> {
         // Released first: what both have above them does not change.
         self.charge_freely(from, usage.minus());
         self.charge(to, usage)
+    }
+
+    /// As [`Txn::recharge`], whatever the limits are.
+    pub(crate) fn recharge_freely(&mut self, from: QuotaId, to: QuotaId, usage: Usage) {
+        self.charge_freely(from, usage.minus());
+        self.charge_freely(to, usage);
+    }
+
+    /// Has a file count for a quota from now on.
+    pub(crate) fn count_for(&mut self, inode: &mut Inode, to: QuotaId) -> Result<()> {
+        self.recharge(inode.quota, to, Usage::of(1, inode.attr().allocated))?;
+        inode.quota = to;
+        Ok(())
+    }
+
+    /// As [`Txn::count_for`], whatever the limits are.
+    pub(crate) fn count_freely_for(&mut self, inode: &mut Inode, to: QuotaId) {
+        self.recharge_freely(inode.quota, to, Usage::of(1, inode.attr().allocated));
+        inode.quota = to;
     }
 
     /// A directory goes: if it is an accounting root, that goes as well. On several servers the coordinator finds out.

@@ -190,8 +190,7 @@ fn recharge(txn: &mut Txn<'_>, dir: &mut Dir, to: QuotaId) {
     // Of several servers only the coordinator knows which are being counted.
     let alone = txn.shared.cluster.is_none();
     if alone && from != to && !accounts && !quotas.is_moving(from, to) {
-        txn.charge_freely(from, Usage::of(1, 0).minus());
-        txn.charge_freely(to, Usage::of(1, 0));
+        txn.recharge_freely(from, to, Usage::of(1, 0));
         dir.content.quota = to;
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     lock,
     record::{
         Content, Contents, EntryRecord, InTrash, InlineMax, Inode, QuotaId, Reclaim, Slot, Times,
-        Usage, Xattrs, key, key::Part,
+        Xattrs, key, key::Part,
     },
     txn::{Dir, Located, Place, Txn},
 };
@@ -103,10 +103,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
         inode.xattrs =
             Xattrs::Embedded(crate::record::XattrSet { list: inode.xattrs.here().to_vec() });
     }
-    let used = Usage::of(1, inode.attr().allocated);
-    txn.charge_freely(inode.quota, used.minus());
-    txn.charge_freely(above.content.quota, used);
-    inode.quota = above.content.quota;
+    txn.count_freely_for(inode, above.content.quota);
     if txn.shared.cluster.is_none() {
         let place = Place::under(txn, &above, &name);
         txn.settle_inode(&mut located, place, None);
