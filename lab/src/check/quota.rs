@@ -15,7 +15,7 @@ use wire::XattrMode;
 use super::tree::Tree;
 use crate::sim::{plan::Quotas, work::filled, world::World};
 
-const KEY: &str = "pando.quota.bytes";
+const BYTES: &str = "bytes";
 /// How often it is looked whether everything was counted.
 const PERIOD: Duration = Duration::from_millis(200);
 /// And so often while servers die: a count begins anew with its coordinator, so where that never lives for long it stays as it is.
@@ -48,8 +48,34 @@ pub async fn run(world: World) -> anyhow::Result<()> {
 }
 
 async fn set(world: &World, client: &Client, max: &str, looks_max: u32) -> anyhow::Result<()> {
+    set_of(world, client, ("/", BYTES), max, looks_max).await
+}
+
+/// Sets a limit of `entries` or `bytes`; it holds when this returns.
+///
+/// # Errors
+/// When it is refused.
+pub async fn limit(
+    world: &World,
+    client: &Client,
+    path: &str,
+    what: &str,
+    max: u64,
+) -> anyhow::Result<()> {
+    set_of(world, client, (path, what), &max.to_string(), u32::MAX).await?;
+    used(world, client, path).await.map(drop)
+}
+
+async fn set_of(
+    world: &World,
+    client: &Client,
+    (path, what): (&str, &str),
+    max: &str,
+    looks_max: u32,
+) -> anyhow::Result<()> {
+    let name = format!("pando.quota.{what}");
     for _ in 0..looks_max {
-        match client.set_xattr("/", KEY, max.as_bytes(), XattrMode::Set).await {
+        match client.set_xattr(path, &name, max.as_bytes(), XattrMode::Set).await {
             Ok(()) => return Ok(()),
             // The one before is not counted yet.
             Err(Error::Fs(FsError::Busy)) => world.wait(PERIOD).await,
@@ -94,26 +120,53 @@ pub async fn fill(client: &Client) -> anyhow::Result<()> {
     };
     // A power cut may have taken it.
     let Some(max) = max.and_then(|(_, max)| max.parse::<u64>().ok()) else { return Ok(()) };
-    for number in 0..=max {
-        match client.mkdir(format!("{top}/in-the-end-{number}"), 0o755).await {
-            Ok(_) => {}
-            Err(Error::Fs(FsError::QuotaExceeded)) => break,
+    let path = |number| format!("{top}/in-the-end-{number}");
+    until_full(max + 1, async |number| client.mkdir(path(number), 0o755).await.map(drop)).await?;
+    let (there, _) = walk(client, &top).await?;
+    ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");
+    Ok(())
+}
+
+/// Makes something again and again until there is no room for it, or `max` times; how often there was room.
+///
+/// # Errors
+/// When anything else is wrong.
+pub async fn until_full(
+    max: u64,
+    make: impl AsyncFn(u64) -> client::Result<()>,
+) -> anyhow::Result<u64> {
+    for number in 0..max {
+        match make(number).await {
+            Ok(()) => {}
+            Err(Error::Fs(FsError::QuotaExceeded)) => return Ok(number),
             Err(error) => return Err(error).context("a limit"),
         }
     }
-    let (mut inos, mut dirs) = (BTreeSet::new(), vec![top.clone()]);
-    inos.insert(client.lstat(&top).await?.ino);
+    Ok(max)
+}
+
+/// What is below a directory: inodes and bytes. A file with several names is counted with the first.
+///
+/// # Errors
+/// When something cannot be looked at.
+pub async fn walk(client: &Client, top: &str) -> anyhow::Result<(u64, u64)> {
+    let (mut inos, mut bytes) = (BTreeSet::new(), 0);
+    let mut dirs = vec![top.trim_end_matches('/').to_owned()];
+    inos.insert(client.lstat(top).await?.ino);
     while let Some(dir) = dirs.pop() {
-        for entry in client.read_dir(&dir).await?.all().await? {
-            inos.insert(entry.ino);
-            if entry.kind == FileKind::Directory {
-                dirs.push(format!("{dir}/{}", entry.name));
+        let listed = if dir.is_empty() { "/" } else { &dir };
+        for entry in client.read_dir(listed).await?.all().await? {
+            let path = format!("{dir}/{}", entry.name);
+            let attr = client.lstat(&path).await?;
+            if inos.insert(attr.ino) {
+                bytes += attr.allocated;
+            }
+            if attr.kind == FileKind::Directory {
+                dirs.push(path);
             }
         }
     }
-    let there = inos.len() as u64;
-    ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");
-    Ok(())
+    Ok((inos.len() as u64, bytes))
 }
 
 /// Compares what is counted with a walk.

@@ -1,16 +1,15 @@
 //! Limits: clients make and remove what they can below a directory that may not have more than so many inodes. Never are there
 //! more, whatever happens, and in the end there can be just as many.
 
-use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
 use anyhow::{Context as _, ensure};
 use base::FsError;
 use client::{Client, Error, OpenOptions};
 use futures::future::try_join_all;
-use wire::XattrMode;
 
 use crate::{
-    check::quota::facts,
+    check::quota::limit,
     sim::{random::SimRandom, world::World},
 };
 
@@ -65,29 +64,6 @@ pub(super) async fn set_up(
         }
         Ok(())
     })
-}
-
-/// Sets a limit, and waits until it holds.
-async fn limit(
-    world: &World,
-    client: &Client,
-    top: &str,
-    what: &str,
-    max: u64,
-) -> anyhow::Result<()> {
-    let (name, max) = (format!("pando.quota.{what}"), max.to_string());
-    loop {
-        match client.set_xattr(top, &name, max.as_bytes(), XattrMode::Set).await {
-            Ok(()) => break,
-            // Another is being counted.
-            Err(Error::Fs(FsError::Busy)) => world.wait(Duration::from_millis(100)).await,
-            Err(error) => return Err(error).context("a limit is refused"),
-        }
-    }
-    while facts(client, top).await?.get("quota.state").map(String::as_str) != Some("active") {
-        world.wait(Duration::from_millis(100)).await;
-    }
-    Ok(())
 }
 
 /// Where one of its own is.
