@@ -14,10 +14,17 @@ pub mod trash;
 pub mod tree;
 pub mod visible;
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
-use client::Client;
+use client::{Client, Fsck};
+use wire::FsckProgress;
 
 use crate::sim::world::World;
+
+/// So often, and so long apart, it is looked whether all work has ended.
+const LOOKS: u32 = 1000;
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Checks a world whose workloads are done and whose servers run. They do not run afterwards.
 ///
@@ -41,6 +48,13 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
+    // Whatever has just begun, as a merge that was put off, ends.
+    for _ in 0..LOOKS {
+        if !is_at_work(world)? {
+            break;
+        }
+        world.wait(LOOK).await;
+    }
     let mut engines = Vec::new();
     for host in world.hosts() {
         host.kill();
@@ -51,6 +65,15 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
         united(world).await.context("all servers taken together")?;
     }
     errors::check(world.trace())
+}
+
+fn is_at_work(world: &World) -> store::Result<bool> {
+    for host in world.hosts() {
+        if owned::is_at_work(host.engine())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What all servers of a cluster have together is a file system of one server, which checks itself: that the cluster's
@@ -65,14 +88,29 @@ async fn united(world: &World) -> anyhow::Result<()> {
 }
 
 /// Has all servers check what they have, together, as `pando fsck` does.
-async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
-    let mut check = client.fsck_start_everywhere(false).await?;
+///
+/// # Errors
+/// What is found.
+pub async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
+    let progress = follow(world, client, client.fsck_start_everywhere(false).await?).await?;
+    ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
+    Ok(())
+}
+
+/// What a check of all servers has come to in the end.
+///
+/// # Errors
+/// When it cannot go on.
+pub async fn follow(
+    world: &World,
+    client: &Client,
+    mut check: Fsck,
+) -> client::Result<FsckProgress> {
     loop {
         let progress = check.poll(client, false).await?;
         if progress.done {
-            ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
-            return Ok(());
+            return Ok(progress);
         }
-        world.wait(std::time::Duration::from_millis(10)).await;
+        world.wait(Duration::from_millis(10)).await;
     }
 }

@@ -2,14 +2,14 @@
 //! found as if they had been renamed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{DirId, EntryName, FsError, Locality, NameVersion};
 use client::Client;
-use lab::sim::{plan::Plan, trace::Trace, world::World};
+use lab::{
+    check,
+    sim::{plan::Plan, trace::Trace, world::World},
+};
 use tokio::{runtime::Builder, task::LocalSet};
 use wire::{NodeRef, RenameMode};
 
@@ -104,14 +104,7 @@ impl Tree {
             }
         }
         machine.close().await.unwrap();
-        let mut check = knows.fsck_start_everywhere(false).await.unwrap();
-        loop {
-            let progress = check.poll(knows, false).await.unwrap();
-            if progress.done {
-                return assert_eq!(progress.findings, [""; 0]);
-            }
-            self.world.wait(Duration::from_millis(50)).await;
-        }
+        check::fsck(&self.world, knows).await.unwrap();
     }
 
     /// The id of each directory, and of it whether it is the predicted one.

@@ -253,25 +253,13 @@ async fn all(client: &Client, kind: &str) -> anyhow::Result<Vec<(String, u64)>> 
     Ok(found)
 }
 
-async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
-    let mut check = client.fsck_start_everywhere(false).await?;
-    loop {
-        let progress = check.poll(client, false).await?;
-        if progress.done {
-            ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
-            return Ok(());
-        }
-        world.wait(Duration::from_millis(10)).await;
-    }
-}
-
 /// Looks at a dump that was taken.
 async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     let Taken { dumped, before, after } = taken;
     let hosts = world.serve(dumped)?;
     let machine = world.connect("looks").await?;
     let client = &machine.client;
-    fsck(world, client).await?;
+    check::fsck(world, client).await?;
     check::tree::check(client).await?;
 
     // All up to one that was begun before, and answered after.
@@ -311,12 +299,12 @@ async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     client.write("/later", b"later").await?;
     client.mkdir("/pairs/new", 0o755).await?;
     client.rename("/moved/0", "/pairs/new/moved").await?;
-    fsck(world, client).await?;
+    check::fsck(world, client).await?;
     let emptied = hosts.len() == 1 || hosts.len() == world.hosts().len();
     if world.plan().trash && emptied {
         ensure!(!check::trash::all(client).await?.is_empty(), "nothing is in the trash");
         check::trash::check(world, client).await?;
-        fsck(world, client).await?;
+        check::fsck(world, client).await?;
     }
     machine.close().await?;
     for host in hosts {

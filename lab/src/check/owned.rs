@@ -36,6 +36,30 @@ struct Keys {
     chunked: BTreeSet<Ino>,
 }
 
+/// What is stored of work that ends.
+const NOTES: [(char, &str); 7] = [
+    ('Q', "stored answers"),
+    ('S', "sessions"),
+    ('R', "inodes to reclaim"),
+    ('G', "blocks to delete"),
+    ('P', "prepared transactions"),
+    ('H', "handoffs"),
+    ('X', "commits that somebody may not know"),
+];
+
+/// Whether work of which something is stored is under way.
+///
+/// # Errors
+/// When an engine cannot be read.
+pub fn is_at_work(engine: &MemoryEngine) -> store::Result<bool> {
+    let mut found = false;
+    engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
+        found = NOTES.iter().any(|(kind, _)| key.get(2).is_some_and(|of| char::from(*of) == *kind));
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
 /// Checks what is stored on all servers against the tree.
 ///
 /// # Errors
@@ -46,15 +70,7 @@ pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Res
         let owns = |shard: u16| usize::from(shard) % engines.len() == server;
         read(engine, shards, &mut keys, &owns).with_context(|| format!("server {server}"))?;
     }
-    for (kind, what) in [
-        ('Q', "stored answers"),
-        ('S', "sessions"),
-        ('R', "inodes to reclaim"),
-        ('G', "blocks to delete"),
-        ('P', "prepared transactions"),
-        ('H', "handoffs"),
-        ('X', "commits that somebody may not know"),
-    ] {
+    for (kind, what) in NOTES {
         let left = keys.kinds.get(&kind).copied().unwrap_or(0);
         ensure!(left == 0, "{left} {what} are left");
     }

@@ -41,19 +41,27 @@ impl World {
         let header = Header::from_bytes(&dump.header).context("the header")?;
         let mut loader = Loader::begin(&engines, &header)?;
         let mut records = 0;
-        while let Some(page) = dump.next(client).await? {
-            records += page.records.len() as u64;
-            loader.records(page.records)?;
-            let mut copied = HashSet::default();
-            for (block, bytes) in page.blocks {
-                if copied.insert(block) {
-                    let (_, blocks) = &stores[usize::from(loader.server_of_block(block)?)];
-                    blocks.put(block, client.read_block(page.server, block, bytes).await?).await?;
+        let mut pages = async || {
+            while let Some(page) = dump.next(client).await? {
+                records += page.records.len() as u64;
+                loader.records(page.records)?;
+                let mut copied = HashSet::default();
+                for (block, bytes) in page.blocks {
+                    if copied.insert(block) {
+                        let (_, blocks) = &stores[usize::from(loader.server_of_block(block)?)];
+                        let contents = client.read_block(page.server, block, bytes).await?;
+                        blocks.put(block, contents).await?;
+                    }
                 }
             }
-        }
+            anyhow::Ok(())
+        };
+        let copied = pages().await;
         let paused = dump.paused;
-        dump.end(client).await?;
+        // Whole or not, no server need keep it.
+        let ended = dump.end(client).await;
+        copied?;
+        ended?;
         let random = self.random("loaded");
         loader.finish(&header, "memory:", SIGNING_KEY, &random)?;
         Ok(Dumped { stores, records, paused })

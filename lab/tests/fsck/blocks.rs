@@ -5,6 +5,7 @@ use std::{ops::ControlFlow, time::Duration};
 use base::{BlockId, SessionId};
 use client::{Client, FileSystem as _};
 use futures::StreamExt as _;
+use lab::check;
 use store::Engine as _;
 
 use crate::{Cluster, KIND, SERVERS, dir, findings, followed, with_cluster};
@@ -24,17 +25,11 @@ async fn blocks_at(cluster: &Cluster, server: usize) -> u64 {
 
 /// What a check says that removes blocks, with how many nothing named, and how many it removed.
 async fn collect(cluster: &Cluster, client: &Client) -> (Vec<String>, u64, u64) {
-    let mut check = client.fsck_start_everywhere(true).await.unwrap();
-    loop {
-        let progress = check.poll(client, false).await.unwrap();
-        if progress.done {
-            let count = |name: &str| progress.counts.iter().find(|(other, _)| other == name);
-            let count = |name: &str| count(name).unwrap().1;
-            let counted = (count("blocks_unreferenced"), count("blocks_removed"));
-            return (progress.findings, counted.0, counted.1);
-        }
-        cluster.world.wait(Duration::from_millis(50)).await;
-    }
+    let check = client.fsck_start_everywhere(true).await.unwrap();
+    let progress = check::follow(&cluster.world, client, check).await.unwrap();
+    let count = |name: &str| progress.counts.iter().find(|(other, _)| other == name).unwrap().1;
+    let (unreferenced, removed) = (count("blocks_unreferenced"), count("blocks_removed"));
+    (progress.findings, unreferenced, removed)
 }
 
 #[test]

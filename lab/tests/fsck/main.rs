@@ -13,7 +13,10 @@ use std::{ops::ControlFlow, time::Duration};
 
 use base::{Cred, placement::shard_of};
 use client::{Client, FileSystem as _, Fsck, Result};
-use lab::sim::{plan::Plan, trace::Trace, world::World};
+use lab::{
+    check,
+    sim::{plan::Plan, trace::Trace, world::World},
+};
 use store::{Batch, Engine as _};
 use tokio::task::LocalSet;
 use wire::DirRef;
@@ -92,22 +95,13 @@ async fn repair(world: &World, client: &Client) -> Vec<String> {
 }
 
 async fn followed(world: &World, client: &Client, check: Fsck) -> Vec<String> {
-    try_follow(world, client, check).await.unwrap()
-}
-
-async fn try_follow(world: &World, client: &Client, mut check: Fsck) -> Result<Vec<String>> {
-    loop {
-        let progress = check.poll(client, false).await?;
-        if progress.done {
-            return Ok(progress.findings);
-        }
-        world.wait(Duration::from_millis(50)).await;
-    }
+    check::follow(world, client, check).await.unwrap().findings
 }
 
 /// As [`repair`], where another may be under way.
 async fn try_repair(world: &World, client: &Client) -> Result<Vec<String>> {
-    try_follow(world, client, client.repair_start_everywhere(false, false).await?).await
+    let check = client.repair_start_everywhere(false, false).await?;
+    Ok(check::follow(world, client, check).await?.findings)
 }
 
 impl Cluster {

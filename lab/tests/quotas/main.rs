@@ -10,7 +10,10 @@ use std::{ops::ControlFlow, time::Duration};
 use base::{FsError, Locality, placement::shard_of};
 use client::{Client, Error};
 use lab::{
-    check::quota::{facts, used, walk},
+    check::{
+        self,
+        quota::{facts, used, walk},
+    },
     sim::{
         plan::{Plan, Quotas},
         server::Host,
@@ -68,17 +71,11 @@ fn in_world_of_many(plan: Plan, test: impl AsyncFn(&World, Machine)) {
 }
 
 async fn findings(world: &World, client: &Client, repair: bool) -> Vec<String> {
-    let mut check = match repair {
+    let check = match repair {
         true => client.repair_start_everywhere(false, false).await.unwrap(),
         false => client.fsck_start_everywhere(false).await.unwrap(),
     };
-    loop {
-        let progress = check.poll(client, false).await.unwrap();
-        if progress.done {
-            return progress.findings;
-        }
-        world.wait(Duration::from_millis(50)).await;
-    }
+    check::follow(world, client, check).await.unwrap().findings
 }
 
 async fn set(client: &Client, path: &str, max: &str) -> client::Result<()> {
