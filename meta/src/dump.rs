@@ -84,6 +84,11 @@ impl Dumps {
         self.current.lock().is_some()
     }
 
+    /// Whether one is made that is not this.
+    fn is_making_other(&self, number: u64) -> bool {
+        self.current.lock().as_ref().is_some_and(|dump| dump.started.dump != number)
+    }
+
     /// Whether this dump is waited for no more; then it is dropped.
     fn is_over(&self, number: u64) -> bool {
         let mut current = self.current.lock();

@@ -198,6 +198,7 @@ pub(crate) async fn step(shared: &Shared, step: DumpStep) -> Result<Reply> {
         return Err(Fault::Retry(Retry::Busy));
     }
     match stage {
+        DumpStage::Gather if shared.dumps.is_making_other(dump) => return Err(FsError::Busy.into()),
         DumpStage::Gather => in_time(pauses.begin(dump)?, gathered(shared)).await?,
         DumpStage::Pause => {
             let quiet = pauses.until(|table| table.under_way.transactions == 0);
@@ -302,6 +303,7 @@ pub(crate) async fn watch(shared: &Shared, dump: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::tests::several::in_cluster;
 
     #[tokio::test(start_paused = true)]
     async fn who_is_under_way_is_waited_for_and_nobody_else_begins() {
@@ -331,6 +333,26 @@ mod tests {
         drop(third.await);
         assert!(pauses.handoff().is_some());
         assert!(!pauses.end(7), "it has ended");
+    }
+
+    #[test]
+    fn a_dump_beside_another_is_refused_before_anybody_waits() {
+        in_cluster(async |three| {
+            let shared = &three.node(0).core.inner.shared;
+            let take = |dump, stage| step(shared, DumpStep { dump, stage });
+            for stage in [
+                DumpStage::Gather,
+                DumpStage::Pause,
+                DumpStage::Settle,
+                DumpStage::Take,
+                DumpStage::Resume,
+            ] {
+                take(7, stage).await.unwrap();
+            }
+            let other = take(8, DumpStage::Gather).await;
+            assert!(matches!(other, Err(Fault::Answer(FsError::Busy))));
+            assert!(shared.pauses.handoff().is_some(), "nobody waits for it");
+        });
     }
 
     #[tokio::test(start_paused = true)]

@@ -131,6 +131,15 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
         QuotaState::Removing => QuotaState::Gone,
         QuotaState::Active | QuotaState::Gone => return,
     };
+    is_counted(core, id, state).await;
+}
+
+/// Notes that all of it was counted.
+///
+/// Race: a dump of several servers must not have this without what the walk has changed on all of them. So it is done before
+/// they pause, or when each has its snapshot.
+async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
+    let _under_way = core.inner.shared.pauses.transaction().await;
     core.step(Step::Count(Act::Counted(id, state))).await;
 }
 
@@ -152,7 +161,7 @@ async fn look_for_gone(core: &Core) {
         let count = Count { from: id.0, to: id.0, what };
         let gone = ask(core, count).await.is_some_and(|found| found.layout.is_none());
         if gone {
-            core.step(Step::Count(Act::Counted(id, QuotaState::Gone))).await;
+            is_counted(core, id, QuotaState::Gone).await;
         }
     }
 }
@@ -442,4 +451,33 @@ fn change_root(
         txn.put_quota(id, &record);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{DumpStage, DumpStep};
+
+    use super::*;
+    use crate::{coordinator::tests::several::in_cluster, dump};
+
+    #[test]
+    fn no_walk_ends_between_the_moments_of_two_servers_of_a_dump() {
+        in_cluster(async |three| {
+            let core = &three.node(0).core;
+            let take = async |stage| {
+                let step = DumpStep { dump: 7, stage };
+                dump::pause::step(&core.inner.shared, step).await.unwrap();
+            };
+            take(DumpStage::Gather).await;
+            take(DumpStage::Pause).await;
+            let ends = is_counted(core, QuotaId(Ino::new(base::ShardId(0), 9)), QuotaState::Gone);
+            tokio::pin!(ends);
+            for _ in 0..100 {
+                assert!(futures::poll!(ends.as_mut()).is_pending());
+                tokio::task::yield_now().await;
+            }
+            take(DumpStage::Resume).await;
+            ends.await;
+        });
+    }
 }
