@@ -79,6 +79,11 @@ impl Invalidations {
         }
     }
 
+    /// Whether it has begun anew since it had come to `version`, or so much has come that it is as if it had.
+    pub(crate) fn began_anew_since(&self, version: u64) -> bool {
+        self.since(version).is_some_and(|events| events.reset)
+    }
+
     /// What happened since `version`; `None` when nothing did.
     pub(crate) fn since(&self, version: u64) -> Option<CacheEvents> {
         if version == self.version() {
@@ -133,7 +138,9 @@ mod tests {
         assert!(list.take_in(100, &[DirId(1)]));
         list.begin_anew(101);
         assert_eq!(list.since(100).unwrap().dirs, [DirId(1)]);
+        assert!(!list.began_anew_since(101) && !list.began_anew_since(100));
         list.begin_anew(500);
+        assert!(list.began_anew_since(101));
         assert!(list.since(101).unwrap().reset);
         list.begin_anew(400);
         assert_eq!(list.version(), 500);

@@ -46,11 +46,15 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut coordinator = Link::new(shared, cluster, 0);
     let mut had = false;
     loop {
-        let asked = cluster.time();
+        let (asked, version) = (cluster.time(), shared.invalidations.version());
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
         if had != cluster.has_lease() {
             had = !had;
             tracing::info!(has = had, "lease");
+        }
+        // Until it has said that it has begun its list anew, nothing that is announced can be told to it.
+        if shared.invalidations.began_anew_since(version) {
+            continue;
         }
         let pause = (given / BEATS_A_LEASE).saturating_sub(cluster.time() - asked).max(AGAIN_PAUSE);
         tokio::time::sleep(pause).await;

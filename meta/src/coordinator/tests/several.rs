@@ -199,6 +199,19 @@ fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_
 }
 
 #[test]
+fn what_is_announced_waits_for_nobody_for_longer_than_until_the_next_heartbeat() {
+    in_cluster(async |three| {
+        for server in [1, 0] {
+            three.kill(server);
+            three.start(server);
+            let began = Instant::now();
+            announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
+            assert!(began.elapsed() <= LEASE / 4 + LEASE / 100, "{:?}", began.elapsed());
+        }
+    });
+}
+
+#[test]
 fn without_the_coordinator_leases_end_and_with_it_they_come_back() {
     in_cluster(async |three| {
         let version = three.node(0).version();
