@@ -247,6 +247,13 @@ impl Prepared {
         })
     }
 
+    /// The key of the content record of the directory whose birth `txn` is, if that is here.
+    pub(crate) fn birth_content(&self, txn: TxnId) -> Option<Key> {
+        let table = self.table.lock();
+        let here = matches!(table.births.get(&txn), Some(Birth::Here { .. }));
+        table.txns.get(&txn).filter(|_| here)?.first().cloned()
+    }
+
     /// The births of directories here that are not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<TxnId> {
         self.table.lock().unconfirmed.values().map(|(txn, _)| *txn).collect()

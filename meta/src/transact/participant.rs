@@ -128,13 +128,11 @@ pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<
     Ok(())
 }
 
-fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Bytes>> {
-    let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
-    let Some(at) = record.and_then(|record| record.born) else { return Ok(None) };
+fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Key>> {
+    let Some(at) = txn.shared.prepared.birth_content(birth) else { return Ok(None) };
     txn.lock_key(&at)?;
-    // Race: until it was locked another core may have ended it.
-    let stays = txn.get_bytes(&key::prepared(birth))?.is_some();
-    Ok(stays.then_some(at))
+    // Race: until it was locked another core may have ended it. In this group it is ended twice, which is as good as once.
+    Ok(txn.shared.prepared.has(birth).then_some(at))
 }
 
 /// Whether every name that it puts is one that the partition here has. Who prepares has seen that; a name that was put

@@ -52,12 +52,12 @@ pub(in crate::transact) fn store(
 pub(in crate::transact) fn end(
     txn: &mut Txn<'_>,
     birth: TxnId,
-    at: &Bytes,
+    at: &Key,
     is_there: bool,
 ) -> Result<()> {
     txn.be_part_of(birth);
     if !is_there {
-        forget(txn, &Key::from_slice(at))?;
+        forget(txn, at)?;
     }
     txn.delete(key::prepared(birth));
     txn.ended.push(birth);
