@@ -38,6 +38,8 @@ pub struct Plan {
     pub divides: bool,
     /// How connections behave.
     pub weather: Weather,
+    /// What blocks, as a sync does, takes less than so many milliseconds; 0: no time.
+    pub disk_ms_max: u64,
     /// A partition of a directory with so many entries splits.
     pub split_threshold: u64,
     /// The workloads are about directories that split and merge.
@@ -145,6 +147,7 @@ impl Plan {
                 stall_one_in: random.within(10..200),
                 pieces: random.one_in(2),
             },
+            disk_ms_max: SimRandom::new(seed).stream("disk").pick(&[0, 2, 5, 15]),
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             crowd: false,
             trash: SimRandom::new(seed).stream("trash").one_in(3),

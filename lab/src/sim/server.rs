@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context as _;
 use base::Clock;
 use futures::TryStreamExt as _;
-use meta::{Bug, ClusterOptions, FormatOptions, Limits, Server, ServerOptions};
+use meta::{Bug, ClusterOptions, FormatOptions, Limits, Offload, Server, ServerOptions};
 use store::{Batch, Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
@@ -252,9 +252,23 @@ impl Host {
                 lease: plan.server_lease,
                 awake_or_not: Arc::new(move || started.elapsed()),
             }),
+            offload: self.offload(),
             limits: Limits { split_threshold: plan.split_threshold, ..Limits::default() },
             ..ServerOptions::simulated(&address_of(*server))
         }
+    }
+
+    fn offload(&self) -> Offload {
+        let max = self.inner.plan.disk_ms_max;
+        if max == 0 {
+            return Offload::Inline;
+        }
+        let random = self.inner.random.stream("disk");
+        Offload::Timed(Arc::new(move || {
+            let takes = random.ms(0..max);
+            // A sync is done when it has begun, or when it ends: either is as late as it may be for something.
+            if random.one_in(2) { (takes, Duration::ZERO) } else { (Duration::ZERO, takes) }
+        }))
     }
 
     /// The server is killed: SIGKILL. What it had sent and had not arrived may be lost with it.

@@ -17,6 +17,7 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
     LocalSet::new().block_on(&runtime, async {
         let mut plan = Plan {
             durability: Durability::Strict,
+            disk_ms_max: 0,
             split_threshold: u64::MAX,
             ..Plan::draw(1, SERVERS)
         };

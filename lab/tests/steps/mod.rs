@@ -37,6 +37,8 @@ pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
         commit_interval: Duration::from_millis(50),
         inline_bytes_max: 4096,
         weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
+        // What the power takes is what has waited for the disk.
+        disk_ms_max: if durability == Durability::Strict { 4 } else { 0 },
         split_threshold: u64::MAX,
         divides: false,
         aim: Aim::Nothing,

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::sleep;
+
 use crate::{cluster::ClusterOptions, handoff::source::Scan, room::FreeBytes};
 
 /// When an operation is answered.
@@ -15,18 +17,20 @@ pub enum Durability {
 }
 
 /// Where work that blocks is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Offload {
     /// On threads of the runtime, so that a core never waits for a disk.
     Threads,
     /// Where it is called: in a simulation nothing blocks.
     Inline,
+    /// As [`Offload::Inline`], so long after it was begun, and so long before it has ended.
+    Timed(Arc<dyn Fn() -> (Duration, Duration) + Send + Sync>),
 }
 
 impl Offload {
     /// Runs `work` and returns what it returned.
     pub(crate) async fn run<T: Send + 'static>(
-        self,
+        &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         match self {
@@ -34,6 +38,13 @@ impl Offload {
                 // Others go on meanwhile, as they do beside a thread.
                 tokio::task::yield_now().await;
                 work()
+            }
+            Offload::Timed(times) => {
+                let (before, after) = times();
+                sleep(before).await;
+                let done = work();
+                sleep(after).await;
+                done
             }
             Offload::Threads => match tokio::task::spawn_blocking(work).await {
                 Ok(done) => done,

@@ -91,10 +91,20 @@ impl Fills {
     async fn run(mut self) -> anyhow::Result<()> {
         for _ in 0..OPERATIONS {
             let chosen = self.names.keys().nth(self.random.index(self.names.len().max(1))).cloned();
-            match (chosen, self.random.below(10)) {
-                (None, _) | (_, 0..=5) => self.make().await?,
-                (Some(name), 6..=7) => self.remove(&name).await?,
-                (Some(name), _) => self.rename(&name).await?,
+            let done = match (chosen, self.random.below(10)) {
+                (None, _) | (_, 0..=5) => self.make().await,
+                (Some(name), 6..=7) => self.remove(&name).await,
+                (Some(name), _) => self.rename(&name).await,
+            };
+            match done {
+                // A power cut has taken it.
+                Err(error)
+                    if self.world.plan().is_lossy()
+                        && matches!(error.downcast_ref(), Some(Error::SessionLost)) =>
+                {
+                    return Ok(());
+                }
+                done => done?,
             }
             self.world.count(|counts| counts.operations += 1);
             self.world.wait(self.random.ms(0..40)).await;
