@@ -28,13 +28,13 @@ use crate::{
     serve::Connection,
     server::{Counters, Durability, Shared},
     session::Session,
-    sync,
+    sync::{self, SyncQueue},
     transact::{
         self, births, participant,
         phase::{Ended, Phase},
         recover,
     },
-    txn::{Caller, Group, Remote, Txn},
+    txn::{Caller, Group, Promise, Remote, Txn},
 };
 
 /// After so many requests a group is written even if more are waiting: it bounds their delay.
@@ -551,7 +551,8 @@ impl Inner {
             if std::mem::take(&mut after.roots) {
                 self.shared.quotas.changed();
             }
-            self.keep_promises(std::mem::take(&mut after.promises));
+            self.keep_promises(std::mem::take(&mut after.promises), SyncQueue::wait);
+            self.keep_promises(std::mem::take(&mut after.acknowledgements), SyncQueue::ride);
             let out_of_bounds = after.out_of_bounds.drain(..);
             if self.shared.cluster.is_some() {
                 self.shared.handoffs.want(out_of_bounds);
@@ -616,17 +617,17 @@ impl Inner {
         Written { executed, written: run.lap, answered: run.lap }
     }
 
-    /// Answers other servers when what this group has written is stable.
-    fn keep_promises(&self, promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>) {
+    /// Answers other servers when what this group has written is stable, as `wait` tells.
+    fn keep_promises(&self, promises: Vec<Promise>, wait: impl AsyncFnOnce(&SyncQueue) + 'static) {
         if promises.is_empty() {
             return;
         }
         let shared = self.shared.clone();
         tokio::task::spawn_local(async move {
             if !shared.bugs.has(Bug::PromiseNotStable) {
-                shared.sync.wait().await;
+                wait(&shared.sync).await;
             }
-            for (connection, reply, answer) in promises {
+            for Promise { connection, reply, answer } in promises {
                 connection.reply_now(reply, &answer);
             }
         });

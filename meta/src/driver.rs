@@ -22,7 +22,7 @@ use crate::{
     server::{Counters, Shared},
     session::{Seen, Session, Standing},
     transact::participant,
-    txn::{Caller, Group, Remote, Txn},
+    txn::{Caller, Group, Promise, Remote, Txn},
     unheard,
 };
 
@@ -311,7 +311,13 @@ fn between_servers(
         }
         Ok(done) => {
             txn.commit();
-            group.after.promises.push((connection.clone(), reply, Answer::Done(done)));
+            let (connection, answer) = (connection.clone(), Answer::Done(done));
+            let promise = Promise { connection, reply, answer };
+            match request {
+                // Nobody waits for it.
+                Request::Decide(_) => group.after.acknowledgements.push(promise),
+                _ => group.after.promises.push(promise),
+            }
             Outcome::Answered(Verdict::Done)
         }
         Err(fault) => finish(shared, incoming, reply, Err(fault)),

@@ -24,6 +24,8 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct SyncQueue {
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
+    /// Those for whom no sync begins sooner.
+    riding: Mutex<Vec<oneshot::Sender<()>>>,
     dirty: AtomicBool,
     wake: Notify,
 }
@@ -41,6 +43,17 @@ impl SyncQueue {
         let (done, stable) = oneshot::channel();
         self.waiting.lock().push(done);
         self.wake.notify_one();
+        if stable.await.is_err() {
+            pending::<()>().await;
+        }
+    }
+
+    /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit interval.
+    pub(crate) async fn ride(&self) {
+        let (done, stable) = oneshot::channel();
+        self.riding.lock().push(done);
+        // Race: what was written may be in a sync that has begun, and nothing need be written after it.
+        self.written();
         if stable.await.is_err() {
             pending::<()>().await;
         }
@@ -72,10 +85,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 }
             }
         }
-        let waiting = std::mem::take(&mut *queue.waiting.lock());
+        let mut waiting = std::mem::take(&mut *queue.waiting.lock());
         if !queue.dirty.swap(false, Ordering::AcqRel) && waiting.is_empty() {
             continue;
         }
+        waiting.append(&mut queue.riding.lock());
         let syncing = shared.clone();
         Counters::add(&shared.counters.syncs);
         let began = shared.observed.now();
@@ -92,5 +106,35 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {
             queue.wake.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+    use wire::{Decide, Prepare, Reply, Request, TxnId};
+
+    use crate::coordinator::tests::several::in_cluster;
+
+    #[test]
+    fn no_sync_begins_for_who_tells_how_a_transaction_ended() {
+        in_cluster(async |three| {
+            let peers = &three.node(1).core.inner.peers;
+            let txn = TxnId { server: 1, run: 1, number: 1 };
+            let decide = Request::Decide(Decide { txn, commit: true });
+            let prepare =
+                Request::Prepare(Prepare { txn, expects: vec![], writes: vec![], birth: false });
+            let began = Instant::now();
+            assert_eq!(peers.ask(0, &decide).await, Ok(Reply::Nothing));
+            assert!(began.elapsed() > Duration::from_millis(5), "{:?}", began.elapsed());
+
+            // With one that begins for somebody else it is answered.
+            let began = Instant::now();
+            let (told, _) = futures::join!(peers.ask(0, &decide), peers.ask(0, &prepare));
+            assert_eq!(told, Ok(Reply::Nothing));
+            assert!(began.elapsed() < Duration::from_millis(5), "{:?}", began.elapsed());
+        });
     }
 }

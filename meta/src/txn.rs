@@ -28,7 +28,7 @@ use wire::{Retry, TxnId};
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
-pub(crate) use group::Group;
+pub(crate) use group::{Group, Promise};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 

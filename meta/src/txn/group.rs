@@ -79,6 +79,13 @@ pub(crate) enum Found<'a> {
     Deleted,
 }
 
+/// An answer to another server that leaves when what it says is stable.
+pub(crate) struct Promise {
+    pub(crate) connection: Rc<Connection>,
+    pub(crate) reply: ReplyHeader,
+    pub(crate) answer: Answer,
+}
+
 /// What is to be done when the group is written.
 #[derive(Default)]
 pub(crate) struct After {
@@ -91,7 +98,9 @@ pub(crate) struct After {
     /// Prepared transactions whose outcome the batch has.
     pub(crate) ended: Vec<TxnId>,
     /// Answers to other servers that leave when the batch is stable.
-    pub(crate) promises: Vec<(Rc<Connection>, ReplyHeader, Answer)>,
+    pub(crate) promises: Vec<Promise>,
+    /// As `promises`, of those for which no sync need begin.
+    pub(crate) acknowledgements: Vec<Promise>,
     /// The settings of the file system that the batch has.
     pub(crate) settings: Option<Settings>,
     /// It changes accounting roots.
