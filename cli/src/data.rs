@@ -7,6 +7,7 @@
 //! DIR/signing.key   signs tokens; secret
 //! DIR/admin.token   the administrator's token; secret
 //! DIR/member        the number that a server drew before it joined a cluster
+//! DIR/coordinator   where a server that has joined was told that the coordinator is
 //! DIR/address       where the server listens, while it runs
 //! ```
 //!
@@ -51,6 +52,7 @@ const BLOCKS: &str = "blocks";
 const SIGNING_KEY: &str = "signing.key";
 const ADMIN_TOKEN: &str = "admin.token";
 const MEMBER: &str = "member";
+const COORDINATOR: &str = "coordinator";
 const ADDRESS: &str = "address";
 /// What helps when files are damaged.
 const ADVICE: &str = "load a dump into another directory (`pando load`), or bring back a copy";
@@ -104,6 +106,25 @@ pub(crate) struct DataDir {
 /// Whether there is a file system in `path`, of whatever version.
 pub(crate) fn is_formatted(path: &Path) -> bool {
     path.join(ABOUT).exists()
+}
+
+/// Remembers where the coordinator was said to be: no map says it before the cluster is complete. Takes no lock.
+pub(crate) fn write_coordinators(path: &Path, addresses: &[String]) -> anyhow::Result<()> {
+    write_addresses(&path.join(COORDINATOR), addresses)
+}
+
+/// Where the coordinator was said to be, if anywhere.
+pub(crate) fn coordinators(path: &Path) -> Vec<String> {
+    let told = fs::read_to_string(path.join(COORDINATOR)).unwrap_or_default();
+    told.lines().map(str::to_owned).collect()
+}
+
+fn write_addresses(file: &Path, addresses: &[String]) -> anyhow::Result<()> {
+    let new = file.with_extension("new");
+    let text: String = addresses.iter().map(|address| format!("{address}\n")).collect();
+    fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, file))
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Which server of a cluster the directory is of, if it is one of any. Takes no lock.
@@ -410,12 +431,7 @@ impl DataDir {
 
     /// Says where the server listens: an address in each line.
     pub(crate) fn write_address(&self, addresses: &[String]) -> anyhow::Result<()> {
-        let file = self.path.join(ADDRESS);
-        let new = file.with_extension("new");
-        let text: String = addresses.iter().map(|address| format!("{address}\n")).collect();
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &file))
-            .with_context(|| format!("cannot write {}", file.display()))
+        write_addresses(&self.path.join(ADDRESS), addresses)
     }
 
     /// The server listens no more.

@@ -2,10 +2,11 @@
 
 use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use client::Client;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tokio::time::{sleep, timeout};
 use wire::FsckProgress;
 
 use crate::{
@@ -15,6 +16,10 @@ use crate::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Servers have so long to end a check that is cancelled.
+const PATIENCE: Duration = Duration::from_secs(2);
+const UNANSWERED: &str =
+    "cancelled; a server does not answer, and ends its part when it hears of nobody for long";
 
 /// Check a whole file system while it is served, and repair it. Needs the administrator's token.
 ///
@@ -70,7 +75,10 @@ fn checked(args: &Args) -> anyhow::Result<ExitCode> {
         let mut stop = Stop::listen()?;
         let client = connect::connect(config).await?;
         let checked = check(&client, args, &mut stop).await?;
-        client.close().await?;
+        // A server that is away does not keep who has what he wanted.
+        if let Ok(closed) = timeout(PATIENCE, client.close()).await {
+            closed?;
+        }
         anyhow::Ok(checked)
     })?;
     let report = Report::new(progress, cancelled);
@@ -94,34 +102,57 @@ enum Job {
     Everywhere(client::Fsck),
 }
 
+impl Job {
+    async fn poll(&mut self, client: &Client, cancel: bool) -> client::Result<FsckProgress> {
+        match self {
+            Job::OfOne(job) => client.fsck_poll(*job, cancel).await,
+            Job::Everywhere(check) => check.poll(client, cancel).await,
+        }
+    }
+}
+
 /// Runs the check to its end; whether it was cancelled.
 async fn check(
     client: &Client,
     args: &Args,
     stop: &mut Stop,
 ) -> anyhow::Result<(FsckProgress, bool)> {
-    let started = if args.repair && client.servers() > 1 {
-        client.repair_start_everywhere(args.gc, args.discard_lost).await.map(Job::Everywhere)
-    } else if args.repair {
-        client.repair_start(args.gc, args.discard_lost).await.map(Job::OfOne)
-    } else if args.gc && client.servers() == 1 {
-        client.fsck_start(true).await.map(Job::OfOne)
-    } else {
-        client.fsck_start_everywhere(args.gc).await.map(Job::Everywhere)
+    let start = async {
+        if args.repair && client.servers() > 1 {
+            client.repair_start_everywhere(args.gc, args.discard_lost).await.map(Job::Everywhere)
+        } else if args.repair {
+            client.repair_start(args.gc, args.discard_lost).await.map(Job::OfOne)
+        } else if args.gc && client.servers() == 1 {
+            client.fsck_start(true).await.map(Job::OfOne)
+        } else {
+            client.fsck_start_everywhere(args.gc).await.map(Job::Everywhere)
+        }
+    };
+    let started = tokio::select! {
+        started = start => started,
+        () = stop.asked() => bail!(UNANSWERED),
     };
     let mut job = match started {
-        Err(client::Error::Fs(base::FsError::Busy)) => anyhow::bail!("a check is running already"),
+        Err(client::Error::Fs(base::FsError::Busy)) => bail!("a check is running already"),
         started => connect::for_administrators(started).context("cannot start the check")?,
     };
     let bar = bar();
     loop {
-        let cancel = tokio::select! {
-            () = tokio::time::sleep(POLL_INTERVAL) => false,
+        let mut cancel = tokio::select! {
+            () = sleep(POLL_INTERVAL) => false,
             () = stop.asked() => true,
         };
-        let progress = match &mut job {
-            Job::OfOne(job) => client.fsck_poll(*job, cancel).await,
-            Job::Everywhere(check) => check.poll(client, cancel).await,
+        let mut polled = None;
+        if !cancel {
+            // A server that is away answers when it is back.
+            tokio::select! {
+                progress = job.poll(client, false) => polled = Some(progress),
+                () = stop.asked() => cancel = true,
+            }
+        }
+        let progress = match polled {
+            Some(progress) => progress,
+            None => timeout(PATIENCE, job.poll(client, true)).await.context(UNANSWERED)?,
         };
         let progress = progress.context("the check was lost")?;
         // The number of records is an estimate, and may be passed.

@@ -231,7 +231,10 @@ impl ClusterArgs {
         }
         // Without any option it is what its directory says, unless that is the coordinator's.
         let member = self.join.is_some() || data::server_of(data).is_some_and(|server| server > 0);
-        let told = || self.join.clone().map_or_else(Vec::new, |Servers(told)| told);
+        let told = || match &self.join {
+            Some(Servers(told)) => told.clone(),
+            None => data::coordinators(data),
+        };
         if member { Role::Member { coordinators: told() } } else { Role::Alone }
     }
 
@@ -250,10 +253,12 @@ impl ClusterArgs {
         let joining = Joining::begin(data)?;
         let join = Join { address: address.to_owned(), member: joining.member() };
         let client =
-            connect::connect_incomplete(connect::config(coordinators, token, "joins")).await?;
+            connect::connect_incomplete(connect::config(coordinators.clone(), token, "joins"))
+                .await?;
         let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
         let joined = connect::for_administrators(client.join(join).await)?;
         client.close().await?;
+        data::write_coordinators(data, &coordinators)?;
         joining.finish(&joined, servers)?;
         output::print(&format!("joined as server {} of {servers}", joined.server))
     }
@@ -277,6 +282,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             () = stop.asked() => bail!("interrupted"),
         }
         let mut serving = Serving::start(&args.data, options)?;
+        if let Some(Servers(told)) = &args.cluster.join {
+            data::write_coordinators(&args.data, told)?;
+        }
         announce(serving.running())?;
         let failed = tokio::select! {
             () = stop.asked() => None,

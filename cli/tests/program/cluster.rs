@@ -83,6 +83,54 @@ fn servers_join_serve_and_come_back() {
 }
 
 #[test]
+fn a_server_that_has_joined_comes_back_before_the_cluster_is_complete() {
+    let data = formatted("3");
+    let coordinator = coordinate(&data);
+    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+    let folder = folder();
+    let (second, third) = (folder.path().join("second"), folder.path().join("third"));
+    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
+    assert_eq!(joined.stop(), Some(0));
+    let mut command = pando(&["serve", "--data", text(&second)]);
+    command.args(FREE);
+    let back = Running::start(command, "serving ");
+    let last = Running::start(pando(&join(&third, &address, &token)), "serving ");
+    let cluster = until_sound(&address, &token);
+    assert_eq!(cluster["servers"][1]["address"], back.address());
+    for running in [back, last, coordinator] {
+        assert_eq!(running.stop(), Some(0));
+    }
+}
+
+#[test]
+fn a_check_that_waits_for_a_server_ends_when_it_is_asked_to() {
+    let data = formatted("2");
+    let coordinator = coordinate(&data);
+    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+    let folder = folder();
+    let second = folder.path().join("second");
+    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
+    until_sound(&address, &token);
+    assert_eq!(joined.stop(), Some(0));
+    let mut command = pando(&["fsck", &address, "--token", text(&token)]);
+    let mut check = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    pause(Duration::from_secs(2));
+    assert_eq!(check.try_wait().unwrap(), None, "it waits");
+    kill_process(Pid::from_child(&check), Signal::TERM).unwrap();
+    for _ in 0..400 {
+        if check.try_wait().unwrap().is_some() {
+            break;
+        }
+        pause(Duration::from_millis(50));
+    }
+    assert!(check.try_wait().unwrap().is_some(), "it does not end");
+    let output = check.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(8));
+    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    assert_eq!(coordinator.stop(), Some(0));
+}
+
+#[test]
 fn directories_of_a_cluster_are_not_served_as_something_else() {
     let alone = Data::formatted();
     let data = formatted("2");
