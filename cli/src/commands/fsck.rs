@@ -138,21 +138,16 @@ async fn check(
     };
     let bar = bar();
     loop {
-        let mut cancel = tokio::select! {
-            () = sleep(POLL_INTERVAL) => false,
-            () = stop.asked() => true,
-        };
-        let mut polled = None;
-        if !cancel {
+        let polled = async {
+            sleep(POLL_INTERVAL).await;
             // A server that is away answers when it is back.
-            tokio::select! {
-                progress = job.poll(client, false) => polled = Some(progress),
-                () = stop.asked() => cancel = true,
+            job.poll(client, false).await
+        };
+        let (progress, cancel) = tokio::select! {
+            progress = polled => (progress, false),
+            () = stop.asked() => {
+                (timeout(PATIENCE, job.poll(client, true)).await.context(UNANSWERED)?, true)
             }
-        }
-        let progress = match polled {
-            Some(progress) => progress,
-            None => timeout(PATIENCE, job.poll(client, true)).await.context(UNANSWERED)?,
         };
         let progress = progress.context("the check was lost")?;
         // The number of records is an estimate, and may be passed.
