@@ -48,7 +48,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
-    // Whatever has just begun, as a merge that was put off, ends.
+    // A merge that was put off may just have begun.
     for _ in 0..LOOKS {
         if !is_at_work(world)? {
             break;

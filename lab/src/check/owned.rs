@@ -47,14 +47,14 @@ const NOTES: [(char, &str); 7] = [
     ('X', "commits that somebody may not know"),
 ];
 
-/// Whether work of which something is stored is under way.
+/// Whether a handoff or a transaction is under way.
 ///
 /// # Errors
 /// When an engine cannot be read.
 pub fn is_at_work(engine: &MemoryEngine) -> store::Result<bool> {
     let mut found = false;
     engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
-        found = NOTES.iter().any(|(kind, _)| key.get(2).is_some_and(|of| char::from(*of) == *kind));
+        found = matches!(key.get(2), Some(b'H' | b'P' | b'X'));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found)

@@ -56,6 +56,7 @@ struct Inner {
     network: Network,
     clock: Arc<dyn Clock>,
     random: SimRandom,
+    disk_random: SimRandom,
     trace: Trace,
     running: RefCell<Option<Running>>,
     counters: RefCell<Vec<(String, u64)>>,
@@ -127,6 +128,7 @@ impl Host {
                 bug,
                 network: network.clone(),
                 clock: Arc::clone(clock),
+                disk_random: random.stream("disk"),
                 random,
                 trace: trace.clone(),
                 running: RefCell::default(),
@@ -189,6 +191,7 @@ impl Host {
                 network: before.network.clone(),
                 clock: Arc::clone(&before.clock),
                 random: before.random.stream(&format!("in its place {server}")),
+                disk_random: before.random.stream(&format!("disk in its place {server}")),
                 trace: before.trace.clone(),
                 running: RefCell::default(),
                 counters: RefCell::default(),
@@ -263,7 +266,7 @@ impl Host {
         if max == 0 {
             return Offload::Inline;
         }
-        let random = self.inner.random.stream("disk");
+        let random = self.inner.disk_random.clone();
         Offload::Timed(Arc::new(move || {
             let takes = random.ms(0..max);
             // A sync is done when it has begun, or when it ends: either is as late as it may be for something.

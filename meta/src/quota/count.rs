@@ -34,6 +34,7 @@ use crate::{
         EntryRecord, Inode, Key, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Usage, key,
         key::{Part, UsagePart},
     },
+    room::Level,
     server::Shared,
     txn::{Dir, Txn, unshown},
 };
@@ -139,6 +140,8 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
 /// Race: a dump of several servers must not have this without what the walk has changed on all of them. So it is done before
 /// they pause, or when each has its snapshot.
 async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
+    // Nobody waits for room while others wait for the end of this.
+    core.inner.shared.room.until(Level::Low).await;
     let _under_way = core.inner.shared.pauses.transaction().await;
     core.step(Step::Count(Act::Counted(id, state))).await;
 }

@@ -40,6 +40,7 @@ impl Offload {
                 work()
             }
             Offload::Timed(times) => {
+                tokio::task::yield_now().await;
                 let (before, after) = times();
                 sleep(before).await;
                 let done = work();

@@ -99,7 +99,8 @@ impl Fills {
             match done {
                 // A power cut has taken it.
                 Err(error)
-                    if self.world.plan().is_lossy()
+                    if self.world.counts().power_cuts > 0
+                        && self.world.plan().is_lossy()
                         && matches!(error.downcast_ref(), Some(Error::SessionLost)) =>
                 {
                     return Ok(());
