@@ -131,6 +131,7 @@ finds! {
     it_finds_that_a_late_prepare_is_kept: LatePrepareKept of 3 within 50,
     it_finds_that_a_prepare_is_not_stored: PrepareNotStored of 3 within 50,
     it_finds_that_a_promise_is_not_stable: PromiseNotStable of 3 within 200,
+    it_finds_that_an_outcome_is_acknowledged_early: AcknowledgedEarly of 3 within 400,
     it_finds_that_what_is_pending_is_said_to_be_aborted: PendingSaidAborted of 3 within 200,
     it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored of 3 within 500,
     it_finds_that_renames_ignore_each_other: GraphIgnored of 3 within 200,

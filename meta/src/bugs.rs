@@ -52,6 +52,8 @@ pub enum Bug {
     PrepareNotStored,
     /// A server promises before what it promises is stable (`core`).
     PromiseNotStable,
+    /// A server says before it is stable that it has heard how a transaction ended (`core`).
+    AcknowledgedEarly,
     /// What a transaction stands on is not looked at when it is prepared (`transact::participant`).
     ExpectationsIgnored,
     /// A read does not wait for what is prepared (`txn`).
@@ -114,7 +116,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 46] = [
+    pub const ALL: [Bug; 47] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -133,6 +135,7 @@ impl Bug {
         Bug::PreparedForgotten,
         Bug::PrepareNotStored,
         Bug::PromiseNotStable,
+        Bug::AcknowledgedEarly,
         Bug::ExpectationsIgnored,
         Bug::PreparedNotAwaited,
         Bug::CommitNotAwaited,

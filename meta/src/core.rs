@@ -551,14 +551,17 @@ impl Inner {
             if std::mem::take(&mut after.roots) {
                 self.shared.quotas.changed();
             }
-            self.keep_promises(std::mem::take(&mut after.promises), SyncQueue::wait);
-            self.keep_promises(std::mem::take(&mut after.acknowledgements), SyncQueue::ride);
+            let (promises, acknowledgements) =
+                (std::mem::take(&mut after.promises), std::mem::take(&mut after.acknowledgements));
+            self.keep_promises(promises, SyncQueue::wait, Bug::PromiseNotStable);
+            self.keep_promises(acknowledgements, SyncQueue::ride, Bug::AcknowledgedEarly);
             let out_of_bounds = after.out_of_bounds.drain(..);
             if self.shared.cluster.is_some() {
                 self.shared.handoffs.want(out_of_bounds);
             }
         }
         let tells_of_change = std::mem::take(&mut after.tells_of_change);
+        let is_strict = self.shared.options.durability == Durability::Strict;
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
         }
@@ -588,13 +591,13 @@ impl Inner {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
             touched.for_each(|(connection, start)| connection.discard(start));
-        } else if tells_of_change && self.shared.options.durability == Durability::Strict {
+        } else if is_strict && (tells_of_change || !self.shared.sync.is_stable()) {
             let notes = std::mem::take(&mut run.notes);
             // What is stable to another server is a promise; it may wait for what is said here.
             let (to_servers, held): (Vec<_>, Vec<_>) =
                 touched.partition(|(connection, _)| connection.peer().is_some());
             to_servers.into_iter().for_each(|(connection, _)| connection.send());
-            self.send_when_stable(held, notes, times);
+            self.send_when_stable(held, notes, times, tells_of_change);
         } else {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
@@ -617,14 +620,19 @@ impl Inner {
         Written { executed, written: run.lap, answered: run.lap }
     }
 
-    /// Answers other servers when what this group has written is stable, as `wait` tells.
-    fn keep_promises(&self, promises: Vec<Promise>, wait: impl AsyncFnOnce(&SyncQueue) + 'static) {
+    /// Answers other servers when what this group has written is stable, as `wait` tells; `early` is the bug not to.
+    fn keep_promises(
+        &self,
+        promises: Vec<Promise>,
+        wait: impl AsyncFnOnce(&SyncQueue) + 'static,
+        early: Bug,
+    ) {
         if promises.is_empty() {
             return;
         }
         let shared = self.shared.clone();
         tokio::task::spawn_local(async move {
-            if !shared.bugs.has(Bug::PromiseNotStable) {
+            if !shared.bugs.has(early) {
                 wait(&shared.sync).await;
             }
             for Promise { connection, reply, answer } in promises {
@@ -638,6 +646,7 @@ impl Inner {
         touched: Vec<(Rc<Connection>, usize)>,
         notes: Vec<Note>,
         times: Written,
+        tells_of_change: bool,
     ) {
         let held: Vec<_> = touched
             .into_iter()
@@ -648,8 +657,11 @@ impl Inner {
             .collect();
         let (shared, index) = (self.shared.clone(), self.index);
         tokio::task::spawn_local(async move {
-            if !shared.bugs.has(Bug::SyncNotAwaited) {
-                shared.until_stable().await;
+            match tells_of_change {
+                _ if shared.bugs.has(Bug::SyncNotAwaited) => {}
+                true => shared.until_stable().await,
+                // It may say what others have changed.
+                false => shared.until_told().await,
             }
             let observed = &shared.observed;
             let times = Written { answered: observed.now(), ..times };

@@ -177,9 +177,7 @@ impl Server {
             opens.await_claims(sessions.keys().copied());
         }
         let (prepared, births) = (Prepared::default(), Births::default());
-        if !bugs.has(Bug::PreparedForgotten) {
-            recover::load(engine.as_ref(), &prepared, &births)?;
-        }
+        recover::load(engine.as_ref(), &prepared, &births, bugs)?;
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
         let (cluster, version) =
@@ -327,6 +325,13 @@ impl Shared {
             }
         };
         tokio::join!(self.sync.wait(), confirmed);
+    }
+
+    /// Returns when what somebody has looked at may be told: with strict durability nothing is that a power cut would take.
+    pub(crate) async fn until_told(&self) {
+        if self.options.durability == Durability::Strict && !self.sync.is_stable() {
+            self.sync.wait().await;
+        }
     }
 
     /// Returns when what somebody waits for is there. What would take its time otherwise is hurried.

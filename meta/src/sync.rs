@@ -8,7 +8,7 @@ use std::{
     future::pending,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -27,12 +27,21 @@ pub(crate) struct SyncQueue {
     /// Those for whom no sync begins sooner.
     riding: Mutex<Vec<oneshot::Sender<()>>>,
     dirty: AtomicBool,
+    /// How often something was written, and how much of that is stable.
+    written: AtomicU64,
+    stable: AtomicU64,
     wake: Notify,
 }
 
 impl SyncQueue {
     /// Something was written.
     pub(crate) fn written(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+        self.sync_soon();
+    }
+
+    /// A sync begins at the end of the commit interval at the latest.
+    fn sync_soon(&self) {
         if !self.dirty.swap(true, Ordering::AcqRel) {
             self.wake.notify_one();
         }
@@ -48,12 +57,17 @@ impl SyncQueue {
         }
     }
 
+    /// Whether all that was written is on stable storage.
+    pub(crate) fn is_stable(&self) -> bool {
+        self.stable.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
+    }
+
     /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit interval.
     pub(crate) async fn ride(&self) {
         let (done, stable) = oneshot::channel();
         self.riding.lock().push(done);
         // Race: what was written may be in a sync that has begun, and nothing need be written after it.
-        self.written();
+        self.sync_soon();
         if stable.await.is_err() {
             pending::<()>().await;
         }
@@ -61,7 +75,7 @@ impl SyncQueue {
 
     /// How many wait.
     pub(crate) fn waiters(&self) -> usize {
-        self.waiting.lock().len()
+        self.waiting.lock().len() + self.riding.lock().len()
     }
 
     fn is_waited_for(&self) -> bool {
@@ -90,17 +104,25 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             continue;
         }
         waiting.append(&mut queue.riding.lock());
+        let written = queue.written.load(Ordering::Acquire);
         let syncing = shared.clone();
         Counters::add(&shared.counters.syncs);
         let began = shared.observed.now();
         let synced = shared.options.offload.run(move || unsynced::sync(&syncing)).await;
         shared.observed.syncs.record(shared.observed.now().since(began));
         match synced {
-            Ok(()) => waiting.into_iter().for_each(|done| {
-                // Whoever waited may have gone.
-                let _ = done.send(());
-            }),
-            Err(problem) => shared.halt(problem),
+            Ok(()) => {
+                queue.stable.store(written, Ordering::Release);
+                waiting.into_iter().for_each(|done| {
+                    // Whoever waited may have gone.
+                    let _ = done.send(());
+                });
+            }
+            Err(problem) => {
+                shared.halt(problem);
+                // The next one may succeed, and what this one has lost is lost all the same.
+                return pending().await;
+            }
         }
         // What came while the engine was syncing needs a sync of its own.
         if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {

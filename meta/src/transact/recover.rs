@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Core, OpenError,
-    bugs::Bug,
+    bugs::{Bug, Planted},
     core::Step,
     observe::Laps,
     record::{Key, Record, key},
@@ -36,10 +36,12 @@ pub(crate) fn load(
     engine: &dyn Engine,
     prepared: &Prepared,
     births: &Births,
+    bugs: Planted,
 ) -> Result<(), OpenError> {
     for (txn, record) in stored::<PreparedRecord>(engine, b'P')? {
         let taken = match &record.born {
             Some(at) => prepared.take_old_birth(txn, Key::from_slice(at)),
+            None if bugs.has(Bug::PreparedForgotten) => continue,
             None => prepared.take(txn, participant::held(&record)),
         };
         assert!(taken, "what was prepared together is prepared together again");

@@ -66,6 +66,7 @@ pub(crate) async fn run(
     let job = Job::Request(Rc::clone(&asked));
     let run = Run::of(&core, &shared, cluster, job);
     if let Err(fault) = run.attempts(&asked.incoming, remote).await {
+        shared.until_told().await;
         run.answer(&asked, fault);
     }
 }
@@ -182,6 +183,7 @@ impl Run<'_> {
             };
             let ended = match looked {
                 Ok(looked) if !incoming.request.mutates() => {
+                    self.shared.until_told().await;
                     self.reply(&Answer::Done(*looked.done?));
                     return Ok(());
                 }

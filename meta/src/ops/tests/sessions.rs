@@ -1,6 +1,6 @@
 //! Sessions: each change once, opens that outlive names and restarts, and ends.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base::{Cred, FsError, Seq, limits::REQUESTS_IN_FLIGHT_MAX};
 use tokio::io::AsyncWriteExt as _;
@@ -13,7 +13,7 @@ use super::{
     client::{Client, name, user},
     world::{Setup, World, in_world, in_world_of},
 };
-use crate::Durability;
+use crate::{Durability, Offload};
 
 fn mkdir(client: &Client, text: &str) -> Request {
     Request::Mkdir(Mkdir { dir: client.root, name: name(text), mode: 0o755 })
@@ -522,6 +522,23 @@ fn strict_answers_are_stable() {
         world.power_cut(0).await;
         client.resume(world).await;
         assert!(client.names(&root).await.is_empty());
+    });
+}
+
+#[test]
+fn strict_looks_tell_only_what_is_stable() {
+    let slow = Offload::Timed(Arc::new(|| (Duration::from_millis(50), Duration::ZERO)));
+    let setup = Setup { durability: Durability::Strict, offload: slow, ..Setup::default() };
+    in_world_of(setup, async |world| {
+        let (mut makes, mut looks) = (world.client().await, world.client().await);
+        let root = makes.root;
+        let look = async {
+            world.wait(Duration::from_millis(10)).await;
+            (looks.names(&root).await, world.engine.memory.unsynced())
+        };
+        let (made, seen) = futures::join!(makes.mkdir(&root, "d"), look);
+        made.unwrap();
+        assert_eq!(seen, (vec!["d".to_owned()], 0));
     });
 }
 

@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use wire::Token;
 
 use super::client::Client;
-use crate::{Core, Durability, FormatOptions, Limits, Server, ServerOptions, format};
+use crate::{Core, Durability, FormatOptions, Limits, Offload, Server, ServerOptions, format};
 
 const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
 
@@ -34,6 +34,7 @@ pub(crate) struct Setup {
     /// Whether reclaim, compaction, syncs and leases run.
     pub(crate) background: bool,
     pub(crate) limits: Limits,
+    pub(crate) offload: Offload,
 }
 
 impl Default for Setup {
@@ -46,6 +47,7 @@ impl Default for Setup {
             cores: 1,
             background: true,
             limits: Limits::default(),
+            offload: Offload::Inline,
         }
     }
 }
@@ -257,6 +259,7 @@ fn open(
         cores: setup.cores,
         durability: setup.durability,
         limits: setup.limits.clone(),
+        offload: setup.offload.clone(),
         ..ServerOptions::simulated("memory:1")
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()

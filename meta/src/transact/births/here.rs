@@ -35,8 +35,7 @@ pub(in crate::transact) fn store(
     at: &Bytes,
     content: &Bytes,
 ) -> bool {
-    let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
-    if holds && !txn.shared.prepared.take_birth(birth, Key::from_slice(at)) {
+    if !txn.shared.prepared.take_birth(birth, Key::from_slice(at)) {
         return false;
     }
     txn.be_part_of(birth);
