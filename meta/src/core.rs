@@ -523,6 +523,7 @@ impl Inner {
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);
             self.shared.room.wrote(batch.bytes(), self.shared.engine.as_ref());
+            self.shared.sync.writing();
             let result = self.shared.engine.write(batch);
             self.shared.hot.release(held, result.is_ok());
             match result {
@@ -551,9 +552,11 @@ impl Inner {
             if std::mem::take(&mut after.roots) {
                 self.shared.quotas.changed();
             }
-            let (promises, acknowledgements) =
-                (std::mem::take(&mut after.promises), std::mem::take(&mut after.acknowledgements));
+            let [promises, looks, acknowledgements] =
+                [&mut after.promises, &mut after.looks, &mut after.acknowledgements]
+                    .map(std::mem::take);
             self.keep_promises(promises, SyncQueue::wait, Bug::PromiseNotStable);
+            self.keep_promises(looks, SyncQueue::until_stable, Bug::PromiseNotStable);
             self.keep_promises(acknowledgements, SyncQueue::ride, Bug::AcknowledgedEarly);
             let out_of_bounds = after.out_of_bounds.drain(..);
             if self.shared.cluster.is_some() {

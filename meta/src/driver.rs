@@ -19,7 +19,7 @@ use crate::{
     quota::{self, allowance::Heard},
     record::key,
     serve::Connection,
-    server::{Counters, Shared},
+    server::{Counters, Durability, Shared},
     session::{Seen, Session, Standing},
     transact::participant,
     txn::{Caller, Group, Promise, Remote, Txn},
@@ -259,7 +259,17 @@ fn between_servers(
             participant::decide(&mut txn, decide).map(|()| Reply::Nothing)
         }
         Request::PeerRead(read) => {
-            return finish(shared, incoming, reply, participant::read(&txn, read));
+            let values = participant::read(&txn, read);
+            drop(txn);
+            return match (shared.options.durability, values) {
+                // It may be told to a client.
+                (Durability::Strict, Ok(done)) => {
+                    let (connection, answer) = (connection.clone(), Answer::Done(done));
+                    group.after.looks.push(Promise { connection, reply, answer });
+                    Outcome::Answered(Verdict::Done)
+                }
+                (_, values) => finish(shared, incoming, reply, values),
+            };
         }
         Request::Heartbeat(beat) => {
             let from = connection.peer().expect("it was looked at");

@@ -329,8 +329,8 @@ impl Shared {
 
     /// Returns when what somebody has looked at may be told: with strict durability nothing is that a power cut would take.
     pub(crate) async fn until_told(&self) {
-        if self.options.durability == Durability::Strict && !self.sync.is_stable() {
-            self.sync.wait().await;
+        if self.options.durability == Durability::Strict {
+            self.sync.until_stable().await;
         }
     }
 

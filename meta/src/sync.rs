@@ -27,13 +27,19 @@ pub(crate) struct SyncQueue {
     /// Those for whom no sync begins sooner.
     riding: Mutex<Vec<oneshot::Sender<()>>>,
     dirty: AtomicBool,
-    /// How often something was written, and how much of that is stable.
+    /// How many writes have begun, how many of these have ended, and how many are stable.
+    begun: AtomicU64,
     written: AtomicU64,
     stable: AtomicU64,
     wake: Notify,
 }
 
 impl SyncQueue {
+    /// Something is about to be written: from now on somebody may see it.
+    pub(crate) fn writing(&self) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Something was written.
     pub(crate) fn written(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
@@ -57,9 +63,16 @@ impl SyncQueue {
         }
     }
 
-    /// Whether all that was written is on stable storage.
+    /// Whether all that anybody can have seen is on stable storage.
     pub(crate) fn is_stable(&self) -> bool {
-        self.stable.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
+        self.stable.load(Ordering::Acquire) == self.begun.load(Ordering::Acquire)
+    }
+
+    /// As [`SyncQueue::wait`], and at once when nothing was written since the last sync.
+    pub(crate) async fn until_stable(&self) {
+        if !self.is_stable() {
+            self.wait().await;
+        }
     }
 
     /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit interval.
@@ -133,12 +146,40 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
-    use tokio::time::Instant;
-    use wire::{Decide, Prepare, Reply, Request, TxnId};
+    use tokio::time::{Instant, sleep};
+    use wire::{Decide, PeerRead, Prepare, Reply, Request, TxnId};
 
-    use crate::coordinator::tests::several::in_cluster;
+    use crate::{
+        Durability, Offload, ServerOptions,
+        coordinator::tests::several::{in_cluster, in_cluster_of},
+    };
+
+    fn strict_and_slow(address: &str) -> ServerOptions {
+        let slow = Offload::Timed(Arc::new(|| (Duration::from_millis(50), Duration::ZERO)));
+        let durability = Durability::Strict;
+        ServerOptions { durability, offload: slow, ..ServerOptions::simulated(address) }
+    }
+
+    #[test]
+    fn with_strict_durability_servers_are_told_only_what_is_stable() {
+        in_cluster_of(strict_and_slow, async |three| {
+            let peers = &three.node(1).core.inner.peers;
+            let txn = TxnId { server: 1, run: 1, number: 1 };
+            let prepare =
+                Request::Prepare(Prepare { txn, expects: vec![], writes: vec![], birth: false });
+            let read = async {
+                sleep(Duration::from_millis(10)).await;
+                let was = three.engines[0].unsynced();
+                let read = Request::PeerRead(PeerRead { keys: vec![] });
+                (was, peers.ask(0, &read).await, three.engines[0].unsynced())
+            };
+            let (_, (was, told, is)) = futures::join!(peers.ask(0, &prepare), read);
+            assert_eq!((told, is), (Ok(Reply::Values(vec![])), 0));
+            assert!(was > 0, "something was written");
+        });
+    }
 
     #[test]
     fn no_sync_begins_for_who_tells_how_a_transaction_ended() {

@@ -63,7 +63,7 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         lease: LEASE,
         awake_or_not: time(),
     });
-    open_at(engine, "a:1", cluster)
+    open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
 }
 
 /// The time of the test.
@@ -72,12 +72,10 @@ fn time() -> Arc<dyn Fn() -> Duration + Send + Sync> {
     Arc::new(move || start.elapsed())
 }
 
-fn open_at(
+fn open_with(
     engine: &Arc<MemoryEngine>,
-    address: &str,
-    cluster: Option<ClusterOptions>,
+    options: ServerOptions,
 ) -> std::result::Result<Server, OpenError> {
-    let options = ServerOptions { cluster, ..ServerOptions::simulated(address) };
     Server::open(engine.clone(), Blocks::memory(), options, Arc::new(Still), Arc::new(Still))
 }
 
@@ -226,7 +224,8 @@ async fn a_lease_ends_while_the_machine_sleeps() {
         Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
     let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
     let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
-    let server = open_at(&formatted(2), "a:1", Some(cluster)).unwrap();
+    let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
+    let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
     let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };

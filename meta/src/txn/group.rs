@@ -99,6 +99,8 @@ pub(crate) struct After {
     pub(crate) ended: Vec<TxnId>,
     /// Answers to other servers that leave when the batch is stable.
     pub(crate) promises: Vec<Promise>,
+    /// As `promises`, of what others are told of the records here.
+    pub(crate) looks: Vec<Promise>,
     /// As `promises`, of those for which no sync need begin.
     pub(crate) acknowledgements: Vec<Promise>,
     /// The settings of the file system that the batch has.

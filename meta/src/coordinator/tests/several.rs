@@ -40,16 +40,18 @@ impl Node {
     fn start(
         pipes: &Arc<Pipes>,
         engine: &Arc<MemoryEngine>,
-        address: &str,
+        options: ServerOptions,
         coordinators: &[&str],
     ) -> Node {
+        let address = options.address.clone();
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
         let (dial, awake_or_not) = (pipes.clone(), time());
         let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
-        let server = open_at(engine, address, Some(cluster)).unwrap();
+        let options = ServerOptions { cluster: Some(cluster), ..options };
+        let server = open_with(engine, options).unwrap();
         let core = server.core(0);
         let (listener, mut connections) = mpsc::unbounded_channel();
-        pipes.0.lock().insert(address.to_owned(), listener);
+        pipes.0.lock().insert(address, listener);
         let background = core.clone();
         let (executor, of_node) = (core.clone(), core.clone());
         let accept = async move {
@@ -89,6 +91,8 @@ impl Drop for Node {
 /// A cluster of three servers, `a:1`, `b:1` and `c:1`.
 pub(crate) struct Three {
     pipes: Arc<Pipes>,
+    /// How the server at an address serves.
+    options: fn(&str) -> ServerOptions,
     pub(crate) engines: Vec<Arc<MemoryEngine>>,
     nodes: Vec<Option<Node>>,
 }
@@ -96,11 +100,12 @@ pub(crate) struct Three {
 const ADDRESSES: [&str; 3] = ["a:1", "b:1", "c:1"];
 
 impl Three {
-    async fn new() -> Three {
+    async fn new(options: fn(&str) -> ServerOptions) -> Three {
         let pipes = Arc::new(Pipes::default());
         let first = formatted(3);
-        let coordinator = Node::start(&pipes, &first, "a:1", &[]);
-        let mut three = Three { pipes, engines: vec![first], nodes: vec![Some(coordinator)] };
+        let coordinator = Node::start(&pipes, &first, options("a:1"), &[]);
+        let (engines, nodes) = (vec![first], vec![Some(coordinator)]);
+        let mut three = Three { pipes, options, engines, nodes };
         for member in [1, 2] {
             let address = ADDRESSES[usize::from(member)].to_owned();
             let asked = Join { address, member: u64::from(member) };
@@ -130,7 +135,8 @@ impl Three {
 
     /// As [`Three::start_at`], where one was told that the coordinator may be.
     fn start_told(&mut self, server: usize, address: &str, to: &[&str]) {
-        self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], address, to));
+        let options = (self.options)(address);
+        self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], options, to));
     }
 
     fn kill(&mut self, server: usize) {
@@ -148,9 +154,17 @@ impl Three {
 }
 
 pub(crate) fn in_cluster(test: impl AsyncFnOnce(&mut Three)) {
+    in_cluster_of(ServerOptions::simulated, test);
+}
+
+/// As [`in_cluster`], of servers that serve so.
+pub(crate) fn in_cluster_of(
+    options: fn(&str) -> ServerOptions,
+    test: impl AsyncFnOnce(&mut Three),
+) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async { test(&mut Three::new().await).await });
+    LocalSet::new().block_on(&runtime, async { test(&mut Three::new(options).await).await });
 }
 
 #[test]
