@@ -36,6 +36,8 @@ use wire::{DirRef, NodeRef, XattrMode};
 const NAMES: usize = 24;
 /// What moves while it is changed.
 const ROUNDS: usize = 2;
+/// What a sync of the giver takes where syncs take time.
+const GIVER_DISK_MS: u64 = 20;
 /// In the time of the world. Whoever waits longer waits for ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -96,6 +98,15 @@ impl Scene {
         }
     }
 
+    /// Who gives.
+    fn giver(self) -> u16 {
+        match self {
+            Scene::FirstSplit | Scene::Subsets => 0,
+            Scene::LaterSplit => 1,
+            Scene::Merge => 3,
+        }
+    }
+
     /// The partitions before it, and after.
     fn partitions(self) -> [&'static [u16]; 2] {
         match self {
@@ -149,6 +160,9 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     for host in world.hosts() {
         host.settle()?;
     }
+
+    // What the giver says before it is stable others have stored by then.
+    world.hosts()[stage.server(scene.giver())].slow_down_disk(GIVER_DISK_MS);
 
     let steps = Steps::new(crash.map_or(0, |crash| crash.step));
     let victims = crash.map_or(&[][..], |crash| crash.victims);
@@ -443,7 +457,7 @@ fn a_step_of_subsets_outlives_each_crash() {
 fn crashes_find_what_is_wrong() {
     for (bug, scene, death) in [
         (Bug::HandoffForgotten, Scene::FirstSplit, Death::Kill),
-        (Bug::MasterToldEarly, Scene::LaterSplit, Death::Power),
+        (Bug::LayoutToldEarly, Scene::Subsets, Death::Power),
         (Bug::PreparedForgotten, Scene::FirstSplit, Death::Kill),
         (Bug::CommitNotAwaited, Scene::FirstSplit, Death::Power),
         (Bug::CommitNotNoted, Scene::FirstSplit, Death::Kill),

@@ -82,8 +82,8 @@ pub enum Bug {
     ClosureStops,
     /// After a restart nobody sees to what handoffs have left (`handoff::finish`).
     HandoffForgotten,
-    /// The master is told of a handoff that is not stable (`handoff::finish`).
-    MasterToldEarly,
+    /// A partition tells another one of a handoff that is not stable (`handoff::finish`).
+    LayoutToldEarly,
     /// A partition says that names have moved before they have (`handoff::give`).
     LayoutPublishedEarly,
     /// Moving names that change are not sent again (`core`).
@@ -150,7 +150,7 @@ impl Bug {
         Bug::ShareNotExpected,
         Bug::ClosureStops,
         Bug::HandoffForgotten,
-        Bug::MasterToldEarly,
+        Bug::LayoutToldEarly,
         Bug::LayoutPublishedEarly,
         Bug::ChangesForgotten,
         Bug::NotFrozen,
@@ -192,6 +192,7 @@ impl Planted {
 /// Writes what was answered already, a moment later.
 pub(crate) async fn write_late(shared: &Shared, batch: Batch) {
     tokio::time::sleep(Duration::from_millis(1)).await;
+    shared.sync.writing();
     match shared.engine.write(batch) {
         Ok(()) => shared.sync.written(),
         Err(error) => shared.halt(Problem::of(&error)),

@@ -10,7 +10,10 @@ use std::{
     ops::ControlFlow,
     pin::Pin,
     rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -57,6 +60,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     random: SimRandom,
     disk_random: SimRandom,
+    /// What each sync takes, in milliseconds, once its disk is slow.
+    disk_ms_slow: Arc<AtomicU64>,
     trace: Trace,
     running: RefCell<Option<Running>>,
     counters: RefCell<Vec<(String, u64)>>,
@@ -129,6 +134,7 @@ impl Host {
                 network: network.clone(),
                 clock: Arc::clone(clock),
                 disk_random: random.stream("disk"),
+                disk_ms_slow: Arc::default(),
                 random,
                 trace: trace.clone(),
                 running: RefCell::default(),
@@ -192,6 +198,7 @@ impl Host {
                 clock: Arc::clone(&before.clock),
                 random: before.random.stream(&format!("in its place {server}")),
                 disk_random: before.random.stream(&format!("disk in its place {server}")),
+                disk_ms_slow: Arc::default(),
                 trace: before.trace.clone(),
                 running: RefCell::default(),
                 counters: RefCell::default(),
@@ -266,12 +273,21 @@ impl Host {
         if max == 0 {
             return Offload::Inline;
         }
-        let random = self.inner.disk_random.clone();
+        let (random, slow) = (self.inner.disk_random.clone(), Arc::clone(&self.inner.disk_ms_slow));
         Offload::Timed(Arc::new(move || {
+            let slow = slow.load(Ordering::Relaxed);
+            if slow > 0 {
+                return (Duration::from_millis(slow), Duration::ZERO);
+            }
             let takes = random.ms(0..max);
             // A sync is done when it has begun, or when it ends: either is as late as it may be for something.
             if random.one_in(2) { (takes, Duration::ZERO) } else { (Duration::ZERO, takes) }
         }))
+    }
+
+    /// Whatever it syncs from now on is stable so much later; where syncs take no time they still take none.
+    pub fn slow_down_disk(&self, ms: u64) {
+        self.inner.disk_ms_slow.store(ms, Ordering::Relaxed);
     }
 
     /// The server is killed: SIGKILL. What it had sent and had not arrived may be lost with it.

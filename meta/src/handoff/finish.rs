@@ -168,10 +168,6 @@ fn is_merged(shared: &Shared, at: Partition) -> bool {
 /// Whether the master has stored how the directory is divided, or is gone.
 async fn tell_master(core: &Core, at: Partition) -> bool {
     let shared = &core.inner.shared;
-    // What a power cut may take is not told.
-    if !shared.bugs.has(Bug::MasterToldEarly) {
-        shared.sync.wait().await;
-    }
     let Ok(Some(share)) = read::<Content>(shared, &at.share()) else { return false };
     tell(core, at.dir, &share, 0, &share.layout).await
 }
@@ -194,6 +190,10 @@ pub(super) async fn tell(
         step(core, Act::Learn(learnt)).await;
         shared.sync.wait().await;
         return true;
+    }
+    // What a power cut may take is not told: who has learnt it does not forget it.
+    if !shared.bugs.has(Bug::LayoutToldEarly) {
+        shared.sync.until_stable().await;
     }
     let answer = core.inner.peers.ask(server, &Request::LayoutLearnt(learnt)).await;
     matches!(answer, Ok(Reply::Layout(_)))
