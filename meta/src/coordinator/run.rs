@@ -50,7 +50,12 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
         if had != cluster.has_lease() {
             had = !had;
-            tracing::info!(has = had, "lease");
+            match had {
+                true => tracing::info!("the coordinator has given a lease: serving"),
+                false => tracing::warn!(
+                    "the lease has ended: nothing is served until the coordinator answers"
+                ),
+            }
         }
         // Until it has said that it has begun its list anew, nothing that is announced can be told to it.
         if shared.invalidations.began_anew_since(version) {
