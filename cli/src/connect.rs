@@ -4,11 +4,15 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use client::{Client, Config};
+use futures::future::join_all;
+use tokio::{net::TcpStream, time::timeout};
 
 use crate::{data, failure::usage};
 
 /// A server that does not answer for so long is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it is looked for the reason then.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The option that names a token.
 #[derive(Debug, Default, clap::Args)]
@@ -60,25 +64,40 @@ pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Conf
 
 /// Opens a session.
 pub(crate) async fn connect(config: Config) -> anyhow::Result<Client> {
-    let servers = config.addresses.join(",");
+    let servers = config.addresses.clone();
     within(servers, Client::connect(config)).await
 }
 
 /// As [`connect`], at the coordinator of a cluster that may not be complete.
 pub(crate) async fn connect_incomplete(config: Config) -> anyhow::Result<Client> {
-    let servers = config.addresses.join(",");
+    let servers = config.addresses.clone();
     within(servers, Client::connect_incomplete(config)).await
 }
 
 async fn within(
-    servers: String,
+    servers: Vec<String>,
     connecting: impl Future<Output = client::Result<Client>>,
 ) -> anyhow::Result<Client> {
-    match tokio::time::timeout(CONNECT_TIMEOUT, Box::pin(connecting)).await {
-        Ok(connected) => connected.with_context(|| format!("cannot open a session at {servers}")),
-        Err(_) => {
-            Err(anyhow!("no server answers at {servers} after {} s", CONNECT_TIMEOUT.as_secs()))
+    match timeout(CONNECT_TIMEOUT, Box::pin(connecting)).await {
+        Ok(connected) => {
+            connected.with_context(|| format!("cannot open a session at {}", servers.join(",")))
         }
+        Err(_) => {
+            let reasons = join_all(servers.iter().map(|server| why_not(server))).await;
+            let seconds = CONNECT_TIMEOUT.as_secs();
+            Err(anyhow!("no session after {seconds} s: {}", reasons.join("; ")))
+        }
+    }
+}
+
+/// Why a server opens no session, as far as one more connection tells.
+async fn why_not(server: &str) -> String {
+    match timeout(PROBE_TIMEOUT, TcpStream::connect(server)).await {
+        Ok(Ok(_)) => format!(
+            "{server} can be reached and does not serve, as before a cluster is complete, or while its coordinator is away"
+        ),
+        Ok(Err(error)) => format!("{server} cannot be reached: {error}"),
+        Err(_) => format!("{server} does not answer"),
     }
 }
 

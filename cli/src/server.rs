@@ -396,6 +396,15 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
     Ok(format!("{host}:{port}"))
 }
 
+/// Whether a server could listen where it is to: an error that comes before anything else is done.
+pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
+    let addresses = std::iter::once(&options.listen).chain(&options.http);
+    let bound: Vec<_> =
+        addresses.map(|listen| bind(listen, options.insecure)).collect::<anyhow::Result<_>>()?;
+    drop(bound);
+    Ok(())
+}
+
 fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {
     let context = || format!("cannot listen on {}", listen.address);
     let addresses: Vec<SocketAddr> =

@@ -17,7 +17,7 @@ use crate::{
     data::{self, Joining},
     failure::usage,
     output,
-    server::{Listen, Options, Role, Running},
+    server::{self, Listen, Options, Role, Running},
     serving::Serving,
     signals::Stop,
     trace::TraceArgs,
@@ -239,7 +239,7 @@ impl ClusterArgs {
     }
 
     /// Makes the data directory of a server that has not joined yet.
-    async fn join(&self, data: &Path, address: &str) -> anyhow::Result<()> {
+    async fn join(&self, data: &Path, options: &Options) -> anyhow::Result<()> {
         let Some(Servers(coordinators)) = self.join.clone().filter(|_| !data::is_formatted(data))
         else {
             return Ok(());
@@ -250,8 +250,10 @@ impl ClusterArgs {
             ));
         };
         let token = data::read_token(token)?;
+        // A place in the cluster is given once.
+        server::try_listen(options)?;
         let joining = Joining::begin(data)?;
-        let join = Join { address: address.to_owned(), member: joining.member() };
+        let join = Join { address: options.listen.address.clone(), member: joining.member() };
         let client =
             connect::connect_incomplete(connect::config(coordinators.clone(), token, "joins"))
                 .await?;
@@ -278,7 +280,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.role = args.cluster.role(&args.data);
         options.peer_rtt = args.cluster.rtt;
         tokio::select! {
-            joined = args.cluster.join(&args.data, &options.listen.address) => joined?,
+            joined = args.cluster.join(&args.data, &options) => joined?,
             () = stop.asked() => bail!("interrupted"),
         }
         let mut serving = Serving::start(&args.data, options)?;

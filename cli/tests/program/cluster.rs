@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
@@ -12,6 +12,7 @@ use base::LockMode;
 use client::{Client, Config, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text};
 
@@ -30,6 +31,44 @@ fn coordinate(data: &Data) -> Running {
 fn join<'a>(data: &'a Path, coordinator: &'a str, token: &'a Path) -> Vec<&'a str> {
     let join = ["serve", "--data", text(data), "--join", coordinator, "--token-file", text(token)];
     [&join[..], &FREE].concat()
+}
+
+/// The coordinator of a cluster that waits for others to join, each in a folder of its own.
+struct Forming {
+    coordinator: Running,
+    address: String,
+    token: PathBuf,
+    folder: TempDir,
+    _data: Data,
+}
+
+impl Forming {
+    fn of(servers: &str) -> Forming {
+        let data = formatted(servers);
+        let coordinator = coordinate(&data);
+        let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+        Forming { coordinator, address, token, folder: folder(), _data: data }
+    }
+
+    fn data_of(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn join(&self, name: &str) -> Running {
+        let command = pando(&join(&self.data_of(name), &self.address, &self.token));
+        Running::start(command, "serving ")
+    }
+
+    /// Starts a server that has joined, and is not told where the coordinator is.
+    fn start_again(&self, name: &str) -> Running {
+        let mut command = pando(&["serve", "--data", text(&self.data_of(name))]);
+        command.args(FREE);
+        Running::start(command, "serving ")
+    }
+
+    fn until_sound(&self) -> Value {
+        until_sound(&self.address, &self.token)
+    }
 }
 
 /// The cluster's part of `pando status --json`.
@@ -53,66 +92,73 @@ fn until_sound(server: &str, token: &Path) -> Value {
 
 #[test]
 fn servers_join_serve_and_come_back() {
-    let data = formatted("2");
-    let coordinator = coordinate(&data);
-    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
-    let said = status(&address, &token)["problems"][0].to_string();
+    let forming = Forming::of("2");
+    let (address, token) = (forming.address.as_str(), forming.token.as_path());
+    let said = status(address, token)["problems"][0].to_string();
     assert!(said.contains("1 of 2 servers have not joined"), "{said}");
 
-    let folder = folder();
-    let second = folder.path().join("second");
-    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
+    let joined = forming.join("second");
     assert!(joined.said.starts_with("joined as server 1 of 2\n"), "{}", joined.said);
-    let cluster = until_sound(&address, &token);
+    let cluster = forming.until_sound();
     assert_eq!(cluster["servers"][1]["shards"], 32);
     assert_eq!(cluster["servers"][1]["address"], joined.address());
-    let said = succeed(&["status", &address, "--token", text(&token)]);
+    let said = succeed(&["status", address, "--token", text(token)]);
     assert!(said.contains("servers  2 of 2") && !said.contains("PROBLEM"), "{said}");
 
-    let third = folder.path().join("third");
-    let said = fail(1, &join(&third, &address, &token));
+    let said = fail(1, &join(&forming.data_of("third"), address, token));
     assert!(said.contains("all of the 2 servers"), "{said}");
 
     // It knows where the coordinator is, and has another address now.
     assert_eq!(joined.stop(), Some(0));
-    let mut command = pando(&["serve", "--data", text(&second)]);
-    command.args(FREE);
-    let back = Running::start(command, "serving ");
-    assert_eq!(until_sound(&address, &token)["servers"][1]["address"], back.address());
-    assert_eq!((back.stop(), coordinator.stop()), (Some(0), Some(0)));
+    let back = forming.start_again("second");
+    assert_eq!(forming.until_sound()["servers"][1]["address"], back.address());
+    assert_eq!((back.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
 }
 
 #[test]
 fn a_server_that_has_joined_comes_back_before_the_cluster_is_complete() {
-    let data = formatted("3");
-    let coordinator = coordinate(&data);
-    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
-    let folder = folder();
-    let (second, third) = (folder.path().join("second"), folder.path().join("third"));
-    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
-    assert_eq!(joined.stop(), Some(0));
-    let mut command = pando(&["serve", "--data", text(&second)]);
-    command.args(FREE);
-    let back = Running::start(command, "serving ");
-    let last = Running::start(pando(&join(&third, &address, &token)), "serving ");
-    let cluster = until_sound(&address, &token);
-    assert_eq!(cluster["servers"][1]["address"], back.address());
-    for running in [back, last, coordinator] {
+    let forming = Forming::of("3");
+    assert_eq!(forming.join("second").stop(), Some(0));
+    let back = forming.start_again("second");
+    let last = forming.join("third");
+    assert_eq!(forming.until_sound()["servers"][1]["address"], back.address());
+    for running in [back, last, forming.coordinator] {
         assert_eq!(running.stop(), Some(0));
     }
 }
 
 #[test]
+fn who_does_not_serve_is_told_from_who_cannot_be_reached() {
+    let forming = Forming::of("2");
+    let both = format!("127.0.0.1:1,{}", forming.address);
+    let said = fail(1, &["sessions", &both, "--token", text(&forming.token)]);
+    assert!(said.contains("127.0.0.1:1 cannot be reached"), "{said}");
+    assert!(
+        said.contains(&format!("{} can be reached and does not serve", forming.address)),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_server_that_cannot_listen_takes_no_place() {
+    let forming = Forming::of("2");
+    let (second, taken) = (forming.data_of("second"), forming.address.as_str());
+    let mut args = join(&second, taken, &forming.token);
+    let listen = args.iter().position(|arg| *arg == FREE[1]).unwrap();
+    args[listen] = taken;
+    let said = fail(1, &args);
+    assert!(said.contains("cannot listen") && !second.exists(), "{said}");
+    let joined = forming.join("third");
+    assert!(joined.said.starts_with("joined as server 1 of 2\n"), "{}", joined.said);
+}
+
+#[test]
 fn a_check_that_waits_for_a_server_ends_when_it_is_asked_to() {
-    let data = formatted("2");
-    let coordinator = coordinate(&data);
-    let (address, token) = (coordinator.address().to_owned(), data.admin_token());
-    let folder = folder();
-    let second = folder.path().join("second");
-    let joined = Running::start(pando(&join(&second, &address, &token)), "serving ");
-    until_sound(&address, &token);
+    let forming = Forming::of("2");
+    let joined = forming.join("second");
+    forming.until_sound();
     assert_eq!(joined.stop(), Some(0));
-    let mut command = pando(&["fsck", &address, "--token", text(&token)]);
+    let mut command = pando(&["fsck", &forming.address, "--token", text(&forming.token)]);
     let mut check = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     pause(Duration::from_secs(2));
     assert_eq!(check.try_wait().unwrap(), None, "it waits");
@@ -127,7 +173,7 @@ fn a_check_that_waits_for_a_server_ends_when_it_is_asked_to() {
     let output = check.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(8));
     assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
-    assert_eq!(coordinator.stop(), Some(0));
+    assert_eq!(forming.coordinator.stop(), Some(0));
 }
 
 #[test]
