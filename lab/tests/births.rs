@@ -175,6 +175,15 @@ impl Stage {
             write_new(client, &old).await?;
             stable.insert(old, true);
         }
+        if scene == Scene::Again {
+            // A directory that was born in one that was made before lives on, and where it was born knows of it.
+            client.mkdir(first, 0o755).await?;
+            client.mkdir(second, 0o755).await?;
+            client.mkdir(&format!("{second}/moved"), 0o755).await?;
+            client.rename(&format!("{second}/moved"), &format!("{parent}/moved")).await?;
+            client.rmdir(second).await?;
+            client.rmdir(first).await?;
+        }
         client.sync().await?;
         Ok(Stage {
             world: world.clone(),

@@ -70,8 +70,8 @@ fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
     if content.entries > 0 {
         return Ok(false);
     }
-    // Rename lists, and attributes that were too long for the record.
-    txn.delete_prefix(&key::names(shard, dir))?;
+    // Attributes that were too long for the record. Rename lists stay, also those of who was made here before: what they
+    // tell of lives elsewhere.
     txn.delete(key::content(shard, dir, 0, Part::Xattrs));
     txn.delete(at.clone());
     Ok(true)
