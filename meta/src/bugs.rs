@@ -46,6 +46,8 @@ pub enum Bug {
     VersionWithoutEvent,
     /// A transaction is prepared and holds no keys (`transact::participant`).
     PreparedNotHeld,
+    /// What others are not to see while it is announced that a directory moves they see (`transact::participant`).
+    HoldNotKept,
     /// After a restart nobody knows what is prepared (`transact::recover`).
     PreparedForgotten,
     /// What is prepared is not stored (`transact::participant`).
@@ -116,7 +118,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 47] = [
+    pub const ALL: [Bug; 48] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -132,6 +134,7 @@ impl Bug {
         Bug::AnnounceNotAwaited,
         Bug::VersionWithoutEvent,
         Bug::PreparedNotHeld,
+        Bug::HoldNotKept,
         Bug::PreparedForgotten,
         Bug::PrepareNotStored,
         Bug::PromiseNotStable,

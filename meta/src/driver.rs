@@ -259,11 +259,14 @@ fn between_servers(
             participant::decide(&mut txn, decide).map(|()| Reply::Nothing)
         }
         Request::PeerRead(read) => {
-            let values = participant::read(&txn, read);
+            if let Some(hold) = read.hold {
+                txn = txn.part_of(hold.txn);
+            }
+            let values = participant::read(&mut txn, read);
             drop(txn);
             return match (shared.options.durability, values) {
                 // It may be told to a client.
-                (Durability::Strict, Ok(done)) => {
+                (Durability::Strict, Ok(done @ Reply::Values(_))) => {
                     let (connection, answer) = (connection.clone(), Answer::Done(done));
                     group.after.looks.push(Promise { connection, reply, answer });
                     Outcome::Answered(Verdict::Done)

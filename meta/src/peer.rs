@@ -223,7 +223,7 @@ mod tests {
         in_cluster(async |three| {
             let failed = Err(Unanswered::Failed(FsError::Io));
             let peers = &three.node(1).core.inner.peers;
-            let long = PeerRead { keys: vec![Bytes::from(vec![0; 1 << 20]); 9] };
+            let long = PeerRead { keys: vec![Bytes::from(vec![0; 1 << 20]); 9], hold: None };
             assert_eq!(peers.ask(0, &Request::PeerRead(long)).await, failed);
 
             let damaged = key::content(ShardId(0), base::DirId(77), 0, Part::Main);
@@ -234,10 +234,10 @@ mod tests {
             let was = Some(Bytes::from_static(b"other"));
             let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
             let txn = TxnId { server: 1, run: 1, number: 1 };
-            let prepare = Prepare { txn, expects, writes: Vec::new(), birth: false };
+            let prepare = Prepare { txn, expects, writes: Vec::new(), birth: false, held: false };
             assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
 
-            let read = PeerRead { keys: vec![at] };
+            let read = PeerRead { keys: vec![at], hold: None };
             let there = Reply::Values(vec![Some(Bytes::from_static(b"junk"))]);
             assert_eq!(peers.ask(0, &Request::PeerRead(read)).await, Ok(there));
         });

@@ -167,12 +167,17 @@ mod tests {
         in_cluster_of(strict_and_slow, async |three| {
             let peers = &three.node(1).core.inner.peers;
             let txn = TxnId { server: 1, run: 1, number: 1 };
-            let prepare =
-                Request::Prepare(Prepare { txn, expects: vec![], writes: vec![], birth: false });
+            let prepare = Request::Prepare(Prepare {
+                txn,
+                expects: vec![],
+                writes: vec![],
+                birth: false,
+                held: false,
+            });
             let read = async {
                 sleep(Duration::from_millis(10)).await;
                 let was = three.engines[0].unsynced();
-                let read = Request::PeerRead(PeerRead { keys: vec![] });
+                let read = Request::PeerRead(PeerRead { keys: vec![], hold: None });
                 (was, peers.ask(0, &read).await, three.engines[0].unsynced())
             };
             let (_, (was, told, is)) = futures::join!(peers.ask(0, &prepare), read);
@@ -187,8 +192,13 @@ mod tests {
             let peers = &three.node(1).core.inner.peers;
             let txn = TxnId { server: 1, run: 1, number: 1 };
             let decide = Request::Decide(Decide { txn, commit: true });
-            let prepare =
-                Request::Prepare(Prepare { txn, expects: vec![], writes: vec![], birth: false });
+            let prepare = Request::Prepare(Prepare {
+                txn,
+                expects: vec![],
+                writes: vec![],
+                birth: false,
+                held: false,
+            });
             let began = Instant::now();
             assert_eq!(peers.ask(0, &decide).await, Ok(Reply::Nothing));
             assert!(began.elapsed() > Duration::from_millis(5), "{:?}", began.elapsed());

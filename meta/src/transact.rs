@@ -19,6 +19,7 @@ pub(crate) mod births;
 pub(crate) mod locks;
 pub(crate) mod participant;
 pub(crate) mod phase;
+mod read;
 pub(crate) mod recover;
 pub(crate) mod run;
 mod tell;

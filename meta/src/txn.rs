@@ -281,6 +281,14 @@ impl<'a> Txn<'a> {
         })
     }
 
+    /// As [`Txn::want`], before others are read: a directory may move with these records.
+    pub(crate) fn want_held(&self, keys: &[Key]) {
+        let elsewhere: Vec<_> = keys.iter().filter(|key| !self.is_here(key)).collect();
+        if !elsewhere.is_empty() {
+            self.with_remote(|remote| elsewhere.iter().for_each(|key| remote.want_held(key)));
+        }
+    }
+
     /// Takes for granted that another server has no such record, unless it was read; it will say before the end.
     pub(crate) fn assume_absent(&self, key: &[u8]) {
         if !self.is_here(key) {

@@ -51,8 +51,8 @@ pub use observe::{
 };
 pub use peer::{
     Announce, AskOutcome, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected, Guess,
-    Guessed, Heartbeat, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead, PeerWrite,
-    Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
+    Guessed, Heartbeat, Hold, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead,
+    PeerWrite, Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
 pub use quota::{
     Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,

@@ -39,11 +39,25 @@ codec! {
 }
 
 codec! {
-    /// Read these keys; waits while one of them is prepared to change. Answer: a value or nothing for each, in order.
+    /// Read these keys; waits while one of them is prepared to change. Answer: a value or nothing for each, in order; or
+    /// [`Vote::Busy`], if some were to be held and something was in the way.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PeerRead {
         /// Encoded keys of the store, all of shards of the server that is asked.
         pub keys: Vec<Bytes>,
+        /// Some of them are not to be seen by others from now on. Nothing is waited for then.
+        pub hold: Option<Hold>,
+    }
+}
+
+codec! {
+    /// What is held for a transaction before it is prepared, until that or its end, or a restart of the server.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Hold {
+        /// Which.
+        pub txn: TxnId,
+        /// So many of the keys, the first ones.
+        pub keys: u16,
     }
 }
 
@@ -117,6 +131,8 @@ codec! {
         /// All that it does elsewhere than at its initiator is to make one content record, here, where there is none:
         /// [`Born`] says when it is there.
         pub birth: bool,
+        /// It is refused unless what a [`Hold`] was to keep for it is held.
+        pub held: bool,
     }
 }
 

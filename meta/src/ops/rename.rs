@@ -180,7 +180,7 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     if moves_dir.is_none() {
         txn.presume_free(&content(to), &target);
     }
-    let mut keys = vec![content(from), source, content(to), target];
+    let mut keys = vec![content(from), source.clone(), content(to), target.clone()];
     if let (Some(ways), Some(moved)) = (txn.ways(), moves_dir) {
         let config = &txn.shared.config;
         let predicted = || {
@@ -192,7 +192,10 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         };
         let hint = ways.moved(req.from_dir.id, &req.from_name).unwrap_or_else(predicted);
         let group = moved.unwrap_or(hint.group);
-        keys.extend([txn.content_key(group.home, group.id), hint.birth]);
+        // All that walks may see of it.
+        let moving = [source, target, txn.content_key(group.home, group.id), hint.birth];
+        txn.want_held(&moving);
+        keys.extend(moving);
         if !req.from_dir.same(&req.to_dir) {
             keys.extend(ways.up(req.to_dir.id).map(|up| txn.content_key(up.home, up.id)));
         }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use base::{HashMap, Moving};
+use base::{HashMap, HashSet, Moving};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
@@ -106,6 +106,8 @@ struct Table {
     txns: HashMap<TxnId, Vec<Key>>,
     frozen: Vec<Frozen>,
     births: HashMap<TxnId, Birth>,
+    /// Transactions that are not prepared, and hold something of what they have read.
+    holding: HashSet<TxnId>,
     /// Those that are here and may be relied on, by number, and since when.
     unconfirmed: BTreeMap<u64, (TxnId, Instant)>,
     last: u64,
@@ -188,9 +190,56 @@ impl Prepared {
         all
     }
 
+    /// Whether this one is, and does not only hold something.
+    pub(crate) fn is_prepared(&self, txn: TxnId) -> bool {
+        let table = self.table.lock();
+        table.txns.contains_key(&txn) && !table.holding.contains(&txn)
+    }
+
+    /// Whether this one holds something of what it has read, and is not prepared.
+    pub(crate) fn is_holding(&self, txn: TxnId) -> bool {
+        self.table.lock().holding.contains(&txn)
+    }
+
+    /// Frees what a transaction holds that is not prepared; `false`: it holds nothing, or is prepared.
+    pub(crate) fn let_go(&self, txn: TxnId) -> bool {
+        let mut table = self.table.lock();
+        let holds = table.holding.contains(&txn);
+        if holds {
+            self.free_in(&mut table, txn);
+            drop(table);
+            self.ended.notify_waiters();
+        }
+        holds
+    }
+
+    /// Whether another transaction changes what belongs to a directory, or is about to.
+    pub(crate) fn is_shifted(&self, content: &[u8], own: TxnId) -> bool {
+        let table = self.table.lock();
+        let mut holders = table.keys.get(content).into_iter().flatten();
+        holders.any(|(txn, mode)| *txn != own && *mode >= Mode::Shifts)
+    }
+
     /// Takes all keys for `txn`; `false`, and none is taken, when another transaction is in the way.
     pub(crate) fn take(&self, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
-        self.take_in(&mut self.table.lock(), txn, keys)
+        let mut table = self.table.lock();
+        let taken = self.take_in(&mut table, txn, keys);
+        if taken {
+            table.holding.remove(&txn);
+        }
+        taken
+    }
+
+    /// As [`Prepared::take`], before it is prepared: nobody reads any of it.
+    pub(crate) fn hold(&self, txn: TxnId, keys: Vec<Key>) -> bool {
+        let mut table = self.table.lock();
+        let is_new = !table.txns.contains_key(&txn);
+        let keys = keys.into_iter().map(|key| (key, Mode::Changes)).collect();
+        let taken = (is_new || table.holding.contains(&txn)) && self.take_in(&mut table, txn, keys);
+        if taken {
+            table.holding.insert(txn);
+        }
+        taken
     }
 
     /// As [`Prepared::take`], of the content record of a directory that is born here: nobody reads it before
@@ -307,7 +356,7 @@ impl Prepared {
             holders.is_none_or(|holders| {
                 holders.iter().all(|(other, held)| *other == txn || mode.goes_with(*held))
             }) && thawed()
-                && !table.is_wanted(key, txn)
+                && (table.txns.contains_key(&txn) || !table.is_wanted(key, txn))
         });
         if !free {
             return false;
@@ -317,7 +366,10 @@ impl Prepared {
             table.keys.entry(key.clone()).or_default().push((txn, mode));
             names.push(key);
         }
-        if table.txns.insert(txn, names).is_none() {
+        if let Some(held) = table.txns.get_mut(&txn) {
+            held.extend(names);
+        } else {
+            table.txns.insert(txn, names);
             self.count.fetch_add(1, Ordering::AcqRel);
         }
         true
@@ -354,11 +406,16 @@ impl Prepared {
 
     /// The outcome of `txn` is there for everybody to see.
     pub(crate) fn free(&self, txn: TxnId) {
-        let mut table = self.table.lock();
+        self.free_in(&mut self.table.lock(), txn);
+        self.ended.notify_waiters();
+    }
+
+    fn free_in(&self, table: &mut Table, txn: TxnId) {
         let Some(keys) = table.txns.remove(&txn) else { return };
         if let Some(Birth::Here { number: Some(number), .. }) = table.births.remove(&txn) {
             table.unconfirmed.remove(&number);
         }
+        table.holding.remove(&txn);
         table.frozen.retain(|frozen| frozen.txn != txn);
         for key in keys {
             if let Some(holders) = table.keys.get_mut(&key) {
@@ -369,8 +426,6 @@ impl Prepared {
             }
         }
         self.count.fetch_sub(1, Ordering::AcqRel);
-        drop(table);
-        self.ended.notify_waiters();
     }
 
     /// The transaction whose outcome must be known first, if there is one besides `own`.

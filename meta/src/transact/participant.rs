@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use base::{DirId, ShardId};
 use bytes::Bytes;
 use wire::{
-    AskOutcome, Decide, Expected, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands,
-    TxnId, Vote,
+    AskOutcome, Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry,
+    Stands, TxnId, Vote,
 };
 
 use super::{
@@ -28,9 +28,38 @@ use crate::{
 };
 
 /// Reads records as they are, or says whether inodes are open.
-pub(crate) fn read(txn: &Txn<'_>, req: &PeerRead) -> Result<Reply> {
-    let values = req.keys.iter().map(|key| current(txn, key));
-    Ok(Reply::Values(values.collect::<Result<_>>()?))
+pub(crate) fn read(txn: &mut Txn<'_>, req: &PeerRead) -> Result<Reply> {
+    match req.hold {
+        Some(hold) => read_and_hold(txn, req, hold),
+        None => Ok(Reply::Values(values(txn, &req.keys)?)),
+    }
+}
+
+fn values(txn: &Txn<'_>, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
+    keys.iter().map(|key| current(txn, key)).collect()
+}
+
+/// Who holds something waits for nobody: two of them could wait for each other.
+fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply> {
+    let held: Vec<Key> =
+        req.keys.iter().take(hold.keys.into()).map(|key| Key::from_slice(key)).collect();
+    for key in &held {
+        is_ours(txn, key)?;
+        txn.lock_key(key)?;
+    }
+    let values = match values(txn, &req.keys) {
+        Ok(values) => values,
+        Err(Fault::InDoubt(_)) => return Ok(Reply::Vote(Vote::Busy)),
+        Err(fault) => return Err(fault),
+    };
+    // It would have to wait when it is prepared, and then all servers have been told.
+    let others = req.keys.iter().skip(held.len()).filter(|key| key::is_content(key));
+    if others.into_iter().any(|key| txn.shared.prepared.is_shifted(key, hold.txn)) {
+        return Ok(Reply::Vote(Vote::Busy));
+    }
+    let holds = !txn.shared.bugs.has(Bug::HoldNotKept) && !held.is_empty();
+    let is_kept = !holds || txn.shared.prepared.hold(hold.txn, held);
+    Ok(if is_kept { Reply::Values(values) } else { Reply::Vote(Vote::Busy) })
 }
 
 fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
@@ -59,8 +88,13 @@ fn is_ours(txn: &Txn<'_>, at: &[u8]) -> Result<()> {
 
 /// Prepares a transaction, unless something is not what it was or another one is in the way.
 pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
-    if txn.shared.prepared.has(req.txn) {
+    if txn.shared.prepared.is_prepared(req.txn) {
         return Ok(Vote::Prepared);
+    }
+    // Race: after a restart others may have seen what was held, and be told nothing any more.
+    let is_lost = req.held && !txn.shared.prepared.is_holding(req.txn);
+    if is_lost && !txn.shared.bugs.has(Bug::HoldNotKept) {
+        return Ok(Vote::Busy);
     }
     if req.birth {
         // What is no birth is not prepared as one.
@@ -191,7 +225,7 @@ pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
     held.into_iter().collect()
 }
 
-fn key_of(write: &PeerWrite) -> &Bytes {
+pub(super) fn key_of(write: &PeerWrite) -> &Bytes {
     match write {
         PeerWrite::Put((key, _)) | PeerWrite::Delete(key) | PeerWrite::Patch((key, _)) => key,
     }
@@ -226,6 +260,10 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
         } else if let Some(at) = birth_here(txn, req.txn)? {
             births::end(txn, req.txn, &at, false)?;
         }
+        return Ok(());
+    }
+    // Race: what is prepared from now on is no more than that.
+    if txn.shared.prepared.let_go(req.txn) {
         return Ok(());
     }
     if !req.commit {
@@ -280,4 +318,79 @@ pub(crate) fn outcome(txn: &Txn<'_>, req: &AskOutcome) -> Result<Outcome> {
     }
     let committed = txn.get::<CommittedRecord>(&key::committed(req.txn))?;
     Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use base::EntryName;
+    use tokio::time::{Instant, sleep};
+    use wire::Request;
+
+    use super::*;
+    use crate::coordinator::tests::several::{Three, in_cluster};
+
+    const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
+
+    /// Reads a name that the first server has.
+    async fn read(three: &Three, hold: Option<Hold>) -> Reply {
+        let name = EntryName::new(b"name").unwrap();
+        let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
+        let read = PeerRead { keys: vec![Bytes::copy_from_slice(&at)], hold };
+        three.node(1).core.inner.peers.ask(0, &Request::PeerRead(read)).await.unwrap()
+    }
+
+    async fn prepare(three: &Three) -> Reply {
+        let prepare =
+            Prepare { txn: TXN, expects: vec![], writes: vec![], birth: false, held: true };
+        three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
+    }
+
+    async fn decide(three: &Three) -> Reply {
+        let decide = Request::Decide(Decide { txn: TXN, commit: false });
+        three.node(1).core.inner.peers.ask(0, &decide).await.unwrap()
+    }
+
+    #[test]
+    fn nobody_reads_what_is_held_until_its_transaction_has_ended() {
+        in_cluster(async |three| {
+            let hold = |number| Some(Hold { txn: TxnId { number, ..TXN }, keys: 1 });
+            let free = Reply::Values(vec![None]);
+            assert_eq!(read(three, hold(1)).await, free);
+            assert_eq!(read(three, hold(2)).await, Reply::Vote(Vote::Busy), "it waits for nobody");
+            let began = Instant::now();
+            let ends = async {
+                sleep(Duration::from_millis(10)).await;
+                decide(three).await
+            };
+            let (seen, ended) = futures::join!(read(three, None), ends);
+            assert_eq!((seen, ended), (free.clone(), Reply::Nothing));
+            assert!(began.elapsed() >= Duration::from_millis(10));
+
+            // What comes in one group goes one after the other.
+            assert_eq!(read(three, hold(1)).await, free);
+            let (_, voted) = futures::join!(decide(three), prepare(three));
+            assert_eq!(voted, Reply::Vote(Vote::Busy));
+
+            // Who does not say how it ended is asked.
+            assert_eq!(read(three, hold(3)).await, free);
+            assert_eq!(read(three, None).await, free);
+        });
+    }
+
+    #[test]
+    fn what_was_to_be_held_and_is_not_any_more_is_not_prepared() {
+        in_cluster(async |three| {
+            assert_eq!(prepare(three).await, Reply::Vote(Vote::Busy));
+            let hold = Some(Hold { txn: TXN, keys: 1 });
+            assert_eq!(read(three, hold).await, Reply::Values(vec![None]));
+            three.kill(0);
+            three.start(0);
+            three.settle().await;
+            assert_eq!(prepare(three).await, Reply::Vote(Vote::Busy));
+            assert_eq!(read(three, hold).await, Reply::Values(vec![None]));
+            assert_eq!(prepare(three).await, Reply::Vote(Vote::Prepared));
+        });
+    }
 }

@@ -11,18 +11,18 @@
 use std::{cell::OnceCell, rc::Rc, sync::Arc, time::Duration};
 
 use base::{FsError, Pauses};
-use bytes::Bytes;
 use futures::future::join_all;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout_at},
 };
-use wire::{Answer, PeerRead, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
+use wire::{Answer, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{
     births,
     locks::{Doubt, Mode},
     phase::{Asked, Commit, Ended, Job, Phase},
+    read::{Held, is_walked, read, read_and_hold},
     tell::tell,
 };
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
     observe::{Laps, Part},
     peer::Unanswered,
     quota::ask,
-    record::{Key, key},
+    record::Key,
     room::Level,
     server::{Counters, Shared},
     session::Session,
@@ -45,8 +45,6 @@ use crate::{
     txn::{Remote, remote::Plan},
 };
 
-/// So many records are read with one request at most: its answer fits in a frame.
-const READ_KEYS_MAX: usize = 256;
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -103,7 +101,7 @@ pub(crate) async fn switch(
         return false;
     };
     let (plan, remote) = (Rc::new(plan.0), plan.1);
-    let ended = run.prepared(remote, switch.txn, &plan, false).await;
+    let ended = run.prepared(remote, switch.txn, &plan, false, None).await;
     run.halts().await;
     let committed = matches!(ended, Ok(Attempt::Committed));
     let participants = plan.keys().copied().collect();
@@ -177,7 +175,8 @@ impl Run<'_> {
                 return Err(Fault::Retry(Retry::Busy));
             }
             let looked = if remote.complete {
-                Ok(Looked { remote, written: Vec::new(), done: Ok(Box::new(Reply::Nothing)) })
+                let done = Ok(Box::new(Reply::Nothing));
+                Ok(Looked { remote, written: Vec::new(), done, held: None })
             } else {
                 self.look(remote).await
             };
@@ -228,28 +227,44 @@ impl Run<'_> {
     }
 
     /// Reads what the operation needs of other servers, until it can run.
-    async fn look(&self, mut remote: Box<Remote>) -> Result<Looked> {
+    ///
+    /// What was held while it was read stays so only if nothing else was lacking: who holds something waits for nobody.
+    async fn look(&self, mut remote: Box<Remote>) -> Result<Looked<'_>> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut may_hold = true;
         loop {
-            read(self.core, self.cluster, &mut remote).await?;
+            let held = match may_hold && !remote.held().is_empty() {
+                true => {
+                    // It is held up while nothing is held for it, as it is while nothing is prepared.
+                    let under_way = self.shared.pauses.transaction().await;
+                    read_and_hold(self.core, self.cluster, &mut remote, under_way).await?
+                }
+                false => None,
+            };
+            may_hold = false;
+            if held.is_none() {
+                read(self.core, self.cluster, &mut remote).await?;
+            }
             match self.phase(remote, None).await? {
                 Ended::Ran(remote, reply, written) => {
-                    return Ok(Looked { remote, written, done: Ok(reply) });
+                    return Ok(Looked { remote, written, done: Ok(reply), held });
                 }
                 Ended::Refused(mut remote, error) => {
                     if self.shared.bugs.has(Bug::RefusedUnseen) {
                         return Err(error.into());
                     }
                     remote.refuses();
-                    return Ok(Looked { remote, written: Vec::new(), done: Err(error) });
+                    return Ok(Looked { remote, written: Vec::new(), done: Err(error), held });
                 }
                 Ended::Lacks(again) => remote = again,
                 Ended::InDoubt(again, doubt) => {
+                    drop(held);
                     self.until_ended(doubt).await;
                     remote = again;
                     remote.forget();
                 }
                 Ended::Torn(mut again) => {
+                    drop(held);
                     if !again.is_damaged() {
                         sleep(pauses.draw(self.shared.random.as_ref())).await;
                     }
@@ -274,25 +289,32 @@ impl Run<'_> {
     ///
     /// Race: one thing may have been read before another took its place, and that after. So who is refused also has
     /// everybody promise that what it has seen is there, and is run again; nothing comes of it but the answer.
-    async fn attempt(&self, looked: Looked) -> Result<Attempt> {
+    async fn attempt(&self, looked: Looked<'_>) -> Result<Attempt> {
+        let Looked { remote, written, mut held, .. } = looked;
         // It is held up while nothing is prepared for it, and whoever takes a moment of all servers waits for its end.
-        let _under_way = self.shared.pauses.transaction().await;
-        let Looked { remote, written, .. } = looked;
+        let _under_way = match &held {
+            Some(_) => None,
+            None => Some(self.shared.pauses.transaction().await),
+        };
         let plan = Rc::new(remote.plan(self.cluster, self.shared.bugs)?);
-        let txn = self.cluster.next_txn();
+        let txn = held.as_ref().map_or_else(|| self.cluster.next_txn(), |held| held.txn);
         let moves = match self.begin_moves(&remote, txn, written) {
             Begun::Nothing => None,
             Begun::Moves(moves) => Some(moves),
             Begun::Wait => return Ok(Attempt::Again(remote)),
         };
         let moved = remote.coordinated;
+        if let Some(held) = &mut held {
+            // These hear how it has ended.
+            held.untold.retain(|server| !plan.contains_key(server));
+        }
         let born = births::planned(&plan).filter(|_| self.makes_dir());
         let is_birth = born.is_some();
         if let Some((server, child)) = born {
             self.shared.births.begin(txn, server, child);
         }
         self.shared.initiated.begin(txn);
-        let ended = self.prepared(remote, txn, &plan, is_birth).await;
+        let ended = self.prepared(remote, txn, &plan, is_birth, held.as_ref()).await;
         drop(moves);
         self.halts().await;
         self.shared.initiated.end(txn);
@@ -343,11 +365,9 @@ impl Run<'_> {
         let mut graph = coordinator.graph();
         let begun = graph.begin_in_turn(turn, &remote.moves, &remote.chain);
         let graph::Begun::Granted(token) = begun else { return Begun::Wait };
-        // What walks see of it; other changes are seen with the commit.
-        let shown = |key: &Key| {
-            key::is_name(key) || key::parse_dir(key).is_some_and(|dir| remote.moves.contains(&dir))
-        };
-        let keys = written.into_iter().filter(shown).map(|key| (key, Mode::Changes)).collect();
+        // Other changes are seen with the commit.
+        let keys = written.into_iter().filter(|key| is_walked(key, &remote.moves));
+        let keys = keys.map(|key| (key, Mode::Changes)).collect();
         if !self.shared.prepared.take(txn, keys) {
             graph.end(token);
             return Begun::Wait;
@@ -361,28 +381,48 @@ impl Run<'_> {
         txn: TxnId,
         plan: &Rc<Plan>,
         is_birth: bool,
+        held: Option<&Held<'_>>,
     ) -> Result<Attempt> {
+        let moves = remote.coordinated && !remote.moves.is_empty();
+        // What walks may see of it nobody sees any more: it may be announced while it is prepared.
+        let held = held.filter(|held| moves && held.has_all(plan, &remote.moves));
         let asked: Vec<_> = plan
             .iter()
             .map(|(server, part)| {
                 let (expects, writes) = (part.expects.clone(), part.writes.clone());
-                let request = Request::Prepare(Prepare { txn, expects, writes, birth: is_birth });
+                let held = held.is_some_and(|held| held.servers.contains(server));
+                let request =
+                    Request::Prepare(Prepare { txn, expects, writes, birth: is_birth, held });
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();
-        // Who prepares it later hears, or asks, that it did not happen: no commit of it is written then.
-        let votes = self.in_time(join_all(asked)).await?;
-        if !all_prepared(&votes)? {
+        let prepare = async {
+            // Who prepares it later hears, or asks, that it did not happen: no commit of it is written then.
+            let votes = self.in_time(join_all(asked)).await?;
+            self.ends(Part::Prepare);
+            all_prepared(&votes)
+        };
+        let all = match held {
+            Some(_) => {
+                let prepare = async { prepare.await.map_err(Some)?.then_some(()).ok_or(None) };
+                let announce = async { self.announce(&remote).await.map_err(Some) };
+                match tokio::try_join!(prepare, announce) {
+                    Ok(_) => true,
+                    // Nobody waits until all have heard of what does not happen.
+                    Err(None) => false,
+                    Err(Some(fault)) => return Err(fault),
+                }
+            }
+            None => {
+                let all = prepare.await?;
+                if all && moves {
+                    self.announce(&remote).await?;
+                }
+                all
+            }
+        };
+        if !all {
             return Ok(Attempt::Again(remote));
-        }
-        self.ends(Part::Prepare);
-        let moves = remote.coordinated && !remote.moves.is_empty();
-        if let (true, Job::Request(asked)) = (moves, &self.job) {
-            // Race: what the client stands on is looked at with the version that the move gets. From then on the graph
-            // keeps everything above it where it is. Where the moved entry is, it is prepared before the news.
-            driver::is_current(self.shared, &asked.incoming.header, &asked.incoming.request)?;
-            coordinator::announce(self.shared, &remote.moves).await?;
-            self.ends(Part::Announce);
         }
         let (moves, chain) = (remote.moves.clone(), remote.chain.clone());
         let commit = Commit { txn, plan: Rc::clone(plan), is_birth, moves, chain };
@@ -398,6 +438,18 @@ impl Run<'_> {
             Ended::Failed(fault) => Err(fault),
             Ended::Ran(..) | Ended::Refused(..) => unreachable!("it is to have an effect"),
         }
+    }
+
+    /// Has every server know that directories move.
+    ///
+    /// Race: what the client stands on is looked at with the version that the move gets. From then on the graph keeps
+    /// everything above it where it is. Where the moved entry is, it is prepared or held before the news.
+    async fn announce(&self, remote: &Remote) -> Result<()> {
+        let Job::Request(asked) = &self.job else { return Ok(()) };
+        driver::is_current(self.shared, &asked.incoming.header, &asked.incoming.request)?;
+        coordinator::announce(self.shared, &remote.moves).await?;
+        self.ends(Part::Announce);
+        Ok(())
     }
 
     async fn phase(&self, remote: Box<Remote>, commit: Option<Commit>) -> Result<Ended> {
@@ -423,38 +475,15 @@ impl Run<'_> {
     }
 }
 
-/// Reads what the latest run lacked, each record where it is.
-pub(crate) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
-    let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
-    let asked: Vec<_> = reads
-        .into_iter()
-        .map(|(server, keys)| {
-            let request = Request::PeerRead(PeerRead { keys: keys.clone() });
-            let answer = core.inner.peers.ask(server, &request);
-            async move { (keys, answer.await) }
-        })
-        .collect();
-    for (keys, answer) in join_all(asked).await {
-        let values = match answer {
-            Ok(Reply::Values(values)) => values,
-            Err(Unanswered::Failed(error)) => return Err(error.into()),
-            // The client asks again, for as long as it takes.
-            Ok(_) | Err(Unanswered::Lost) => return Err(Fault::Retry(Retry::Busy)),
-        };
-        for (key, value) in keys.iter().zip(values) {
-            remote.learn(Key::from_slice(key), value);
-        }
-    }
-    Ok(())
-}
-
 /// An operation that has all that it needs.
-struct Looked {
+struct Looked<'a> {
     remote: Box<Remote>,
     /// What it would write here.
     written: Vec<Key>,
     /// What it would answer.
     done: std::result::Result<Box<Reply>, FsError>,
+    /// What nobody else sees of what was read.
+    held: Option<Held<'a>>,
 }
 
 /// A place among those that wait to move directories; it is given up when this is dropped.
@@ -500,23 +529,6 @@ impl Drop for Moves<'_> {
     }
 }
 
-/// What each server is asked for, with no request too large.
-fn reads_of(
-    keys: &[Key],
-    server_of: impl Fn(&Key) -> Option<u16>,
-) -> Result<Vec<(u16, Vec<Bytes>)>> {
-    let mut by_server = std::collections::BTreeMap::<u16, Vec<Bytes>>::new();
-    for key in keys {
-        let server = server_of(key).ok_or(Fault::Retry(Retry::Busy))?;
-        by_server.entry(server).or_default().push(Bytes::copy_from_slice(key));
-    }
-    let mut reads = Vec::new();
-    for (server, keys) in by_server {
-        reads.extend(keys.chunks(READ_KEYS_MAX).map(|keys| (server, keys.to_vec())));
-    }
-    Ok(reads)
-}
-
 /// Whether all have prepared; an error when one of them cannot, however often it is asked.
 fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool> {
     let mut all = true;
@@ -528,21 +540,4 @@ fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool
         }
     }
     Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_records_are_read_with_several_requests_to_each_server() {
-        let keys: Vec<Key> = (0..600_u32).map(|n| Key::from_slice(&n.to_be_bytes())).collect();
-        let reads = reads_of(&keys, |key| Some(u16::from(key[3] % 2))).unwrap();
-        let sizes: Vec<_> = reads.iter().map(|(server, keys)| (*server, keys.len())).collect();
-        assert_eq!(sizes, [(0, 256), (0, 44), (1, 256), (1, 44)]);
-        let mut read: Vec<_> = reads.into_iter().flat_map(|(_, keys)| keys).collect();
-        read.sort_unstable();
-        assert!(read.iter().map(|key| &key[..]).eq(keys.iter().map(|key| &key[..])));
-        assert!(reads_of(&keys, |_| None).is_err());
-    }
 }

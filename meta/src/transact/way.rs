@@ -10,7 +10,7 @@ use base::Pauses;
 use tokio::time::sleep;
 use wire::ReplyHeader;
 
-use super::run;
+use super::read::read;
 use crate::{
     Core,
     core::Work,
@@ -28,11 +28,11 @@ pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>)
     if remote.is_torn() && !remote.is_damaged() {
         sleep(Pauses::new(PAUSE, PAUSE).draw(shared.random.as_ref())).await;
     }
-    let read = run::read(&core, cluster, &mut remote).await;
+    let known = read(&core, cluster, &mut remote).await;
     if incoming.connection.is_closed() {
         return;
     }
-    match read {
+    match known {
         Ok(()) => core.inner.push(Work::Begin(incoming, remote)),
         Err(fault) => {
             let call = incoming.header.call;

@@ -36,6 +36,8 @@ pub(crate) struct Remote {
     /// What it lacks, in the order in which that came to light, and to look it up.
     missing: Vec<Key>,
     lacks: HashSet<Key>,
+    /// What others are not to see from when it is read: a directory may move with it.
+    held: Vec<Key>,
     /// What it writes, in order; a later write of a key takes the place of an earlier one.
     writes: Vec<(Key, Write)>,
     /// The directories among them whose times may go back.
@@ -94,6 +96,7 @@ impl Remote {
         self.seen.clear();
         self.missing.clear();
         self.lacks.clear();
+        self.held.clear();
         self.writes.clear();
         self.exact.clear();
         self.counted.clear();
@@ -218,6 +221,20 @@ impl Remote {
             self.missing.push(Key::from_slice(key));
             self.lacks.insert(Key::from_slice(key));
         }
+    }
+
+    /// As [`Remote::want`], and a directory may move with it.
+    pub(super) fn want_held(&mut self, key: &[u8]) {
+        self.want(key);
+        // What was in the way once may be so again, and then it is better waited for.
+        if !self.reads_all && self.lacks.contains(key) {
+            self.held.push(Key::from_slice(key));
+        }
+    }
+
+    /// What of [`Remote::missing`] others are not to see from when it is read.
+    pub(crate) fn held(&self) -> &[Key] {
+        &self.held
     }
 
     /// Takes for granted that there is no such record; whoever has it will say.

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Allowed, Amounts, Announce, AskOutcome, AskRoom, Birth, Born, CacheEvents, ClusterStatus,
     ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide, Expected, Gave,
-    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, HurryBirths, Join, Joined,
+    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold, HurryBirths, Join, Joined,
     LayoutLearnt, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, Room,
     ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
 };
@@ -85,12 +85,16 @@ pub(super) fn requests() -> Vec<Request> {
     let last = Guess { name: None, ..guess.clone() };
     vec![
         Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
-        Request::PeerRead(PeerRead { keys: vec![key(), key()] }),
+        Request::PeerRead(PeerRead {
+            keys: vec![key(), key()],
+            hold: Some(Hold { txn: txn(), keys: 1 }),
+        }),
         Request::Prepare(Prepare {
             txn: txn(),
             expects: vec![there, absent],
             writes: writes(),
             birth: true,
+            held: true,
         }),
         Request::Decide(Decide { txn: txn(), commit: true }),
         Request::AskOutcome(AskOutcome { txn: txn() }),

@@ -125,7 +125,7 @@ impl Three {
         self.nodes[server].as_ref().unwrap()
     }
 
-    fn start(&mut self, server: usize) {
+    pub(crate) fn start(&mut self, server: usize) {
         self.start_at(server, ADDRESSES[server]);
     }
 
@@ -139,12 +139,12 @@ impl Three {
         self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], options, to));
     }
 
-    fn kill(&mut self, server: usize) {
+    pub(crate) fn kill(&mut self, server: usize) {
         self.nodes[server] = None;
     }
 
     /// Lets everybody ask for a lease again.
-    async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         tokio::time::sleep(LEASE / 2).await;
     }
 
@@ -310,7 +310,7 @@ fn who_does_not_have_the_key_is_no_server() {
             let hello = visit.prove(key, three.node(1).cluster().hello());
             let answer = open.ask(&Request::PeerHello(hello)).await.unwrap();
             assert_eq!(answer == LET_IN, let_in);
-            let read = Request::PeerRead(PeerRead { keys: Vec::new() });
+            let read = Request::PeerRead(PeerRead { keys: Vec::new(), hold: None });
             let refused = matches!(open.ask(&read).await.unwrap(), Answer::Refused(_));
             assert_eq!(refused, !let_in);
         }

@@ -475,7 +475,7 @@ fn removal(world: &World, dir: &DirRef, partition: u16) -> Prepare {
     let at = bytes::Bytes::copy_from_slice(&at);
     let was = share(world, dir, partition).map(|share| share.to_record());
     let expects = vec![Expected { key: at.clone(), was, stands: Stands::Whole }];
-    Prepare { txn: TXN, expects, writes: vec![PeerWrite::Delete(at)], birth: false }
+    Prepare { txn: TXN, expects, writes: vec![PeerWrite::Delete(at)], birth: false, held: false }
 }
 
 fn vote(world: &World, prepare: &Prepare) -> Vote {
@@ -541,7 +541,13 @@ fn a_name_is_prepared_only_where_it_belongs() {
             let at = key::name(shard, dir.id, pos(world, &text), &name(&text), Part::Main);
             let value = EntryRecord::Link(base::Ino(77)).to_record();
             let at = bytes::Bytes::copy_from_slice(&at);
-            Prepare { txn: TXN, expects, writes: vec![PeerWrite::Put((at, value))], birth: false }
+            Prepare {
+                txn: TXN,
+                expects,
+                writes: vec![PeerWrite::Put((at, value))],
+                birth: false,
+                held: false,
+            }
         };
         let expects = |partition| removal(world, &dir, partition).expects;
         for partition in [0, 1, 3] {

@@ -54,6 +54,25 @@ fn a_listing_waits_for_what_changes_within_it() {
 }
 
 #[test]
+fn what_is_held_is_prepared_later_and_read_by_nobody_until_the_end() {
+    let table = Prepared::default();
+    assert!(table.hold(txn(1), vec![key("a"), key("b")]));
+    assert!(table.is_holding(txn(1)) && !table.is_prepared(txn(1)));
+    assert!(!table.hold(txn(2), vec![key("c"), key("b")]));
+    assert_eq!(table.in_the_way(b"c", Want::Read, None), None, "all or nothing is held");
+    assert!(table.take(txn(1), vec![(key("a"), Mode::Stands), (key("d"), Mode::Stands)]));
+    assert!(!table.is_holding(txn(1)) && table.is_prepared(txn(1)));
+    for held in [&b"a"[..], b"b"] {
+        assert_eq!(table.in_the_way(held, Want::Read, None), waits_for(1));
+    }
+    assert!(!table.hold(txn(1), vec![key("e")]), "it is too late");
+    table.free(txn(1));
+    assert!(!table.any());
+    let all = ["a", "b", "d"].map(|at| (key(at), Mode::Changes));
+    assert!(table.take(txn(2), all.to_vec()));
+}
+
+#[test]
 fn it_is_known_whether_anything_of_a_run_is_held() {
     let table = Prepared::default();
     assert_eq!(table.holds(b"n0", b"n9"), None);
