@@ -1,11 +1,15 @@
-//! What a session that must prove its walks was shown once, at the server where a file was born.
+//! What a session is shown: by a walk that it must prove, at the server where a file was born; and what others have just moved.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod calm;
 
+use std::time::Duration;
+
 use base::{Access, Cred, FsError};
-use calm::{failed, in_cluster};
+use calm::{failed, in_cluster, in_cluster_of};
 use client::FileSystem;
+use lab::sim::plan::Plan;
+use meta::Durability;
 use wire::NodeRef;
 
 #[test]
@@ -32,6 +36,27 @@ fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched()
             bound.client.getattr(&user, &node).await.unwrap();
             root.rename(&path, format!("{hidden}/f")).await.unwrap();
             assert_eq!(failed(bound.client.getattr(&user, &node).await), FsError::Stale);
+        }
+    });
+}
+
+#[test]
+fn a_directory_is_empty_as_soon_as_all_that_was_in_it_has_moved_away() {
+    // What the coordinator commits it tells others of when it is stable.
+    let slow = |plan: &mut Plan| {
+        plan.durability = Durability::Relaxed;
+        plan.disk_ms_max = 1;
+    };
+    in_cluster_of(slow, async |world, root| {
+        world.hosts().iter().for_each(|host| host.slow_down_disk(20));
+        for number in 0..6 {
+            let [from, to] = ["from", "to"].map(|name| format!("/{name}-{number}"));
+            for dir in [&from, &to, &format!("{from}/d")] {
+                root.mkdir(dir, 0o755).await.unwrap();
+            }
+            world.wait(Duration::from_secs(1)).await;
+            root.rename(format!("{from}/d"), format!("{to}/d")).await.unwrap();
+            root.rmdir(&from).await.unwrap();
         }
     });
 }

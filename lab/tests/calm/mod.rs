@@ -12,6 +12,14 @@ const SERVERS: u16 = 3;
 
 /// A cluster in which nothing goes wrong but what the test does.
 pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
+    in_cluster_of(|_| {}, test);
+}
+
+/// As [`in_cluster`], with what `change` makes of its plan.
+pub(crate) fn in_cluster_of(
+    change: impl FnOnce(&mut Plan),
+    test: impl AsyncFnOnce(&World, &Client),
+) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -22,6 +30,7 @@ pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
             ..Plan::draw(1, SERVERS)
         };
         plan.weather.delay_ms_max = 2;
+        change(&mut plan);
         let world = World::new(plan, None, &Trace::new(false)).unwrap();
         world.form().await.unwrap();
         let machine = world.connect("test").await.unwrap();

@@ -41,7 +41,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
 /// The shares of a directory besides its master; `NotEmpty` if any of them has an entry, or the master.
 pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
     if child.content.entries > 0 {
-        return Err(FsError::NotEmpty.into());
+        return Err(not_empty(txn, child));
     }
     let others = txn.all_shares(child)?;
     // Names that it has given away may be stored still, and the next directory here may have its id.
@@ -51,10 +51,17 @@ pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
             return Err(Fault::Retry(Retry::Busy));
         }
     }
-    if others.iter().any(|share| share.content.entries > 0) {
-        return Err(FsError::NotEmpty.into());
+    if let Some(share) = others.iter().find(|share| share.content.entries > 0) {
+        return Err(not_empty(txn, share));
     }
     Ok(others)
+}
+
+/// Race: the last name may have moved away, and the server of the share not been told yet. So this is said only if the count
+/// is still what it was when nobody is about to change it.
+fn not_empty(txn: &Txn<'_>, share: &Dir) -> Fault {
+    txn.keep_counts(share);
+    FsError::NotEmpty.into()
 }
 
 /// Removes an empty directory with its entry, or moves it to the trash. The counts of its parent are the caller's.

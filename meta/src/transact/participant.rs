@@ -246,6 +246,11 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
             Some(is) => is.is_stable_as(Content::from_record(was)?),
             None => current(txn, key)?.is_some(),
         },
+        (Stands::Whole, Some(_)) if key::is_content(key) => {
+            // Counts that others are about to change are not what they were.
+            txn.settle_counts_at(key)?;
+            current(txn, key)? == *was
+        }
         (Stands::Whole | Stands::Stable, was) => current(txn, key)? == *was,
     };
     Ok(is_so || txn.shared.bugs.has(Bug::ExpectationsIgnored))
@@ -325,8 +330,9 @@ mod tests {
     use std::time::Duration;
 
     use base::EntryName;
+    use store::Engine as _;
     use tokio::time::{Instant, sleep};
-    use wire::Request;
+    use wire::{ContentPatch, Request};
 
     use super::*;
     use crate::coordinator::tests::several::{Three, in_cluster};
@@ -376,6 +382,30 @@ mod tests {
             // Who does not say how it ended is asked.
             assert_eq!(read(three, hold(3)).await, free);
             assert_eq!(read(three, None).await, free);
+        });
+    }
+
+    #[test]
+    fn nobody_stands_on_counts_that_another_transaction_changes() {
+        in_cluster(async |three| {
+            let at = key::content(ShardId(0), DirId::ROOT, 0, Part::Main);
+            let key = Bytes::copy_from_slice(&at);
+            let was = three.engines[0].get(&at).unwrap();
+            let prepare = async |number, expects, writes| {
+                let txn = TxnId { number, ..TXN };
+                let prepare = Prepare { txn, expects, writes, birth: false, held: false };
+                three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
+            };
+            let expected = |stands| vec![Expected { key: key.clone(), was: was.clone(), stands }];
+            let (stable, mtime, ctime) = (None, None, None);
+            let (entries, subdirs) = (1, 0);
+            let one = ContentPatch { stable, entries, subdirs, mtime, ctime, exact: false };
+            let adds = vec![PeerWrite::Patch((key.clone(), one))];
+            let prepared = Reply::Vote(Vote::Prepared);
+            assert_eq!(prepare(1, vec![], adds).await, prepared);
+            assert_eq!(prepare(2, expected(Stands::Stable), vec![]).await, prepared);
+            let whole = prepare(3, expected(Stands::Whole), vec![]).await;
+            assert_eq!(whole, Reply::Vote(Vote::Busy));
         });
     }
 

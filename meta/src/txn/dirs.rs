@@ -124,8 +124,12 @@ impl Txn<'_> {
 
     /// As [`Txn::settle_counts`], of any share.
     pub(crate) fn settle_counts_of(&self, dir: &Dir) -> Result<()> {
-        let key = self.share_key(dir.content.home, dir.id, dir.partition);
-        self.settle_read(&key, Want::ReadCounts)
+        self.settle_counts_at(&self.share_key(dir.content.home, dir.id, dir.partition))
+    }
+
+    /// As [`Txn::settle_counts`], by the key.
+    pub(crate) fn settle_counts_at(&self, key: &[u8]) -> Result<()> {
+        self.settle_read(key, Want::ReadCounts)
     }
 
     /// Stores a content record.
