@@ -233,7 +233,9 @@ pub(crate) fn take_lease(
         Some(Ok(settings)) => {
             let mut batch = Batch::default();
             batch.put(&key::settings(), &settings.to_record());
+            shared.sync.writing();
             shared.engine.write(batch)?;
+            shared.sync.written();
             shared.set_settings(settings);
             tracing::info!(?settings, "the settings of the file system have changed");
         }

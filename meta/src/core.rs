@@ -545,6 +545,7 @@ impl Inner {
             }
             for session in after.forgotten.drain(..) {
                 self.shared.sessions.lock().remove(&session);
+                after.let_in.extend(self.shared.file_locks.end_session(session));
             }
             if let Some(settings) = after.settings.take() {
                 self.shared.set_settings(settings);

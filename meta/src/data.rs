@@ -61,9 +61,15 @@ pub(crate) fn task(
             Counters::add(&shared.counters.lock);
             match crate::ops::lock::wait(&shared, session, lock) {
                 Err(fault) => return Some(Err(fault)),
-                Ok(Turn::Now) => Box::pin(async move { answer(Ok(Reply::Nothing)) }),
+                Ok(Turn::Now) => Box::pin(async move {
+                    shared.until_told().await;
+                    answer(Ok(Reply::Nothing));
+                }),
                 Ok(Turn::Later(told)) => Box::pin(async move {
-                    answer(match told.await {
+                    let told = told.await;
+                    // Who had it before may come back after a power cut.
+                    shared.until_told().await;
+                    answer(match told {
                         Ok(Ok(())) => Ok(Reply::Nothing),
                         Ok(Err(error)) => Err(Answer::Failed(error)),
                         // Its session has ended.

@@ -267,17 +267,21 @@ fn between_servers(
             return match (shared.options.durability, values) {
                 // It may be told to a client.
                 (Durability::Strict, Ok(done @ Reply::Values(_))) => {
-                    let (connection, answer) = (connection.clone(), Answer::Done(done));
-                    group.after.looks.push(Promise { connection, reply, answer });
-                    Outcome::Answered(Verdict::Done)
+                    tell_when_stable(group, connection, reply, done)
                 }
                 (_, values) => finish(shared, incoming, reply, values),
             };
         }
         Request::Heartbeat(beat) => {
             let from = connection.peer().expect("it was looked at");
-            let lease = coordinator::heartbeat(shared, from, beat).map(Reply::Lease);
-            return finish(shared, incoming, reply, lease);
+            drop(txn);
+            return match coordinator::heartbeat(shared, from, beat) {
+                // It acts on these for good, and stores them.
+                Ok(lease) if lease.settings.is_some() || lease.roots.is_some() => {
+                    tell_when_stable(group, connection, reply, Reply::Lease(lease))
+                }
+                lease => finish(shared, incoming, reply, lease.map(Reply::Lease)),
+            };
         }
         Request::Announce(events) => {
             let from = connection.peer().expect("it was looked at");
@@ -335,6 +339,18 @@ fn between_servers(
         }
         Err(fault) => finish(shared, incoming, reply, Err(fault)),
     }
+}
+
+/// Answers another server when all is stable that was written before.
+fn tell_when_stable(
+    group: &mut Group,
+    connection: &Rc<Connection>,
+    reply: ReplyHeader,
+    done: Reply,
+) -> Outcome {
+    let (connection, answer) = (connection.clone(), Answer::Done(done));
+    group.after.looks.push(Promise { connection, reply, answer });
+    Outcome::Answered(Verdict::Done)
 }
 
 /// Whether the answer to another server's request must wait until what it says is stable.
@@ -526,17 +542,14 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         txn.delete_prefix(&key::answers(shard, session))?;
     }
     txn.delete(key::session(session));
-    if shared.cluster.is_some() {
-        // In a cluster it may be opened again by its number: not before its end is written.
-        txn.forgotten.push(session);
-    } else {
+    // Its locks are free when it cannot come back, nor, in a cluster, be opened again by its number.
+    txn.forgotten.push(session);
+    if shared.cluster.is_none() {
         shared.sessions.lock().remove(&session);
     }
     found.end();
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);
-    let let_in = shared.file_locks.end_session(session);
-    txn.let_in.extend(let_in);
     if shared.opens.claimed(session) {
         shared.backlog.sweep();
     }

@@ -148,12 +148,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use base::Epoch;
+    use bytes::Bytes;
     use tokio::time::{Instant, sleep};
-    use wire::{Decide, PeerRead, Prepare, Reply, Request, TxnId};
+    use wire::{Decide, Heartbeat, PeerRead, Prepare, Reply, Request, TxnId};
 
     use crate::{
         Durability, Offload, ServerOptions,
         coordinator::tests::several::{in_cluster, in_cluster_of},
+        record::Record as _,
     };
 
     fn strict_and_slow(address: &str) -> ServerOptions {
@@ -183,6 +186,37 @@ mod tests {
             let (_, (was, told, is)) = futures::join!(peers.ask(0, &prepare), read);
             assert_eq!((told, is), (Ok(Reply::Values(vec![])), 0));
             assert!(was > 0, "something was written");
+        });
+    }
+
+    fn relaxed_and_slow(address: &str) -> ServerOptions {
+        ServerOptions { durability: Durability::Relaxed, ..strict_and_slow(address) }
+    }
+
+    #[test]
+    fn settings_and_roots_are_told_when_they_are_stable() {
+        in_cluster_of(relaxed_and_slow, async |three| {
+            let peers = &three.node(1).core.inner.peers;
+            let txn = TxnId { server: 1, run: 1, number: 1 };
+            let (expects, writes) = (vec![], vec![]);
+            let prepare = Prepare { txn, expects, writes, birth: false, held: false };
+            let knows = &three.node(1).core.inner.shared;
+            let (settings, roots) = (knows.settings().to_record(), knows.quotas.version());
+            for (settings, roots) in [(Bytes::new(), roots), (settings, u64::MAX)] {
+                let has_others = (settings.is_empty(), roots == u64::MAX);
+                let (address, epoch) = ("b:1".into(), Epoch(0));
+                let beat = Heartbeat { address, epoch, version: 0, requests: 0, settings, roots };
+                let beats = async {
+                    sleep(Duration::from_millis(10)).await;
+                    let lease = peers.ask(0, &Request::Heartbeat(beat)).await;
+                    (lease, three.engines[0].unsynced())
+                };
+                let (_, (lease, unsynced)) =
+                    futures::join!(peers.ask(0, &Request::Prepare(prepare.clone())), beats);
+                let Ok(Reply::Lease(lease)) = lease else { panic!("{lease:?}") };
+                assert_eq!((lease.settings.is_some(), lease.roots.is_some()), has_others);
+                assert_eq!(unsynced, 0);
+            }
         });
     }
 

@@ -41,7 +41,7 @@ pub trait Engine: Send + Sync + 'static {
     /// this process, but not yet a power cut. After an error the batch may or may not be there.
     fn write(&self, batch: Batch) -> Result<()>;
 
-    /// Returns when all writes that returned before this call are on stable storage.
+    /// Returns when all writes are on stable storage that returned before this call, or of which anybody had seen anything.
     fn sync(&self) -> Result<()>;
 
     /// Adds a run of entries with strictly ascending keys, as one batch. On stable storage when it

@@ -70,6 +70,8 @@ pub(crate) async fn answer(core: Core, incoming: Incoming, from: u16, ask: AskRo
         Some(coordinator) => room(&core, coordinator, from, &ask).await,
         None => Room::Unknown,
     };
+    // A limit that a power cut would take back allows nothing, and refuses nothing.
+    shared.sync.until_stable().await;
     let reply = ReplyHeader { call: incoming.header.call, cache_version: 0 };
     incoming.connection.reply_now(reply, &Answer::Done(Reply::Room(room)));
 }

@@ -140,10 +140,15 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
 /// Race: a dump of several servers must not have this without what the walk has changed on all of them. So it is done before
 /// they pause, or when each has its snapshot.
 async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
-    // Nobody waits for room while others wait for the end of this.
-    core.inner.shared.room.until(Level::Low).await;
-    let _under_way = core.inner.shared.pauses.transaction().await;
-    core.step(Step::Count(Act::Counted(id, state))).await;
+    let shared = &core.inner.shared;
+    loop {
+        shared.room.until(Level::Low).await;
+        let _under_way = shared.pauses.transaction().await;
+        // Nobody waits for room while others wait for the end of this.
+        if shared.room.has(Level::Low).is_ok() {
+            return core.step(Step::Count(Act::Counted(id, state))).await;
+        }
+    }
 }
 
 /// Returns when all servers know the roots as they are now, or may not serve before they do.

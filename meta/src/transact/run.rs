@@ -62,8 +62,9 @@ pub(crate) async fn run(
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
     let asked = Rc::new(Asked { incoming, session, reply });
     let job = Job::Request(Rc::clone(&asked));
-    let run = Run::of(&core, &shared, cluster, job);
+    let mut run = Run::of(&core, &shared, cluster, job);
     if let Err(fault) = run.attempts(&asked.incoming, remote).await {
+        run.turn.take();
         shared.until_told().await;
         run.answer(&asked, fault);
     }

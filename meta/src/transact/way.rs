@@ -37,6 +37,7 @@ pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>)
         Err(fault) => {
             let call = incoming.header.call;
             let reply = ReplyHeader { call, cache_version: shared.invalidations.version() };
+            shared.until_told().await;
             incoming.connection.reply_now(reply, &driver::answer_of(&shared, fault));
         }
     }

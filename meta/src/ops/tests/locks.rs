@@ -1,6 +1,6 @@
 //! Locks of files, as their clients see them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base::{ByteRange, FsError, Ino, LockKind, LockMode};
 use wire::{
@@ -9,8 +9,9 @@ use wire::{
 
 use super::{
     client::Client,
-    world::{World, in_world},
+    world::{Setup, World, in_world, in_world_of},
 };
+use crate::{Durability, Offload};
 
 const DONE: Answer = Answer::Done(Reply::Nothing);
 const HELD: Answer = Answer::Failed(FsError::TryAgain);
@@ -105,6 +106,22 @@ fn the_locks_of_a_silent_session_are_free_when_its_lease_ends() {
             assert_eq!(two.receive().await, DONE);
         }
         assert_eq!(world.server.shared.file_locks.totals(), (1, 1, 0));
+    });
+}
+
+#[test]
+fn with_strict_durability_a_lock_is_given_when_the_end_of_its_session_is_stable() {
+    let slow = Offload::Timed(Arc::new(|| (Duration::from_millis(50), Duration::ZERO)));
+    let setup = Setup { durability: Durability::Strict, offload: slow, ..Setup::default() };
+    in_world_of(setup, async |world| {
+        let (mut one, mut two, claimed) = two_with_a_file(world).await;
+        let ino = claimed.file.ino;
+        assert_eq!(one.ask(Request::Lock(lock(ino, 1))).await, DONE);
+        let waits = Lock { wait: true, ..lock(ino, 1) };
+        two.send(base::Seq(0), base::Seq(1), &Request::Lock(waits)).await;
+        one.send(base::Seq(0), base::Seq(1), &Request::Bye).await;
+        assert_eq!(two.receive().await, DONE);
+        assert_eq!(world.engine.memory.unsynced(), 0);
     });
 }
 
