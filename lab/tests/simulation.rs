@@ -120,7 +120,7 @@ finds! {
     it_finds_that_announcements_are_not_awaited: AnnounceNotAwaited of 3 within 1500,
     it_finds_versions_without_their_events: VersionWithoutEvent of 3 within 100,
     it_finds_that_what_is_prepared_is_not_held: PreparedNotHeld of 3 within 50,
-    it_finds_that_what_is_held_is_seen: HoldNotKept of 3 within 300,
+    it_finds_that_what_is_held_is_seen: HoldNotKept of 3 within 1500,
     it_finds_that_what_is_prepared_is_forgotten: PreparedForgotten of 3 within 100,
     it_finds_that_expectations_are_ignored: ExpectationsIgnored of 3 within 150,
     it_finds_that_what_is_prepared_is_not_awaited: PreparedNotAwaited of 3 within 150,
