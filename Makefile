@@ -22,7 +22,7 @@ test: ## run every check (needs /dev/fuse and root or sudo)
 install: ## install the program, its mount(8) helpers, systemd units, completions and man pages (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps run
 	@scripts/rocksdb-cache
-	@cargo build --release --package cli
+	@scripts/build
 	@scripts/install
 
 uninstall: ## remove what make install has installed; data directories stay
