@@ -53,6 +53,12 @@ pub(crate) fn holding(path: &Path) -> anyhow::Result<Option<Mount>> {
     Ok(parse(&table).into_iter().rfind(|mount| mount.device == device))
 }
 
+/// Whether a mount of ours is still anywhere in the tree: it may be bound to other places, whole or in part.
+pub(crate) fn is_left(unmounted: &Mount) -> anyhow::Result<bool> {
+    let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
+    Ok(parse(&table).iter().any(|mount| mount.device == unmounted.device))
+}
+
 /// The path as the mount table has it. The mount itself may be dead, so only what is above it is looked at.
 fn resolve(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -126,8 +132,8 @@ impl Mount {
 
     /// The servers that it says it comes from.
     pub(crate) fn servers(&self) -> Option<Vec<String>> {
-        let servers = self.source.strip_prefix("pando:")?;
-        Some(servers.split(',').map(str::to_owned).collect())
+        let servers: Vec<_> = self.source.split(',').map(str::to_owned).collect();
+        servers.iter().all(|server| server.contains(':')).then_some(servers)
     }
 }
 
@@ -218,7 +224,7 @@ mod tests {
     #[test]
     fn only_our_mounts_are_found_with_their_true_paths() {
         let table =
-            b"36 35 0:31 / /tmp/a\\040b rw,nosuid - fuse.pando pando:h:1,i:2 rw,user_id=7,group_id=0\n\
+            b"36 35 0:31 / /tmp/a\\040b rw,nosuid - fuse.pando h:1,i:2 rw,user_id=7,group_id=0\n\
                       37 35 0:32 / /tmp/c rw shared:1 - tmpfs tmpfs rw\n\
                       38 35 0:33 / /tmp/\xff rw - fuse.pando pando rw\n";
         let found = parse(table);
@@ -227,7 +233,7 @@ mod tests {
             path: "/tmp/a b".into(),
             device: "0:31".to_owned(),
             user: 7,
-            source: "pando:h:1,i:2".to_owned(),
+            source: "h:1,i:2".to_owned(),
         };
         assert_eq!(found[0], first);
         assert_eq!(first.servers(), Some(vec!["h:1".to_owned(), "i:2".to_owned()]));

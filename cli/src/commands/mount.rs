@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Serve the mount in this process.
     #[arg(long)]
     foreground: bool,
+    /// Print nothing when the mount works.
+    #[arg(short, long)]
+    quiet: bool,
     /// Append the log to this file once the mount works [default: stderr with --foreground, else none].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -100,7 +103,8 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
     config.kernel_checks = true;
     config.local = true;
-    let fsname = format!("pando:{}", args.servers.0.join(","));
+    // As given: mount(8) finds by it what is mounted already, and umount(8) what to unmount.
+    let fsname = args.servers.0.join(",");
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
     config.access_times = options.access_times;
     crate::system::raise_open_files();
@@ -114,7 +118,10 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
             () = stop.asked() => bail!("interrupted"),
         };
         let mounting = mounting::start(client, &mountpoint, &options).await?;
-        output::print(&ready(&mountpoint))?;
+        // Whoever has left this process behind waits for the line.
+        if args.daemon || !args.quiet {
+            output::print(&ready(&mountpoint))?;
+        }
         leave_terminal(args.daemon, log)?;
         mounting.serve(&mut stop, std::future::pending()).await
     })?;
@@ -161,7 +168,9 @@ fn leave_behind(args: &Args) -> anyhow::Result<ExitCode> {
         let line = line?;
         works |= line.starts_with(READY);
         if line.starts_with(READY) {
-            output::print(&line)?;
+            if !args.quiet {
+                output::print(&line)?;
+            }
         } else {
             // The log, and the error. With no stderr there is nobody to tell.
             let _ = writeln!(std::io::stderr(), "{line}");

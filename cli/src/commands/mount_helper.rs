@@ -3,6 +3,9 @@
 //!
 //! They only turn the arguments of mount(8) into those of `pando mount` and `pando umount`, and become that.
 //! What the kernel does without us (`remount`, and with it `ro`) goes back to mount(8).
+//!
+//! mount(8) hands over no option that it takes for the default, such as `suid` and `dev`: what it does not forbid it allows.
+//! It forbids both to users, by name, unless the line in /etc/fstab allows them.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -25,7 +28,7 @@ pub(crate) enum Helper {
 
 /// Mount a file system of the type fuse.pando, for mount(8).
 ///
-/// In /etc/fstab: `HOST:PORT[,HOST:PORT...] /mnt fuse.pando _netdev,token=/etc/pando/token,subdir=/a 0 0`
+/// In /etc/fstab: `HOST:PORT[,HOST:PORT...] /mnt fuse.pando _netdev,nofail,token=/etc/pando/token,subdir=/a 0 0`
 #[derive(Debug, Parser)]
 #[command(name = "mount.fuse.pando", version)]
 struct MountArgs {
@@ -35,7 +38,8 @@ struct MountArgs {
     /// Where to mount it.
     mountpoint: PathBuf,
     /// Options of `pando mount -o`, those of mount(8), token=FILE and log=FILE, separated by commas. All users are
-    /// let in unless noallow_other is among them.
+    /// let in unless noallow_other is among them; set-id bits have effect and devices can be opened unless nosuid
+    /// and nodev are.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Pass over options that nobody knows.
@@ -133,7 +137,7 @@ fn mount(args: &MountArgs) -> anyhow::Result<Command> {
         return Ok(command);
     }
     let mut command = Command::new(this_program()?);
-    command.arg("mount").arg(&args.servers).arg(&args.mountpoint);
+    command.arg("mount").arg("--quiet").arg(&args.servers).arg(&args.mountpoint);
     if let Some(token) = options.token {
         command.arg("--token").arg(token);
     }
@@ -193,7 +197,8 @@ const FOR_KERNEL: &[&str] = &[
 ];
 
 fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
-    let mut sorted = Sorted::default();
+    let allowed = ["suid", "dev"].map(str::to_owned);
+    let mut sorted = Sorted { ours: allowed.to_vec(), ..Sorted::default() };
     let mut allow_other = true;
     let is_remount = mount::split(list).any(|option| option == "remount");
     for option in mount::split(list) {
@@ -238,19 +243,20 @@ mod tests {
 
     #[test]
     fn options_of_fstab_go_to_whom_they_are_for() {
-        let list =
-            "rw,_netdev,nofail,x-systemd.automount,token=/etc/t,subdir=/a,dev,suid,attr_timeout=0";
+        let list = "rw,_netdev,nofail,x-systemd.automount,token=/etc/t,subdir=/a,nodev,suid,attr_timeout=0";
         let sorted = sort_options(list, false).unwrap();
         assert_eq!(sorted.token.as_deref(), Some("/etc/t"));
         assert_eq!(
             sorted.ours,
             [
+                "suid",
+                "dev",
                 "rw",
                 "_netdev",
                 "nofail",
                 "x-systemd.automount",
                 "subdir=/a",
-                "dev",
+                "nodev",
                 "suid",
                 "attr_timeout=0",
                 "allow_other"
@@ -258,14 +264,17 @@ mod tests {
         );
         assert!(!sorted.remount);
         let sorted = sort_options("noallow_other,log=/var/log/p", false).unwrap();
-        assert!(sorted.ours.is_empty());
+        assert_eq!(sorted.ours, ["suid", "dev"]);
         assert_eq!(sorted.log.as_deref(), Some("/var/log/p"));
     }
 
     #[test]
     fn an_option_that_nobody_knows_is_refused_unless_sloppy() {
         assert!(sort_options("rw,quick", false).unwrap_err().to_string().contains("quick"));
-        assert_eq!(sort_options("rw,quick", true).unwrap().ours, ["rw", "allow_other"]);
+        assert_eq!(
+            sort_options("rw,quick", true).unwrap().ours,
+            ["suid", "dev", "rw", "allow_other"]
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::{connect, mounts};
 
 /// Unmount a file system, and wait until everything written was sent and the process that served it has ended.
 ///
-/// A mount that is in use is left as it is. One whose process was killed is only taken away.
+/// A mount that is in use is left as it is. One whose process was killed is only taken away. One that is bound to another
+/// place as well is served there on, and not waited for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where it is mounted.
@@ -23,7 +24,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let keeper = mount.keeper();
     let when = if mount.is_dead() { Unmount::Lazy } else { Unmount::WhenIdle };
     connect::runtime()?.block_on(mount::unmount(&mount.path, when))?;
-    if let Some(keeper) = keeper {
+    if let Some(keeper) = keeper
+        && !mounts::is_left(&mount)?
+    {
         keeper.wait()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -87,7 +87,7 @@ async fn serve_mount(
 ) -> anyhow::Result<()> {
     let options = args.options.on_top_of(::mount::Options {
         allow_other: rustix::process::geteuid().is_root(),
-        fsname: format!("pando:{}", running.address),
+        fsname: running.address.to_string(),
         ..::mount::Options::default()
     })?;
     let token = Token::administrator().sign(&data::signing_key(&args.data)?);
