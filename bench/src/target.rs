@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base::{FileKind, FsError};
+use base::FsError;
 use client::Client;
 use futures::future::BoxFuture;
 use rustix::{
@@ -174,7 +174,7 @@ fn clear_by_client(client: &Client, path: String) -> BoxFuture<'_, client::Resul
         };
         while let Some(entry) = listing.next().await? {
             let below = format!("{path}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-            if entry.kind == FileKind::Directory {
+            if entry.is_dir() {
                 clear_by_client(client, below).await?;
             } else {
                 client.unlink(&below).await?;

@@ -411,11 +411,6 @@ impl DataDir {
         })
     }
 
-    /// Address of a block store that clients can reach by themselves.
-    pub(crate) fn shared_blocks(&self) -> Option<&str> {
-        self.about.blocks.as_deref().filter(|url| !url.starts_with("file://"))
-    }
-
     /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have no bound.
     pub(crate) fn blocks_folder(&self) -> Option<PathBuf> {
         match &self.about.blocks {

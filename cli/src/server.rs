@@ -21,13 +21,12 @@ use bench::Delayed;
 use client::SystemClock;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
-use store::{Blocks, Compression, RocksConfig};
+use store::{Blocks, RocksConfig};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
     task::LocalSet,
 };
-use wire::session::COMPRESSION_OPTION;
 
 use crate::{
     accept::{Accepted, Acceptor, Slots},
@@ -72,11 +71,15 @@ pub(crate) struct Options {
     pub(crate) connections_max: Option<usize>,
     /// More sessions than this are not opened.
     pub(crate) sessions_max: usize,
+    /// More sessions than this are not opened with one token.
+    pub(crate) sessions_a_token_max: usize,
     /// Partitions split by a locked scan, for measurements.
     pub(crate) split_by_locked_scan: bool,
     /// About how many bytes a memtable of the store takes; `None`: as usual.
     pub(crate) memtable: Option<usize>,
     pub(crate) role: Role,
+    /// A server of several serves for so long without a lease what stands on no cached path.
+    pub(crate) alone: Duration,
     /// Added to round trips to other servers, for measurements.
     pub(crate) peer_rtt: Duration,
 }
@@ -100,6 +103,9 @@ pub(crate) enum Role {
 
 /// [`Role::Coordinator`]'s `lease`, unless told otherwise.
 pub(crate) const CLUSTER_LEASE: Duration = Duration::from_secs(3);
+
+/// How long servers of several go on without their coordinator, unless told otherwise.
+pub(crate) const ALONE: Duration = Duration::from_secs(600);
 
 /// An address to listen on.
 pub(crate) struct Listen {
@@ -196,9 +202,9 @@ impl Running {
         self.near.map(|index| Near::start(self.server.core(index)))
     }
 
-    /// The blocks of files, for a client in this process; `None` where clients reach them themselves.
-    pub(crate) fn blocks(&self) -> Option<Blocks> {
-        self.data.shared_blocks().is_none().then(|| self.blocks.clone())
+    /// The blocks of files, for a client in this process.
+    pub(crate) fn blocks(&self) -> Blocks {
+        self.blocks.clone()
     }
 
     /// Returns when the server cannot serve any more, with the reason.
@@ -267,13 +273,6 @@ fn open(
     options: &Options,
     address: SocketAddr,
 ) -> anyhow::Result<Server> {
-    let blocks_url = data.shared_blocks().unwrap_or_default().to_owned();
-    let mut blocks_options =
-        if blocks_url.is_empty() { Vec::new() } else { shared_store_options() };
-    let compression = data.compression()?;
-    if !blocks_url.is_empty() && compression != Compression::None {
-        blocks_options.push((COMPRESSION_OPTION.to_owned(), compression.to_string()));
-    }
     let folder = data.blocks_folder();
     let usual = RocksConfig::default();
     let memtable_bytes = options.memtable.unwrap_or(usual.memtable_bytes);
@@ -285,8 +284,6 @@ fn open(
         commit_interval: options.commit_interval,
         lease: options.lease,
         offload: Offload::Threads,
-        blocks_url,
-        blocks_options,
         space: Arc::new(move || match &folder {
             Some(folder) => system::space(folder),
             None => (UNBOUNDED, UNBOUNDED),
@@ -349,6 +346,7 @@ fn cluster(
         dial,
         coordinators,
         lease,
+        alone: options.alone,
         awake_or_not: Arc::new(system::since_boot),
     }))
 }
@@ -359,31 +357,15 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
     let smallest = folders.iter().map(|folder| system::space(folder).0).min().unwrap_or_default();
     let reserve = options.reserve.unwrap_or(RESERVE_BYTES.min(smallest / 20));
     let free = move || folders.iter().map(|folder| system::space(folder).1).min();
-    let sessions_max = options.sessions_max;
+    let (sessions_max, sessions_a_token_max) = (options.sessions_max, options.sessions_a_token_max);
     Limits {
         free: Arc::new(move || free().unwrap_or(u64::MAX)),
         reserve,
         sessions_max,
+        sessions_a_token_max,
         split_by_locked_scan: options.split_by_locked_scan,
         ..Limits::default()
     }
-}
-
-/// What clients are told so that they reach a shared store: our own variables for it, in the form of options.
-fn shared_store_options() -> Vec<(String, String)> {
-    let variables = [
-        ("AWS_REGION", "region"),
-        ("AWS_DEFAULT_REGION", "default_region"),
-        ("AWS_ENDPOINT", "endpoint"),
-        ("AWS_ENDPOINT_URL", "endpoint_url"),
-        ("AWS_ALLOW_HTTP", "allow_http"),
-        ("AWS_ACCESS_KEY_ID", "access_key_id"),
-        ("AWS_SECRET_ACCESS_KEY", "secret_access_key"),
-        ("AWS_SESSION_TOKEN", "session_token"),
-    ];
-    let set =
-        |(variable, option): (&str, &str)| Some((option.to_owned(), std::env::var(variable).ok()?));
-    variables.into_iter().filter_map(set).collect()
 }
 
 /// The address with the port that is so many after that of `address`; port 0 stays what it is.

@@ -9,7 +9,7 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, LayoutNews, Release, Reply, Request, Retry};
+use wire::{Answer, LayoutNews, NodeRef, Release, Reply, Request, Retry};
 
 use crate::{
     Error,
@@ -24,6 +24,8 @@ use crate::{
 
 pub(crate) const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 pub(crate) const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A server that may not serve, or does not reach another, is asked again so often at least.
+const AWAY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A call that has met more wrong partitions waits before the next: each that has split off others knows them, so it
 /// takes fewer where everybody knows what is so.
 const PROBES_MAX: usize = 2 * SHARDS_MAX.ilog2() as usize + 2;
@@ -82,6 +84,23 @@ fn kind(request: &Request) -> &'static str {
     Request::VARIANTS.iter().find(|(other, _)| *other == tag).map_or("unknown", |(_, name)| name)
 }
 
+/// The files and directories that a request changes where other servers than the one that does it may have them. What
+/// these servers know of the change is stable no sooner than at the one that does it.
+fn shared_with_others(request: &Request) -> Option<Vec<Ino>> {
+    let of_dir = |node: &NodeRef| match node {
+        NodeRef::Dir(dir) => Some(vec![dir.ino]),
+        NodeRef::File(_) => None,
+    };
+    match request {
+        Request::Rename(req) => Some(vec![req.from_dir.ino, req.to_dir.ino]),
+        Request::Link(req) => Some(vec![req.dir.ino, req.target.ino()]),
+        Request::Setattr(req) => of_dir(&req.node),
+        Request::Setxattr(req) => of_dir(&req.node),
+        Request::Removexattr(req) => of_dir(&req.node),
+        _ => None,
+    }
+}
+
 impl Core {
     /// Sends a request that goes by `route`, and sees it through. `stand` is the version of the access cache
     /// that it stands on, 0 by handle.
@@ -96,11 +115,20 @@ impl Core {
         let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
         let mut route = route.into();
         let mut remembered = None;
+        let mut shared = None;
         if self.channels.are_several() {
+            shared = shared_with_others(&request);
             (route, remembered) = self.direct(route, &mut request);
         }
         let ticket = self.begin(cred, route, request, stand);
-        self.drive(ticket, remembered).instrument(span).await
+        let done = self.drive(ticket, remembered).instrument(span).await?;
+        if let Some(mut inos) = shared {
+            if let Reply::Renamed(renamed) = &done.reply {
+                inos.push(renamed.moved);
+            }
+            self.channels.at(done.run.server).shares(&inos);
+        }
+        Ok(done)
     }
 
     /// A request by handle.
@@ -153,6 +181,7 @@ impl Core {
     ) -> Result<Done, Failure> {
         let random = self.config.random.as_ref();
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
+        let mut away = Pauses::new(BUSY_PAUSE_FIRST, AWAY_PAUSE_MAX);
         let mut probes = 0;
         loop {
             let answered = poll_fn(|cx| ticket.poll_answer(cx)).await?;
@@ -181,6 +210,10 @@ impl Core {
                 Answer::Retry(Retry::NoSession) => ticket.reopen(false, incarnation),
                 Answer::Retry(Retry::Busy) => {
                     sleep(pauses.draw(random)).await;
+                    ticket = self.again(ticket);
+                }
+                Answer::Retry(Retry::Away) => {
+                    sleep(away.draw(random)).await;
                     ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::Moved(map)) => {

@@ -6,25 +6,30 @@
 //! connection come or go. `call` decides what an answer means; `connection` moves the bytes; `session`
 //! says when there is a connection; `channels` has the channels to all servers.
 //!
-//! * `slots`: the life of a call. `ticket`: its caller's hold on it.
+//! * `slots`: the life of a call. `ticket`: its caller's hold on it. `stable`: which changes a power cut may take.
 //!
 //! Invariants: a slot is sent at most once on one connection. A mutating request keeps its number through
 //! all its attempts within one session. Nothing here waits or calls out while the lock is held; wakers
 //! are woken after it is released.
 
 mod slots;
+mod stable;
 mod ticket;
 
 use std::{
     mem,
     sync::atomic::{AtomicU64, Ordering},
     task::{Context, Waker},
+    time::Duration,
 };
 
-use base::{ClusterMap, Cred, Seq};
+use base::{ClusterMap, Cred, Ino, Seq};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use wire::{Answer, ReplyHeader, Request};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use wire::{Answer, ReplyHeader, Request, Statfs};
 
 use self::slots::{INDEX_BITS, Inner, Link, State, put_request};
 pub(crate) use self::ticket::Ticket;
@@ -34,6 +39,10 @@ use crate::{Error, route::Route, window::Window};
 pub(crate) const NOBODY: u64 = u64::MAX;
 /// The call number of `Bye`.
 pub(crate) const BYE: u64 = u64::MAX - 1;
+/// The call number of a `Ping` that is sent to see whether the server is there.
+const PROBE: u64 = u64::MAX - 2;
+/// A server that is waited for is silent when nothing was heard of it for twice as long.
+const SILENCE_HALF: Duration = Duration::from_millis(250);
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
@@ -107,6 +116,8 @@ pub(crate) struct Attach {
     pub(crate) lost: bool,
     /// The server has lost changes that were answered.
     pub(crate) forgot: bool,
+    /// The commit interval of the server, where it is one of several.
+    pub(crate) commit_interval: Option<Duration>,
 }
 
 /// What the connection has to do next.
@@ -127,6 +138,8 @@ pub(crate) struct Channel {
     inner: Mutex<Inner>,
     counters: Counters,
     ended: Notify,
+    /// The space and inodes that the server told of last.
+    pub(crate) statfs: Mutex<Option<Statfs>>,
     /// The server is somewhere else now, or the client was closed: an attempt to connect is not waited for.
     pub(crate) moved: Notify,
 }
@@ -151,6 +164,7 @@ impl Channel {
             inner: Mutex::new(Inner::new()),
             counters: Counters::default(),
             ended: Notify::new(),
+            statfs: Mutex::new(None),
             moved: Notify::new(),
         }
     }
@@ -204,16 +218,82 @@ impl Channel {
         }
     }
 
-    /// How many changes have succeeded, if there are some that are not known to be stable.
+    /// How many changes have succeeded, if no sync has made all of them stable.
     pub(crate) fn unsynced(&self) -> Option<u64> {
-        let inner = self.inner.lock();
-        (inner.changes > inner.synced).then_some(inner.changes)
+        self.inner.lock().changes.unsynced()
     }
 
-    /// Changes up to this count are stable.
+    /// Whether some changes that have succeeded are not taken to be stable.
+    pub(crate) fn any_unstable(&self) -> bool {
+        self.inner.lock().changes.any_unstable()
+    }
+
+    /// A sync has made changes up to this count stable.
     pub(crate) fn synced(&self, changes: u64) {
+        self.inner.lock().changes.are_synced(changes);
+    }
+
+    /// The server has changed these files and directories together with other servers.
+    pub(crate) fn shares(&self, inos: &[Ino]) {
+        self.inner.lock().changes.share(inos);
+    }
+
+    /// Whether the server has changed one of these together with other servers, and may lose that change.
+    pub(crate) fn may_lose_of(&self, inos: &[Ino]) -> bool {
+        self.inner.lock().changes.shares(inos)
+    }
+
+    /// All that this client did before `stamp` is stable at the server.
+    pub(crate) fn is_stable_to(&self, stamp: u64) {
+        self.inner.lock().changes.is_stable_to(stamp);
+    }
+
+    /// The highest count that [`Channel::is_stable_to`] was told.
+    pub(crate) fn stable_to(&self) -> u64 {
+        self.inner.lock().changes.stamp()
+    }
+
+    /// The server has heard of this client at `asked`, or later, and keeps its session for `lease` from then.
+    pub(crate) fn extend_lease(&self, asked: Instant, lease: Duration) {
+        // The clocks of two machines do not run equally fast.
+        let until = asked + lease - lease / 8;
         let mut inner = self.inner.lock();
-        inner.synced = inner.synced.max(changes);
+        inner.leased_until = inner.leased_until.max(Some(until));
+    }
+
+    /// Whether the server still keeps the session for certain, if it ever did.
+    pub(crate) fn is_leased(&self, now: Instant) -> bool {
+        self.inner.lock().leased_until.is_none_or(|until| now < until)
+    }
+
+    /// Returns when the server is silent: at once, if it was when it was last waited for and was not heard of since. A
+    /// server that works on something for long is not silent.
+    pub(crate) async fn silence(&self) {
+        let mut heard = self.inner.lock().heard;
+        let mut asked = false;
+        while !self.inner.lock().silent {
+            if asked {
+                self.probe();
+            }
+            sleep(SILENCE_HALF).await;
+            let mut inner = self.inner.lock();
+            inner.silent |= asked && inner.heard == heard;
+            // It is asked when it has said nothing by itself.
+            asked = inner.heard == heard;
+            heard = inner.heard;
+        }
+    }
+
+    /// Asks the server whether it is there, if there is a connection.
+    fn probe(&self) {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.link, Link::Up) {
+            return;
+        }
+        put_unheard(&mut inner, self.server, PROBE, &Request::Ping);
+        let pump = inner.pump.take();
+        drop(inner);
+        wake_all(pump);
     }
 
     /// The last change that succeeded; 0 when there is none.
@@ -283,6 +363,9 @@ impl Channel {
         if attach.lost || attach.forgot {
             inner.answered = Seq(0);
         }
+        let another = inner.incarnation != attach.incarnation;
+        inner.changes.connected(another, attach.commit_interval);
+        inner.hear();
         inner.incarnation = attach.incarnation;
         inner.link = Link::Up;
         if inner.order == Order::Reopen {
@@ -332,12 +415,7 @@ impl Channel {
 
     /// Appends a request that nobody waits for.
     pub(crate) fn put_unheard(&self, call: u64, request: &Request) {
-        let mut inner = self.inner.lock();
-        let place = inner.router.place(Route::Server(self.server));
-        let unanswered = inner.window.unanswered();
-        let cred = Cred::default();
-        let put = put_request(&mut inner.out, call, place, Seq(0), unanswered, 0, &cred, request);
-        debug_assert!(put, "it is a few bytes");
+        put_unheard(&mut self.inner.lock(), self.server, call, request);
     }
 
     /// Calls whose callers went away since the last time.
@@ -352,8 +430,17 @@ impl Channel {
         wakers: &mut Vec<Waker>,
     ) {
         let mut inner = self.inner.lock();
+        let any = !replies.is_empty();
+        // A server that has halted answers, and what it had not synced is lost.
+        let serves = any && !replies.iter().any(|(_, answer)| matches!(answer, Answer::Halted));
         for (header, answer) in replies.drain(..) {
             wakers.extend(inner.deliver(header, answer));
+        }
+        if any {
+            inner.hear();
+        }
+        if serves {
+            inner.changes.heard(Instant::now);
         }
         wakers.extend(inner.send_queued(&self.counters));
         drop(inner);
@@ -361,6 +448,14 @@ impl Channel {
             waker.wake();
         }
     }
+}
+
+fn put_unheard(inner: &mut Inner, server: u16, call: u64, request: &Request) {
+    let place = inner.router.place(Route::Server(server));
+    let unanswered = inner.window.unanswered();
+    let cred = Cred::default();
+    let put = put_request(&mut inner.out, call, place, Seq(0), unanswered, 0, &cred, request);
+    debug_assert!(put, "it is a few bytes");
 }
 
 fn wake_all(wakers: impl IntoIterator<Item = Waker>) {

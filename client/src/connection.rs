@@ -60,6 +60,9 @@ pub(crate) struct Connection<'a> {
     /// Everybody else had their turn since there was something to send.
     gathered: bool,
     closing: bool,
+    lease: Duration,
+    /// When the first ping was sent that is not answered.
+    pinged: Option<Instant>,
     tick: Interval,
     sent: bool,
     heard: bool,
@@ -87,6 +90,8 @@ impl<'a> Connection<'a> {
             written: 0,
             gathered: false,
             closing: false,
+            lease,
+            pinged: None,
             tick,
             sent: false,
             heard: false,
@@ -136,6 +141,11 @@ impl<'a> Connection<'a> {
                 if header.call == BYE {
                     return Err(Ended::Closed);
                 }
+                if header.call == NOBODY
+                    && let Some(asked) = self.pinged.take()
+                {
+                    self.channel.extend_lease(asked, self.lease);
+                }
                 self.replies.push((header, answer));
             }
             self.channel.deliver(&mut self.replies, &mut self.wakers);
@@ -151,7 +161,9 @@ impl<'a> Connection<'a> {
         if self.silent_ticks >= SILENT_TICKS_MAX {
             return Err(Ended::Silent);
         }
-        if !self.sent || !self.heard {
+        // What else is answered does not say when the server has last heard of this client.
+        if !self.sent || !self.heard || self.pinged.is_none() {
+            self.pinged.get_or_insert_with(Instant::now);
             self.channel.put_unheard(NOBODY, &Request::Ping);
         }
         self.sent = false;

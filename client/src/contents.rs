@@ -7,9 +7,10 @@
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
 //! * `unstable`: what a power cut of the server may take, and who is told that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
-//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache.
+//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache. `direct`: a store that this client reaches itself.
 
 mod blocks;
+mod direct;
 mod dirty;
 mod open;
 mod ranges;
@@ -24,7 +25,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use base::{Access, Attr, Cred, FsError, HashMap, Ino};
+use base::{Access, Attr, Cred, FsError, HashMap, HashSet, Ino};
 use parking_lot::Mutex;
 use wire::{ClaimedFile, DirRef, FileRef, NodeRef, Welcome};
 
@@ -52,6 +53,8 @@ pub(crate) struct Files {
     /// The counter of the next block.
     blocks: AtomicU64,
     stability: Stability,
+    /// Users who have lost locks, and when, in counts of [`Files::stamp`]: what they had open then is not written any more.
+    barred: Mutex<HashMap<u32, u64>>,
 }
 
 struct Table {
@@ -101,13 +104,14 @@ impl Files {
         Ok(Files {
             one_user: config.kernel_checks,
             table: Mutex::new(table),
-            io: BlockIo::new(config.blocks.as_ref(), &welcome.fs)?,
+            io: BlockIo::new(config.blocks.as_ref(), welcome.direct.as_deref())?,
             read_cache: ReadCache::new(config.read_cache_bytes),
             budget: Budget::new(config.dirty_bytes_max),
             stamp: AtomicU64::new(1),
             numbers: AtomicU64::new(1),
             blocks: AtomicU64::new(1),
             stability: Stability::default(),
+            barred: Mutex::default(),
         })
     }
 
@@ -220,6 +224,34 @@ impl Files {
             inner.file.dir = *to.0;
             inner.file.name = to.1.clone();
         }
+    }
+
+    /// Who has opened a handle.
+    pub(crate) fn user_of(&self, handle: Handle) -> Option<u32> {
+        self.handle(handle).ok().map(|open| open.cred.uid)
+    }
+
+    /// Lets nothing be written that these users have open now. What they have written, and was not sent, is lost.
+    pub(crate) fn bar(&self, users: &HashSet<u32>) {
+        if users.is_empty() {
+            return;
+        }
+        let now = self.next_stamp();
+        self.barred.lock().extend(users.iter().map(|uid| (*uid, now)));
+        let states: Vec<_> = self.table.lock().files.values().cloned().collect();
+        for state in states {
+            let mut inner = state.lock();
+            if users.contains(&inner.writer.uid) {
+                self.budget.give_back(inner.lose_unsent());
+                drop(inner);
+                state.flushed.notify_waiters();
+            }
+        }
+    }
+
+    /// Whether a user has lost a lock after `since`.
+    pub(crate) fn is_barred(&self, uid: u32, since: u64) -> bool {
+        self.barred.lock().get(&uid).is_some_and(|at| *at > since)
     }
 
     /// A server was met for the first time.

@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, Cred, Ino, Random, Seq};
+use base::{Clock, Cred, FsError, HashSet, Ino, Random, Seq};
 use parking_lot::{Mutex, MutexGuard};
 use store::Blocks;
-use tokio::runtime::Handle;
+use tokio::{runtime, time::Instant};
 use wire::{Dial, Welcome};
 
 use crate::{
-    Stats,
+    Error, Handle, Result, Stats,
     births::Births,
     cache::{AccessCache, CachedDir},
     channel::PROBES_COUNTED,
@@ -47,7 +47,7 @@ pub struct Config {
     pub read_cache_bytes: u64,
     /// The most memory for contents that were written and not sent yet, in bytes; writers wait at it.
     pub dirty_bytes_max: u64,
-    /// The store of blocks, where the server of this very process has it; none: as the server says.
+    /// The store of blocks, where the server of this very process has it; `None`: the server reads and writes them.
     pub blocks: Option<Blocks>,
     /// The client is made within a `LocalSet` and used on its thread alone: its background work runs in local tasks
     /// there, beside whoever calls it, without a way through the runtime between them.
@@ -186,7 +186,7 @@ pub(crate) struct Core {
     pub(crate) files: Arc<Files>,
     pub(crate) locks: Locks,
     welcome: Mutex<Arc<Welcome>>,
-    runtime: Handle,
+    runtime: runtime::Handle,
 }
 
 impl Core {
@@ -211,7 +211,7 @@ impl Core {
             asks_for_map: AtomicBool::new(false),
             me: Weak::clone(me),
             welcome: Mutex::new(Arc::new(welcome)),
-            runtime: Handle::current(),
+            runtime: runtime::Handle::current(),
         })
     }
 
@@ -254,6 +254,34 @@ impl Core {
         self.channels.server_of(ino) == server
     }
 
+    /// Fails where a user writes to a file who may have lost a lock on another server: others may have it.
+    ///
+    /// The lease of each session ends at its own server. One that cannot be reached for a lease may have given away the
+    /// locks of this client, while the other servers still take what it writes. Nobody knows which files a lock is about,
+    /// nor which processes rely on one that another has taken (`flock FILE COMMAND`). So no file is written any more for the users
+    /// who hold such locks, until the server says that the session lives; if it does not, what they have open by then,
+    /// as of count `since` of [`Files::stamp`], is not written again.
+    pub(crate) fn may_write(&self, uid: u32, ino: Ino, since: u64) -> Result<()> {
+        if !self.channels.are_several() {
+            return Ok(());
+        }
+        if self.files.is_barred(uid, since) {
+            return Err(Error::SessionLost);
+        }
+        let holders = self.locks.holders();
+        if holders.is_empty() {
+            return Ok(());
+        }
+        let (now, own) = (Instant::now(), self.channels.server_of(ino));
+        let lost = |(ino, handle): &(Ino, Handle)| {
+            let channel = self.channels.at(self.channels.server_of(*ino));
+            channel.server != own
+                && !channel.is_leased(now)
+                && self.files.user_of(*handle) == Some(uid)
+        };
+        if holders.iter().any(lost) { Err(FsError::Io.into()) } else { Ok(()) }
+    }
+
     /// Takes in what a server says of the session on a new connection, `again` where there was one to it before: whether
     /// it is another session, and whether changes are gone that were answered. Of another session at a server that has
     /// restarted nobody can tell, so they are, if there were any. What is lost is what belongs to that server.
@@ -288,10 +316,17 @@ impl Core {
                 server,
                 "the server has lost changes that it had answered: its power failed"
             );
-            self.files.forget_unstable(|ino| self.has(server, ino));
+            self.files.forget_unstable(channel.stable_to(), |ino| self.has(server, ino));
         }
         if lost {
             tracing::warn!(server, "the session was lost; a new one is open");
+            if self.channels.are_several() {
+                let holders = self.locks.holders().into_iter();
+                let lost = holders.filter(|(ino, _)| self.has(server, *ino));
+                let users: HashSet<u32> =
+                    lost.filter_map(|(_, handle)| self.files.user_of(handle)).collect();
+                self.files.bar(&users);
+            }
             self.files.lose(server, welcome.incarnation, |ino| self.has(server, ino));
             self.locks.lose(server, welcome.incarnation, |ino| self.has(server, ino));
         }

@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// The route of a request about a directory with this home, or about a name there.
-    fn divided(&self, home: DirId, request: &mut Request) -> Route {
+    pub(crate) fn divided(&self, home: DirId, request: &mut Request) -> Route {
         if self.layouts.is_empty() {
             return Route::Home(home);
         }

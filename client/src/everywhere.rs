@@ -1,10 +1,47 @@
 //! What is asked of all servers together: stable storage, space, and what they do.
 
-use base::Ino;
-use futures::future::try_join_all;
-use wire::{Load, Reply, Request, Statfs, Status};
+use std::pin::pin;
 
-use crate::{Client, Result, client::unexpected, route::Route};
+use base::Layout;
+use futures::future::{Either, select, select_ok, try_join_all};
+use wire::{DirRef, FileRef, Load, Lookup, Reply, Request, Statfs, Status};
+
+use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, route::Route};
+
+/// What a sync is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// All that was answered to this client before.
+    Everything,
+    /// A file, with its name, whoever has written to it; and all else that was answered before, unless its server is
+    /// silent.
+    File(&'a FileRef),
+    /// The names in a directory, as a file's contents.
+    Dir(&'a DirRef),
+}
+
+impl Core {
+    /// Whether a server has a part of a file or directory, or has changed it together with others and may lose that.
+    fn has_part(&self, channel: &Channel, scope: Scope<'_>) -> bool {
+        let server = channel.server;
+        let of = |route| self.channels.of(route).server == server;
+        match scope {
+            Scope::Everything => true,
+            Scope::File(file) => {
+                let mut named = Request::Lookup(Lookup { dir: file.dir, name: file.name.clone() });
+                let name = self.divided(file.dir.home, &mut named);
+                of(Route::Shard(file.ino.shard())) || of(name) || channel.may_lose_of(&[file.ino])
+            }
+            Scope::Dir(dir) => {
+                let layout = self.layouts.get(dir);
+                let mut partitions = layout.iter().flat_map(Layout::active);
+                of(Route::Home(dir.home))
+                    || partitions.any(|partition| of(Route::Partition(dir.home, partition)))
+                    || channel.may_lose_of(&[dir.ino])
+            }
+        }
+    }
+}
 
 impl Client {
     /// How many servers the file system has.
@@ -18,28 +55,49 @@ impl Client {
         Ok(self.core.ask(&self.cred, Route::Server(server), request).await?.reply)
     }
 
-    /// Returns when all that was answered before is on stable storage, as far as the servers still have it, and what others
-    /// have written to `file`. Servers at which nothing of this client has changed since the last time are not asked.
-    pub(crate) async fn make_stable(&self, file: Option<Ino>) -> Result<()> {
+    /// Returns when what `scope` says is on stable storage, as far as the servers still have it.
+    ///
+    /// Servers at which nothing of this client has changed that may be lost are not asked. Of what is in scope only in
+    /// that it was answered before, a silent server is not waited for: see [`Channel::silence`].
+    pub(crate) async fn make_stable(&self, scope: Scope<'_>) -> Result<()> {
         let stamp = self.core.files.stamp();
-        let channels = &self.core.channels;
-        let file = file.map(|ino| channels.server_of(ino));
-        let alone = !channels.are_several();
-        let asked = (0..self.servers()).filter_map(|server| {
-            let changes = channels.at(server).unsynced();
-            let wanted = alone || changes.is_some() || file == Some(server);
-            wanted.then(|| self.sync_at(server, changes))
-        });
-        try_join_all(asked).await?;
-        self.core.files.synced(stamp);
-        Ok(())
+        let asked = (0..self.servers()).map(|server| self.sync_at(server, scope, stamp));
+        try_join_all(asked).await.map(drop)
     }
 
-    async fn sync_at(&self, server: u16, changes: Option<u64>) -> Result<()> {
-        self.ask_server(server, Request::Sync).await?;
-        if let Some(changes) = changes {
-            self.core.channels.at(server).synced(changes);
+    async fn sync_at(&self, server: u16, scope: Scope<'_>, stamp: u64) -> Result<()> {
+        let channels = &self.core.channels;
+        let channel = channels.at(server);
+        let changes = channel.unsynced();
+        let (has_part, asks) = match scope {
+            Scope::Everything => (changes.is_some(), changes.is_some()),
+            Scope::File(_) | Scope::Dir(_) => {
+                let has_part = self.core.has_part(channel, scope);
+                (has_part, has_part || channel.any_unstable())
+            }
+        };
+        if !asks && channels.are_several() {
+            if changes.is_none() {
+                channel.is_stable_to(stamp);
+            }
+            return Ok(());
         }
+        let synced = pin!(self.ask_server(server, Request::Sync));
+        if has_part || !channels.are_several() {
+            synced.await?;
+        } else {
+            match select(synced, pin!(channel.silence())).await {
+                Either::Left((answer, _)) => drop(answer?),
+                Either::Right(_) => {
+                    tracing::debug!(server, "a sync goes on without a server that is silent");
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(changes) = changes {
+            channel.synced(changes);
+        }
+        channel.is_stable_to(stamp);
         Ok(())
     }
 
@@ -67,13 +125,15 @@ impl Client {
         self.ask_all(&Request::Load, load).await
     }
 
-    /// Space and inodes of all servers.
+    /// Space and inodes of all servers; of one that is silent, what it told of last.
     pub(crate) async fn statfs_of_all(&self) -> Result<Statfs> {
-        let statfs = |reply| match reply {
-            Reply::Statfs(statfs) => Ok(statfs),
-            _ => Err(unexpected()),
-        };
-        let all = self.ask_all(&Request::Statfs, statfs).await?;
+        let told = try_join_all((0..self.servers()).map(|server| self.statfs_at(server))).await?;
+        let mut all: Vec<Statfs> = told.into_iter().flatten().collect();
+        if all.is_empty() {
+            // Nobody is there, nor ever was: this waits for the first who is.
+            let any = (0..self.servers()).map(|server| Box::pin(self.ask_statfs(server)));
+            all.push(select_ok(any).await?.0);
+        }
         let sum = |part: fn(&Statfs) -> u64| all.iter().map(part).fold(0, u64::saturating_add);
         Ok(Statfs {
             bytes: sum(|statfs| statfs.bytes),
@@ -81,6 +141,29 @@ impl Client {
             files: sum(|statfs| statfs.files),
             files_free: sum(|statfs| statfs.files_free),
         })
+    }
+
+    /// `None`: the server is silent, and has never told.
+    async fn statfs_at(&self, server: u16) -> Result<Option<Statfs>> {
+        let asked = self.ask_statfs(server);
+        let channel = self.core.channels.at(server);
+        if !self.core.channels.are_several() {
+            return asked.await.map(Some);
+        }
+        match select(pin!(asked), pin!(channel.silence())).await {
+            Either::Left((answer, _)) => answer.map(Some),
+            Either::Right(_) => Ok(*channel.statfs.lock()),
+        }
+    }
+
+    async fn ask_statfs(&self, server: u16) -> Result<Statfs> {
+        match self.ask_server(server, Request::Statfs).await? {
+            Reply::Statfs(statfs) => {
+                *self.core.channels.at(server).statfs.lock() = Some(statfs);
+                Ok(statfs)
+            }
+            _ => Err(unexpected()),
+        }
     }
 
     /// What every server answers, in the order of the cluster map: all are asked at once.

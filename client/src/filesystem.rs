@@ -193,8 +193,10 @@ pub trait FileSystem {
         owner: u64,
         lock: FileLock,
     ) -> Result<Option<LockFound>>;
-    /// Everything answered before is on stable storage (`fsync` of a directory, `syncfs`).
+    /// Everything answered before is on stable storage (`syncfs`).
     async fn sync(&self) -> Result<()>;
+    /// The names in a directory are on stable storage (`fsync` of a directory).
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()>;
 
     /// All extended attributes.
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>>;
@@ -243,6 +245,12 @@ pub trait FileSystem {
             }
         }
         Ok(copied)
+    }
+
+    /// What has an inode number, for a file handle of which nothing else is known; `Stale` where nothing has it, or
+    /// where it cannot be found so.
+    async fn search(&self, _ino: Ino) -> Result<NodeRef> {
+        Err(FsError::Stale.into())
     }
 
     /// Space and inodes.

@@ -6,14 +6,16 @@ use base::{Access, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, Set
 use bytes::Bytes;
 use wire::{
     AllocateMode, Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir,
-    NodeRef, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir, SeekTo,
-    SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
+    NodeRef, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir, Search,
+    Searched, SeekTo, SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
 };
 
 use crate::{
     Client, FileLock, FileSystem, Handle, Made, New, Result, Unnamed,
     call::{Done, Failure},
     client::unexpected,
+    everywhere::Scope,
+    route::Route,
 };
 
 /// A name that means another directory so often is given up.
@@ -118,6 +120,9 @@ impl Client {
             if set.size.is_some() {
                 state.lock().forget_contents();
             }
+        }
+        if set.size.is_some() {
+            self.core.may_write(cred.uid, node.ino(), u64::MAX)?;
         }
         let request = Request::Setattr(Setattr { node: node.clone(), set });
         let stamp = self.core.files.stamp();
@@ -361,7 +366,8 @@ impl FileSystem for Client {
     async fn fsync(&self, handle: Handle) -> Result<()> {
         let open = self.core.files.handle(handle)?;
         self.flush_file(&open).await?;
-        self.make_stable(Some(open.state.ino)).await?;
+        let file = open.state.lock().file.clone();
+        self.make_stable(Scope::File(&file)).await?;
         open.report_forgotten()
     }
 
@@ -409,7 +415,12 @@ impl FileSystem for Client {
     }
 
     async fn sync(&self) -> Result<()> {
-        self.make_stable(None).await?;
+        self.make_stable(Scope::Everything).await?;
+        self.core.files.report_forgotten()
+    }
+
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
+        self.make_stable(Scope::Dir(dir)).await?;
         self.core.files.report_forgotten()
     }
 
@@ -461,6 +472,28 @@ impl FileSystem for Client {
 
     async fn statfs(&self) -> Result<Statfs> {
         self.statfs_of_all().await
+    }
+
+    async fn search(&self, ino: Ino) -> Result<NodeRef> {
+        let dir = self.root().0;
+        // A number that was made up may name a shard that no server has.
+        let shards = self.core.welcome().map.shards.len();
+        if shards > 0 && usize::from(ino.shard().0) >= shards {
+            return Err(FsError::Stale.into());
+        }
+        let mut from = Bytes::new();
+        loop {
+            let request = Request::Search(Search { dir, ino, from });
+            let route = Route::Shard(ino.shard());
+            match self.core.ask(&Cred::ROOT, route, request).await?.reply {
+                Reply::Searched(Searched { node: Some(node), .. }) => return Ok(node),
+                Reply::Searched(Searched { node: None, next: Some(next) }) => from = next,
+                Reply::Searched(Searched { node: None, next: None }) => {
+                    return Err(FsError::Stale.into());
+                }
+                _ => return Err(unexpected()),
+            }
+        }
     }
 
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {

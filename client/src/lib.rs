@@ -34,7 +34,7 @@
 //! let mut listing = client.read_dir("/results").await?;
 //! let mut directories = 0;
 //! while let Some(entry) = listing.next().await? {
-//!     directories += u32::from(entry.kind == base::FileKind::Directory);
+//!     directories += u32::from(entry.is_dir());
 //! }
 //! assert_eq!(directories, 101);
 //!

@@ -3,11 +3,11 @@
 //! A directory of one partition is listed page by page. Of one that is divided several partitions are read at once, and
 //! put together in the order of positions (`divided::merge`).
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use base::{Attr, Cred, FileKind, Ino, Layout, Pauses};
 use futures::{FutureExt as _, StreamExt as _, future::join_all, stream::FuturesUnordered};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request};
 
 use crate::{
@@ -22,6 +22,8 @@ use crate::{
 pub(crate) const PARTITIONS_AT_ONCE: usize = 4;
 /// Where partitions are merged, the least that one is asked for.
 const PART_ENTRIES_MIN: u32 = 16;
+/// Attributes that other servers have are waited for so long.
+const COMPLETE_WITHIN: Duration = Duration::from_millis(250);
 
 type Answer = (Ask, Result<ReaddirPage, Failure>);
 type Sent = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
@@ -277,7 +279,8 @@ impl Client {
         Ok(page)
     }
 
-    /// Asks all servers at once for the attributes that a page lacks. What was removed meanwhile gets none.
+    /// Asks all servers at once for the attributes that a page lacks. What was removed meanwhile gets none, nor what a
+    /// server has that is silent.
     pub(crate) async fn complete_all(
         &self,
         cred: &Cred,
@@ -291,10 +294,11 @@ impl Client {
         });
         let asked = lacking.map(|(shown, node)| async move {
             let Some(entry) = shown.as_mut() else { return Ok(()) };
-            match self.complete(cred, entry, &node).await {
-                Ok(()) => Ok(()),
-                Err(Failure::Error(error)) => Err(error),
-                Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {
+            match timeout(COMPLETE_WITHIN, self.complete(cred, entry, &node)).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(Failure::Error(error))) => Err(error),
+                Err(_)
+                | Ok(Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_))) => {
                     *shown = None;
                     Ok(())
                 }

@@ -110,6 +110,14 @@ impl Locks {
         state.runs.lose(server, incarnation);
     }
 
+    /// Files that are locked, and through which handles that may have been.
+    pub(crate) fn holders(&self) -> Vec<(Ino, Handle)> {
+        let state = self.state.lock();
+        let held = state.held.iter().filter(|(_, locks)| !locks.is_empty());
+        let by = held.filter_map(|(file, _)| Some((file.0, state.askers.get(file)?)));
+        by.flat_map(|(ino, askers)| askers.iter().map(move |(handle, _)| (ino, *handle))).collect()
+    }
+
     /// The number of a request that is about to be sent, and what is settled before it.
     fn begin(&self, asked: &Asked) -> (u64, u64) {
         let mut state = self.state.lock();

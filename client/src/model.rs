@@ -494,6 +494,10 @@ impl FileSystem for Model {
         Ok(())
     }
 
+    async fn sync_dir(&self, _: &DirRef) -> Result<()> {
+        Ok(())
+    }
+
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         self.with(|state| state.xattrs(self.who(cred), node))
     }
@@ -526,6 +530,16 @@ impl FileSystem for Model {
 
     async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
         self.with(|state| state.seek(handle, offset, to))
+    }
+
+    async fn search(&self, ino: Ino) -> Result<NodeRef> {
+        let (root, _) = FileSystem::root(self);
+        self.with(|state| match &state.inodes.get(&ino).ok_or(FsError::Stale)?.body {
+            Body::Directory(_) => Ok(NodeRef::Dir(state.dir_ref(ino))),
+            Body::File(_) | Body::Symlink(_) | Body::Special => {
+                Ok(NodeRef::File(FileRef::unnamed(root, ino)))
+            }
+        })
     }
 
     async fn statfs(&self) -> Result<Statfs> {

@@ -18,7 +18,7 @@ use bytes::{Buf as _, BytesMut};
 use futures::future::{Either, select};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use wire::{
     Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim, NodeRef, Reply,
@@ -51,6 +51,8 @@ pub(crate) struct Opened {
     pub(crate) version: u64,
     /// Where it was dialled.
     pub(crate) address: String,
+    /// When it was asked for.
+    asked: Instant,
     stream: Box<dyn Stream>,
     inbox: BytesMut,
 }
@@ -160,6 +162,7 @@ async fn attempt(
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
     let mut talk = Talk::begin(config, address, patience(past)).await?;
+    let asked = Instant::now();
     let (welcome, version) = talk.hello(config, past).await?;
     if complete && welcome.map.servers.is_empty() {
         return Err(Failed::NotReady);
@@ -175,7 +178,7 @@ async fn attempt(
         talk.claim(claims(&welcome)).await?;
     }
     let (stream, inbox) = (talk.stream, talk.inbox);
-    Ok(Opened { welcome, version, address: address.to_owned(), stream, inbox })
+    Ok(Opened { welcome, version, address: address.to_owned(), asked, stream, inbox })
 }
 
 /// A connection before it is attached: one request at a time.
@@ -211,6 +214,7 @@ impl Talk {
                 secret: past.welcome.secret,
                 answered: past.answered,
                 blocks: past.blocks,
+                root: past.welcome.root,
                 proof: past.welcome.proof,
             }),
             kernel_checks: config.kernel_checks,
@@ -249,6 +253,7 @@ impl Talk {
                     Answer::Retry(Retry::Moved(map)) => return Err(Failed::Elsewhere(map)),
                     Answer::Retry(
                         Retry::Busy
+                        | Retry::Away
                         | Retry::NoSession
                         | Retry::StaleCache(_)
                         | Retry::StaleDir
@@ -423,14 +428,18 @@ async fn map_at(config: &Config, address: &str) -> Result<ClusterMap, Failed> {
 }
 
 async fn serve(core: &Arc<Core>, server: u16, opened: Opened) -> Ended {
-    let Opened { welcome, version, stream, inbox, .. } = opened;
+    let Opened { welcome, version, asked, stream, inbox, .. } = opened;
     debug_assert!(inbox.remaining() == 0, "nothing comes unasked");
     let channel = core.channels.at(server);
     let lease = Duration::from_millis(welcome.lease_ms);
+    channel.extend_lease(asked, lease);
     let again = channel.incarnation() != 0;
     core.channels.learn(&welcome.map);
     let (lost, forgot) = core.adopt(server, &welcome, version, again);
-    channel.attach(Attach { incarnation: welcome.incarnation, lost, forgot });
+    let commit_interval =
+        core.channels.are_several().then(|| Duration::from_millis(welcome.commit_ms));
+    let incarnation = welcome.incarnation;
+    channel.attach(Attach { incarnation, lost, forgot, commit_interval });
     let mut connection = Connection::new(channel, stream, inbox, lease);
     let spawner = Arc::clone(core);
     connection.run(move || spawner.adopt_orphans(server)).await

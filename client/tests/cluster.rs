@@ -8,13 +8,13 @@ mod script;
 use std::time::Duration;
 
 use base::{
-    Access, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, NameVersion, Seq, SessionId, SetAttr,
-    ShardId,
+    Access, ByteRange, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, LockKind, LockMode,
+    NameVersion, Seq, SessionId, SetAttr, ShardId,
 };
 use bytes::Bytes;
-use client::{Client, Config, Error, FileSystem, Resolution};
+use client::{Client, Config, Error, FileLock, FileSystem, Resolution};
 use script::{Peer, Server, attr, config_of, dir, entry_of_dir, name, welcome};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 use wire::{
     Answer, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply, Request,
     Resume, Retry, Statfs, Welcome,
@@ -91,8 +91,14 @@ async fn each_server_gets_what_is_its_own_and_is_joined_by_proof_when_it_is_need
     let World { client, mut servers, mut first } = connect().await;
     let task = mkdir(&client, dir_on(1), "a");
     let (mut second, hello) = servers[1].welcome(welcome_of(1)).await;
-    let resume =
-        Resume { session: SessionId(5), secret: 99, answered: Seq(0), blocks: 1, proof: 7 };
+    let resume = Resume {
+        session: SessionId(5),
+        secret: 99,
+        answered: Seq(0),
+        blocks: 1,
+        root: dir(1),
+        proof: 7,
+    };
     assert_eq!(hello.resume, Some(resume));
     let (header, request) = second.next().await;
     assert!(matches!(request, Request::Mkdir(_)), "{request:?}");
@@ -259,10 +265,15 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
 
 /// Opens a file that was born on `shard`, whose server is `peer`.
 async fn open(client: &Client, peer: &mut Peer, shard: u16) -> client::Handle {
-    let file = born_on(shard, dir_on(0));
+    open_as(client, peer, born_on(shard, dir_on(0)), Cred::ROOT).await
+}
+
+/// As [`open`], a file as a user, who may write to it.
+async fn open_as(client: &Client, peer: &mut Peer, file: FileRef, cred: Cred) -> client::Handle {
     let ino = file.ino;
     let task = go(client, async move |client| {
-        FileSystem::open(&client, &Cred::ROOT, &file, Some(Access::READ)).await
+        let access = Access::READ.and(Access::WRITE);
+        FileSystem::open(&client, &cred, &file, Some(access)).await
     });
     let (header, request) = peer.next().await;
     assert!(matches!(request, Request::Open(_)), "{request:?}");
@@ -326,6 +337,257 @@ async fn a_sync_asks_the_servers_where_something_has_changed() {
     task.await.unwrap().unwrap();
     FileSystem::sync(&client).await.unwrap();
     assert!(first.next_soon().await.is_none());
+}
+
+/// Answers a sync that is asked for.
+async fn answer_sync(peer: &mut Peer) {
+    let (header, request) = peer.next().await;
+    assert_eq!(request, Request::Sync);
+    peer.answer(&header, Answer::Done(Reply::Nothing)).await;
+}
+
+/// Makes a directory on the second server, which answers.
+async fn change_second(client: &Client, second: &mut Peer) {
+    let made = mkdir(client, dir_on(1), "a");
+    let (header, request) = second.next().await;
+    assert!(matches!(request, Request::Mkdir(_)), "{request:?}");
+    second.answer(&header, entry_of_dir(400)).await;
+    made.await.unwrap().unwrap();
+}
+
+fn fsync(client: &Client, handle: client::Handle) -> JoinHandle<client::Result<()>> {
+    go(client, async move |client| client.fsync(handle).await)
+}
+
+/// The second server, joined, and a file that is open on the first one.
+async fn with_second(world: &mut World) -> (Peer, client::Handle) {
+    let made = mkdir(&world.client, dir_on(1), "first");
+    let (mut second, _) = world.servers[1].welcome(welcome_of(1)).await;
+    let (header, _) = second.next().await;
+    second.answer(&header, entry_of_dir(399)).await;
+    made.await.unwrap().unwrap();
+    let handle = open(&world.client, &mut world.first, 0).await;
+    (second, handle)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_a_file_does_not_wait_long_for_a_silent_server_without_a_part_of_it() {
+    let mut world = connect().await;
+    let (mut second, handle) = with_second(&mut world).await;
+    let World { client, mut first, .. } = world;
+    for expected in [500, 0] {
+        let began = Instant::now();
+        let task = fsync(&client, handle);
+        answer_sync(&mut first).await;
+        task.await.unwrap().unwrap();
+        assert_eq!(began.elapsed().as_millis(), expected);
+    }
+    // It was asked, and then whether it is there.
+    let (header, request) = second.next().await;
+    assert_eq!(request, Request::Sync);
+    second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    assert_eq!(second.next().await.1, Request::Ping);
+    tokio::task::yield_now().await;
+    // Now that it was heard of, it is waited for.
+    let task = fsync(&client, handle);
+    answer_sync(&mut first).await;
+    let (header, request) = second.next().await;
+    assert_eq!(request, Request::Sync);
+    assert!(!task.is_finished());
+    second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_a_file_waits_for_a_server_that_syncs_for_long() {
+    let mut world = connect().await;
+    let (mut second, handle) = with_second(&mut world).await;
+    let World { client, mut first, .. } = world;
+    let task = fsync(&client, handle);
+    answer_sync(&mut first).await;
+    let (sync, request) = second.next().await;
+    assert_eq!(request, Request::Sync);
+    for _ in 0..4 {
+        let (ping, request) = second.next().await;
+        assert_eq!(request, Request::Ping);
+        second.answer(&ping, Answer::Done(Reply::Nothing)).await;
+        assert!(!task.is_finished());
+    }
+    second.answer(&sync, Answer::Done(Reply::Nothing)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_a_file_waits_for_the_server_that_has_moved_it() {
+    let mut world = connect().await;
+    let (mut second, handle) = with_second(&mut world).await;
+    let World { client, mut first, .. } = world;
+    let moved = born_on(0, dir_on(0)).ino;
+    let rename = go(&client, async move |client| {
+        let (from, to) = ((dir_on(1), name("old")), (dir_on(0), name("f")));
+        let mode = wire::RenameMode::Replace;
+        FileSystem::rename(&client, &Cred::ROOT, (&from.0, &from.1), (&to.0, &to.1), mode).await
+    });
+    let (header, _) = second.next().await;
+    let renamed = wire::Renamed { moved, replaced_dir: None };
+    second.answer(&header, Answer::Done(Reply::Renamed(renamed))).await;
+    rename.await.unwrap().unwrap();
+    let of_dir = go(&client, async move |client| client.sync_dir(&dir_on(0)).await);
+    answer_sync(&mut first).await;
+    let task = fsync(&client, handle);
+    answer_sync(&mut first).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(!task.is_finished() && !of_dir.is_finished());
+    answer_sync(&mut second).await;
+    answer_sync(&mut second).await;
+    task.await.unwrap().unwrap();
+    of_dir.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_everything_waits_for_a_silent_server_whose_changes_may_be_lost() {
+    let mut world = connect().await;
+    let (mut second, _) = with_second(&mut world).await;
+    let task = go(&world.client, async move |client| FileSystem::sync(&client).await);
+    let (header, request) = second.next().await;
+    assert_eq!(request, Request::Sync);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(!task.is_finished());
+    second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_a_file_asks_nobody_who_is_heard_of_long_after_its_changes() {
+    let mut world = connect().await;
+    let (mut second, handle) = with_second(&mut world).await;
+    let World { client, mut first, .. } = world;
+    // The one that is heard of late is not that old itself.
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let task = stat(&client, NodeRef::Dir(dir_on(1)));
+        let (header, _) = second.next().await;
+        second.answer(&header, attr_of(Ino(300))).await;
+        task.await.unwrap().unwrap();
+    }
+    let task = fsync(&client, handle);
+    answer_sync(&mut first).await;
+    task.await.unwrap().unwrap();
+    assert!(second.next_soon().await.is_none());
+    // Its disk may be slow: only its own word makes all stable.
+    let task = go(&client, async move |client| FileSystem::sync(&client).await);
+    answer_sync(&mut second).await;
+    task.await.unwrap().unwrap();
+    change_second(&client, &mut second).await;
+    let task = go(&client, async move |client| FileSystem::sync(&client).await);
+    answer_sync(&mut second).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_space_of_a_silent_server_is_what_it_told_last() {
+    let mut world = connect().await;
+    let (mut second, _) = with_second(&mut world).await;
+    let World { client, mut first, .. } = world;
+    let statfs =
+        |count| Statfs { bytes: count, bytes_free: count, files: count, files_free: count };
+    let ask = |client: &Client| go(client, async move |client| FileSystem::statfs(&client).await);
+    for (told, sum, takes) in [(Some(2), 12, 0), (None, 12, 500), (None, 12, 0)] {
+        let began = Instant::now();
+        let task = ask(&client);
+        let (header, request) = first.next().await;
+        assert_eq!(request, Request::Statfs);
+        first.answer(&header, Answer::Done(Reply::Statfs(statfs(10)))).await;
+        if let Some(told) = told {
+            let (header, _) = second.next().await;
+            second.answer(&header, Answer::Done(Reply::Statfs(statfs(told)))).await;
+        }
+        assert_eq!(task.await.unwrap().unwrap(), statfs(sum));
+        assert_eq!(began.elapsed().as_millis(), takes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_may_not_serve_is_asked_again_each_second_at_last() {
+    let World { client, mut first, .. } = connect().await;
+    let task = mkdir(&client, dir_on(0), "a");
+    let mut pauses = Vec::new();
+    for _ in 0..16 {
+        let asked = Instant::now();
+        let (header, _) = first.next().await;
+        pauses.push(asked.elapsed());
+        first.answer(&header, Answer::Retry(Retry::Away)).await;
+    }
+    assert!(pauses[1] < Duration::from_millis(2), "{pauses:?}");
+    let last = &pauses[12..];
+    let in_time = |pause: &Duration| (500..=1000).contains(&pause.as_millis());
+    assert!(last.iter().all(in_time), "{pauses:?}");
+    assert!(last.iter().any(|pause| *pause != last[0]), "{pauses:?}");
+    let (header, _) = first.next().await;
+    first.answer(&header, entry_of_dir(400)).await;
+    task.await.unwrap().unwrap();
+}
+
+async fn answer_ping(peer: &mut Peer) {
+    let (header, request) = peer.next().await;
+    assert_eq!(request, Request::Ping);
+    peer.answer(&header, Answer::Done(Reply::Nothing)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_reach_the_server_of_a_lock_writes_on_no_other() {
+    let World { client, mut servers, mut first } = connect().await;
+    mkdir(&client, dir_on(1), "a");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    let locked = open(&client, &mut second, 1).await;
+    let data = open(&client, &mut first, 0).await;
+    let file = |number| FileRef { ino: Ino::new(ShardId(0), number), ..born_on(0, dir_on(0)) };
+    let user = Cred { uid: 7, ..Cred::default() };
+    let other = open_as(&client, &mut first, file(70), user).await;
+    let lock = go(&client, async move |client| {
+        let (kind, mode) = (LockKind::Whole, LockMode::Exclusive);
+        let lock = FileLock { kind, mode, range: ByteRange::ALL, pid: 1 };
+        FileSystem::lock(&client, locked, 1, lock).await
+    });
+    let (header, request) = second.next().await;
+    assert!(matches!(request, Request::Lock(_)), "{request:?}");
+    second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    lock.await.unwrap().unwrap();
+
+    let write = async |handle| {
+        let bytes = Bytes::from_static(b"x");
+        FileSystem::write(&client, handle, 0, bytes, false).await
+    };
+    // While the server answers, the lock is held.
+    for _ in 0..5 {
+        answer_ping(&mut second).await;
+        answer_ping(&mut first).await;
+        assert_eq!(write(data).await, Ok(()));
+        let (header, request) = first.next().await;
+        assert!(matches!(request, Request::Write(_)), "{request:?}");
+        let written = wire::Written { attr: attr(7, FileKind::File) };
+        first.answer(&header, Answer::Done(Reply::Written(written))).await;
+    }
+    let silent = Instant::now();
+    answer_ping(&mut first).await;
+    answer_ping(&mut first).await;
+    assert_eq!(write(data).await, Ok(()), "{:?}", silent.elapsed());
+    tokio::time::sleep_until(silent + Duration::from_secs(27)).await;
+    assert_eq!(write(data).await, Err(Error::Fs(FsError::Io)));
+    assert_eq!(write(other).await, Ok(()), "he holds nothing there");
+    // Others may not have it yet: the session was only not heard of.
+    answer_ping(&mut second).await;
+    tokio::task::yield_now().await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(write(data).await, Ok(()));
+
+    // They may, when the session is another one.
+    drop(second);
+    servers[1].welcome(welcome_of(1)).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(write(data).await, Err(Error::SessionLost));
+    assert_eq!(write(other).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

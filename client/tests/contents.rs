@@ -13,9 +13,9 @@ use std::{
 use base::{Access, Cred, FsError, SetAttr, SetTime, Time};
 use bytes::Bytes;
 use client::{AccessTimes, Client, Config, Error, File, FileSystem, Handle, OpenOptions};
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use proptest::{prelude::*, test_runner::TestRunner};
-use wire::NodeRef;
+use wire::{NodeRef, XattrMode};
 use world::World;
 
 const MIB: u64 = 1 << 20;
@@ -283,16 +283,34 @@ async fn a_closed_file_is_released_and_one_opened_again_is_not() {
 }
 
 #[tokio::test]
-async fn clients_reach_a_shared_store_themselves() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("file://{}", folder.path().display());
-    let blocks = store::Blocks::directory(folder.path()).unwrap();
-    World::run_with(blocks, url, async |world| {
-        let (one, two) = (world.client().await, world.client().await);
+async fn a_client_of_the_servers_process_reaches_blocks_itself() {
+    let blocks = store::Blocks::memory();
+    World::run_with(blocks.clone(), async |world| {
+        let config = || Config { blocks: Some(blocks.clone()), ..world.config() };
+        let one = Client::connect(config()).await.unwrap();
+        let two = Client::connect(config()).await.unwrap();
         let data = pattern(1, 5 << 20);
         one.write("/f", &data).await.unwrap();
         assert!(two.read("/f").await.unwrap() == data);
         assert_eq!((world.counter("block_put"), world.counter("block_get")), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_write_has_stored_is_removed() {
+    let blocks = store::Blocks::memory();
+    World::run_with(blocks.clone(), async |world| {
+        let client = world.client().await;
+        client.mkdir("/d", 0o755).await.unwrap();
+        let limit = XattrMode::Set;
+        client.set_xattr("/d", "pando.quota.bytes", b"1048576", limit).await.unwrap();
+        let full = client.write("/d/f", &pattern(1, 5 << 20)).await;
+        assert!(matches!(full, Err(Error::Fs(FsError::QuotaExceeded))), "{full:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(blocks.list().count().await, 0);
+        client.write("/d/f", &pattern(2, 500_000)).await.unwrap();
+        assert_eq!(client.read("/d/f").await.unwrap(), pattern(2, 500_000));
     })
     .await;
 }
@@ -487,7 +505,7 @@ async fn what_a_power_cut_took_before_it_was_named_is_stored_again() {
     for turns in 0..30 {
         let dir = tempfile::tempdir().unwrap();
         let blocks = store::Blocks::directory(dir.path()).unwrap();
-        losses += World::run_with(blocks, String::new(), async |world| {
+        losses += World::run_with(blocks, async |world| {
             let client = world.client().await;
             let file = client.create("/f", 0o644).await.unwrap();
             client.sync().await.unwrap();

@@ -236,7 +236,7 @@ impl Directory {
             pos: *pos,
             name: name.clone(),
             ino: Ino(9),
-            kind: FileKind::File,
+            kind: Some(FileKind::File),
             entry: None,
         });
         let mut entries: Vec<ReaddirEntry> = entries.collect();

@@ -1,6 +1,8 @@
-//! A server process, its data, and how it is killed. The crash and power cut tests run on it.
+//! Server processes, their data, and how they are killed. The crash and power cut tests run on them.
 //!
 //! Whatever goes wrong here ends the test with a panic.
+
+mod cluster;
 
 use std::{
     fs,
@@ -12,6 +14,8 @@ use std::{
 };
 
 use tempfile::TempDir;
+
+pub use cluster::Cluster;
 
 /// The program, which `cargo build --workspace --bins` puts beside the tests.
 pub fn pando() -> Command {

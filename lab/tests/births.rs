@@ -8,19 +8,20 @@
 //! synced; nothing is left of births; a check finds nothing; and directories can be made and removed in all that are there.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
+#[path = "steps/crash.rs"]
+mod crash;
 mod steps;
 
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use base::{DirId, EntryName, FsError, NameVersion, placement::shard_of};
+use base::FsError;
 use client::{Client, Error, OpenOptions};
 use lab::{
     check,
     sim::{disk::Steps, plan::Plan, world::World},
 };
 use meta::{Bug, Durability};
-use steps::SHARDS;
 use store::Engine as _;
 use tokio::time::timeout;
 use wire::NodeRef;
@@ -136,19 +137,6 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     Ok(taken)
 }
 
-/// A name in a directory that is born on a server, and its id.
-fn name_on(client: &Client, dir: DirId, server: usize) -> anyhow::Result<(String, DirId)> {
-    let key = client.fs_info().hash_key;
-    for number in 0.. {
-        let name = format!("dir {number}");
-        let id = key.dir_id(dir, &EntryName::new(name.as_bytes())?, NameVersion(0));
-        if usize::from(shard_of(id, 0, SHARDS).0 % SERVERS) == server {
-            return Ok((name, id));
-        }
-    }
-    bail!("there is always another name")
-}
-
 async fn write_new(client: &Client, path: &str) -> Result<(), Error> {
     let file = client.open_with(path, OpenOptions::writing().create_new(0o644)).await?;
     file.write_at(0, path.as_bytes()).await?;
@@ -162,7 +150,7 @@ impl Stage {
         let servers = (0..3).map(|more| (scene.first() + more) % usize::from(SERVERS));
         let (mut path, mut id, mut paths) = (String::new(), root.id, Vec::new());
         for server in servers {
-            let (name, next) = name_on(client, id, server)?;
+            let (name, next) = world.name_on(client, id, u16::try_from(server)?);
             path = format!("{path}/{name}");
             id = next;
             paths.push(path.clone());
@@ -239,7 +227,7 @@ impl Stage {
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
         let power = crash.death == Death::Power;
-        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
+        crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Waits until nothing is left of births, nor of other transactions.

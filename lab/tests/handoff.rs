@@ -10,6 +10,8 @@
 //! to its end and left nothing; a check finds nothing; and the directory goes on splitting.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
 
+#[path = "steps/crash.rs"]
+mod crash;
 mod steps;
 
 use std::{
@@ -318,7 +320,7 @@ impl Stage {
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
         let power = matches!(crash.death, Death::Power);
-        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
+        crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Lists until it is over: what is there all the time is always listed, once.

@@ -187,6 +187,50 @@ fn a_session_stays_in_its_directory_when_that_moves_and_servers_restart() {
     });
 }
 
+/// A mount has directories by what it was shown, as working directories, and does not ask by path.
+#[test]
+fn working_directories_go_along_within_the_subtree_and_are_gone_outside() {
+    on_a_cluster(async |world, all| {
+        for depth in [1, 2] {
+            let machine = world.connect_with("inside", &of(&path(depth))).await.unwrap();
+            let (inside, cred) = (&machine.client, Cred::ROOT);
+            let mut dirs = vec![FileSystem::root(inside).0];
+            for at in depth..DEPTH {
+                let step = name(&format!("d{at}"));
+                let found = FileSystem::lookup(inside, &cred, &dirs[at - depth], &step).await;
+                dirs.push(found.unwrap().dir.unwrap());
+            }
+            let deepest = *dirs.last().unwrap();
+            let look = async || {
+                FileSystem::getattr(inside, &cred, &NodeRef::Dir(deepest)).await.map(|_| ())
+            };
+            let make = async |called: &str| {
+                let made = FileSystem::mkdir(inside, &cred, &deepest, &name(called), 0o755).await;
+                made.map(|_| ())
+            };
+            look().await.unwrap();
+            let (was, leaves) = (path(3), path(depth));
+            for (to, called) in [(format!("{leaves}/aside"), "one"), (was.clone(), "two")] {
+                let from = if called == "one" { was.clone() } else { format!("{leaves}/aside") };
+                all.rename(from, to).await.unwrap();
+                look().await.unwrap();
+                make(&format!("{called}{depth}")).await.unwrap();
+            }
+            let stale = Err(Error::Fs(FsError::Stale));
+            for round in 0..3 {
+                all.rename(&was, "/secret/left").await.unwrap();
+                assert_eq!(look().await, stale);
+                assert_eq!(make("three").await, stale);
+                let by_path = path(DEPTH)[leaves.len()..].to_owned();
+                assert_eq!(inside.stat(by_path).await, Err(Error::Fs(FsError::NotFound)));
+                all.rename("/secret/left", &was).await.unwrap();
+                look().await.unwrap();
+                make(&format!("back{depth}.{round}")).await.unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn who_comes_while_a_server_on_the_way_is_away_waits_for_it() {
     on_a_cluster(async |world, all| {

@@ -95,9 +95,9 @@ async fn remove(client: &Client, top: impl AsRef<str>) {
         at += 1;
         for entry in client.read_dir(&dir).await.unwrap().all().await.unwrap() {
             let path = format!("{dir}/{}", entry.name);
-            match entry.kind {
-                FileKind::Directory => dirs.push(path),
-                _ => client.unlink(path).await.unwrap(),
+            match entry.is_dir() {
+                true => dirs.push(path),
+                false => client.unlink(path).await.unwrap(),
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -36,6 +36,8 @@ pub struct ClusterOptions {
     pub coordinators: Vec<String>,
     /// A server serves for so long after it has last asked for its lease.
     pub lease: Duration,
+    /// A server whose lease has ended serves requests that stand on no cached path for so long.
+    pub alone: Duration,
     /// What leases are measured with: a time since some start that goes on while the machine sleeps.
     pub awake_or_not: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
@@ -69,6 +71,8 @@ pub(crate) struct Cluster {
     map: RwLock<Arc<ClusterMap>>,
     /// When the lease ends, milliseconds as [`Cluster::time`] counts.
     lease_ends: AtomicU64,
+    /// The lease has ended, and all that was executed under it is written.
+    alone: AtomicBool,
     transactions: AtomicU64,
     challenges: AtomicU64,
     member: u64,
@@ -109,6 +113,7 @@ impl Cluster {
             options,
             map: RwLock::new(Arc::new(member.map.clone())),
             lease_ends: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
             transactions: AtomicU64::new(0),
             challenges: AtomicU64::new(0),
             member: member.member,
@@ -187,6 +192,33 @@ impl Cluster {
         millis(self.time()) < self.lease_ends.load(Ordering::Acquire)
     }
 
+    /// For how long the lease lasts.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let ends = Duration::from_millis(self.lease_ends.load(Ordering::Acquire));
+        ends.saturating_sub(self.time())
+    }
+
+    /// Whether requests that stand on no cached path may be served, although the lease has ended.
+    ///
+    /// A lease is needed for what clients have cached: others may change it when this server cannot hear of that. Who
+    /// names directories and files by their ids needs only that nobody else has them, and nobody can take them from a
+    /// server that is silent. The limit is for what a coordinator decides about sessions and settings.
+    pub(crate) fn serves_alone(&self) -> bool {
+        let ends =
+            self.lease_ends.load(Ordering::Acquire).saturating_add(millis(self.options.alone));
+        self.alone.load(Ordering::Acquire) && millis(self.time()) < ends
+    }
+
+    /// Says whether the server goes on without a lease.
+    pub(crate) fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Release);
+    }
+
+    /// Whether there was a lease in this run.
+    pub(crate) fn had_lease(&self) -> bool {
+        self.lease_ends.load(Ordering::Acquire) > 0
+    }
+
     /// What this server says first when it comes to another: it asks what to prove.
     pub(crate) fn hello(&self) -> PeerHello {
         PeerHello { from: self.me, run: self.run, proof: Bytes::new() }
@@ -208,7 +240,10 @@ impl Cluster {
 
 /// Takes in a lease that was asked for at `asked`: first what the invalidation list lacks and a newer map, which is
 /// stable before it counts, and then the time.
-pub(crate) fn take_lease(
+///
+/// Race: while this server had no lease others may have gone on without it. What its cores had executed before, and not
+/// written, is there before anybody may look; so is what they had checked without the events that the lease brings.
+pub(crate) async fn take_lease(
     shared: &Shared,
     cluster: &Cluster,
     asked: Duration,
@@ -244,6 +279,10 @@ pub(crate) fn take_lease(
     if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
         tracing::error!(%error, "the coordinator has other quotas");
     }
+    if !cluster.has_lease() {
+        shared.gate.settled().await;
+    }
+    shared.settle_events().await;
     if ms > 0 {
         cluster.extend_lease(asked + Duration::from_millis(ms));
     }

@@ -6,7 +6,8 @@
 //! files below; here are the lock around them and their IO. What must outlive a restart is on stable storage before
 //! anybody sees it: that waits for a sync, and happens when servers join or move, and once in many thousand versions.
 //!
-//! Always true: what was announced is in the list of every server that may serve. Versions are never given twice.
+//! Always true: what was announced is in the list of every server that may serve, and what any of them had checked
+//! without it is written. Versions are never given twice.
 
 pub(crate) mod graph;
 mod leases;
@@ -22,7 +23,8 @@ use parking_lot::{Mutex, MutexGuard};
 use store::{Batch, Engine};
 use tokio::{sync::Notify, time::Instant};
 use wire::{
-    Announce, CacheEvents, ClusterStatus, Heartbeat, Join, Joined, Lease, Retry, ServerStatus,
+    Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease, Retry,
+    ServerStatus,
 };
 
 use self::{
@@ -185,8 +187,8 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
     let events = events_since(&shared.invalidations, req.version);
-    let Heartbeat { version, requests, roots, .. } = *req;
-    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots });
+    let Heartbeat { version, requests, roots, in_doubt, .. } = *req;
+    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
     coordinator.changed.notify_waiters();
     // Race: its own may have changed since it asked.
@@ -202,8 +204,8 @@ fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
 }
 
-/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has them in its list
-/// or may not serve before it has. What was prepared for the change stays prepared until the caller has committed.
+/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has them in its list,
+/// and has written what it had checked without them, or may not serve before it has. What was prepared for the change stays prepared until the caller has committed.
 ///
 /// # Errors
 /// When this server is not the coordinator, or cannot store that the versions are used.
@@ -217,21 +219,32 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
             state.store(shared.engine.as_ref())?;
         }
         shared.invalidations.add(dirs);
-        state.leases.acknowledged(cluster.me, version);
         (version, state.leases.ends())
     };
     coordinator.changed.notify_waiters();
     if shared.bugs.has(Bug::AnnounceNotAwaited) {
         return Ok(version);
     }
-    loop {
-        let changed = coordinator.changed.notified();
-        tokio::pin!(changed);
-        changed.as_mut().enable();
-        let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
-        let Some(until) = wait else { return Ok(version) };
-        // After `until` somebody less is waited for.
-        let _ = tokio::time::timeout_at(until, changed).await;
+    let own = async {
+        let settled = shared.settle_events().await;
+        coordinator.acknowledged(cluster.me, settled);
+        std::future::pending::<()>().await;
+    };
+    let all = async {
+        loop {
+            let changed = coordinator.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
+            let Some(until) = wait else { return };
+            // After `until` somebody less is waited for.
+            let _ = tokio::time::timeout_at(until, changed).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = own => unreachable!("it does not end"),
+        () = all => Ok(version),
     }
 }
 
@@ -272,6 +285,13 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
             );
             problems.push(format!("server {server} at {} has no lease: {silent}", member.address));
         }
+        if let Some(InDoubt { count, oldest_ms, server: waited_for }) = standing.in_doubt {
+            problems.push(format!(
+                "transactions in doubt on server {server}: {count}, the oldest for {} s; \
+                 waiting for server {waited_for}",
+                oldest_ms / 1000
+            ));
+        }
         servers.push(ServerStatus {
             server,
             address: member.address.clone(),
@@ -279,6 +299,7 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
             lease_ms: if map.servers.is_empty() { 0 } else { millis(standing.left) },
             version: standing.version,
             requests: standing.requests,
+            in_doubt: standing.in_doubt,
         });
     }
     Ok(ClusterStatus {
@@ -300,6 +321,7 @@ fn alone(shared: &Shared) -> ClusterStatus {
         lease_ms: 0,
         version,
         requests: shared.counters.requests.load(Ordering::Relaxed),
+        in_doubt: None,
     };
     let (servers, epoch) = (vec![server], shared.alone.epoch);
     ClusterStatus { servers_expected: 1, servers, epoch, version, renames: 0, problems: vec![] }

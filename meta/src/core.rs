@@ -7,12 +7,15 @@
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
-use tokio::sync::{Notify, oneshot};
-use wire::{Answer, ReplyHeader, Retry};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
+use wire::{Answer, Reply, ReplyHeader, Request, Retry, Vote};
 
 use crate::{
     bugs::{self, Bug},
@@ -30,17 +33,22 @@ use crate::{
     session::Session,
     sync::{self, SyncQueue},
     transact::{
-        self, births, participant,
+        self, births,
+        locks::Doubt,
+        participant,
         phase::{Ended, Phase},
         recover,
     },
     txn::{Caller, Group, Promise, Remote, Txn},
+    unsynced,
 };
 
 /// After so many requests a group is written even if more are waiting: it bounds their delay.
 const GROUP_REQUESTS_MAX: usize = 512;
 /// After so many bytes as well.
 const GROUP_BYTES_MAX: usize = 1 << 20;
+/// A vote waits so long for a directory to be confirmed that its transaction touches.
+const VOTE_WITHIN: Duration = Duration::from_millis(100);
 
 /// One core of a server. Cloning shares it; it never leaves its thread.
 #[derive(Clone)]
@@ -130,6 +138,8 @@ struct Run {
     /// Runs that commit with it.
     phases: Vec<oneshot::Sender<Ended>>,
     executed: usize,
+    /// Whether this core is inside the [`Gate`](crate::gate::Gate).
+    is_inside: bool,
     /// The requests of this group, to be recorded when their answers leave.
     notes: Vec<Note>,
     /// When the latest of them was executed, or the group began.
@@ -145,6 +155,7 @@ impl Core {
             done: Vec::new(),
             phases: Vec::new(),
             executed: 0,
+            is_inside: false,
             notes: Vec::new(),
             lap: Nanos::default(),
         };
@@ -243,6 +254,7 @@ impl Inner {
             match work {
                 Work::Request(incoming) => {
                     let incoming = self.pauses(incoming, Work::Request);
+                    let incoming = incoming.and_then(|incoming| self.looks(incoming));
                     match incoming.and_then(|incoming| self.slows(incoming)) {
                         Some(incoming) => self.execute(run, incoming, None),
                         None => continue,
@@ -263,7 +275,10 @@ impl Inner {
                 }
             }
             run.executed += 1;
-            if run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX {
+            let is_full =
+                run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX;
+            // Others wait outside while this core is alone.
+            if is_full || run.group.is_alone {
                 self.write(run);
             }
         }
@@ -277,12 +292,33 @@ impl Inner {
         late
     }
 
-    fn execute(self: &Rc<Self>, run: &mut Run, incoming: Incoming, mut way: Option<Box<Remote>>) {
+    fn execute(
+        self: &Rc<Self>,
+        run: &mut Run,
+        mut incoming: Incoming,
+        mut way: Option<Box<Remote>>,
+    ) {
         Counters::add(&self.shared.counters.requests);
+        incoming.waits = None;
         loop {
+            self.enter(run);
             run.touch(&incoming.connection);
-            match driver::execute(&self.shared, &mut run.group, &incoming, run.now, way.take()) {
+            let outcome =
+                driver::execute(&self.shared, &mut run.group, &incoming, run.now, way.take());
+            if outcome.waits() {
+                if !incoming.connection.may_wait() {
+                    let verdict = driver::turn_away(&incoming);
+                    return self.note(run, &incoming, verdict);
+                }
+                incoming.waits = Some(incoming.connection.waits());
+            }
+            match outcome {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
+                Outcome::Again(Fault::InDoubt(doubt))
+                    if matches!(incoming.request, Request::Prepare(_)) =>
+                {
+                    return self.vote_later(incoming, doubt);
+                }
                 Outcome::Again(Fault::InDoubt(doubt)) => {
                     let shared = Arc::clone(&self.shared);
                     let ended = async move { shared.until_ended(doubt).await };
@@ -312,7 +348,11 @@ impl Inner {
                     if task.after_write {
                         self.write(run);
                     }
-                    tokio::task::spawn_local(task.future);
+                    let waits = incoming.connection.waits();
+                    tokio::task::spawn_local(async move {
+                        let _waits = waits;
+                        task.future.await;
+                    });
                     return;
                 }
                 Outcome::Again(fault) => self.make_way(run, &fault),
@@ -343,6 +383,21 @@ impl Inner {
         None
     }
 
+    /// Lets a write wait until it is known what became of blocks that it names and a power cut may have taken;
+    /// otherwise gives it back.
+    fn looks(self: &Rc<Self>, incoming: Incoming) -> Option<Incoming> {
+        let Request::Write(write) = &incoming.request else { return Some(incoming) };
+        let Some(session) = incoming.connection.session() else { return Some(incoming) };
+        let blocks = unsynced::unseen(&self.shared, &session, write);
+        if blocks.is_empty() {
+            return Some(incoming);
+        }
+        let (shared, connection) = (Arc::clone(&self.shared), Rc::clone(&incoming.connection));
+        let look = async move { unsynced::look(&shared, &session, &connection, blocks).await };
+        self.later(incoming, false, look, Work::Request);
+        None
+    }
+
     /// Has a request executed when something has happened; whether it waits for names to move.
     fn later(
         self: &Rc<Self>,
@@ -361,6 +416,23 @@ impl Inner {
                 incoming.parked.add(&core.shared, core.index, waited);
             }
             core.again(incoming, session.as_ref(), work);
+        });
+    }
+
+    /// Has a transaction prepared when what is in its way has ended, if that is soon: others have prepared it meanwhile,
+    /// and hold their keys for it.
+    fn vote_later(self: &Rc<Self>, incoming: Incoming, doubt: Doubt) {
+        let core = Rc::clone(self);
+        let session = incoming.connection.session();
+        tokio::task::spawn_local(async move {
+            match timeout(VOTE_WITHIN, core.shared.until_ended(doubt)).await {
+                Ok(()) => core.again(incoming, session.as_ref(), Work::Request),
+                Err(_) => {
+                    let call = incoming.header.call;
+                    let reply = ReplyHeader { call, cache_version: 0 };
+                    incoming.connection.reply_now(reply, &Answer::Done(Reply::Vote(Vote::Busy)));
+                }
+            }
         });
     }
 
@@ -414,6 +486,7 @@ impl Inner {
     /// Runs an operation that needs other servers, or commits it.
     fn execute_phase(&self, run: &mut Run, mut phase: Phase) {
         loop {
+            self.enter(run);
             if let Some(connection) = phase.connection().filter(|_| phase.commits()) {
                 run.touch(connection);
             }
@@ -431,6 +504,7 @@ impl Inner {
 
     fn execute_step(self: &Rc<Self>, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
         loop {
+            self.enter(run);
             let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
             if let Some(own) = step.part_of() {
                 txn = txn.part_of(own);
@@ -499,6 +573,10 @@ impl Inner {
                 self.shared.locks.wait(*lock);
             }
             Fault::InUse(session) => session.wait_until_unused(),
+            Fault::WriteFirst if run.group.wants_alone.take() => {
+                self.shared.gate.enter_alone(self.index);
+                (run.is_inside, run.group.is_alone) = (true, true);
+            }
             Fault::WriteFirst
             | Fault::InDoubt(_)
             | Fault::Short(_)
@@ -507,6 +585,22 @@ impl Inner {
             | Fault::Retry(_)
             | Fault::Refused(_)
             | Fault::Halt(_) => {}
+        }
+    }
+
+    /// Begins a group, unless one is under way.
+    fn enter(&self, run: &mut Run) {
+        if !std::mem::replace(&mut run.is_inside, true) {
+            self.shared.gate.enter(self.index);
+        }
+    }
+
+    /// The group is written, and all is done that was to be done after it.
+    fn leave(&self, run: &mut Run) {
+        match (std::mem::take(&mut run.is_inside), std::mem::take(&mut run.group.is_alone)) {
+            (true, true) => self.shared.gate.leave_alone(self.index),
+            (true, false) => self.shared.gate.leave(self.index),
+            (false, _) => {}
         }
     }
 
@@ -581,6 +675,7 @@ impl Inner {
             std::mem::take(&mut after.let_in).tell();
         }
         run.group.leave_sessions();
+        self.leave(run);
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // Whoever waited may have gone.

@@ -1,33 +1,46 @@
 //! Requests that wait: for blocks, for stable storage, for a check, for a dump. They run beside the groups.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use base::FsError;
-use store::BlocksError;
-use wire::{Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry};
+use base::{BlockId, FsError};
+use store::{BlocksError, Compression, SignedFor};
+use wire::{
+    Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry, SignBlocks, SignFor,
+    SignedBlocks,
+};
 
 use crate::{
     bugs::Bug,
     driver::{Incoming, Task, answer_of},
     dump,
     error::{Fault, Result, describe},
-    file_locks::Turn,
+    file_locks::{Told, Turn},
     fsck,
     observe::Waiting,
     ops::blocks::part_ticket,
     server::{Counters, Shared},
     session::Session,
+    txn::Group,
 };
+
+/// An address of a block is good for so long.
+const SIGNED_FOR: Duration = Duration::from_secs(60);
+/// One request is answered with so many addresses at most.
+const SIGNED_MAX: u32 = 64;
 
 /// The task for a request that waits; `None` for all others.
 pub(crate) fn task(
     shared: &Arc<Shared>,
-    session: &Session,
+    group: &mut Group,
+    session: &Arc<Session>,
     incoming: &Incoming,
     reply: ReplyHeader,
 ) -> Option<Result<Task>> {
     if !waits(&incoming.request) {
         return None;
+    }
+    if !incoming.connection.may_wait() {
+        return Some(Err(Fault::Retry(Retry::Busy)));
     }
     // What let a lock be taken at once may not be written yet.
     let after_write = matches!(
@@ -59,7 +72,7 @@ pub(crate) fn task(
         }
         Request::Lock(lock) if lock.wait && lock.mode.is_some() => {
             Counters::add(&shared.counters.lock);
-            match crate::ops::lock::wait(&shared, session, lock) {
+            match crate::ops::lock::wait(&shared, group, session, lock) {
                 Err(fault) => return Some(Err(fault)),
                 Ok(Turn::Now) => Box::pin(async move {
                     shared.until_told().await;
@@ -70,8 +83,9 @@ pub(crate) fn task(
                     // Who had it before may come back after a power cut.
                     shared.until_told().await;
                     answer(match told {
-                        Ok(Ok(())) => Ok(Reply::Nothing),
-                        Ok(Err(error)) => Err(Answer::Failed(error)),
+                        Ok(Told::Granted) => Ok(Reply::Nothing),
+                        Ok(Told::Cancelled) => Err(Answer::Failed(FsError::Interrupted)),
+                        Ok(Told::AskedAgain) => Err(Answer::Retry(Retry::Busy)),
                         // Its session has ended.
                         Err(_) => Err(Answer::Retry(Retry::NoSession)),
                     });
@@ -113,17 +127,23 @@ pub(crate) fn task(
             })
         }
         Request::BlockPut(put) => {
-            if let Err(fault) = may_put(session, put) {
+            if let Err(fault) =
+                may_put(session, put).and_then(|()| begin_put(&shared, session, put))
+            {
                 return Some(Err(fault));
             }
-            let (put, bytes) = (put.clone(), put.data.len());
+            let (put, bytes, session) = (put.clone(), put.data.len(), Arc::clone(session));
             moving.begin_block(bytes);
             Box::pin(async move {
                 Counters::add(&shared.counters.block_put);
                 shared.room.wrote(put.data.len(), shared.engine.as_ref());
                 let result = shared.blocks.put(put.block, put.data).await;
                 moving.end_block(bytes);
-                answer(result.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
+                let made = matches!(result, Ok(true));
+                if session.unnamed.lock().end(put.block, made) {
+                    shared.backlog.discard(vec![put.block]);
+                }
+                answer(result.map(|_| Reply::Nothing).map_err(|error| refuse(&error)));
             })
         }
         Request::BlockGet(get) => {
@@ -138,6 +158,16 @@ pub(crate) fn task(
                 let result = shared.blocks.get(get.part.block, get.part.block_bytes, range).await;
                 moving.end_block(bytes);
                 answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
+            })
+        }
+        Request::SignBlocks(sign) => {
+            if let Err(fault) = may_sign(&shared, session, sign) {
+                return Some(Err(fault));
+            }
+            let sign = sign.clone();
+            Box::pin(async move {
+                Counters::add(&shared.counters.block_sign);
+                answer(addresses(&shared, &sign).await.map(Reply::SignedBlocks));
             })
         }
         _ => return None,
@@ -171,6 +201,7 @@ fn waits(request: &Request) -> bool {
             | Request::DumpStep(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
+            | Request::SignBlocks(_)
             | Request::Lock(_)
     )
 }
@@ -189,6 +220,16 @@ fn may_put(session: &Session, put: &BlockPut) -> Result<()> {
     Ok(())
 }
 
+/// Waits where a session has too much stored that nothing names: its writes name it, or it gives it up.
+fn begin_put(shared: &Shared, session: &Session, put: &BlockPut) -> Result<()> {
+    let bytes = u32::try_from(put.data.len()).map_err(|_| FsError::Invalid)?;
+    let bytes_max = shared.options.limits.unnamed_bytes_max;
+    if session.unnamed.lock().begin(put.block, bytes, bytes_max) {
+        return Ok(());
+    }
+    Err(Fault::Retry(Retry::Busy))
+}
+
 /// A session gets only blocks that it was told of.
 fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
     let own = get.part.block.session() == session.id;
@@ -200,12 +241,50 @@ fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
     }
 }
 
+/// Only a session that may read and write everything reaches the store itself, and puts blocks of its own there, under
+/// the one name that they have.
+fn may_sign(shared: &Shared, session: &Session, sign: &SignBlocks) -> Result<()> {
+    if !session.administers() || !shared.blocks.signs() {
+        return Err(FsError::NotPermitted.into());
+    }
+    let packs = shared.blocks.compression() != Compression::None;
+    let puts = sign.access == SignFor::Put;
+    if puts && (sign.first.session() != session.id || sign.packed != packs) {
+        return Err(FsError::NotPermitted.into());
+    }
+    Ok(())
+}
+
+/// Addresses of blocks, good for [`SIGNED_FOR`].
+async fn addresses(
+    shared: &Shared,
+    sign: &SignBlocks,
+) -> std::result::Result<SignedBlocks, Answer> {
+    let access = match sign.access {
+        SignFor::Get => SignedFor::Get,
+        SignFor::Put => SignedFor::Put,
+    };
+    let mut urls = Vec::new();
+    for more in 0..u64::from(sign.count.clamp(1, SIGNED_MAX)) {
+        let counter = sign.first.counter().checked_add(more);
+        let counter = counter.ok_or(Answer::Failed(FsError::Invalid))?;
+        let block = BlockId::new(sign.first.session(), counter);
+        let url = shared.blocks.sign(block, sign.packed, access, SIGNED_FOR).await;
+        let url = url.map_err(|error| refuse(&error))?;
+        urls.push(url.ok_or(Answer::Failed(FsError::NotPermitted))?);
+    }
+    let valid_ms = u64::try_from(SIGNED_FOR.as_millis()).unwrap_or(u64::MAX);
+    Ok(SignedBlocks { urls, valid_ms })
+}
+
 fn refuse(error: &BlocksError) -> Answer {
     match error {
         // It was replaced while the client read it: the client asks where the contents are now.
         BlocksError::Missing { .. } => Answer::Retry(Retry::StaleDir),
         BlocksError::Full(_) => Answer::Failed(FsError::NoSpace),
         BlocksError::Bounds { .. } => Answer::Failed(FsError::Invalid),
+        // It stays as it is: somebody may have named it.
+        BlocksError::Exists { .. } => Answer::Failed(FsError::Exists),
         other => {
             tracing::error!(error = describe(other), "a block cannot be read or written");
             Answer::Failed(FsError::Io)

@@ -18,7 +18,7 @@ use crate::{
     ops,
     quota::{self, allowance::Heard},
     record::key,
-    serve::Connection,
+    serve::{Connection, Waits},
     server::{Counters, Durability, Shared},
     session::{Seen, Session, Standing},
     transact::participant,
@@ -37,6 +37,8 @@ pub(crate) struct Incoming {
     pub(crate) parked: Parked,
     /// What it has heard of room below quotas.
     pub(crate) heard: Cell<Heard>,
+    /// While it waits.
+    pub(crate) waits: Option<Waits>,
 }
 
 /// How execution went.
@@ -53,6 +55,33 @@ pub(crate) enum Outcome {
     Way(Box<Remote>),
     /// Another server asks for room below a quota.
     Room { from: u16, ask: AskRoom },
+}
+
+impl Outcome {
+    /// Whether the request waits from now on, for something else than a lock of another core.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Outcome::Again(Fault::InDoubt(_) | Fault::Short(_))
+            | Outcome::Elsewhere(_)
+            | Outcome::Way(_)
+            | Outcome::Room { .. } => true,
+            // A task is not made where it may not wait.
+            Outcome::Answered(_) | Outcome::Async(_) | Outcome::Again(_) => false,
+        }
+    }
+}
+
+/// A request may not wait, as too many of its connection do: it is to be asked again.
+pub(crate) fn turn_away(incoming: &Incoming) -> Verdict {
+    let Incoming { connection, header, request, .. } = incoming;
+    let busy = Fault::Retry(Retry::Busy);
+    if let Some(session) = connection.session().filter(|_| request.mutates()) {
+        remember_refusal(&session, header.seq, &busy);
+    }
+    let (reply, answer) =
+        (ReplyHeader { call: header.call, cache_version: 0 }, Answer::Retry(Retry::Busy));
+    connection.reply(reply, &answer);
+    Verdict::of(&answer)
 }
 
 /// Work that waits.
@@ -124,7 +153,7 @@ fn in_session(
     {
         return finish(shared, incoming, reply, Err(fault));
     }
-    if let Some(future) = data::task(shared, session, incoming, reply) {
+    if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
             Ok(task) => Outcome::Async(task),
             Err(fault) => finish(shared, incoming, reply, Err(fault)),
@@ -215,7 +244,7 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
             | Retry::AtBirth(_)
             | Retry::StaleLayout(_)),
         ) => Some(Answer::Retry(retry.clone())),
-        Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Moved(_))
+        Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Away | Retry::Moved(_))
         | Fault::Refused(_)
         | Fault::Locked(_)
         | Fault::InUse(_)
@@ -285,8 +314,17 @@ fn between_servers(
         }
         Request::Announce(events) => {
             let from = connection.peer().expect("it was looked at");
+            drop(txn);
             let taken = coordinator::take_in(shared, from, events).map(|()| Reply::Nothing);
-            return finish(shared, incoming, reply, taken);
+            if taken.is_err() || !shared.gate.is_shared() {
+                return finish(shared, incoming, reply, taken);
+            }
+            let (shared, connection) = (Arc::clone(shared), Rc::clone(connection));
+            let future = Box::pin(async move {
+                shared.settle_events().await;
+                connection.reply_now(reply, &Answer::Done(Reply::Nothing));
+            });
+            return Outcome::Async(Task { future, after_write: false });
         }
         Request::AskOutcome(ask) => {
             // A commit is told of when it is stable.
@@ -458,8 +496,13 @@ pub(crate) fn is_ours(shared: &Shared, header: &RequestHeader, request: &Request
     }
     if let Some(cluster) = &shared.cluster {
         let map = cluster.map();
-        let serves = cluster.has_lease() || shared.bugs.has(Bug::LeaseIgnored);
-        if header.epoch > map.epoch || !serves {
+        let serves = cluster.has_lease()
+            || header.cache_version == 0 && cluster.serves_alone()
+            || shared.bugs.has(Bug::LeaseIgnored);
+        if !serves {
+            return Err(Fault::Retry(Retry::Away));
+        }
+        if header.epoch > map.epoch {
             return Err(Fault::Retry(Retry::Busy));
         }
         if header.epoch < map.epoch || !cluster.owns(header.shard) {
@@ -515,11 +558,12 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
     }
 }
 
-/// Ends a session whose lease has run out, unless it was heard of since that was seen.
+/// Ends a session whose lease has run out or whose token has ended, unless it was heard of, or the token renewed, since
+/// that was seen.
 pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let lease = txn.shared.options.lease;
     match txn.shared.session(session) {
-        Some(found) if found.begin_end_if_idle(lease) => {
+        Some(found) if found.begin_end_if_over(lease, txn.now) => {
             forget_session(txn, session)?;
             tracing::info!(%session, client = found.client, "session expired");
             Counters::add(&txn.shared.counters.sessions_expired);
@@ -548,6 +592,7 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         shared.sessions.lock().remove(&session);
     }
     found.end();
+    shared.backlog.discard(found.unnamed.lock().give_up_all());
     let closed = shared.opens.end_session(session);
     txn.reclaim.extend(closed);
     if shared.opens.claimed(session) {

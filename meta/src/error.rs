@@ -115,6 +115,7 @@ impl Problem {
             store::BlocksError::Io(error) => error.kind() == std::io::ErrorKind::StorageFull,
             store::BlocksError::Missing { .. }
             | store::BlocksError::Corrupt { .. }
+            | store::BlocksError::Exists { .. }
             | store::BlocksError::Bounds { .. }
             | store::BlocksError::Refused(_)
             | store::BlocksError::Config { .. }

@@ -5,7 +5,7 @@
 //! (`ops::lock`). A lock lives as long as its session has the file open.
 //!
 //! A request that waits is asked again when its connection breaks, under the same number: it keeps its place,
-//! and everyone who asks under that number is told. A number below what its session has settled is an echo.
+//! and who asked last under that number is told. A number below what its session has settled is an echo.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ struct State {
 /// A request that waits.
 struct Waiter {
     since: Instant,
-    /// Everyone who asks under its number.
-    told: Vec<oneshot::Sender<Told>>,
+    /// Who asked last under its number.
+    told: oneshot::Sender<Told>,
 }
 
 /// What is counted of locks.
@@ -58,7 +58,14 @@ pub(crate) struct Shown {
 }
 
 /// How waiting ended.
-type Told = Result<(), FsError>;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The lock is there.
+    Granted,
+    Cancelled,
+    /// It was asked again under the same number, and that waits in its place.
+    AskedAgain,
+}
 
 /// Those who need not wait any more. They are told when the group is written that let them in.
 #[derive(Default)]
@@ -69,7 +76,7 @@ impl LetIn {
     pub(crate) fn tell(self) {
         for waiting in self.0 {
             // Who asked may have gone.
-            let _ = waiting.send(Ok(()));
+            let _ = waiting.send(Told::Granted);
         }
     }
 
@@ -145,8 +152,13 @@ impl FileLocks {
                     }
                     Waiting::Queued => {
                         let (sender, receiver) = oneshot::channel();
-                        let waiter = || Waiter { since: Instant::now(), told: Vec::new() };
-                        state.waiting.entry(wait).or_insert_with(waiter).told.push(sender);
+                        let before = state.waiting.remove(&wait);
+                        let since =
+                            before.as_ref().map_or_else(Instant::now, |before| before.since);
+                        state.waiting.insert(wait, Waiter { since, told: sender });
+                        if let Some(before) = before {
+                            let _ = before.told.send(Told::AskedAgain);
+                        }
                         Turn::Later(receiver)
                     }
                 })
@@ -175,8 +187,8 @@ impl FileLocks {
         state.settle(session, settled);
         let wait = LockWait { session, number };
         let Some(granted) = state.table.cancel(wait) else { return LetIn::default() };
-        for told in state.waiting.remove(&wait).into_iter().flat_map(|waiter| waiter.told) {
-            let _ = told.send(Err(FsError::Interrupted));
+        if let Some(waiter) = state.waiting.remove(&wait) {
+            let _ = waiter.told.send(Told::Cancelled);
         }
         state.let_in(granted)
     }
@@ -314,7 +326,7 @@ impl State {
             self.counts.granted += 1;
             let waited = waiter.since.elapsed().as_nanos();
             self.counts.waits.record(u64::try_from(waited).unwrap_or(u64::MAX));
-            told.extend(waiter.told);
+            told.push(waiter.told);
         }
         LetIn(told)
     }

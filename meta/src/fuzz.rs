@@ -193,6 +193,10 @@ impl Client {
                 self.aim_dir(&mut req.to_dir);
             }
             Request::Readdir(req) => self.aim_dir(&mut req.dir),
+            Request::Search(req) => {
+                self.aim_dir(&mut req.dir);
+                self.aim_ino(&mut req.ino);
+            }
             Request::Getattr(req) | Request::Readlink(req) | Request::Xattrs(req) => {
                 self.aim_node(&mut req.node);
             }
@@ -223,6 +227,8 @@ impl Client {
             | Request::Sync
             | Request::BlockPut(_)
             | Request::BlockGet(_)
+            | Request::BlockDrop(_)
+            | Request::SignBlocks(_)
             | Request::Status
             | Request::FsckStart(_)
             | Request::Repair(_)

@@ -20,18 +20,31 @@ const EVENTS_MAX: usize = 10_000;
 /// that it has not begun.
 pub(crate) struct Invalidations {
     version: AtomicU64,
+    /// What was executed under an earlier version than this is written.
+    settled: AtomicU64,
     /// The events that led to the present version, oldest first.
     events: Mutex<VecDeque<DirId>>,
 }
 
 impl Invalidations {
     pub(crate) fn new(version: u64) -> Invalidations {
-        Invalidations { version: AtomicU64::new(version), events: Mutex::default() }
+        let (settled, events) = (AtomicU64::new(version), Mutex::default());
+        Invalidations { version: AtomicU64::new(version), settled, events }
     }
 
     /// The present version.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// The latest version of which it is known that no core has anything unwritten that was checked under an earlier one.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// What was checked under an earlier version than this is written.
+    pub(crate) fn settle(&self, version: u64) {
+        self.settled.fetch_max(version, Ordering::AcqRel);
     }
 
     /// How many events are kept.

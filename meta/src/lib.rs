@@ -21,6 +21,7 @@ mod format;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+mod gate;
 mod handoff;
 mod hot;
 mod invalidation;
@@ -30,6 +31,7 @@ mod met;
 mod observe;
 mod opens;
 mod ops;
+mod paths;
 mod peer;
 mod quota;
 mod recent;
@@ -41,10 +43,12 @@ mod server;
 mod session;
 mod sync;
 mod tails;
+mod tokens;
 mod transact;
 mod trash;
 mod txn;
 mod unheard;
+mod unnamed;
 mod unsynced;
 
 #[cfg(feature = "bugs")]

@@ -16,6 +16,7 @@ mod open;
 mod readdir;
 pub(crate) mod rename;
 pub(crate) mod rmdir;
+mod search;
 mod seek;
 mod session;
 mod setattr;
@@ -117,6 +118,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
             count(&counters.write);
             allocate::run(txn, req).map(Reply::Attr)
         }
+        Request::Search(req) => {
+            count(&counters.lookup);
+            search::run(txn, req).map(Reply::Searched)
+        }
         Request::Seek(req) => {
             count(&counters.block_map);
             seek::run(txn, req).map(Reply::Offset)
@@ -160,6 +165,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
         Request::Join(req) => coordinator::join(txn.shared, req).map(Reply::Joined),
         Request::Cluster => coordinator::status(txn.shared).map(Reply::Cluster),
+        Request::BlockDrop(req) => session::drop_blocks(txn, req).map(|()| Reply::Nothing),
         Request::Speculate(req) => {
             count(&counters.lookup);
             speculate::run(txn, req).map(Reply::Guessed)
@@ -168,6 +174,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::Sync
         | Request::BlockPut(_)
         | Request::BlockGet(_)
+        | Request::SignBlocks(_)
         | Request::FsckStart(_)
         | Request::Repair(_)
         | Request::DumpStart

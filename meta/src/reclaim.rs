@@ -21,7 +21,7 @@ use crate::{
     record::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
-    server::Counters,
+    server::{Counters, Shared},
     tails,
     txn::{Located, Place, Txn},
 };
@@ -41,6 +41,8 @@ struct State {
     queue: VecDeque<Ino>,
     /// Orphans that were open when they were last looked at.
     orphans: HashSet<Ino>,
+    /// Blocks that were stored and that no record will name.
+    blocks: Vec<BlockId>,
 }
 
 impl Backlog {
@@ -75,6 +77,14 @@ impl Backlog {
                 state.orphans.remove(&ino);
                 state.queue.push_back(ino);
             }
+            self.wake.notify_one();
+        }
+    }
+
+    /// Adds blocks that no record names, now or later.
+    pub(crate) fn discard(&self, blocks: Vec<BlockId>) {
+        if !blocks.is_empty() {
+            self.state.lock().blocks.extend(blocks);
             self.wake.notify_one();
         }
     }
@@ -117,6 +127,7 @@ pub(crate) async fn run(core: Core) {
             core.step(Step::Reclaim(ino)).await;
         }
         delete_garbage(&core).await;
+        delete_unnamed(shared).await;
         shared.backlog.wake.notified().await;
     }
 }
@@ -222,6 +233,17 @@ async fn delete_garbage(core: &Core) {
                 break;
             }
             core.step(Step::Forget(gone)).await;
+        }
+    }
+}
+
+/// Deletes the blocks that sessions have left without a name. What cannot be deleted is left to `pando fsck --gc`.
+async fn delete_unnamed(shared: &Shared) {
+    loop {
+        let Some(block) = shared.backlog.state.lock().blocks.pop() else { break };
+        match shared.blocks.delete(block).await {
+            Ok(()) => Counters::add(&shared.counters.blocks_deleted),
+            Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
         }
     }
 }

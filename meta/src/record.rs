@@ -24,7 +24,7 @@ pub(crate) use key::Key;
 pub(crate) use policy::{InlineMax, Policy};
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{
-    Config, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,
+    Config, Lived, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,
 };
 
 /// The version of every value that this build writes.

@@ -97,6 +97,11 @@ impl Room {
         if self.level() < needed { Err(FsError::NoSpace.into()) } else { Ok(()) }
     }
 
+    /// Whether nothing is refused for want of room.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.level() == Level::Enough
+    }
+
     /// Returns when there is as much as this.
     pub(crate) async fn until(&self, needed: Level) {
         loop {
@@ -177,9 +182,125 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use base::{DirId, EntryName, Ino, Moving, ShardId, layout::POS_MAX, placement::shard_of};
+    use bytes::Bytes;
+    use store::Batch;
+    use wire::{
+        Decide, Expected, HandoffBegin, HandoffPut, PeerWrite, Prepare, Reply, Stands, Tally,
+        TxnId, Vote,
+    };
+
     use super::*;
+    use crate::{
+        Limits, ServerOptions,
+        coordinator::tests::several::in_cluster_of,
+        peer::Unanswered,
+        record::{key, key::Part},
+    };
 
     const MIB: u64 = 1 << 20;
+
+    thread_local! {
+        /// What is free on the disk of the second server.
+        static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    fn options(address: &str) -> ServerOptions {
+        let options = ServerOptions::simulated(address);
+        if address != "b:1" {
+            return options;
+        }
+        let free: FreeBytes = Arc::new(|| FREE.get());
+        let limits = Limits { free, reserve: 64 * MIB, ..options.limits.clone() };
+        ServerOptions { limits, ..options }
+    }
+
+    async fn fill(free: u64) {
+        FREE.set(free);
+        tokio::time::sleep(2 * LOOK_PERIOD).await;
+    }
+
+    fn prepare(number: u64, key: &Bytes, was: Option<&Bytes>, write: PeerWrite) -> Request {
+        let txn = TxnId { server: 0, run: 1, number };
+        let expects =
+            vec![Expected { key: key.clone(), was: was.cloned(), stands: Stands::Stable }];
+        let (writes, birth, held) = (vec![write], false, false);
+        Request::Prepare(Prepare { txn, expects, writes, birth, held })
+    }
+
+    #[test]
+    fn a_nearly_full_server_takes_nothing_that_needs_room_from_others_and_ends_what_it_has_taken() {
+        let at = |text: &str| {
+            let name = EntryName::new(text.as_bytes()).unwrap();
+            let at = key::name(ShardId(1), DirId(77), 7, &name, Part::Main);
+            Bytes::copy_from_slice(&at)
+        };
+        let (old, new, value) = (at("old"), at("new"), Bytes::from_static(b"value"));
+        in_cluster_of(options, async |three| {
+            let mut batch = Batch::default();
+            batch.put(&old, &value);
+            three.engines[1].write(batch).unwrap();
+            let peers = &three.node(0).core.inner.peers;
+            let put = |number, key: &Bytes, birth| {
+                let write = PeerWrite::Put((key.clone(), value.clone()));
+                let Request::Prepare(prepare) = prepare(number, key, None, write) else {
+                    unreachable!("it is one");
+                };
+                Request::Prepare(Prepare { birth, ..prepare })
+            };
+            let remove =
+                |number| prepare(number, &old, Some(&value), PeerWrite::Delete(old.clone()));
+            let decide = |number, commit| {
+                let txn = TxnId { server: 0, run: 1, number };
+                Request::Decide(Decide { txn, commit })
+            };
+            let (full, prepared) =
+                (Err(Unanswered::Failed(FsError::NoSpace)), Ok(Reply::Vote(Vote::Prepared)));
+            assert_eq!(peers.ask(1, &put(1, &new, false)).await, prepared);
+
+            fill(63 * MIB).await;
+            for birth in [false, true] {
+                assert_eq!(peers.ask(1, &put(2, &at("newer"), birth)).await, full);
+            }
+            // What was presumed in vain is said first: it may need no room as it is.
+            let presumed = Ok(Reply::Vote(Vote::Changed));
+            assert_eq!(peers.ask(1, &put(5, &old, false)).await, presumed);
+            assert_eq!(peers.ask(1, &remove(3)).await, prepared);
+            fill(MIB).await;
+            for (number, commit) in [(1, true), (3, false)] {
+                assert_eq!(peers.ask(1, &decide(number, commit)).await, Ok(Reply::Nothing));
+            }
+            assert_eq!(three.engines[1].get(&new).unwrap(), Some(value.clone()));
+            assert_eq!(peers.ask(1, &remove(4)).await, full);
+            fill(u64::MAX).await;
+            assert_eq!(peers.ask(1, &remove(4)).await, prepared);
+        });
+    }
+
+    #[test]
+    fn a_nearly_full_server_takes_no_names_from_others() {
+        in_cluster_of(options, async |three| {
+            let home = DirId(77);
+            let taker = (1..5).find(|taker| shard_of(home, *taker, 5) == ShardId(1)).unwrap();
+            let txn = TxnId { server: 0, run: 1, number: 1 };
+            let (dir, ino, moving) = (home, Ino(7), Moving::Range((0, POS_MAX)));
+            let begin = HandoffBegin { txn, dir, ino, home, giver: 0, taker, moving };
+            let begin = Request::HandoffBegin(begin);
+            let (number, changes, stable) = (0, Vec::new(), false);
+            let put = HandoffPut { txn, dir, home, taker, number, changes, stable };
+            let peers = &three.node(0).core.inner.peers;
+            fill(63 * MIB).await;
+            assert_eq!(peers.ask(1, &begin).await, Ok(Reply::Taken(None)));
+            fill(u64::MAX).await;
+            let none = Tally::default();
+            assert_eq!(peers.ask(1, &begin).await, Ok(Reply::Taken(Some(none))));
+            fill(63 * MIB).await;
+            assert_eq!(peers.ask(1, &Request::HandoffPut(put)).await, Ok(Reply::Taken(None)));
+            fill(u64::MAX).await;
+        });
+    }
 
     #[test]
     fn writes_resume_a_little_above_the_mark_that_stopped_them() {

@@ -36,6 +36,9 @@ use crate::{
 const BUFFERED_BYTES_MAX: usize = 16 << 20;
 /// Nor one that has so many bytes of blocks on their way.
 const MOVING_BYTES_MAX: usize = 64 << 20;
+/// So many requests of a connection wait at a time: for locks, for other servers, for stable storage. Who asks more is
+/// told to ask again. It is read on all the same, as what it sends next may end the waiting.
+pub(crate) const WAITING_MAX: usize = 8192;
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A buffer that has grown beyond this is given back once it is sent.
@@ -64,6 +67,8 @@ pub(crate) struct Connection {
     closed: Cell<bool>,
     /// Bytes of blocks that are being put or got for it.
     moving: Cell<usize>,
+    /// How many of its requests wait.
+    waiting: Cell<usize>,
     core: usize,
 }
 
@@ -79,6 +84,7 @@ impl Connection {
             drained: Notify::new(),
             closed: Cell::new(false),
             moving: Cell::new(0),
+            waiting: Cell::new(0),
             core,
         }
     }
@@ -193,6 +199,17 @@ impl Connection {
         self.drained.notify_one();
     }
 
+    /// Whether one more of its requests may wait.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.waiting.get() < WAITING_MAX
+    }
+
+    /// One more waits, until what this returns is dropped.
+    pub(crate) fn waits(self: &Rc<Self>) -> Waits {
+        self.waiting.set(self.waiting.get() + 1);
+        Waits(Rc::clone(self))
+    }
+
     fn holds_too_much(&self) -> bool {
         self.buffered() > BUFFERED_BYTES_MAX || self.moving.get() > MOVING_BYTES_MAX
     }
@@ -233,6 +250,15 @@ impl Connection {
         self.closed.set(true);
         self.wake.notify_one();
         self.drained.notify_one();
+    }
+}
+
+/// A request of a connection that waits.
+pub(crate) struct Waits(Rc<Connection>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
     }
 }
 
@@ -310,7 +336,9 @@ impl Core {
                 }
                 let connection = connection.clone();
                 let (parked, heard) = (Parked::default(), Cell::new(Heard::Nothing));
-                let incoming = Incoming { connection, header, request, arrived, parked, heard };
+                let waits = None;
+                let incoming =
+                    Incoming { connection, header, request, arrived, parked, heard, waits };
                 self.inner.push(Work::Request(incoming));
             }
             while connection.holds_too_much() && !connection.closed.get() {
@@ -394,7 +422,7 @@ async fn write_replies(
     }
 }
 
-/// Ends sessions that were silent for longer than their lease.
+/// Ends sessions that were silent for longer than their lease, and those whose token has ended.
 ///
 /// A server that was stopped for a while could hear nobody, and a core that is held up, by its disk as a rule, does
 /// not hear its clients: then all of them get a lease to be heard again.
@@ -417,10 +445,11 @@ pub(crate) async fn watch_leases(core: Core) {
             continue;
         }
         let mut expired: Vec<_> = {
+            let now = shared.clock.now();
             let sessions = shared.sessions.lock();
             sessions
                 .values()
-                .filter(|session| session.idle() > lease)
+                .filter(|session| session.idle() > lease || session.has_expired(now))
                 .map(|session| session.id)
                 .collect()
         };

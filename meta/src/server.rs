@@ -26,6 +26,7 @@ use crate::{
     dump::{Dumps, pause::Pauses},
     file_locks::FileLocks,
     fsck::Jobs,
+    gate::Gate,
     handoff::table::Handoffs,
     hot::Hot,
     invalidation::Invalidations,
@@ -34,6 +35,7 @@ use crate::{
     met::Met,
     observe::{self, Observed},
     opens::Opens,
+    paths::Paths,
     quota::Quotas,
     reclaim::Backlog,
     record::{Config, Record as _, SessionRecord, key, system::StoredAnswer},
@@ -41,6 +43,7 @@ use crate::{
     session::Session,
     sync::SyncQueue,
     tails::Tails,
+    tokens::Tokens,
     transact::{
         Initiated,
         births::Births,
@@ -80,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) hot: Hot,
     pub(crate) observed: Observed,
     pub(crate) locks: LockTable,
+    pub(crate) gate: Gate,
     pub(crate) prepared: Prepared,
     /// How directories are divided, as far as it was met.
     pub(crate) layouts: Layouts,
@@ -93,6 +97,9 @@ pub(crate) struct Shared {
     pub(crate) file_locks: FileLocks,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) invalidations: Invalidations,
+    pub(crate) paths: Paths,
+    /// For each token that sessions have been opened with, what they hold of it.
+    pub(crate) tokens: Tokens,
     pub(crate) sync: SyncQueue,
     pub(crate) unsynced: unsynced::Notes,
     pub(crate) room: Room,
@@ -159,7 +166,7 @@ impl Server {
         } else {
             InoCounters::none_yet(engine.as_ref(), config.shards)?
         };
-        let sessions = load_sessions(engine.as_ref(), &config.signing_key)?;
+        let sessions = load_sessions(engine.as_ref())?;
         let settings = match engine.get(&key::settings())? {
             Some(settings) => crate::record::Settings::from_record(&settings)?,
             None => crate::record::Settings {
@@ -176,7 +183,8 @@ impl Server {
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
         }
-        let (prepared, births) = (Prepared::default(), Births::default());
+        let prepared = Prepared::new(options.limits.doubt_max);
+        let births = Births::default();
         recover::load(engine.as_ref(), &prepared, &births, bugs)?;
         let started = tokio::time::Instant::now();
         let incarnation = random.next();
@@ -200,6 +208,7 @@ impl Server {
             started,
             observed: Observed::new(started, options.cores),
             locks: LockTable::new(options.cores),
+            gate: Gate::new(options.cores),
             prepared,
             initiated: Initiated::default(),
             births,
@@ -212,6 +221,8 @@ impl Server {
             file_locks: FileLocks::default(),
             sessions: Mutex::new(sessions),
             invalidations: Invalidations::new(version),
+            paths: Paths::default(),
+            tokens: Tokens::default(),
             sync: SyncQueue::default(),
             unsynced: unsynced::Notes::default(),
             room,
@@ -327,6 +338,17 @@ impl Shared {
         tokio::join!(self.sync.wait(), confirmed);
     }
 
+    /// Returns when nothing is unwritten that was checked under an earlier version of the invalidation list than the
+    /// present one; which that is.
+    pub(crate) async fn settle_events(&self) -> u64 {
+        let version = self.invalidations.version();
+        if self.invalidations.settled() < version {
+            self.gate.settled().await;
+            self.invalidations.settle(version);
+        }
+        version
+    }
+
     /// Returns when what somebody has looked at may be told: with strict durability nothing is that a power cut would take.
     pub(crate) async fn until_told(&self) {
         if self.options.durability == Durability::Strict {
@@ -365,15 +387,12 @@ impl Shared {
 
     /// What a client must know of the file system.
     pub(crate) fn fs_info(&self) -> FsInfo {
-        let shared_store = !self.options.blocks_url.is_empty();
         FsInfo {
             name: self.config.name.clone(),
             uuid: self.config.uuid,
             hash_key: self.config.hash_key,
             locality: self.config.locality,
             inline_bytes_max: self.settings().inline_bytes_max,
-            blocks: if shared_store { self.options.blocks_url.clone() } else { "server".into() },
-            blocks_options: self.options.blocks_options.clone(),
         }
     }
 
@@ -401,10 +420,7 @@ impl Shared {
     }
 }
 
-fn load_sessions(
-    engine: &dyn Engine,
-    signing_key: &[u8],
-) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
+fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
     let mut sessions = HashMap::default();
     let prefix = key::kind(ShardId(0), b'S');
     let mut damaged = None;
@@ -413,7 +429,7 @@ fn load_sessions(
         SessionRecord::from_record(&Bytes::copy_from_slice(value)),
     ) {
         (Some(id), Ok(record)) => {
-            let session = Session::new(signing_key, id, record.secret, record.client);
+            let session = Session::new(id, record.secret, record.client);
             sessions.insert(id, Arc::new(session));
             ControlFlow::Continue(())
         }

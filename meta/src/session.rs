@@ -6,6 +6,10 @@
 //! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
 //! client says that it has it. A number that is asked again gets that answer.
 //!
+//! What a session was shown or has opened it proves with tickets. Their key is made of what its token allows, beside the
+//! session itself: so nothing that was earned with one token is worth anything with another, and a session goes on only
+//! with a token of the same rights. A token may be renewed, as until when it is good is no part of the key.
+//!
 //! A session's life: it is in use while a group of any core holds a request of it that is not written yet
 //! ([`Session::enter`] to [`Session::leave`]). Whoever ends it first lets nobody in any more, then waits until
 //! nobody is inside, and only then removes what it has; so nothing of it can come after its end. Nobody waits for
@@ -13,18 +17,27 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use base::{BlockId, Cred, FsError, HashKey, Seq, SessionId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use base::{
+    BlockId, Cred, DirId, Encode as _, FsError, HashKey, HashMap, Ino, Seq, SessionId, Time,
+    limits::REQUESTS_IN_FLIGHT_MAX,
+};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use wire::Token;
+use wire::{DirRef, Token};
 
 use crate::{
     error::{Fault, Result},
+    tokens::Share,
+    txn::halves,
     unheard::Unheard,
+    unnamed::Unnamed,
 };
 
 /// One session.
@@ -32,10 +45,13 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) secret: u64,
     pub(crate) client: String,
-    key: HashKey,
+    /// The key of its tickets. After a restart nobody knows it before the client is back with its token.
+    key: OnceLock<HashKey>,
     state: Mutex<State>,
     /// Whether `State::unheard` has any: most sessions never do, and every request asks.
     any_unheard: AtomicBool,
+    /// Its part of its token; nobody has one before the token was shown.
+    share: OnceLock<Share>,
     /// Groups that hold requests of it.
     uses: AtomicUsize,
     /// Nobody is let in any more. Set under the lock of the state.
@@ -44,6 +60,24 @@ pub(crate) struct Session {
     connections: AtomicUsize,
     /// Blocks of the session before this number may have been stored before the server started, and be lost.
     suspect_blocks: AtomicU64,
+    /// What became of those that writes name.
+    looked: Mutex<HashMap<BlockId, Looked>>,
+    /// Blocks that it has put and not named.
+    pub(crate) unnamed: Mutex<Unnamed>,
+}
+
+/// What was seen of so many suspect blocks is remembered.
+const LOOKED_MAX: usize = 1 << 16;
+
+/// What was seen of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// It is there.
+    Whole,
+    /// A power cut has taken it.
+    Lost,
+    /// The disk does not read it.
+    Unreadable,
 }
 
 struct State {
@@ -68,6 +102,8 @@ impl std::fmt::Debug for Session {
 pub(crate) struct Rights {
     pub(crate) token: Token,
     pub(crate) kernel_checks: bool,
+    /// The directory that is the root of the session.
+    pub(crate) root: DirRef,
 }
 
 /// What a session may do without more ado, as one request finds it.
@@ -77,13 +113,15 @@ pub(crate) struct Standing {
     pub(crate) trusted: bool,
     /// Whether the server checks permissions, or the client's kernel has.
     pub(crate) checks: bool,
+    /// The directory that it does not get out of, if its token names one.
+    pub(crate) within: Option<(DirId, Ino)>,
 }
 
 impl Standing {
     /// Of the server itself.
-    pub(crate) const SERVER: Standing = Standing { trusted: true, checks: false };
+    pub(crate) const SERVER: Standing = Standing { trusted: true, checks: false, within: None };
     /// Of nobody.
-    const NONE: Standing = Standing { trusted: false, checks: true };
+    const NONE: Standing = Standing { trusted: false, checks: true, within: None };
 
     /// Whose an open is that `uid` asks for: where the kernel checks, it is the session's, whoever asks.
     pub(crate) fn opener(self, uid: u32) -> u32 {
@@ -92,7 +130,8 @@ impl Standing {
 
     fn of(rights: &Rights) -> Standing {
         let checks = !rights.kernel_checks || rights.token.uid.is_some();
-        Standing { trusted: rights.token.trusted(), checks }
+        let within = (rights.token.path != "/").then_some((rights.root.id, rights.root.ino));
+        Standing { trusted: rights.token.trusted(), checks, within }
     }
 }
 
@@ -123,7 +162,7 @@ pub(crate) enum Seen {
 }
 
 impl Session {
-    pub(crate) fn new(signing_key: &[u8], id: SessionId, secret: u64, client: String) -> Session {
+    pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
         let state = State {
             rights: None,
             restored: false,
@@ -131,7 +170,7 @@ impl Session {
             answers: Answers { first: 1, slots: VecDeque::new() },
             unheard: Vec::new(),
         };
-        let key = ticket_key(signing_key, id, secret);
+        let (key, share) = (OnceLock::new(), OnceLock::new());
         let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
         let (uses, ending, unused) = (AtomicUsize::new(0), AtomicBool::new(false), Condvar::new());
         let (connections, suspect_blocks) = (AtomicUsize::new(0), AtomicU64::new(0));
@@ -142,12 +181,44 @@ impl Session {
             key,
             state,
             any_unheard,
+            share,
             uses,
             ending,
             unused,
             connections,
             suspect_blocks,
+            looked: Mutex::default(),
+            unnamed: Mutex::default(),
         }
+    }
+
+    /// Whether a client that comes back shows a token of the rights with which the session was opened, and was given
+    /// `proof` of the session and its root.
+    pub(crate) fn is_of(
+        &self,
+        signing_key: &[u8],
+        token: &Token,
+        root: &DirRef,
+        proof: u64,
+    ) -> bool {
+        let key = ticket_key(signing_key, self.id, self.secret, token);
+        let known = self.key.get().is_none_or(|known| *known == key);
+        if !known || proof_by(key, root) != proof {
+            return false;
+        }
+        // Race: another connection may have set it since; then it was proven to be the same.
+        self.key.get_or_init(|| key);
+        true
+    }
+
+    /// It is opened with this token.
+    pub(crate) fn opens_with(&self, signing_key: &[u8], token: &Token) {
+        self.key.get_or_init(|| ticket_key(signing_key, self.id, self.secret, token));
+    }
+
+    /// Gives it a part of its token, if it has none.
+    pub(crate) fn shares(&self, share: impl FnOnce() -> Share) {
+        self.share.get_or_init(share);
     }
 
     /// How many connections it has.
@@ -204,11 +275,12 @@ impl Session {
         self.uses.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets nobody in any more if nothing was heard of it for longer than `lease`, or its end had begun before;
-    /// `false`: it goes on.
-    pub(crate) fn begin_end_if_idle(&self, lease: Duration) -> bool {
+    /// Lets nobody in any more if nothing was heard of it for longer than `lease`, its token has ended `now`, or its
+    /// end had begun before; `false`: it goes on.
+    pub(crate) fn begin_end_if_over(&self, lease: Duration, now: Time) -> bool {
         let state = self.state.lock();
-        let ends = self.ending.load(Ordering::SeqCst) || state.heard.elapsed() > lease;
+        let over = state.heard.elapsed() > lease || state.has_expired(now);
+        let ends = self.ending.load(Ordering::SeqCst) || over;
         self.ending.store(ends, Ordering::SeqCst);
         ends
     }
@@ -231,6 +303,30 @@ impl Session {
         block.counter() < self.suspect_blocks.load(Ordering::Relaxed)
     }
 
+    /// Whether it is not known of any block that it may be lost.
+    pub(crate) fn suspects_nothing(&self) -> bool {
+        self.suspect_blocks.load(Ordering::Relaxed) == 0
+    }
+
+    /// What was seen of a suspect block; `None` when nobody has looked.
+    pub(crate) fn looked(&self, block: BlockId) -> Option<Looked> {
+        self.looked.lock().get(&block).copied()
+    }
+
+    /// Somebody has looked at a suspect block.
+    pub(crate) fn saw(&self, block: BlockId, seen: Looked) {
+        let mut looked = self.looked.lock();
+        if looked.len() >= LOOKED_MAX {
+            looked.clear();
+        }
+        looked.insert(block, seen);
+    }
+
+    /// What was seen of a block counts once, as the client stores it anew.
+    pub(crate) fn look_again(&self, block: BlockId) {
+        self.looked.lock().remove(&block);
+    }
+
     /// Whether nobody has come back to it since the server started.
     pub(crate) fn returns_after_restart(&self) -> bool {
         self.state.lock().rights.is_none()
@@ -249,6 +345,11 @@ impl Session {
     /// For how long nothing was heard.
     pub(crate) fn idle(&self) -> Duration {
         self.state.lock().heard.elapsed()
+    }
+
+    /// Whether its token has ended: then it is over, too.
+    pub(crate) fn has_expired(&self, now: Time) -> bool {
+        self.state.lock().has_expired(now)
     }
 
     /// Whether the session may do this now, and as this user if it acts as one; how it stands.
@@ -296,12 +397,13 @@ impl Session {
 
     /// Proof that this session was shown something.
     pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
-        self.key.mac(parts)
+        self.key.get().expect("nobody asks before its token was shown").mac(parts)
     }
 
-    /// Proof, for every server with the file system's key, that the session was opened at one of them.
-    pub(crate) fn proof(&self) -> u64 {
-        self.ticket(&[u64::from_le_bytes(*b"session ")])
+    /// Proof, for every server with the file system's key, that the session was opened at one of them with these rights,
+    /// and has this root.
+    pub(crate) fn proof(&self, root: &DirRef) -> u64 {
+        proof_by(*self.key.get().expect("it was opened with a token"), root)
     }
 
     /// Notes that request `seq` is about to be executed, unless it was before.
@@ -360,14 +462,32 @@ impl Session {
     }
 }
 
-/// The key of a session's tickets. The client knows its id and its secret, so the server adds its own.
-fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64) -> HashKey {
+impl State {
+    fn has_expired(&self, now: Time) -> bool {
+        self.rights.as_ref().is_some_and(|rights| rights.token.expired(now))
+    }
+}
+
+/// See [`Session::proof`].
+fn proof_by(key: HashKey, root: &DirRef) -> u64 {
+    let [high, low] = halves(root.id.0);
+    let [home_high, home_low] = halves(root.home.0);
+    let of = u64::from_le_bytes(*b"session ");
+    key.mac(&[of, high, low, root.ino.0, home_high, home_low])
+}
+
+/// The key of a session's tickets. The client knows its id, its secret and its rights, so the server adds its own key.
+fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64, token: &Token) -> HashKey {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     };
-    let words: Vec<u64> = signing_key.chunks(8).map(word).collect();
+    let mut words: Vec<u64> = signing_key.chunks(8).map(word).collect();
+    let rights = Token { expires: None, ..token.clone() }.to_vec();
+    // Zeros fill the last word: the length says how many.
+    words.push(rights.len() as u64);
+    words.extend(rights.chunks(8).map(word));
     let server = HashKey {
         k0: words.first().copied().unwrap_or_default(),
         k1: words.get(1).copied().unwrap_or_default(),
@@ -420,8 +540,12 @@ mod tests {
     use super::*;
 
     fn session() -> Session {
-        Session::new(b"signing key", SessionId(1), 2, "test".into())
+        let session = Session::new(SessionId(1), 2, "test".into());
+        session.opens_with(b"signing key", &Token::administrator());
+        session
     }
+
+    const ROOT: DirRef = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
 
     fn begin(session: &Session, seq: u64, unanswered: u64) -> Seen {
         session.begin(Seq(seq), Seq(unanswered)).unwrap()
@@ -441,15 +565,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_comes_into_a_session_that_ends() {
         let session = session();
-        let rights = || Rights { token: Token::administrator(), kernel_checks: false };
+        let token = Token::administrator;
+        let rights = || Rights { token: token(), kernel_checks: false, root: ROOT };
         assert!(session.join(rights()) && session.enter());
-        let lease = Duration::from_secs(9);
-        assert!(!session.begin_end_if_idle(lease), "it was heard of");
+        let (lease, now) = (Duration::from_secs(9), Time::default());
+        assert!(!session.begin_end_if_over(lease, now), "it was heard of");
         assert!(!session.begin_end(), "somebody is inside");
         assert!(!session.enter() && !session.join(rights()));
         session.leave();
         session.wait_until_unused();
-        assert!(session.begin_end() && session.begin_end_if_idle(lease));
+        assert!(session.begin_end() && session.begin_end_if_over(lease, now));
     }
 
     #[tokio::test(start_paused = true)]
@@ -486,9 +611,38 @@ mod tests {
         let session = session();
         let guess = HashKey { k0: session.secret, k1: session.id.0 };
         assert_ne!(session.ticket(&[1, 2]), guess.mac(&[1, 2]));
-        let elsewhere = Session::new(b"another key", session.id, session.secret, String::new());
+        let elsewhere = Session::new(session.id, session.secret, String::new());
+        elsewhere.opens_with(b"another key", &Token::administrator());
         assert_ne!(session.ticket(&[1, 2]), elsewhere.ticket(&[1, 2]));
-        let again = Session::new(b"signing key", session.id, session.secret, String::new());
-        assert_eq!(session.ticket(&[1, 2]), again.ticket(&[1, 2]), "tickets survive a restart");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tickets_are_those_of_one_session_with_the_rights_of_one_token() {
+        let session = session();
+        let again = || Session::new(session.id, session.secret, String::new());
+        let token = Token::administrator();
+        let back = again();
+        let proof = session.proof(&ROOT);
+        assert!(back.is_of(b"signing key", &token, &ROOT, proof), "after a restart");
+        assert_eq!(session.ticket(&[1, 2]), back.ticket(&[1, 2]), "tickets survive it");
+        let renewed = Token { expires: Some(Time::default()), ..token.clone() };
+        assert!(back.is_of(b"signing key", &renewed, &ROOT, proof));
+        let elsewhere = DirRef { id: DirId(9), ..ROOT };
+        for (token, root, proof) in [
+            (Token { path: "/a".into(), ..token.clone() }, ROOT, proof),
+            (Token { uid: Some(0), ..token.clone() }, ROOT, proof),
+            (Token { gids: vec![0], ..token.clone() }, ROOT, proof),
+            (Token { read_only: true, ..token.clone() }, ROOT, proof),
+            (token.clone(), elsewhere, proof),
+            (token.clone(), DirRef { ino: Ino(9), ..ROOT }, proof),
+            (token.clone(), ROOT, proof ^ 1),
+        ] {
+            assert!(!again().is_of(b"signing key", &token, &root, proof), "{token:?}");
+            assert!(!back.is_of(b"signing key", &token, &root, proof), "{token:?}");
+            let other = again();
+            other.opens_with(b"signing key", &token);
+            let same = token == Token::administrator();
+            assert_eq!(other.ticket(&[1, 2]) == session.ticket(&[1, 2]), same);
+        }
     }
 }

@@ -205,7 +205,15 @@ mod tests {
             for (settings, roots) in [(Bytes::new(), roots), (settings, u64::MAX)] {
                 let has_others = (settings.is_empty(), roots == u64::MAX);
                 let (address, epoch) = ("b:1".into(), Epoch(0));
-                let beat = Heartbeat { address, epoch, version: 0, requests: 0, settings, roots };
+                let beat = Heartbeat {
+                    address,
+                    epoch,
+                    version: 0,
+                    requests: 0,
+                    settings,
+                    roots,
+                    in_doubt: None,
+                };
                 let beats = async {
                     sleep(Duration::from_millis(10)).await;
                     let lease = peers.ask(0, &Request::Heartbeat(beat)).await;

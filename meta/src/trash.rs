@@ -14,20 +14,19 @@
 
 mod expiry;
 mod hours;
-mod paths;
 mod place;
 
 use base::{DirId, EntryName, FsError, Ino, Locality, Time, limits::NAME_BYTES_MAX};
 use wire::{FileRef, Retry};
 
 pub(crate) use expiry::{Expired, run, step};
-pub(crate) use paths::Paths;
 pub(crate) use place::Latest;
 
 use crate::{
     error::{Fault, Result},
     lock,
     ops::{mkdir, rename, rmdir},
+    paths::Up,
     record::{
         Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
         key::Part, system::Origin,
@@ -45,7 +44,6 @@ const ELSEWHERE_MAX: usize = 16;
 #[derive(Default)]
 pub(crate) struct Known {
     latest: Latest,
-    paths: Paths,
 }
 
 /// Where something is thrown: the directory of the hour, and where it was.
@@ -103,6 +101,7 @@ pub(crate) fn directory(
     if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
         return Ok(false);
     }
+    txn.alone()?;
     let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, child.content.ino)? else {
         return Ok(false);
     };
@@ -298,10 +297,10 @@ fn names_above(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>>
 
 /// As [`names_above`], of directories of several servers, as they were a moment ago. In a damaged tree as far as one comes.
 fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>> {
-    let (known, moved) = (&txn.shared.trash.paths, &txn.shared.invalidations);
+    let (known, moved) = (&txn.shared.paths, &txn.shared.invalidations);
     let mut names = Names::new();
     let (mut at, mut steps) = (dir.id, Steps::from(dir.id));
-    let mut up = paths::Up::of(&dir.content);
+    let mut up = Up::of(&dir.content);
     while at != DirId::ROOT {
         if at == trash.dir {
             return Ok(None);
@@ -324,7 +323,7 @@ fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Name
                     }
                     break;
                 };
-                let up = paths::Up::of(&content);
+                let up = Up::of(&content);
                 known.learn((at, ino, up.clone()), version, moved);
                 up
             }

@@ -13,6 +13,7 @@ mod group;
 mod quota;
 pub(crate) mod remote;
 mod shares;
+mod within;
 mod xattrs;
 
 use std::{
@@ -21,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use base::{Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
+use base::{BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use wire::{Retry, TxnId};
@@ -87,6 +88,8 @@ pub(crate) struct Txn<'a> {
     pub(crate) reclaim: Vec<Ino>,
     /// Notes of blocks that it names.
     pub(crate) unsynced: Vec<Key>,
+    /// Blocks of its session that it names.
+    pub(crate) named: Vec<BlockId>,
     /// Who waited for a lock that is free now: told when the group is written.
     pub(crate) let_in: LetIn,
     /// What it knows of other servers; `None` until it needs any.
@@ -127,6 +130,7 @@ impl<'a> Txn<'a> {
             events,
             reclaim,
             unsynced,
+            named: Vec::new(),
             let_in,
             remote: RefCell::new(None),
             own: None,
@@ -239,11 +243,18 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Why there is no directory.
-    pub(crate) fn no_dir(&self) -> Fault {
-        // Or another server has not said yet that it is there.
-        let unheard = self.shared.births.are_unheard();
-        Fault::Retry(if unheard { Retry::Busy } else { Retry::StaleDir })
+    /// Why there is no directory of this number.
+    pub(crate) fn no_dir(&self, ino: Ino) -> Fault {
+        Fault::Retry(if self.may_be_born(ino) { Retry::Busy } else { Retry::StaleDir })
+    }
+
+    /// Whether a directory of this number that is not here may have been lost with the power, and nobody has said so yet.
+    ///
+    /// Its number was drawn where it was made, by the server that put its entry: no other one can say that it was born.
+    pub(crate) fn may_be_born(&self, ino: Ino) -> bool {
+        let births = &self.shared.births;
+        let maker = || self.shared.cluster.as_ref()?.map().server_of(ino.shard());
+        births.are_unheard() && maker().is_none_or(|maker| !births.has_heard(maker))
     }
 
     /// Waits for the outcome of a prepared transaction that stands on `key`.
@@ -279,6 +290,34 @@ impl<'a> Txn<'a> {
             elsewhere().for_each(|key| remote.want(key));
             if remote.missing().is_empty() { Ok(()) } else { Err(Fault::Remote) }
         })
+    }
+
+    /// As [`Txn::want`], of records that a listing can do without: those of a server that is silent are given up soon.
+    pub(crate) fn want_if_told(&self, keys: &[Key]) -> Result<()> {
+        let elsewhere = || keys.iter().filter(|key| !self.is_here(key));
+        if self.shared.cluster.is_none() || elsewhere().next().is_none() {
+            return Ok(());
+        }
+        self.with_remote(|remote| {
+            elsewhere().for_each(|key| remote.want_if_told(key));
+            if remote.missing().is_empty() { Ok(()) } else { Err(Fault::Remote) }
+        })
+    }
+
+    /// Whether a record cannot be listed: its server is silent, or a transaction that is about to change it has been in
+    /// doubt for long. One that has not is waited for.
+    pub(crate) fn is_untold(&self, key: &[u8]) -> Result<bool> {
+        if !self.is_here(key) {
+            return Ok(self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key)));
+        }
+        self.settle_read(key, Want::List)?;
+        Ok(self.is_in_doubt(key))
+    }
+
+    /// Whether a prepared transaction is about to change a record that this server has.
+    pub(crate) fn is_in_doubt(&self, key: &[u8]) -> bool {
+        let prepared = &self.shared.prepared;
+        prepared.any() && prepared.in_the_way(key, Want::Read, self.own).is_some()
     }
 
     /// As [`Txn::want`], before others are read: a directory may move with these records.
@@ -336,7 +375,7 @@ impl<'a> Txn<'a> {
     /// A directory is about to move, or to change its permissions. In a cluster only the coordinator does that.
     pub(crate) fn coordinate(&self, moved: DirId) -> Result<()> {
         if self.shared.cluster.is_none() {
-            return Ok(());
+            return self.alone();
         }
         self.is_coordinators()?;
         self.with_remote(|remote| {
@@ -344,6 +383,16 @@ impl<'a> Txn<'a> {
             remote.moves.push(moved);
         });
         Ok(())
+    }
+
+    /// It is executed while no other core has a group under way: what these have checked of paths, and not written yet,
+    /// would be seen after it, and what they check meanwhile would not know of it.
+    pub(crate) fn alone(&self) -> Result<()> {
+        if !self.shared.gate.is_shared() || self.group.is_alone {
+            return Ok(());
+        }
+        self.group.wants_alone.set(true);
+        Err(Fault::WriteFirst)
     }
 
     /// What the coordinator remembers of renames, if this server is that.
@@ -379,6 +428,8 @@ impl<'a> Txn<'a> {
 
     /// Joins the group; what was not committed vanishes.
     pub(crate) fn commit(self) -> &'a mut Group {
+        let told = !self.events.is_empty() && self.shared.cluster.is_none();
+        debug_assert!(!told || self.group.is_alone || !self.shared.gate.is_shared());
         self.group.commit();
         self.group.after.roots |= self.charges.changes_roots();
         let lost = self.own.is_some() && self.shared.bugs.has(Bug::ChargeLost);
@@ -389,6 +440,10 @@ impl<'a> Txn<'a> {
         let here = |ino: &Ino| shared.owns(ino.shard());
         self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
         self.group.after.unsynced.extend(self.unsynced);
+        if let (Some(session), false) = (self.caller.session, self.named.is_empty()) {
+            let mut unnamed = session.unnamed.lock();
+            self.named.into_iter().for_each(|block| unnamed.name(block));
+        }
         self.group.after.ended.extend(self.ended);
         self.group.after.settings = self.settings.or(self.group.after.settings);
         self.group.after.forgotten.extend(self.forgotten);
@@ -404,13 +459,7 @@ impl<'a> Txn<'a> {
     /// Takes a lock until the group is written. `true` when it was free until now, so that what was read before
     /// may have changed.
     pub(crate) fn lock(&mut self, lock: LockId) -> Result<bool> {
-        match self.shared.locks.try_lock(lock, self.group.core) {
-            Ok(taken) => {
-                self.group.locks.extend(taken);
-                Ok(taken.is_some())
-            }
-            Err(lock) => Err(Fault::Locked(lock)),
-        }
+        self.group.lock(&self.shared.locks, lock)
     }
 
     /// As [`Txn::lock`], of what guards a key: nothing where only its owner writes it.
@@ -530,7 +579,7 @@ impl<'a> Txn<'a> {
     pub(crate) fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
         let to = key::end_of(prefix);
         let mut any = false;
-        self.scan_unwritten(prefix, &to, &mut |_, _| {
+        self.scan_unwritten(prefix, &to, Want::Read, &mut |_, _| {
             any = true;
             ControlFlow::Break(())
         })?;
@@ -554,7 +603,19 @@ impl<'a> Txn<'a> {
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         assert!(!self.group.is_pending(), "an operation scans before it writes");
-        self.scan_unwritten(from, to, visit)
+        self.scan_unwritten(from, to, Want::Read, visit)
+    }
+
+    /// As [`Txn::scan`], to list what is there: what a transaction that has been in doubt for long is about to change is
+    /// visited as it was before.
+    pub(crate) fn scan_listed(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut store::kv::Visit<'_>,
+    ) -> Result<()> {
+        assert!(!self.group.is_pending(), "an operation scans before it writes");
+        self.scan_unwritten(from, to, Want::List, visit)
     }
 
     /// As [`Txn::scan`], of a range in which the operation has written nothing.
@@ -562,13 +623,14 @@ impl<'a> Txn<'a> {
         &self,
         from: &[u8],
         to: &[u8],
+        want: Want,
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         if self.group.changes_in(from, to) {
             return Err(Fault::WriteFirst);
         }
         if self.shared.prepared.any()
-            && let Some(doubt) = self.shared.prepared.in_range(from, to, self.own)
+            && let Some(doubt) = self.shared.prepared.in_range(from, to, want, self.own)
         {
             return Err(Fault::InDoubt(doubt));
         }

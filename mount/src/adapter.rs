@@ -20,7 +20,9 @@ use std::{
 
 use base::{Attr, HashMap, HashSet, acl::with_umask};
 use client::{FileSystem, Handle};
-use fuse::{Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, StatxExtra, Unique};
+use fuse::{
+    Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatxExtra, Unique,
+};
 use tokio::sync::Notify;
 use wire::DirRef;
 
@@ -30,6 +32,7 @@ use crate::{
     listing::Listings,
     nodes::Nodes,
     options::Synchronous,
+    walks::Walks,
 };
 
 /// How the mount goes about it: for how long the kernel may believe what it is told, and what is stable when it is
@@ -50,9 +53,12 @@ pub(crate) struct Adapter<S> {
     handles: RefCell<HashSet<Handle>>,
     /// Requests that wait for locks, to be woken by signals.
     waits: RefCell<HashMap<Unique, Rc<Notify>>>,
+    walks: RefCell<Walks>,
     manners: Manners,
     /// Counts what was changed through this mount.
     changes: Cell<u64>,
+    /// What was told of the root last, for its quota.
+    root_info: RefCell<Vec<(String, String)>>,
     notifier: Notifier,
 }
 
@@ -69,8 +75,10 @@ impl<S: FileSystem> Adapter<S> {
             listings: RefCell::default(),
             handles: RefCell::default(),
             waits: RefCell::default(),
+            walks: RefCell::default(),
             manners,
             changes: Cell::new(0),
+            root_info: RefCell::default(),
             notifier,
         }
     }
@@ -78,6 +86,15 @@ impl<S: FileSystem> Adapter<S> {
     /// Executes one request.
     pub(crate) async fn call(self: Rc<Self>, owned: OwnedRequest) -> Outcome {
         let request = owned.get();
+        let outcome = self.execute(&request).await;
+        let who = (request.header.pid, request.header.node);
+        self.walks.borrow_mut().tell(who, &request.op, outcome, |answer| match answer {
+            Answer::Entry(found) => Some(self.nodes.borrow().id(found.attr.ino)),
+            _ => None,
+        })
+    }
+
+    async fn execute(&self, request: &Request<'_>) -> Outcome {
         let (node, cred) = (request.header.node, convert::cred(&request.header));
         let cred = &cred;
         match request.op {
@@ -154,7 +171,8 @@ impl<S: FileSystem> Adapter<S> {
                 self.readdirplus(cred, fh.0, offset, size).await
             }
             Op::ReleaseDir { fh, .. } => self.releasedir(fh.0),
-            Op::FSyncDir { .. } | Op::SyncFs => self.sync().await,
+            Op::FSyncDir { .. } => self.sync_dir(node).await,
+            Op::SyncFs => self.sync().await,
 
             Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
             // Told once that we do not do these, the kernel does what it does for file systems without

@@ -19,7 +19,8 @@
 //! only if its times and size are those of the open that filled them, and makes the kernel forget
 //! attributes that are older than what the open found. An open to append goes to the end that the file has then.
 //!
-//! ESTALE is no answer that programs see of a path: the kernel then looks the path up again.
+//! ESTALE is no answer that programs see of a path: the kernel then looks the path up again, and what is gone again by
+//! then is not there (`walks`).
 #![warn(missing_docs)]
 
 mod adapter;
@@ -31,6 +32,7 @@ mod mounted;
 mod nodes;
 mod options;
 mod serve;
+mod walks;
 
 pub use fuse::{Ended, Unmount};
 

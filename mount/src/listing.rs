@@ -166,7 +166,7 @@ mod tests {
 
     fn entry(pos: u64, name: &str) -> ReaddirEntry {
         let name = EntryName::new(name.as_bytes()).unwrap();
-        ReaddirEntry { pos, name, ino: Ino(9), kind: FileKind::File, entry: None }
+        ReaddirEntry { pos, name, ino: Ino(9), kind: Some(FileKind::File), entry: None }
     }
 
     fn ahead(after: u64, entries: Vec<ReaddirEntry>, end: bool) -> Ahead {

@@ -14,7 +14,10 @@
 
 use std::collections::VecDeque;
 
-use base::{Attr, EntryName, HashMap, Ino, Time, attr::MODE_ACL};
+use base::{
+    Attr, EntryName, HashMap, Ino, Time,
+    attr::{MODE_ACL, without_set_id},
+};
 use fuse::{Errno, NodeId};
 use wire::{DirRef, FileRef, NodeRef};
 
@@ -124,6 +127,12 @@ impl Nodes {
         }
     }
 
+    /// The inode number of a node id, known or not.
+    pub(crate) fn ino(&self, id: NodeId) -> Ino {
+        // The two that change places do so both ways.
+        Ino(self.id(Ino(id.0)).0)
+    }
+
     fn node(&self, id: NodeId) -> Result<&Node, Failed> {
         self.table.get(&id.0).ok_or_else(|| {
             tracing::error!(node = id.0, "the kernel asks of a node that it has forgotten");
@@ -200,6 +209,15 @@ impl Nodes {
             node.believed = false;
             node.end = node.end.max(end);
         }
+    }
+
+    /// A change of the contents took the set-id bits; whether the kernel was told of any.
+    pub(crate) fn loses_set_id(&mut self, id: NodeId) -> bool {
+        let Some(node) = self.table.get_mut(&id.0) else { return false };
+        let left = without_set_id(node.told.mode);
+        let had_any = node.told.mode != left;
+        node.told.mode = left;
+        had_any
     }
 
     /// A file was opened and has these attributes.
@@ -333,6 +351,9 @@ mod tests {
         assert_eq!(nodes.id(Ino(7)), NodeId::ROOT);
         assert_eq!(nodes.id(Ino(1)), NodeId(7));
         assert_eq!(nodes.id(Ino(8)), NodeId(8));
+        for ino in [Ino(7), Ino(1), Ino(8)] {
+            assert_eq!(nodes.ino(nodes.id(ino)), ino);
+        }
         assert_eq!(nodes.dir(NodeId::ROOT), Ok(dir(7)));
     }
 

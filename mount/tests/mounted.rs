@@ -30,6 +30,8 @@ mod ofd;
 mod options;
 #[path = "mounted/probe.rs"]
 mod probe;
+#[path = "mounted/races.rs"]
+mod races;
 #[path = "mounted/ranges.rs"]
 mod ranges;
 #[path = "mounted/renames.rs"]

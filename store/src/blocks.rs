@@ -2,7 +2,8 @@
 //!
 //! The server puts and gets them for its clients when the store is a local directory; with S3 the
 //! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
-//! metadata; nothing here knows it. A block is never changed: a new one gets a new id.
+//! metadata; nothing here knows it. A block is never changed: a new one gets a new id, and a put never takes the place
+//! of a whole block.
 //!
 //! Always true: a block that was put survives a crash of the process at once, and a power cut as soon
 //! as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes that a get returns
@@ -13,7 +14,9 @@ use std::{io, ops::Range, path::Path as FsPath, sync::Arc, time::SystemTime};
 use base::BlockId;
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};
+use object_store::{
+    ObjectStore, ObjectStoreExt, PutMode, PutPayload, memory::InMemory, path::Path,
+};
 
 mod config;
 mod directory;
@@ -22,6 +25,8 @@ mod name;
 mod packed;
 #[cfg(feature = "s3")]
 mod s3;
+#[cfg(feature = "s3")]
+mod signed;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +49,24 @@ pub struct Blocks {
     directory: Option<Arc<Directory>>,
     /// How new blocks are stored, and which of its two names a block is looked for under first.
     compression: Compression,
+    /// Makes addresses for others, where the store has such.
+    #[cfg(feature = "s3")]
+    signer: Option<Arc<dyn object_store::signer::Signer>>,
+}
+
+/// What an address is signed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignedFor {
+    /// Reading a block, whole or in part.
+    Get,
+    /// Storing a block that is not there yet.
+    Put,
+}
+
+/// Addresses that a server has signed.
+pub trait SignedUrls: std::fmt::Debug + Send + Sync + 'static {
+    /// The address of a block, stored compressed (`packed`) or as it is; `None` where there is none that is still good.
+    fn url(&self, id: BlockId, packed: bool, access: SignedFor) -> Option<String>;
 }
 
 /// One stored block, as [`Blocks::list`] finds it.
@@ -70,6 +93,12 @@ pub enum BlocksError {
     #[error("block is corrupt id={id}")]
     Corrupt {
         /// The block asked for.
+        id: BlockId,
+    },
+    /// There is another block of this id. It stays as it is.
+    #[error("another block of this id is stored id={id}")]
+    Exists {
+        /// The block that was to be put.
         id: BlockId,
     },
     /// No block has such a length, or the range is not within it. Nothing was done.
@@ -106,16 +135,45 @@ pub enum BlocksError {
 
 type Result<T> = std::result::Result<T, BlocksError>;
 
+/// How often a put is tried.
+const PUT_ATTEMPTS_MAX: u32 = 3;
+
+/// What stands where a block was to be put.
+enum Stands {
+    /// This very block.
+    Same,
+    /// Another one, whole.
+    Other,
+    /// No whole block.
+    Torn,
+}
+
 impl Blocks {
     /// Blocks in memory, for tests and simulations; needs no runtime.
     #[must_use]
     pub fn memory() -> Self {
+        Self::over(Arc::new(InMemory::new()), "")
+    }
+
+    /// Blocks in a store, below a prefix.
+    fn over(objects: Arc<dyn ObjectStore>, prefix: &str) -> Self {
         Self {
-            objects: Arc::new(InMemory::new()),
-            prefix: "".into(),
+            objects,
+            prefix: prefix.into(),
             directory: None,
             compression: Compression::None,
+            #[cfg(feature = "s3")]
+            signer: None,
         }
+    }
+
+    /// Whether others can be given addresses to reach blocks under, see `sign`.
+    #[must_use]
+    pub fn signs(&self) -> bool {
+        #[cfg(feature = "s3")]
+        return self.signer.is_some();
+        #[cfg(not(feature = "s3"))]
+        false
     }
 
     /// The same store, with new blocks compressed so. Every block can be read and deleted whatever is chosen here.
@@ -140,13 +198,19 @@ impl Blocks {
         config::open_directory(path)
     }
 
-    /// Stores a block; see [`Blocks::puts_are_stable`]. Doing it again, after an error or not, is fine
-    /// when the data is the same.
-    pub async fn put(&self, id: BlockId, data: Bytes) -> Result<()> {
+    /// Stores a block unless there is one of its id; see [`Blocks::puts_are_stable`]. Doing it again, after an error
+    /// or not, is fine when the data is the same, and [`BlocksError::Exists`] when it is not. What a power cut has torn
+    /// is no block: a put replaces it.
+    ///
+    /// Cost: one request; more only where something of this id is stored already.
+    ///
+    /// `true`: there was none, and this put has made it.
+    pub async fn put(&self, id: BlockId, data: Bytes) -> Result<bool> {
         let len = u32::try_from(data.len()).ok().filter(|len| format::is_block_len(*len));
         let Some(len) = len else {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
+        // All blocks that are compressed alike have one name, so that the store can tell that there is one.
         let (path, object) = match self.pack(id, &data, len).await? {
             Some(packed) => (name::packed(&self.prefix, id), packed.into()),
             None => {
@@ -154,11 +218,69 @@ impl Blocks {
                 (name::path(&self.prefix, id), plain)
             }
         };
-        let stored = self.objects.put(&path, object).await;
+        let stored = self.put_object(id, &path, &data, &object).await;
         if let Some(directory) = &self.directory {
             directory.changed(path.as_ref());
         }
-        stored.map(|_| ()).map_err(|error| from_store(id, error))
+        stored
+    }
+
+    async fn put_object(
+        &self,
+        id: BlockId,
+        path: &Path,
+        data: &Bytes,
+        object: &PutPayload,
+    ) -> Result<bool> {
+        let mut attempts = 1..=PUT_ATTEMPTS_MAX;
+        loop {
+            let last = attempts.next().is_none_or(|attempt| attempt == PUT_ATTEMPTS_MAX);
+            let put = self.objects.put_opts(path, object.clone(), PutMode::Create.into()).await;
+            match put {
+                Ok(_) => return Ok(true),
+                Err(object_store::Error::AlreadyExists { .. }) => {}
+                // The store's client repeats by itself only what may happen twice, as it sees it.
+                Err(error) if !last && is_unheard(&error) => continue,
+                Err(error) => return Err(from_store(id, error)),
+            }
+            match self.compare(id, path, data).await {
+                Ok(Stands::Same) => return Ok(false),
+                Ok(Stands::Other) => return Err(BlocksError::Exists { id }),
+                // Race: another put may replace it as well; neither is named before it has ended.
+                Ok(Stands::Torn) => {
+                    let put = self.objects.put(path, object.clone()).await;
+                    return put.map(|_| false).map_err(|error| from_store(id, error));
+                }
+                // It was deleted meanwhile, or is just being put.
+                Err(BlocksError::Missing { .. }) if !last => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Compares what is stored under a name with a block that was to be put there.
+    async fn compare(&self, id: BlockId, path: &Path, data: &Bytes) -> Result<Stands> {
+        let failed = |error| from_store(id, error);
+        let object = self.objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+        let is_packed = name::parse(path).is_some_and(|(_, is_packed)| is_packed);
+        let data = data.clone();
+        let compare = move || {
+            let (found, is_whole) = if is_packed {
+                (packed::read(id, &object, data.len()), packed::is_whole(id, &object))
+            } else {
+                let len = format::data_len(object.len() as u64);
+                let found = len.and_then(|len| format::decode(id, len, 0..len, object));
+                let is_whole = found.is_some();
+                (found, is_whole)
+            };
+            match found {
+                Some(found) if found == data => Stands::Same,
+                Some(_) => Stands::Other,
+                None if is_whole => Stands::Other,
+                None => Stands::Torn,
+            }
+        };
+        Ok(off_the_core(move || Ok(compare())).await?)
     }
 
     /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes it so.
@@ -186,7 +308,7 @@ impl Blocks {
         if how == Compression::None {
             return Ok(None);
         }
-        Ok(off_the_core(move || Ok(packed::encode(id, &data, len, how))).await?)
+        Ok(Some(off_the_core(move || Ok(packed::encode(id, &data, len, how))).await?))
     }
 
     /// Reads a range of a block, checked. `len` is the block's length as its writer recorded it.
@@ -310,6 +432,30 @@ impl Blocks {
     }
 }
 
+/// Without HTTP there are no addresses.
+#[cfg(not(feature = "s3"))]
+impl Blocks {
+    /// Signs nothing.
+    #[expect(clippy::unused_async, reason = "it stands for the one that may wait")]
+    pub async fn sign(
+        &self,
+        _: BlockId,
+        _: bool,
+        _: SignedFor,
+        _: std::time::Duration,
+    ) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Opens nothing.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn signed(_: Arc<dyn SignedUrls>, _: Compression) -> Result<Blocks> {
+        Err(BlocksConfig::new("https://").refused("this program is built without s3"))
+    }
+}
+
 fn from_store(id: BlockId, error: object_store::Error) -> BlocksError {
     match error {
         object_store::Error::NotFound { .. } => BlocksError::Missing { id },
@@ -333,12 +479,34 @@ fn from_listing(error: object_store::Error) -> BlocksError {
 
 /// Whether a full device is among the causes.
 fn is_full(error: &object_store::Error) -> bool {
+    cause_of::<io::Error>(error).is_some_and(|io| {
+        matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    })
+}
+
+/// Whether a request was sent and its answer was lost.
+#[cfg(feature = "s3")]
+fn is_unheard(error: &object_store::Error) -> bool {
+    use object_store::client::{HttpError, HttpErrorKind};
+    cause_of::<HttpError>(error).is_some_and(|http| {
+        matches!(http.kind(), HttpErrorKind::Timeout | HttpErrorKind::Interrupted)
+    })
+}
+
+/// Only a network loses answers.
+#[cfg(not(feature = "s3"))]
+fn is_unheard(_: &object_store::Error) -> bool {
+    false
+}
+
+/// The first error of this kind among the causes.
+fn cause_of<E: std::error::Error + 'static>(error: &object_store::Error) -> Option<&E> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
         }
         cause = error.source();
     }
-    false
+    None
 }

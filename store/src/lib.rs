@@ -16,7 +16,10 @@ mod conformance;
 pub mod kv;
 pub mod stable;
 
-pub use blocks::{BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError, Compression};
+pub use blocks::{
+    BLOCK_BYTES_MAX, BlockMeta, Blocks, BlocksConfig, BlocksError, Compression, SignedFor,
+    SignedUrls,
+};
 pub use kv::batch::{Batch, Op};
 pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;

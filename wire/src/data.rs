@@ -118,13 +118,62 @@ codec! {
 }
 
 codec! {
-    /// Store a block through the server. It is on stable storage when this is answered. Answer: nothing.
+    /// Store a block through the server, which keeps it as it is from then on: other bytes under the same id are
+    /// refused with `Exists`. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockPut {
         /// Its id, of this session.
         pub block: BlockId,
         /// Its bytes, at most one chunk.
         pub data: Bytes,
+    }
+}
+
+codec! {
+    /// What a client does with blocks that it reaches itself.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SignFor {
+        /// It reads them.
+        Get = 1,
+        /// It stores them where there are none.
+        Put = 2,
+    }
+}
+
+codec! {
+    /// Addresses under which blocks can be reached in a shared store, without its keys. Only for sessions that
+    /// [`crate::Welcome::direct`] says it to. Answer: [`SignedBlocks`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SignBlocks {
+        /// For what.
+        pub access: SignFor,
+        /// The first block; others are those that its session has numbered after it. To put, of this session.
+        pub first: BlockId,
+        /// How many blocks, at least 1; at most 64 are answered.
+        pub count: u32,
+        /// As they are named where they are stored compressed.
+        pub packed: bool,
+    }
+}
+
+codec! {
+    /// Addresses of blocks.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SignedBlocks {
+        /// One for each, in the order of their numbers.
+        pub urls: Vec<String>,
+        /// They are good for so long, milliseconds.
+        pub valid_ms: u64,
+    }
+}
+
+codec! {
+    /// Blocks that the session has put and will not name, as its write has failed: the server deletes them. Those that are
+    /// named stay. Answer: nothing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BlockDrop {
+        /// Which.
+        pub blocks: Vec<BlockId>,
     }
 }
 

@@ -55,6 +55,8 @@ impl Request {
             | Request::Sync
             | Request::Release(_)
             | Request::BlockGet(_)
+            | Request::BlockDrop(_)
+            | Request::SignBlocks(_)
             | Request::Lock(_)
             | Request::LockTest(_)
             | Request::LockCancel(_)
@@ -112,6 +114,7 @@ impl Request {
             }
             Request::Info(req) => (false, Nothing, Some(holder(&req.node))),
             Request::Readdir(req) => (false, Nothing, Some(&req.dir)),
+            Request::Search(req) => (false, Nothing, Some(&req.dir)),
             Request::Open(req) => (false, Nothing, Some(&req.file.dir)),
             Request::BlockMap(req) => (false, Nothing, Some(&req.file.dir)),
             Request::Seek(req) => (false, Nothing, Some(&req.file.dir)),

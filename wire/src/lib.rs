@@ -29,8 +29,9 @@ pub use admin::{
     MendQuota, NamesOf, ProcessStatus, QuotaOf, Repair, SessionStatus, Status,
 };
 pub use data::{
-    Allocate, AllocateMode, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut, ChunkSlices,
-    Seek, SeekTo, Slice, SliceSource, Write, Written,
+    Allocate, AllocateMode, BlockDrop, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut,
+    ChunkSlices, Seek, SeekTo, SignBlocks, SignFor, SignedBlocks, Slice, SliceSource, Write,
+    Written,
 };
 pub use dial::{Dial, Stream};
 pub use file::{Open, OpenState, Opened, Release};
@@ -43,7 +44,8 @@ pub use namespace::{
     RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked, way_mark,
 };
 pub use node::{
-    DirRef, Entry, FileRef, LayoutNews, NodeRef, Removexattr, SetXattr, ShareStat, XattrMode,
+    DirRef, Entry, FileRef, LayoutNews, NodeRef, Removexattr, Search, Searched, SetXattr,
+    ShareStat, XattrMode,
 };
 pub use observe::{
     BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
@@ -51,8 +53,8 @@ pub use observe::{
 };
 pub use peer::{
     Announce, AskOutcome, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected, Guess,
-    Guessed, Heartbeat, Hold, HurryBirths, Join, Joined, Lease, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
+    Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease, Outcome, PeerHello,
+    PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
 pub use quota::{
     Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,

@@ -254,10 +254,18 @@ codec! {
         pub name: EntryName,
         /// Its inode number.
         pub ino: Ino,
-        /// What it is.
-        pub kind: FileKind,
-        /// What a look-up would say, if that was asked.
+        /// What it is; `None`: no directory, and the server that knows more does not answer.
+        pub kind: Option<FileKind>,
+        /// What a look-up would say, if that was asked and can be told.
         pub entry: Option<Entry>,
+    }
+}
+
+impl ReaddirEntry {
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == Some(FileKind::Directory)
     }
 }
 

@@ -110,6 +110,30 @@ impl NodeRef {
 }
 
 codec! {
+    /// What has an inode number, for a session that need not prove its walks. Answer: [`Searched`]; `Stale` for others.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Search {
+        /// The session's root.
+        pub dir: DirRef,
+        /// The number; its shard of birth is asked.
+        pub ino: Ino,
+        /// Where to go on, as the last answer had it; empty to begin.
+        pub from: Bytes,
+    }
+}
+
+codec! {
+    /// What a part of a search has found.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Searched {
+        /// What has the number.
+        pub node: Option<NodeRef>,
+        /// Where to go on; nothing at the end.
+        pub next: Option<Bytes>,
+    }
+}
+
+codec! {
     /// What stands under a name.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Entry {

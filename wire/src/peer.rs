@@ -256,6 +256,21 @@ codec! {
         pub settings: Bytes,
         /// The version of the accounting roots that it has; 0: none.
         pub roots: u64,
+        /// The transactions of others whose outcome it has lacked for long, if there are any.
+        pub in_doubt: Option<InDoubt>,
+    }
+}
+
+codec! {
+    /// Transactions over several servers that a server has prepared, and whose outcome it has lacked for a second or more.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct InDoubt {
+        /// How many.
+        pub count: u64,
+        /// For how long the oldest of them has been prepared, milliseconds.
+        pub oldest_ms: u64,
+        /// The server that initiated that one.
+        pub server: u16,
     }
 }
 
@@ -343,6 +358,8 @@ codec! {
         pub version: u64,
         /// Requests since it started.
         pub requests: u64,
+        /// The transactions whose outcome it lacked, as it said with its last heartbeat.
+        pub in_doubt: Option<InDoubt>,
     }
 }
 

@@ -121,6 +121,9 @@ codec! {
         /// The partition that was asked has not, or no longer, what the request is about. The number is finished; learn
         /// how the directory is divided, and send it to the partition that has it.
         StaleLayout(node::LayoutNews) = 8,
+        /// The server may not serve this now, because it does not hear from the coordinator, or it needs another server
+        /// that it does not reach. Nothing happened. Ask again, but less often than when the server is busy: this may last.
+        Away = 9,
     }
 }
 
@@ -182,6 +185,8 @@ codec! {
         Readlink(namespace::Getattr) = 22,
         /// Make a file without a name.
         Tmpfile(namespace::Tmpfile) = 23,
+        /// Find something by its number.
+        Search(node::Search) = 24,
 
         /// Open a file.
         Open(file::Open) = 30,
@@ -199,6 +204,10 @@ codec! {
         Allocate(data::Allocate) = 36,
         /// `SEEK_DATA`, `SEEK_HOLE`.
         Seek(data::Seek) = 37,
+        /// Blocks that will not be named.
+        BlockDrop(data::BlockDrop) = 38,
+        /// Addresses of blocks in a shared store.
+        SignBlocks(data::SignBlocks) = 39,
 
         /// `setxattr`.
         Setxattr(node::SetXattr) = 40,
@@ -322,6 +331,8 @@ codec! {
         Written(data::Written) = 10,
         /// To `BlockMap`.
         BlockMapped(data::BlockMapped) = 11,
+        /// To `SignBlocks`.
+        SignedBlocks(data::SignedBlocks) = 25,
         /// To `BlockGet`.
         Data(bytes::Bytes) = 12,
         /// To `Statfs`.
@@ -358,6 +369,8 @@ codec! {
         Renamed(namespace::Renamed) = 31,
         /// To `Seek`.
         Offset(u64) = 32,
+        /// To `Search`.
+        Searched(node::Searched) = 33,
         /// To `Load`.
         Load(observe::Load) = 40,
         /// To `Slow`.

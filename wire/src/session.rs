@@ -4,10 +4,6 @@ use base::{Attr, ClusterMap, HashKey, Locality, Seq, SessionId, codec};
 
 use crate::node::{DirRef, FileRef};
 
-/// The option of a shared block store ([`FsInfo::blocks_options`]) that says how new blocks are compressed. It is
-/// ours, and not the store's.
-pub const COMPRESSION_OPTION: &str = "pando-compress";
-
 codec! {
     /// The first request of every connection. Answer: [`Welcome`].
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +32,10 @@ codec! {
         pub answered: Seq,
         /// The counter of the next block: those before it were stored, if at all, before the client came back.
         pub blocks: u64,
-        /// [`Welcome::proof`]: a server that never saw the session, or has ended its part of it, opens it anew by this.
+        /// [`Welcome::root`], whatever its ticket.
+        pub root: DirRef,
+        /// [`Welcome::proof`], without which nobody comes back. A server that never saw the session, or has ended its
+        /// part of it, opens it anew by this.
         pub proof: u64,
     }
 }
@@ -55,10 +54,6 @@ codec! {
         pub locality: Locality,
         /// Contents up to this many bytes rest in the entry.
         pub inline_bytes_max: u32,
-        /// Where blocks are: `server` when clients go through the server, or the URL of a shared store.
-        pub blocks: String,
-        /// How to reach a shared store (endpoint, region, keys); empty otherwise.
-        pub blocks_options: Vec<(String, String)>,
     }
 }
 
@@ -75,6 +70,8 @@ codec! {
         pub incarnation: u64,
         /// The session ends when the client was silent for so long, milliseconds.
         pub lease_ms: u64,
+        /// The server begins to sync what it has answered after so long at most, milliseconds.
+        pub commit_ms: u64,
         /// The file system.
         pub fs: FsInfo,
         /// Which server has which shard.
@@ -92,8 +89,11 @@ codec! {
         pub forgot: bool,
         /// The session was opened here with this answer: the server knew none of this number.
         pub opened: bool,
-        /// Proves the session to every server of the cluster, see [`Resume::proof`].
+        /// Proves the session, what its token allows and its root, to every server: see [`Resume::proof`].
         pub proof: u64,
+        /// The session may reach the store of blocks itself, under addresses that it asks for ([`crate::SignBlocks`]), and how
+        /// it is to compress new ones; `None`: servers read and write blocks.
+        pub direct: Option<String>,
     }
 }
 

@@ -21,8 +21,8 @@ use proptest::prelude::*;
 use self::golden::{Case, Variants, all, variants};
 use crate::{
     AllocateMode, Answer, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome, PeerWrite,
-    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo, SliceSource,
-    Stands, Token, Vote, XattrMode, frame,
+    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo, SignFor,
+    SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -72,6 +72,7 @@ variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
+variants!(SignFor { Get, Put });
 variants!(SliceSource { Embedded, Block, Zeros });
 variants!(OpenState { Inline, Blocks, Withheld });
 variants!(Request {
@@ -87,6 +88,7 @@ variants!(Request {
     Setattr,
     Create,
     Tmpfile,
+    Search,
     Mkdir,
     Symlink,
     Link,
@@ -101,6 +103,8 @@ variants!(Request {
     BlockMap,
     BlockPut,
     BlockGet,
+    BlockDrop,
+    SignBlocks,
     Allocate,
     Seek,
     Setxattr,
@@ -162,6 +166,7 @@ variants!(Reply {
     Written,
     BlockMapped,
     Data,
+    SignedBlocks,
     Statfs,
     Xattrs,
     Status,
@@ -177,6 +182,7 @@ variants!(Reply {
     Lock,
     Renamed,
     Offset,
+    Searched,
     Load,
     Slow,
     Sessions,
@@ -201,7 +207,17 @@ variants!(Reply {
     Gave,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
-variants!(Retry { NoSession, Busy, Moved, StaleCache, StaleDir, Coordinate, AtBirth, StaleLayout });
+variants!(Retry {
+    NoSession,
+    Busy,
+    Moved,
+    StaleCache,
+    StaleDir,
+    Coordinate,
+    AtBirth,
+    StaleLayout,
+    Away
+});
 variants!(Stands { Whole, Stable });
 variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });
@@ -252,6 +268,7 @@ fn parts() -> Vec<Case> {
             Case::of,
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
+        all([SignFor::Get, SignFor::Put], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),
         all(values::open_states(), Case::of),
         all(peers::stands(), Case::of),

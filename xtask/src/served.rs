@@ -132,7 +132,8 @@ impl Served {
     /// A cluster that starts again what is killed, and its mount.
     fn start_cluster(&mut self, pando: &Path, data: &Path) -> anyhow::Result<()> {
         let mut dev = Command::new(pando);
-        dev.args(["dev", "--servers", "4", "--restart", "--listen", "127.0.0.1:0", "--dir"]);
+        dev.args(["dev", "--servers", "4", "--cores", "3", "--restart"]);
+        dev.args(["--listen", "127.0.0.1:0", "--dir"]);
         self.spawn("pando dev", dev.arg(data))?;
         let served = |log: &str| {
             let line = log.lines().find_map(|line| line.strip_prefix("serving 4 servers at "));

@@ -27,6 +27,9 @@ struct Server {
     lease_ms: u64,
     invalidation_version: u64,
     requests: u64,
+    /// How many transactions have been in doubt there for a second or more, and for how long the oldest.
+    transactions_in_doubt: u64,
+    transaction_in_doubt_oldest_ms: u64,
 }
 
 impl From<wire::ClusterStatus> for Cluster {
@@ -38,6 +41,10 @@ impl From<wire::ClusterStatus> for Cluster {
             lease_ms: server.lease_ms,
             invalidation_version: server.version,
             requests: server.requests,
+            transactions_in_doubt: server.in_doubt.map_or(0, |in_doubt| in_doubt.count),
+            transaction_in_doubt_oldest_ms: server
+                .in_doubt
+                .map_or(0, |in_doubt| in_doubt.oldest_ms),
         };
         let servers: Vec<_> = status.servers.into_iter().map(server).collect();
         Cluster {

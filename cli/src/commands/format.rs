@@ -46,7 +46,7 @@ struct Choices {
     #[arg(long)]
     name: Option<String>,
     /// Where contents of files go: a directory, file:///DIRECTORY or s3://BUCKET/PREFIX?region=R&endpoint=URL
-    /// (keys come from AWS_* variables of the server) [default: DIR/blocks].
+    /// (keys come from AWS_* variables of the server, and clients never get them) [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
     /// Files up to this many bytes are kept with their metadata; 0: none.
@@ -138,9 +138,23 @@ pub(super) fn compression(text: &str) -> Result<Compression, String> {
     text.parse().map_err(|()| "it is none of none, lz4 and zstd".to_owned())
 }
 
+/// Whether the options of an S3 address have what only servers may know.
+fn has_keys(place: &str) -> bool {
+    let options = place.split_once('?').map_or("", |(_, options)| options);
+    let names = options.split('&').map(|option| option.split('=').next().unwrap_or_default());
+    let secrets = ["secret_access_key", "session_token", "token", "sse_customer_key_base64"];
+    names
+        .map(str::to_ascii_lowercase)
+        .any(|name| secrets.iter().any(|secret| name.ends_with(secret)))
+}
+
 /// The address of a block store; a plain path is a directory.
 pub(super) fn blocks_url(text: &str) -> anyhow::Result<String> {
     match text.split_once("://") {
+        Some(("s3", place)) if has_keys(place) => Err(usage(
+            "--blocks: the address is shown to people, so it may have no keys; set AWS_* of the server"
+                .to_owned(),
+        )),
         Some(("s3", _)) => Ok(text.to_owned()),
         Some(("file", path)) if path.starts_with('/') => Ok(text.to_owned()),
         Some(_) => {

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, process::ExitCode};
 
 use anyhow::{Context as _, bail};
-use base::{FileKind, FsError};
+use base::FsError;
 use client::Client;
 use wire::RenameMode;
 
@@ -80,7 +80,7 @@ async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Vec<Found>> {
             dirs.push((dir, name));
             continue;
         }
-        if entry.kind != FileKind::Directory {
+        if !entry.is_dir() {
             continue;
         }
         // Of several servers each has a directory of its own, with those of hours.
@@ -96,7 +96,7 @@ async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Vec<Found>> {
         };
         for entry in entries {
             let at = format!("{dir}/{}", entry.name);
-            let is_dir = entry.kind == FileKind::Directory;
+            let is_dir = entry.is_dir();
             // It may just have been put back, or removed for good.
             let Some((path, removed)) = origin(client, &at).await? else { continue };
             all.push(Found { at, hour: hour.clone(), path, is_dir, removed });

@@ -61,6 +61,10 @@ struct ClusterArgs {
     /// lost, renames of directories wait for as long.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
     cluster_lease: Duration,
+    /// Serve for so long after the coordinator was lost, and the lease has ended, what stands on no cached path: what
+    /// mounts have open, and what they do in directories that they know. 0: nothing.
+    #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
+    alone: Duration,
     /// Add a round trip to the connections to other servers, as of a network between them: for measurements.
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
     rtt: Duration,
@@ -103,6 +107,9 @@ pub(crate) struct ServeArgs {
     /// More sessions than this are not opened; their clients wait. Each mount and each running command has one.
     #[arg(long, value_name = "N", default_value_t = 65536)]
     sessions_max: usize,
+    /// More sessions than this are not opened with one token, unless it is an administrator's; their clients wait.
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    sessions_per_token: usize,
     /// Listen on addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
@@ -142,6 +149,11 @@ fn lease(text: &str) -> Result<Duration, String> {
 /// How long a server of a cluster serves without its coordinator.
 pub(crate) fn cluster_lease(text: &str) -> Result<Duration, String> {
     between(text, Duration::from_millis(200), Duration::from_secs(600))
+}
+
+/// How long a server of a cluster goes on without a lease.
+fn alone(text: &str) -> Result<Duration, String> {
+    between(text, Duration::ZERO, Duration::from_secs(24 * 3600))
 }
 
 /// Bytes: a number, and K, M, G or T (times 1024 each) with or without `iB`.
@@ -215,9 +227,11 @@ impl ServeArgs {
             reserve: self.reserve,
             connections_max: self.connections_max,
             sessions_max: self.sessions_max,
+            sessions_a_token_max: self.sessions_per_token,
             split_by_locked_scan: self.compared.split_by_locked_scan,
             memtable: self.compared.memtable,
             role: Role::Alone,
+            alone: server::ALONE,
             peer_rtt: Duration::ZERO,
         }
     }
@@ -278,6 +292,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let mut options = args.serve.options(false);
         options.role = args.cluster.role(&args.data);
+        options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;
         tokio::select! {
             joined = args.cluster.join(&args.data, &options) => joined?,

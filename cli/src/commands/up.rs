@@ -96,7 +96,7 @@ async fn serve_mount(
     config.access_times = options.access_times;
     config.kernel_checks = true;
     config.local = true;
-    config.blocks = running.blocks();
+    config.blocks = Some(running.blocks());
     if let Some(near) = running.near() {
         config.dial = Arc::new(near);
     }

@@ -36,8 +36,20 @@ const GAUGES: &[Metric] = &[
         "For how long the busiest core has worked without a pause.",
     ),
     metric("writable", "writable", "1 while there is room on the disks for writes."),
+    metric("lease", "lease", "1 while the server has a lease, or is the only one."),
+    metric("alone", "alone", "1 while it serves without a lease what stands on no cached path."),
     metric("sessions_max", "sessions_max", "How many sessions there may be."),
     metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
+    metric(
+        "transactions_in_doubt",
+        "transactions_in_doubt",
+        "Transactions of other servers whose outcome has been lacking for a second or more.",
+    ),
+    seconds(
+        "transaction_in_doubt_oldest_nanos",
+        "transaction_in_doubt_oldest_seconds",
+        "For how long the oldest of them has been prepared.",
+    ),
     metric(
         "births_unconfirmed",
         "births_unconfirmed",

@@ -27,3 +27,4 @@ mod trash;
 mod two_mounts;
 mod upgrade;
 mod usage;
+mod weakest;

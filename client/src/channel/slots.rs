@@ -12,9 +12,10 @@ use std::{
 };
 
 use base::{Cred, Encode as _, FsError, Seq};
+use tokio::time::Instant;
 use wire::{Answer, ReplyHeader, Request};
 
-use super::{Answered, Counters, Key, Order};
+use super::{Answered, Counters, Key, Order, stable::Changes};
 use crate::{
     Error,
     route::{Place, Route, Router},
@@ -47,9 +48,13 @@ pub(super) struct Inner {
     pub(super) incarnation: u64,
     /// The last change that succeeded in this session, by the order of answers; 0 when there is none.
     pub(super) answered: Seq,
-    /// Counts changes that succeeded, and how many of them are on stable storage.
-    pub(super) changes: u64,
-    pub(super) synced: u64,
+    pub(super) changes: Changes,
+    /// The server keeps the session until then, by this machine's clock.
+    pub(super) leased_until: Option<Instant>,
+    /// Counts how often the server was heard of.
+    pub(super) heard: u64,
+    /// The server did not answer when it was last waited for, and was not heard of since.
+    pub(super) silent: bool,
     pub(super) arrivals: u64,
 }
 
@@ -101,14 +106,22 @@ impl Inner {
             life: 0,
             incarnation: 0,
             answered: Seq(0),
-            changes: 0,
-            synced: 0,
+            changes: Changes::default(),
+            leased_until: None,
+            heard: 0,
+            silent: false,
             arrivals: 0,
         }
     }
 }
 
 impl Inner {
+    /// The server has said something.
+    pub(super) fn hear(&mut self) {
+        self.heard += 1;
+        self.silent = false;
+    }
+
     pub(super) fn fill(&mut self, cred: &Cred, route: Route, request: Request, stand: u64) -> Key {
         self.arrivals += 1;
         let arrival = self.arrivals;
@@ -276,7 +289,7 @@ impl Inner {
             self.window.finish(seq);
             if done {
                 self.answered = seq;
-                self.changes += 1;
+                self.changes.succeeded();
             }
         }
         waker
@@ -334,6 +347,8 @@ fn of_open_file(request: &Request) -> bool {
             | Request::BlockMap(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
+            | Request::BlockDrop(_)
+            | Request::SignBlocks(_)
             | Request::Release(_)
             | Request::Lock(_)
             | Request::LockTest(_)

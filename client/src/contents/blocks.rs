@@ -10,12 +10,11 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use base::{BlockId, Cred, FsError, HashMap, Ino};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use store::{Blocks, BlocksConfig, BlocksError};
+use store::{Blocks, BlocksError, SignedFor};
 use tokio::sync::watch;
-use wire::{
-    BlockGet, BlockPut, FsInfo, Reply, Request, data::BlockPart, session::COMPRESSION_OPTION,
-};
+use wire::{BlockDrop, BlockGet, BlockPut, Reply, Request, data::BlockPart};
 
+use super::direct::Direct;
 use crate::{Client, Error, Result, call::Failure, client::unexpected, route::Route};
 
 const UNIT_BYTES: u32 = 64 << 10;
@@ -24,30 +23,20 @@ const UNIT_BYTES: u32 = 64 << 10;
 pub(crate) enum BlockIo {
     /// The server reads and writes them for us.
     Server,
-    /// A store that this client reaches itself.
+    /// The store of this very process.
     Store(Blocks),
+    /// A store that this client reaches itself, under addresses that the server signs.
+    Direct(Direct),
 }
 
 impl BlockIo {
-    /// Our own, or what the server says of it.
-    pub(crate) fn new(own: Option<&Blocks>, fs: &FsInfo) -> Result<BlockIo> {
-        if let Some(blocks) = own {
-            return Ok(BlockIo::Store(blocks.clone()));
-        }
-        if fs.blocks == "server" {
-            return Ok(BlockIo::Server);
-        }
-        let mut config = BlocksConfig::new(fs.blocks.clone());
-        config.options = fs.blocks_options.iter().cloned().collect();
-        if let Some(compression) = config.options.remove(COMPRESSION_OPTION) {
-            config.compression = compression.parse().map_err(|()| {
-                Error::Refused(format!("the store of blocks: unknown compression {compression}"))
-            })?;
-        }
-        match Blocks::open(&config) {
-            Ok(blocks) => Ok(BlockIo::Store(blocks)),
-            Err(error) => Err(Error::Refused(format!("the store of blocks: {error}"))),
-        }
+    /// The store of this very process, where it has one; otherwise as the server says of a shared one.
+    pub(crate) fn new(own: Option<&Blocks>, direct: Option<&str>) -> Result<BlockIo> {
+        Ok(match (own, direct) {
+            (Some(blocks), _) => BlockIo::Store(blocks.clone()),
+            (None, Some(compression)) => BlockIo::Direct(Direct::new(compression)?),
+            (None, None) => BlockIo::Server,
+        })
     }
 }
 
@@ -184,15 +173,39 @@ impl Client {
     ) -> Result<()> {
         self.core.files.read_cache.keep(block, &data);
         match &self.core.files.io {
-            BlockIo::Server => {
-                let put = Request::BlockPut(BlockPut { block, data });
-                self.core.ask(cred, Route::Shard(ino.shard()), put).await?;
-                Ok(())
-            }
+            BlockIo::Server => {}
             BlockIo::Store(blocks) => {
-                blocks.put(block, data).await.map_err(|error| Error::Fs(store_error(&error)))
+                let put = blocks.put(block, data).await;
+                return put.map(drop).map_err(|error| Error::Fs(store_error(&error)));
+            }
+            BlockIo::Direct(direct) => {
+                let route = Route::Shard(ino.shard());
+                if let Some(store) = direct.store(&self.core, route, block, SignedFor::Put).await? {
+                    match store.put(block, data.clone()).await {
+                        Ok(_) => return Ok(()),
+                        // The server stores it unless that has happened after all.
+                        Err(error) => direct.avoid(&error),
+                    }
+                }
             }
         }
+        let put = Request::BlockPut(BlockPut { block, data });
+        self.core.ask(cred, Route::Shard(ino.shard()), put).await?;
+        Ok(())
+    }
+
+    /// What was to name these blocks has failed: tells the server, which deletes them, without waiting for it. Those in a store
+    /// that this client reaches itself stay, as one of them may be named: `pando fsck --gc` knows.
+    pub(crate) fn give_up_blocks(&self, cred: &Arc<Cred>, ino: Ino, blocks: Vec<BlockId>) {
+        if blocks.is_empty() || matches!(self.core.files.io, BlockIo::Store(_)) {
+            return;
+        }
+        let (client, cred) = (self.clone(), Arc::clone(cred));
+        self.core.spawn(async move {
+            let drop = Request::BlockDrop(BlockDrop { blocks });
+            // Otherwise they go with the session.
+            let _ = client.core.ask(&cred, Route::Shard(ino.shard()), drop).await;
+        });
     }
 
     /// Reads `len` bytes of a block from `part.offset` on; `None` when the block is gone. Returns them in
@@ -306,30 +319,50 @@ impl Client {
     }
 
     async fn load(&self, (cred, ino): (&Cred, Ino), part: BlockPart, len: u32) -> Loaded {
+        let range = part.offset..part.offset.saturating_add(len);
         let bytes = match &self.core.files.io {
-            BlockIo::Server => {
-                let get = Request::BlockGet(BlockGet { part, len });
-                match self.core.call(cred, Route::Shard(ino.shard()), get, 0).await {
-                    Ok(done) => match done.reply {
-                        Reply::Data(bytes) => bytes,
-                        _ => return Err(unexpected()),
-                    },
-                    Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {
-                        return Ok(None);
+            BlockIo::Server => self.load_from_server(cred, ino, part, len).await?,
+            BlockIo::Store(blocks) => match blocks.get(part.block, part.block_bytes, range).await {
+                Ok(bytes) => Some(bytes),
+                Err(BlocksError::Missing { .. }) => None,
+                Err(error) => return Err(Error::Fs(store_error(&error))),
+            },
+            BlockIo::Direct(direct) => {
+                let route = Route::Shard(ino.shard());
+                let store = direct.store(&self.core, route, part.block, SignedFor::Get).await?;
+                let got = match store {
+                    Some(store) => Some(store.get(part.block, part.block_bytes, range).await),
+                    None => None,
+                };
+                match got {
+                    Some(Ok(bytes)) => Some(bytes),
+                    Some(Err(error)) => {
+                        // One that is gone may have another name, as an older block: the server knows.
+                        if !matches!(error, BlocksError::Missing { .. }) {
+                            direct.avoid(&error);
+                        }
+                        self.load_from_server(cred, ino, part, len).await?
                     }
-                    Err(Failure::Error(error)) => return Err(error),
-                }
-            }
-            BlockIo::Store(blocks) => {
-                let range = part.offset..part.offset.saturating_add(len);
-                match blocks.get(part.block, part.block_bytes, range).await {
-                    Ok(bytes) => bytes,
-                    Err(BlocksError::Missing { .. }) => return Ok(None),
-                    Err(error) => return Err(Error::Fs(store_error(&error))),
+                    None => self.load_from_server(cred, ino, part, len).await?,
                 }
             }
         };
-        if bytes.len() == len as usize { Ok(Some(bytes)) } else { Err(unexpected()) }
+        match bytes {
+            Some(bytes) if bytes.len() != len as usize => Err(unexpected()),
+            found => Ok(found),
+        }
+    }
+
+    async fn load_from_server(&self, cred: &Cred, ino: Ino, part: BlockPart, len: u32) -> Loaded {
+        let get = Request::BlockGet(BlockGet { part, len });
+        match self.core.call(cred, Route::Shard(ino.shard()), get, 0).await {
+            Ok(done) => match done.reply {
+                Reply::Data(bytes) => Ok(Some(bytes)),
+                _ => Err(unexpected()),
+            },
+            Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => Ok(None),
+            Err(Failure::Error(error)) => Err(error),
+        }
     }
 }
 
@@ -340,6 +373,7 @@ fn store_error(error: &BlocksError) -> FsError {
         BlocksError::Refused(_) => FsError::Denied,
         BlocksError::Missing { .. }
         | BlocksError::Corrupt { .. }
+        | BlocksError::Exists { .. }
         | BlocksError::Bounds { .. }
         | BlocksError::Config { .. }
         | BlocksError::Store(_)

@@ -24,6 +24,7 @@ impl Client {
             return Err(FsError::BadHandle.into());
         }
         self.flush_state(&open.state).await;
+        self.core.may_write(open.cred.uid, open.state.ino, open.opened_at)?;
         let file = {
             let mut inner = open.state.lock();
             inner.check()?;

@@ -376,6 +376,11 @@ impl Inner {
     /// The session is gone, and with it what was not sent; how many bytes that were.
     pub(crate) fn lose(&mut self) -> u64 {
         self.lost = true;
+        self.lose_unsent()
+    }
+
+    /// What was not sent is lost; how many bytes that were.
+    pub(crate) fn lose_unsent(&mut self) -> u64 {
         let bytes = self.dirty.bytes();
         if !self.dirty.is_empty() {
             self.dirty.take();

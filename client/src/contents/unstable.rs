@@ -9,7 +9,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use base::{Access, FsError, Ino};
@@ -17,25 +17,18 @@ use base::{Access, FsError, Ino};
 use super::{Files, OpenFile};
 use crate::{Error, Result};
 
-/// What is known to be stable.
+/// What is gone that nobody has reported.
 #[derive(Debug, Default)]
 pub(super) struct Stability {
-    /// Changes up to this one are stable, in counts of [`Files::stamp`].
-    upto: AtomicU64,
     /// Something is gone, and no `sync` has reported it.
     forgotten: AtomicBool,
 }
 
 impl Files {
-    /// A sync has succeeded that was asked for at `stamp`.
-    pub(crate) fn synced(&self, stamp: u64) {
-        self.stability.upto.fetch_max(stamp, Ordering::AcqRel);
-    }
-
-    /// A server has lost what was not stable: what is known of open files that it `has` may be too much.
-    pub(crate) fn forget_unstable(&self, has: impl Fn(Ino) -> bool) {
+    /// A server has lost what was not stable: what is known of open files that it `has` may be too much. What was done
+    /// up to this count of [`Files::stamp`] is stable.
+    pub(crate) fn forget_unstable(&self, upto: u64, has: impl Fn(Ino) -> bool) {
         self.stability.forgotten.store(true, Ordering::Release);
-        let upto = self.stability.upto.load(Ordering::Acquire);
         let table = self.table.lock();
         for open in table.handles.values().filter(|open| has(open.state.ino)) {
             let changed_at = open.state.lock().changed_at;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use base::{
-    Access, Attr, BlockId, FsError,
+    Access, Attr, BlockId, Cred, FsError,
     limits::{FILE_BYTES_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
@@ -80,6 +80,7 @@ impl Client {
         if !open.may.includes(Access::WRITE) {
             return Err(FsError::BadHandle.into());
         }
+        self.core.may_write(open.cred.uid, open.state.ino, open.opened_at)?;
         if offset.is_none() {
             self.learn_size(open).await?;
         }
@@ -265,8 +266,24 @@ impl Client {
             return Err(Error::SessionLost);
         }
         let plan = self.plan(set);
+        let blocks: Vec<BlockId> = plan.puts.iter().map(|(block, _)| *block).collect();
+        let sent = self.send_plan(state, set, plan, &cred).await;
+        if sent.is_err() {
+            self.give_up_blocks(&cred, state.ino, blocks);
+        }
+        sent
+    }
+
+    async fn send_plan(
+        &self,
+        state: &FileState,
+        set: &FlushSet,
+        plan: Plan,
+        cred: &Arc<Cred>,
+    ) -> Result<(Attr, Vec<ChunkSlices>)> {
+        let began = self.core.files.stamp();
         let puts = plan.puts.into_iter();
-        let puts = puts.map(|(block, data)| self.put_block(&cred, state.ino, block, data));
+        let puts = puts.map(|(block, data)| self.put_block(cred, state.ino, block, data));
         stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
 
         let mut attr = None;
@@ -277,7 +294,8 @@ impl Client {
             let home = file.dir.home;
             let (chunks, at, clear_set_id) = (chunks.clone(), Some(set.at), set.clear_set_id);
             let write = Write { file, chunks, end, at, clear_set_id };
-            match self.core.ask(&cred, home, Request::Write(write)).await?.reply {
+            self.core.may_write(cred.uid, state.ino, began)?;
+            match self.core.ask(cred, home, Request::Write(write)).await?.reply {
                 Reply::Written(written) => attr = Some(written.attr),
                 _ => return Err(unexpected()),
             }

@@ -22,7 +22,7 @@ pub(super) struct World {
 
 fn entry(pos: u64, number: u64) -> ReaddirEntry {
     let name = EntryName::new(number.to_string().as_bytes()).unwrap();
-    ReaddirEntry { pos, name, ino: Ino(number), kind: FileKind::File, entry: None }
+    ReaddirEntry { pos, name, ino: Ino(number), kind: Some(FileKind::File), entry: None }
 }
 
 impl World {

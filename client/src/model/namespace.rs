@@ -52,7 +52,8 @@ impl State {
         let directory = self.directory(dir);
         let mut listed: BTreeMap<u64, Vec<ReaddirEntry>> = BTreeMap::new();
         for (name, ino) in &directory.entries {
-            let (name, kind, pos) = (name.clone(), self.inode(*ino).attr.kind, self.key.pos(name));
+            let (name, pos) = (name.clone(), self.key.pos(name));
+            let kind = Some(self.inode(*ino).attr.kind);
             let entry = plus.then(|| self.entry(*ino));
             listed.entry(pos).or_default().push(ReaddirEntry { pos, name, ino: *ino, kind, entry });
         }

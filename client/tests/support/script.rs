@@ -107,14 +107,13 @@ pub(crate) fn welcome(session: u64, incarnation: u64) -> Welcome {
         hash_key: HashKey { k0: 1, k1: 2 },
         locality: Locality::Directory,
         inline_bytes_max: 4096,
-        blocks: "server".into(),
-        blocks_options: Vec::new(),
     };
     Welcome {
         session: SessionId(session),
         secret: 99,
         incarnation,
         lease_ms: LEASE_MS,
+        commit_ms: 20,
         fs,
         map: ClusterMap::single("script:1", 4),
         root: dir(1),
@@ -124,6 +123,7 @@ pub(crate) fn welcome(session: u64, incarnation: u64) -> Welcome {
         forgot: false,
         opened: session != 5,
         proof: 7,
+        direct: None,
     }
 }
 

@@ -136,8 +136,6 @@ pub(crate) struct World {
     running: Rc<RefCell<Option<Running>>>,
     /// Nobody can connect.
     cut: Rc<Cell<bool>>,
-    /// The address of a block store that clients reach themselves; empty when there is none.
-    blocks_url: String,
 }
 
 struct Running {
@@ -149,15 +147,11 @@ struct Running {
 impl World {
     /// Runs `test` in a new world whose server is up.
     pub(crate) async fn run<T>(test: impl AsyncFnOnce(World) -> T) -> T {
-        World::run_with(Blocks::memory(), String::new(), test).await
+        World::run_with(Blocks::memory(), test).await
     }
 
     /// As [`World::run`], with these blocks.
-    pub(crate) async fn run_with<T>(
-        blocks: Blocks,
-        blocks_url: String,
-        test: impl AsyncFnOnce(World) -> T,
-    ) -> T {
+    pub(crate) async fn run_with<T>(blocks: Blocks, test: impl AsyncFnOnce(World) -> T) -> T {
         let (sender, mut accepted) = mpsc::unbounded_channel();
         let world = World {
             engine: Arc::new(MemoryEngine::new()),
@@ -167,7 +161,6 @@ impl World {
             dial: Arc::new(Pipes { dialled: sender, kills: Arc::default() }),
             running: Rc::default(),
             cut: Rc::default(),
-            blocks_url,
         };
         let options = FormatOptions {
             name: "world".into(),
@@ -204,11 +197,8 @@ impl World {
 
     /// Starts a server on what is stored.
     pub(crate) fn start(&self) {
-        let options = ServerOptions {
-            lease: Duration::from_secs(30),
-            blocks_url: self.blocks_url.clone(),
-            ..ServerOptions::simulated("world:1")
-        };
+        let options =
+            ServerOptions { lease: Duration::from_secs(30), ..ServerOptions::simulated("world:1") };
         let server = Server::open(
             self.engine.clone(),
             self.blocks.clone(),

@@ -1,6 +1,6 @@
 //! "Nothing that was stable is lost": where it is found whose directories were lost.
 
-use base::{FileKind, FsError};
+use base::FsError;
 use client::{Client, Error};
 
 /// The contents of all files in `/lost+found`, in no order; none, if that is not there.
@@ -16,14 +16,10 @@ pub async fn files(client: &Client) -> Result<Vec<Vec<u8>>, Error> {
         };
         for entry in listed {
             let path = format!("{dir}/{}", String::from_utf8_lossy(entry.name.as_bytes()));
-            match entry.kind {
-                FileKind::Directory => dirs.push(path),
-                FileKind::File
-                | FileKind::Symlink
-                | FileKind::Fifo
-                | FileKind::Socket
-                | FileKind::CharDevice
-                | FileKind::BlockDevice => found.push(client.read(&path).await?.to_vec()),
+            if entry.is_dir() {
+                dirs.push(path);
+            } else {
+                found.push(client.read(&path).await?.to_vec());
             }
         }
     }

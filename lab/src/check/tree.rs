@@ -77,7 +77,8 @@ async fn directory(
             // Another server has its attributes.
             None => client.lookup(&Cred::ROOT, dir, &entry.name).await?,
         };
-        ensure!(shown.attr.ino == entry.ino && shown.attr.kind == entry.kind, "{entry:?}");
+        let same_kind = entry.kind.is_none_or(|kind| shown.attr.kind == kind);
+        ensure!(shown.attr.ino == entry.ino && same_kind, "{entry:?}");
         tree.names += 1;
         let attr = match (shown.whole, tree.inodes.get(&entry.ino)) {
             (true, _) => shown.attr,
@@ -87,7 +88,7 @@ async fn directory(
         };
         let (_, names) = tree.inodes.entry(entry.ino).or_insert((attr, 0));
         *names += 1;
-        ensure!(*names == 1 || entry.kind != FileKind::Directory, "{entry:?} was met before");
+        ensure!(*names == 1 || !entry.is_dir(), "{entry:?} was met before");
         below.extend(shown.dir.map(|found| (found, dir.ino)));
     }
     let subdirs = u32::try_from(below.len())?;
@@ -105,7 +106,7 @@ async fn unlisted(client: &Client, root: &DirRef) -> anyhow::Result<Option<Readd
     let name = EntryName::new(b".trash")?;
     match client.lookup(&Cred::ROOT, root, &name).await {
         Ok(entry) => {
-            let (ino, kind) = (entry.attr.ino, entry.attr.kind);
+            let (ino, kind) = (entry.attr.ino, Some(entry.attr.kind));
             Ok(Some(ReaddirEntry { pos: 0, name, ino, kind, entry: Some(entry) }))
         }
         Err(Error::Fs(FsError::NotFound)) => Ok(None),

@@ -62,7 +62,7 @@ pub struct SeenEntry(pub Seen, pub Option<Bytes>);
 pub struct Listed {
     pub name: EntryName,
     pub ino: u64,
-    pub kind: FileKind,
+    pub kind: Option<FileKind>,
     pub entry: Option<SeenEntry>,
 }
 

@@ -234,6 +234,10 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         self.inner.sync().await
     }
 
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
+        self.inner.sync_dir(dir).await
+    }
+
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         self.inner.xattrs(cred, node).await
     }
@@ -266,6 +270,10 @@ impl<F: FileSystem> FileSystem for Jail<F> {
 
     async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner.seek(handle, offset, to).await
+    }
+
+    async fn search(&self, ino: Ino) -> Result<NodeRef> {
+        self.inner.search(ino).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

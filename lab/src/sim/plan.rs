@@ -16,6 +16,8 @@ pub struct Plan {
     pub servers: u16,
     /// For how long a server of several may serve without being heard of.
     pub server_lease: Duration,
+    /// For how long it goes on after that with what stands on no cached path.
+    pub alone: Duration,
     /// When operations are answered.
     pub durability: Durability,
     /// The power is cut now and then.
@@ -40,6 +42,8 @@ pub struct Plan {
     pub weather: Weather,
     /// What blocks, as a sync does, takes less than so many milliseconds; 0: no time.
     pub disk_ms_max: u64,
+    /// What is shown of a directory waits so long for a transaction in doubt.
+    pub doubt_max: Duration,
     /// A partition of a directory with so many entries splits.
     pub split_threshold: u64,
     /// The workloads are about directories that split and merge.
@@ -132,6 +136,9 @@ impl Plan {
             seed,
             servers,
             server_lease,
+            alone: SimRandom::new(seed)
+                .stream("alone")
+                .pick(&[Duration::ZERO, Duration::from_secs(600)]),
             durability: if strict { Durability::Strict } else { Durability::Relaxed },
             power_cuts: random.one_in(2),
             commit_interval: random.ms(1..200),
@@ -148,6 +155,8 @@ impl Plan {
                 pieces: random.one_in(2),
             },
             disk_ms_max: SimRandom::new(seed).stream("disk").pick(&[0, 2, 5, 15]),
+            // What is shown in these worlds is always what was answered last.
+            doubt_max: Duration::from_secs(3600),
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             crowd: false,
             trash: SimRandom::new(seed).stream("trash").one_in(3),

@@ -260,10 +260,15 @@ impl Host {
                 dial: network.server_port(*server, process),
                 coordinators: if *server == 0 { Vec::new() } else { vec![address_of(0)] },
                 lease: plan.server_lease,
+                alone: plan.alone,
                 awake_or_not: Arc::new(move || started.elapsed()),
             }),
             offload: self.offload(),
-            limits: Limits { split_threshold: plan.split_threshold, ..Limits::default() },
+            limits: Limits {
+                split_threshold: plan.split_threshold,
+                doubt_max: plan.doubt_max,
+                ..Limits::default()
+            },
             ..ServerOptions::simulated(&address_of(*server))
         }
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, Cred};
+use base::{Clock, Cred, DirId, EntryName, NameVersion, placement::shard_of};
 use client::{AccessTimes, Client, Config, Error, Resolution};
 use meta::Bug;
 use wire::{Join, Token, XattrMode};
@@ -279,6 +279,23 @@ impl World {
             client.set_xattr(path, &name, value.as_bytes(), XattrMode::Set).await?;
         }
         Ok(())
+    }
+
+    /// The name of a directory in `dir` that is born on a server, and its id; every directory is placed by its own.
+    ///
+    /// # Panics
+    /// Never: there is always another name.
+    #[must_use]
+    pub fn name_on(&self, client: &Client, dir: DirId, server: u16) -> (String, DirId) {
+        let (key, plan) = (client.fs_info().hash_key, self.plan());
+        let named = |number: u64| {
+            let name = format!("dir {number}");
+            let entry = EntryName::new(name.as_bytes()).expect("it is short");
+            (name, key.dir_id(dir, &entry, NameVersion(0)))
+        };
+        let is_there =
+            |(_, id): &(_, DirId)| shard_of(*id, 0, plan.shards).0 % plan.servers == server;
+        (0..).map(named).find(is_there).expect("there is always another name")
     }
 
     /// The network.

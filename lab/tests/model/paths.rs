@@ -58,7 +58,7 @@ enum Op {
 enum Out {
     Done,
     Attr(Attr),
-    Names(Vec<(EntryName, FileKind)>),
+    Names(Vec<(EntryName, Option<FileKind>)>),
     Data(Bytes),
 }
 
@@ -138,7 +138,7 @@ fn done((): ()) -> Out {
     Out::Done
 }
 
-fn names(found: impl Iterator<Item = (EntryName, FileKind)>) -> Out {
+fn names(found: impl Iterator<Item = (EntryName, Option<FileKind>)>) -> Out {
     let mut names: Vec<_> = found.collect();
     names.sort_by(|one, other| one.0.cmp(&other.0));
     Out::Names(names)

@@ -240,6 +240,10 @@ impl FileSystem for Wrong {
         self.inner.sync().await
     }
 
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
+        self.inner.sync_dir(dir).await
+    }
+
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         self.inner.xattrs(cred, node).await
     }

@@ -207,9 +207,9 @@ async fn read(client: &Client, dir: &str) -> anyhow::Result<Things> {
     for entry in listing.all().await? {
         let name = entry.name.to_string();
         let path = format!("{dir}/{name}");
-        let thing = match entry.kind {
-            base::FileKind::Directory => Thing::Directory,
-            _ => Thing::File(client.read(&path).await.with_context(|| path.clone())?.to_vec()),
+        let thing = match entry.is_dir() {
+            true => Thing::Directory,
+            false => Thing::File(client.read(&path).await.with_context(|| path.clone())?.to_vec()),
         };
         things.insert(name, thing);
     }

@@ -14,7 +14,6 @@ use lab::{
     check,
     sim::{
         plan::{Aim, Plan, Weather},
-        server::Host,
         trace::{self, Trace},
         world::World,
     },
@@ -67,37 +66,6 @@ pub(crate) fn run<T>(
     // What was amiss before it failed is the better reason.
     check::errors::check(&trace)?;
     ended
-}
-
-/// Waits until `victims` are at the step at which they die, with all that they have not synced if it is by `power`, and
-/// starts them again one after the other.
-pub(crate) async fn crash(
-    world: &World,
-    victims: &[usize],
-    power: bool,
-    step: u64,
-    patience: Duration,
-) -> anyhow::Result<()> {
-    let hosts: Vec<&Host> = victims.iter().map(|server| &world.hosts()[*server]).collect();
-    let dead = async {
-        while hosts.iter().any(|host| host.is_alive()) {
-            world.wait(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(patience, dead).await.context("the step is not reached")?;
-    for host in &hosts {
-        host.crash(power);
-    }
-    let pauses = [0, 300, 1500].map(Duration::from_millis);
-    let mut again = hosts.clone();
-    if step.is_multiple_of(2) {
-        again.reverse();
-    }
-    for (pause, host) in pauses.iter().cycle().skip(usize::try_from(step % 3)?).zip(again) {
-        world.wait(*pause).await;
-        host.start()?;
-    }
-    Ok(())
 }
 
 /// Runs all crashes, on two threads; what went wrong.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use wire::InDoubt;
 
 /// What is known of one server.
 #[derive(Debug, Clone)]
@@ -21,6 +22,7 @@ struct Holder {
     requests: u64,
     /// The version of the accounting roots that it has.
     roots: u64,
+    in_doubt: Option<InDoubt>,
 }
 
 /// What a server says of itself.
@@ -29,6 +31,7 @@ pub(crate) struct Beat {
     pub(crate) version: u64,
     pub(crate) requests: u64,
     pub(crate) roots: u64,
+    pub(crate) in_doubt: Option<InDoubt>,
 }
 
 /// What is left of a lease, for people.
@@ -38,6 +41,7 @@ pub(crate) struct Standing {
     pub(crate) silent: Option<Duration>,
     pub(crate) version: u64,
     pub(crate) requests: u64,
+    pub(crate) in_doubt: Option<InDoubt>,
 }
 
 /// The leases of all servers.
@@ -50,7 +54,15 @@ pub(crate) struct Leases {
 impl Leases {
     /// Nothing is known of `servers`: each may hold a lease until `until`.
     pub(crate) fn unknown(lease: Duration, servers: u16, until: Instant) -> Leases {
-        let holder = Holder { until, has: 0, heard: None, version: 0, requests: 0, roots: 0 };
+        let holder = Holder {
+            until,
+            has: 0,
+            heard: None,
+            version: 0,
+            requests: 0,
+            roots: 0,
+            in_doubt: None,
+        };
         Leases { lease, holders: vec![holder; usize::from(servers)] }
     }
 
@@ -63,6 +75,7 @@ impl Leases {
         holder.version = beat.version;
         holder.requests = beat.requests;
         holder.roots = beat.roots;
+        holder.in_doubt = beat.in_doubt;
         holder.has = holder.has.max(beat.version);
         if grant {
             holder.until = holder.until.max(ends);
@@ -118,7 +131,9 @@ impl Leases {
         };
         let silent = holder.heard.map(|heard| now.saturating_duration_since(heard));
         let (version, requests) = (holder.version.max(holder.has), holder.requests);
-        Some(Standing { left, silent, version, requests })
+        // What a server lacked that has died since is told when it is back.
+        let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
+        Some(Standing { left, silent, version, requests, in_doubt })
     }
 }
 
@@ -130,7 +145,7 @@ mod tests {
     const MARGIN: Duration = Duration::from_secs(1);
 
     fn beat(version: u64) -> Beat {
-        Beat { version, requests: 0, roots: 0 }
+        Beat { version, requests: 0, roots: 0, in_doubt: None }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What goes between the coordinator and the other servers unasked: each asks for its lease again and again, and the
 //! coordinator tells each what it has announced. One core runs it.
 //!
-//! Always true: a server has a lease only after it has taken in all that was announced before it was given. To a server
+//! Always true: a server has a lease only after it has taken in all that was announced before it was given, and what its
+//! cores had executed without that, or under a lease that has ended, is written. To a server
 //! what was announced goes in order, one message at a time; what it did not acknowledge is told again.
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -18,6 +19,7 @@ use crate::{
     driver::answer_of,
     record::Record as _,
     server::Shared,
+    transact::recover::PATIENCE,
 };
 
 /// A lease is asked for so many times while it lasts.
@@ -38,7 +40,7 @@ pub(crate) async fn run(core: Core) {
             futures::future::join_all(tell).await;
         }
     };
-    tokio::join!(keep_lease(shared, cluster), tell);
+    tokio::join!(keep_lease(shared, cluster), go_alone(shared, cluster), tell);
 }
 
 /// Asks for leases.
@@ -53,7 +55,9 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
             match had {
                 true => tracing::info!("the coordinator has given a lease: serving"),
                 false => tracing::warn!(
-                    "the lease has ended: nothing is served until the coordinator answers"
+                    alone = ?cluster.options.alone,
+                    "the lease has ended: what stands on cached paths waits until the coordinator answers, and all \
+                     else when the server has been alone for so long"
                 ),
             }
         }
@@ -63,6 +67,24 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
         }
         let pause = (given / BEATS_A_LEASE).saturating_sub(cluster.time() - asked).max(AGAIN_PAUSE);
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Lets requests that stand on no cached path go on whenever the lease has ended.
+///
+/// Race: a core may have executed a request under the lease, and write it only now. Who looks must find it: a directory that
+/// it stood on may have moved since, and its effect counts as done before that.
+async fn go_alone(shared: &Shared, cluster: &Cluster) {
+    let mut alone = false;
+    loop {
+        let left = cluster.lease_left();
+        let ended = left.is_zero() && cluster.had_lease();
+        if ended && !alone {
+            shared.gate.settled().await;
+        }
+        alone = ended;
+        cluster.set_alone(alone);
+        tokio::time::sleep(left.max(AGAIN_PAUSE)).await;
     }
 }
 
@@ -87,7 +109,7 @@ async fn ask(
         }
     };
     let given = Duration::from_millis(lease.ms);
-    if let Err(error) = take_lease(shared, cluster, asked, lease) {
+    if let Err(error) = take_lease(shared, cluster, asked, lease).await {
         shared.halt(Problem::of(&error));
     }
     Ok(given)
@@ -122,9 +144,11 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
     Heartbeat {
         address: shared.options.address.clone(),
         epoch: cluster.map().epoch,
-        version: shared.invalidations.version(),
+        // It is taken for an acknowledgement.
+        version: shared.invalidations.settled(),
         requests: shared.counters.requests.load(Ordering::Relaxed),
         settings: shared.settings().to_record(),
         roots: shared.quotas.version(),
+        in_doubt: shared.prepared.in_doubt(cluster.me, PATIENCE),
     }
 }

@@ -61,6 +61,7 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         dial: Arc::new(Nowhere),
         coordinators: Vec::new(),
         lease: LEASE,
+        alone: Duration::ZERO,
         awake_or_not: time(),
     });
     open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
@@ -81,7 +82,15 @@ fn open_with(
 
 fn beat(address: &str, version: u64) -> Heartbeat {
     let settings = Bytes::new();
-    Heartbeat { address: address.into(), epoch: Epoch(0), version, requests: 0, settings, roots: 0 }
+    Heartbeat {
+        address: address.into(),
+        epoch: Epoch(0),
+        version,
+        requests: 0,
+        settings,
+        roots: 0,
+        in_doubt: None,
+    }
 }
 
 /// A cluster of two that is complete, and the version of its log.
@@ -171,7 +180,7 @@ async fn settings_that_have_changed_come_with_the_next_lease() {
     // The server that gets it has it from then on, also when it starts again.
     server.shared.set_settings(old);
     let cluster = server.shared.cluster.as_ref().unwrap();
-    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
+    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
     assert_eq!(server.shared.settings(), new);
     let stored = server.shared.engine.get(&key::settings()).unwrap();
     assert_eq!(stored, Some(new.to_record()));
@@ -223,13 +232,14 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let awake_or_not =
         Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
     let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
-    let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
+    let (lease, alone) = (LEASE, Duration::ZERO);
+    let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not };
     let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
     let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
-    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).unwrap();
+    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
     assert!(cluster.has_lease());
     slept.store(7, Ordering::Relaxed);
     assert!(cluster.has_lease());

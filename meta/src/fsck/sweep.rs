@@ -19,7 +19,8 @@ use super::{
     report::Report,
 };
 use crate::record::{
-    Config, Content, Key, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, Tail, key,
+    Config, Content, Key, Lived, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, Tail,
+    key,
     key::Part,
     system::{Reserved, StoredAnswer},
 };
@@ -199,6 +200,9 @@ impl<'a> Sweep<'a> {
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
             (b'M', 3) if shard.0 == 0 => self.alone::<Member>(key, value, "membership"),
+            (b'M', 4) if *key == key::lived()[..] => {
+                self.alone::<Lived>(key, value, "time of the trash");
+            }
             (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
             (b'P', 21) if shard.0 == 0 && self.owned.is_some() => {
                 self.alone::<PreparedRecord>(key, value, "prepared transaction");

@@ -63,8 +63,14 @@ pub(super) struct Giving {
     wanted_until: Option<Instant>,
 }
 
-/// Something cannot be read here: it is given up.
-struct Unreadable;
+/// Why it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stops {
+    /// Something cannot be read here.
+    Unreadable,
+    /// Names would be frozen for too long.
+    Late,
+}
 
 impl Giving {
     /// A handoff from a partition with this share, by which `shift` can be.
@@ -144,18 +150,18 @@ impl Giving {
         let shared = self.core.inner.shared.clone();
         match action {
             Action::Begin => self.begin().await,
-            Action::Watch => {
-                self.step(Act::Watch(self.txn, self.giver, self.moving)).await;
-                Event::Watching
-            }
+            Action::Watch => match self.step(Act::Watch(self.txn, self.giver, self.moving)).await {
+                Ok(()) => Event::Watching,
+                Err(stops) => self.gives_up(stops),
+            },
             Action::Copy { records_max } => match self.copy(records_max).await {
                 Ok((changes, end)) => Event::Copied(changes, end),
-                Err(Unreadable) => self.gives_up(),
+                Err(stops) => self.gives_up(stops),
             },
             Action::Put { number, changes, stable } => self.put(number, changes, stable).await,
             Action::Collect { slow_ms } => match self.collect(slow_ms).await {
                 Ok(changes) => Event::Collected(changes),
-                Err(Unreadable) => self.gives_up(),
+                Err(stops) => self.gives_up(stops),
             },
             Action::Freeze => self.freeze().await,
             Action::Switch(tally) => Event::Switched(self.switch(tally).await),
@@ -183,8 +189,8 @@ impl Giving {
             transact::run::foresee(&self.core, self.shift(Tally::default()), until).await;
         let frozen = Rc::new(Cell::new(false));
         let (txn, of, moving) = (self.txn, self.giver, self.scanned());
-        self.step(Act::Freeze { txn, of, moving, until, frozen: Rc::clone(&frozen) }).await;
-        if frozen.get() {
+        let freeze = Act::Freeze { txn, of, moving, until, frozen: Rc::clone(&frozen) };
+        if self.step(freeze).await.is_ok() && frozen.get() {
             self.frozen = Some(Instant::now());
             return Event::Frozen;
         }
@@ -213,14 +219,28 @@ impl Giving {
         self.frozen.map(|since| since + limit)
     }
 
-    /// What cannot be read here is as good as a target that takes nothing.
-    fn gives_up(&self) -> Event {
-        tracing::error!(id = %self.giver.dir, "names that are to move cannot be read; run `pando fsck`");
-        Event::Refused
+    /// What cannot be read here is as good as a target that takes nothing, and one that takes too long as one that is lost.
+    fn gives_up(&self, stops: Stops) -> Event {
+        match stops {
+            Stops::Unreadable => {
+                tracing::error!(id = %self.giver.dir, "names that are to move cannot be read; run `pando fsck`");
+                Event::Refused
+            }
+            Stops::Late => Event::Lost,
+        }
     }
 
-    async fn step(&self, act: Act) {
-        self.core.step(Step::Handoff(act)).await;
+    /// Has something executed, which may wait for others, or for room on the disk; while names are frozen not for longer
+    /// than they may be. It may then happen later, as what is sent to another server may.
+    async fn step(&self, act: Act) -> Result<(), Stops> {
+        let done = self.core.step(Step::Handoff(act));
+        match self.frozen_until() {
+            Some(until) => timeout_at(until, done).await.map_err(|_| Stops::Late),
+            None => {
+                done.await;
+                Ok(())
+            }
+        }
     }
 
     async fn begin(&self) -> Event {
@@ -272,8 +292,10 @@ impl Giving {
     /// Has this server be the target.
     async fn take_here(&self, act: impl FnOnce(Rc<Cell<Option<Tally>>>) -> Act) -> Event {
         let taken = Rc::new(Cell::new(None));
-        self.step(act(Rc::clone(&taken))).await;
-        taken.get().map_or(Event::Refused, Event::Taken)
+        match self.step(act(Rc::clone(&taken))).await {
+            Ok(()) => taken.get().map_or(Event::Refused, Event::Taken),
+            Err(stops) => self.gives_up(stops),
+        }
     }
 
     async fn ask(&self, server: u16, request: &Request) -> Event {
@@ -285,10 +307,10 @@ impl Giving {
     }
 
     /// Takes the inodes out of all names that are to move.
-    async fn detach_all(&mut self) -> Result<(), Unreadable> {
+    async fn detach_all(&mut self) -> Result<(), Stops> {
         loop {
             let (page, end) = self.page(ROUND_MAX)?;
-            self.detach(&page).await;
+            self.detach(&page).await?;
             tokio::task::yield_now().await;
             if end {
                 self.next = None;
@@ -298,13 +320,13 @@ impl Giving {
     }
 
     /// Takes the inodes out of those of the names that have them still; whether there were any.
-    async fn detach(&self, page: &[(Key, Bytes)]) -> bool {
+    async fn detach(&self, page: &[(Key, Bytes)]) -> Result<bool, Stops> {
         let has_inode = |(at, value): &(Key, Bytes)| inode_in(at, value);
         let names: Vec<(Key, Ino)> = page.iter().filter_map(has_inode).collect();
         for names in names.chunks(NAMES_A_STEP) {
-            self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await;
+            self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await?;
         }
-        !names.is_empty()
+        Ok(!names.is_empty())
     }
 
     /// The names that are looked at, and frozen: those that move, or all.
@@ -316,7 +338,7 @@ impl Giving {
     }
 
     /// The next records that are to move, and whether there are no more.
-    fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Unreadable> {
+    fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Stops> {
         let Partition { shard, dir, .. } = self.giver;
         let (first, last) = self.scanned().bounds();
         let from = self.next.take().unwrap_or_else(|| key::names_from(shard, dir, first));
@@ -335,15 +357,15 @@ impl Giving {
             }
             ControlFlow::Continue(())
         });
-        scanned.map_err(|_| Unreadable)?;
+        scanned.map_err(|_| Stops::Unreadable)?;
         self.next = next;
         let end = self.next.is_none();
         Ok((page, end))
     }
 
-    async fn copy(&mut self, records_max: usize) -> Result<(Vec<Change>, bool), Unreadable> {
+    async fn copy(&mut self, records_max: usize) -> Result<(Vec<Change>, bool), Stops> {
         let (mut page, end) = self.page(records_max)?;
-        if self.detach(&page).await {
+        if self.detach(&page).await? {
             let keys: Vec<Key> = page.into_iter().map(|(at, _)| at).collect();
             page = self.present(keys)?.into_iter().filter_map(|(at, is)| Some((at, is?))).collect();
         }
@@ -352,12 +374,12 @@ impl Giving {
         Ok((changes.collect(), end))
     }
 
-    async fn collect(&self, slow_ms: u32) -> Result<Vec<Change>, Unreadable> {
+    async fn collect(&self, slow_ms: u32) -> Result<Vec<Change>, Stops> {
         let slow = Duration::from_millis(slow_ms.into());
         let keys = self.core.inner.shared.handoffs.take_changed(self.txn, ROUND_MAX, slow);
         let mut found = self.present(keys)?;
         let there = |(at, is): &(Key, Option<Bytes>)| Some((at.clone(), is.clone()?));
-        if self.detach(&found.iter().filter_map(there).collect::<Vec<_>>()).await {
+        if self.detach(&found.iter().filter_map(there).collect::<Vec<_>>()).await? {
             found = self.present(found.into_iter().map(|(at, _)| at).collect())?;
         }
         is_bare(found.iter().filter_map(|(at, is)| Some((at, is.as_ref()?))))?;
@@ -365,9 +387,10 @@ impl Giving {
     }
 
     /// Records as they are now.
-    fn present(&self, keys: Vec<Key>) -> Result<Vec<(Key, Option<Bytes>)>, Unreadable> {
+    fn present(&self, keys: Vec<Key>) -> Result<Vec<(Key, Option<Bytes>)>, Stops> {
         let refs: Vec<&[u8]> = keys.iter().map(|at| &at[..]).collect();
-        let found = self.core.inner.shared.engine.multi_get(&refs).map_err(|_| Unreadable)?;
+        let found =
+            self.core.inner.shared.engine.multi_get(&refs).map_err(|_| Stops::Unreadable)?;
         Ok(keys.into_iter().zip(found).collect())
     }
 
@@ -396,7 +419,7 @@ impl Giving {
 }
 
 /// Refuses to send what must stay: an inode that could not be taken out of its name.
-fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<(), Unreadable> {
+fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<(), Stops> {
     let stays = |(at, is): (&Key, &Bytes)| {
         key::is_entry(at)
             && !matches!(
@@ -405,5 +428,68 @@ fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<()
             )
     };
     let mut records = records;
-    if records.any(stays) { Err(Unreadable) } else { Ok(()) }
+    if records.any(stays) { Err(Stops::Unreadable) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::Arc};
+
+    use base::ShardId;
+
+    use super::*;
+    use crate::{FreeBytes, Limits, ServerOptions, coordinator::tests::several::in_cluster_of};
+
+    thread_local! {
+        static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    #[test]
+    fn names_do_not_stay_frozen_until_there_is_room_again() {
+        let options = |address: &str| {
+            let options = ServerOptions::simulated(address);
+            let free: FreeBytes = Arc::new(|| FREE.get());
+            let limits = Limits { free, reserve: 64 << 20, ..options.limits.clone() };
+            ServerOptions { limits, ..options }
+        };
+        in_cluster_of(options, async |three| {
+            let core = three.node(1).core.clone();
+            let frozen_max = core.inner.shared.options.limits.frozen_max;
+            let txn = core.inner.shared.cluster.as_ref().unwrap().next_txn();
+            let (ino, home, dir, shard) = (Ino(7), DirId(77), DirId(77), ShardId(1));
+            let (giver, taker) =
+                (Partition { shard, dir, number: 0 }, Partition { shard, dir, number: 1 });
+            let (moving, scan, spread) =
+                (Moving::Range((0, POS_MAX)), Scan::Open, Spread::Extendible);
+            let (next, foreseen, wanted_until) = (None, Box::default(), None);
+            FREE.set(0);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let began = Instant::now();
+            let frozen = Some(began);
+            let giving = Giving {
+                core,
+                txn,
+                ino,
+                home,
+                giver,
+                taker,
+                moving,
+                scan,
+                spread,
+                next,
+                frozen,
+                foreseen,
+                wanted_until,
+            };
+            let name = (Key::from_slice(&giver.share()), Ino(8));
+            let acts = async {
+                assert!(matches!(giving.put(0, Vec::new(), false).await, Event::Lost));
+                let step = Act::Detach(txn, giver, vec![name]);
+                assert_eq!(giving.step(step).await, Err(Stops::Late));
+            };
+            let ended = tokio::time::timeout(Duration::from_secs(60), acts).await;
+            ended.expect("it waits for room while names are frozen");
+            assert_eq!(began.elapsed(), frozen_max);
+        });
+    }
 }

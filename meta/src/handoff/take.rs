@@ -36,6 +36,9 @@ fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Par
 
 /// Names are about to come; `None`: not now.
 pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
+    if !txn.shared.room.is_enough() {
+        return Ok(None);
+    }
     let taker = locked(txn, req.home, req.dir, req.taker)?;
     let at = taker.handoff();
     if txn.settle_change(&at).is_err() {
@@ -89,8 +92,11 @@ fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
     Ok(empty)
 }
 
-/// Names have come, or have changed; `None`: this is of no handoff that is known here.
+/// Names have come, or have changed; `None`: this is of no handoff that is known here, or there is no room for more.
 pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
+    if !txn.shared.room.is_enough() {
+        return Ok(None);
+    }
     let taker = locked(txn, req.home, req.dir, req.taker)?;
     let at = taker.handoff();
     if txn.settle_change(&at).is_err() {

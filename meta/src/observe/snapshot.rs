@@ -6,7 +6,7 @@ use wire::{Distribution, Load, Operation, Request};
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, phases, sketch::Rates,
 };
-use crate::{room::Level, server::Shared};
+use crate::{cluster::Cluster, room::Level, server::Shared, transact::recover::PATIENCE};
 
 /// How many busy sessions and directories are told.
 const BUSY_TOLD: usize = 32;
@@ -113,13 +113,20 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let (bytes, bytes_free) = (shared.options.space)();
     let (reclaim, orphans) = shared.backlog.lengths();
     let (files_locked, held, waiting) = shared.file_locks.totals();
+    let me = shared.cluster.as_ref().map_or(0, |cluster| cluster.me);
+    let in_doubt = shared.prepared.in_doubt(me, PATIENCE);
+    let doubtful = in_doubt.map_or(0, |in_doubt| in_doubt.count);
+    let oldest = in_doubt.map_or(0, |in_doubt| in_doubt.oldest_ms.saturating_mul(1_000_000));
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let cluster = shared.cluster.as_ref();
     let gauges = [
         ("cores", count(observed.cores.len())),
         ("connections", sum(|core| core.connections.get())),
         ("queued_requests", sum(|core| core.queued.get())),
         ("busy_nanos", observed.busiest()),
         ("sync_waiters", count(shared.sync.waiters())),
+        ("transactions_in_doubt", doubtful),
+        ("transaction_in_doubt_oldest_nanos", oldest),
         ("births_unconfirmed", count(shared.prepared.unconfirmed().len())),
         ("reclaim_queue", count(reclaim)),
         ("orphans_open", count(orphans)),
@@ -132,6 +139,8 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("sessions_unclaimed", count(shared.opens.unclaimed())),
         ("sessions_max", count(shared.options.limits.sessions_max)),
         ("writable", u64::from(shared.room.level() == Level::Enough)),
+        ("lease", u64::from(cluster.is_none_or(Cluster::has_lease))),
+        ("alone", u64::from(cluster.is_some_and(|it| !it.has_lease() && it.serves_alone()))),
         ("slow_operations", observed.slow.after(u64::MAX).1),
         ("slow_threshold_nanos", observed.slow_nanos()),
         ("space_bytes", bytes),

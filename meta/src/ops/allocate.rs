@@ -1,10 +1,10 @@
 //! `allocate`: fallocate(2), which makes a file longer or a range of it zeros.
 //!
 //! Zeros are slices like any others where a chunk keeps something; a chunk of which nothing is left has no
-//! record. No space is reserved.
+//! record. No space is reserved, but what would not fit is refused: who asks for a range wants to fill it.
 //!
 //! Cost: one locked read and one batch; a scan of the chunks that become zeros.
-//! POSIX: posix_fallocate(3); Linux: fallocate(2). EINVAL, EFBIG, ENODEV for what is no file.
+//! POSIX: posix_fallocate(3); Linux: fallocate(2). EINVAL, EFBIG, ENOSPC, EDQUOT, ENODEV for what is no file.
 
 use std::{iter, ops::ControlFlow};
 
@@ -19,7 +19,7 @@ use super::write::{change_chunk, drop_blocks, give_way, truncate};
 use crate::{
     compact,
     error::Result,
-    record::{ChunkRecord, Contents, Record as _, key},
+    record::{ChunkRecord, Contents, Inode, Record as _, Usage, key},
     txn::{Located, Txn},
 };
 
@@ -44,6 +44,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Allocate) -> Result<Attr> {
         AllocateMode::Zero => (true, true),
         AllocateMode::ZeroWithin => (true, false),
     };
+    if req.mode != AllocateMode::ZeroWithin {
+        has_room(txn, &file.inode, req.len)?;
+    }
     if zeros && req.offset < within {
         let was = file.inode.attr().allocated;
         zero(txn, &mut file, req.offset, within)?;
@@ -60,6 +63,19 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Allocate) -> Result<Attr> {
     }
     txn.put_inode(&file);
     Ok(file.inode.attr())
+}
+
+/// Whether so many bytes of a file could be stored, on the disk and below its quotas. What it has already may be among
+/// them, and is taken to be.
+fn has_room(txn: &mut Txn<'_>, inode: &Inode, bytes: u64) -> Result<()> {
+    let new = bytes.saturating_sub(inode.attr().allocated);
+    let (_, free) = (txn.shared.options.space)();
+    if new > free.saturating_sub(txn.shared.options.limits.reserve) {
+        return Err(FsError::NoSpace.into());
+    }
+    txn.charge(inode.quota, Usage::of(0, new))?;
+    txn.charge_freely(inode.quota, Usage::of(0, new).minus());
+    Ok(())
 }
 
 /// Makes `from` to `to` zeros, which is not beyond the end.

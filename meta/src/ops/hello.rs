@@ -7,6 +7,7 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
+    coordinator::millis,
     driver,
     error::{Fault, Result},
     format::root_content,
@@ -16,6 +17,7 @@ use crate::{
     serve::Connection,
     server::{Counters, Shared},
     session::{Rights, Session},
+    tokens::Share,
     txn::{Caller, Group, Remote, Txn},
     unheard,
 };
@@ -35,24 +37,30 @@ pub(crate) fn run(
 ) -> Result<Reply> {
     let token = Token::verify(&hello.token, &shared.config.signing_key, now)
         .map_err(|error| Fault::Refused(error.to_string()))?;
-    let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks };
-    if let (None, Some(cluster)) = (&hello.resume, &shared.cluster) {
-        // A session begins where its root is.
-        if cluster.map().servers.is_empty() && !token.administers() {
-            return Err(Fault::Retry(Retry::Busy));
-        }
-        if !cluster.map().servers.is_empty() && !cluster.owns(ShardId(0)) {
-            return Err(Fault::Retry(Retry::Moved((*cluster.map()).clone())));
-        }
+    if hello.resume.is_none() {
+        may_begin(shared, &token)?;
     }
-    let root = root_of(shared, group, &token, now, way)?;
+    let found = root_of(shared, group, &token, now, way)?;
     let resumed = match &hello.resume {
-        Some(past) => resume(shared, past)?,
+        Some(past) => resume(shared, past, &token, now)?,
         None => None,
     };
     if let Some(session) = &resumed {
         has_place(shared, connection, session)?;
     }
+    if let (Some(_), Some(past), Some((root, _))) = (&resumed, &hello.resume, &found)
+        && !root.same(&past.root)
+    {
+        let other =
+            format!("another directory than at first is at the token's path {}", token.path);
+        return Err(Fault::Refused(other));
+    }
+    // Where the root was not looked for, it is what the proof says, or there is nothing to be the root of yet.
+    let (root, root_attr) = found.unwrap_or_else(|| {
+        let root = hello.resume.map_or(ROOT, |past| past.root);
+        (root, root_content(now).attr())
+    });
+    let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks, root };
     // Race: it may have begun to end since we looked, and is no session any more then.
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
@@ -67,13 +75,14 @@ pub(crate) fn run(
         shared.room.has(Level::Low)?;
         has_place_for_another(shared, hello)?;
     }
-    let session = resumed.map_or_else(|| open(shared, hello), Ok)?;
+    let share = if is_new { Some(share_for_another(shared, hello, &token)?) } else { None };
+    let session = resumed.map_or_else(|| open(shared, hello, &token), Ok)?;
+    session.shares(|| share.unwrap_or_else(|| shared.tokens.share(&token)));
     let welcome = {
         if is_new {
             session.join(rights);
         }
         let standing = session.standing();
-        let knows_root = shared.owns(ShardId(0));
         let caller = Caller {
             cred: &Cred::ROOT,
             session: Some(&session),
@@ -81,25 +90,23 @@ pub(crate) fn run(
             heard: Heard::MayNotAsk,
         };
         let mut txn = Txn::new(shared, group, caller, now);
-        let (id, ino, home, root_attr) = root;
+        let root = txn.dir_ref(root.id, root.ino, root.home);
         let welcome = Welcome {
             session: session.id,
             secret: session.secret,
             incarnation: shared.incarnation,
-            lease_ms: u64::try_from(shared.options.lease.as_millis()).unwrap_or(u64::MAX),
+            lease_ms: millis(shared.options.lease),
+            commit_ms: millis(shared.options.commit_interval),
             fs: shared.fs_info(),
             map: shared.map(),
-            root: if knows_root {
-                txn.dir_ref(id, ino, home)
-            } else {
-                DirRef { id, ino, home, ticket: 0 }
-            },
+            root,
             root_attr,
             read_only: token.read_only,
             trusted: token.trusted(),
             forgot,
             opened: is_new,
-            proof: session.proof(),
+            proof: session.proof(&root),
+            direct: direct(shared, &token),
         };
         if is_new {
             let (secret, client) = (session.secret, session.client.clone());
@@ -119,6 +126,26 @@ pub(crate) fn run(
     }
     connection.join(session);
     Ok(Reply::Welcome(welcome))
+}
+
+/// How new blocks are compressed by a session that may reach a shared store itself. It may do so if it may read and write
+/// everything: an address knows no permissions.
+fn direct(shared: &Shared, token: &Token) -> Option<String> {
+    let may = token.administers() && shared.blocks.signs();
+    may.then(|| shared.blocks.compression().to_string())
+}
+
+/// A session begins where its root is.
+fn may_begin(shared: &Shared, token: &Token) -> Result<()> {
+    let Some(cluster) = &shared.cluster else { return Ok(()) };
+    let map = cluster.map();
+    if map.servers.is_empty() && !token.administers() {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    if !map.servers.is_empty() && !cluster.owns(ShardId(0)) {
+        return Err(Fault::Retry(Retry::Moved((*map).clone())));
+    }
+    Ok(())
 }
 
 /// Whether another connection may join a session.
@@ -147,17 +174,46 @@ fn has_place_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
     Err(Fault::Retry(Retry::Busy))
 }
 
+/// A part of a token for one more session. Who sees to it that there are fewer has to come in.
+fn share_for_another(shared: &Shared, hello: &Hello, token: &Token) -> Result<Share> {
+    let max = shared.options.limits.sessions_a_token_max;
+    let max = if token.administers() { usize::MAX } else { max };
+    if let Some(share) = shared.tokens.share_of(token, max) {
+        return Ok(share);
+    }
+    Counters::add(&shared.counters.sessions_refused);
+    tracing::error!(
+        max,
+        client = shown(&hello.client),
+        path = token.path,
+        "no more sessions are opened with one token: --sessions-per-token"
+    );
+    Err(Fault::Retry(Retry::Busy))
+}
+
 /// As much of a client's name as is kept.
 fn shown(client: &str) -> String {
     client[..client.floor_char_boundary(CLIENT_BYTES_MAX)].to_owned()
 }
 
 /// The session to go on with, unless it has ended.
-fn resume(shared: &Shared, past: &Resume) -> Result<Option<Arc<Session>>> {
+fn resume(
+    shared: &Shared,
+    past: &Resume,
+    token: &Token,
+    now: Time,
+) -> Result<Option<Arc<Session>>> {
     let id = past.session;
     let Some(session) = shared.session(id).filter(|session| session.secret == past.secret) else {
         return Ok(None);
     };
+    if !session.is_of(&shared.config.signing_key, token, &past.root, past.proof) {
+        let other = "the session was opened with a token of other rights: open another one";
+        return Err(Fault::Refused(other.to_owned()));
+    }
+    if session.has_expired(now) {
+        return Ok(None);
+    }
     if session.returns_after_restart() {
         session.suspect_blocks(past.blocks);
         let stored = shared.stored_answers(id)?;
@@ -183,17 +239,18 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     Ok(false)
 }
 
-fn open(shared: &Shared, hello: &Hello) -> Result<Arc<Session>> {
+fn open(shared: &Shared, hello: &Hello, token: &Token) -> Result<Arc<Session>> {
     let signing_key = &shared.config.signing_key;
     let client = shown(&hello.client);
     if let (Some(past), Some(_)) = (&hello.resume, &shared.cluster) {
         // It is known to another server, or was to this one.
-        let known = Session::new(signing_key, past.session, past.secret, client.clone());
-        if known.proof() == past.proof {
+        let known = Session::new(past.session, past.secret, client.clone());
+        if known.is_of(signing_key, token, &past.root, past.proof) {
             // Race: its end may not be written yet, or another core opens it just now.
             let in_use = shared.session(past.session).is_some();
             return if in_use { Err(Fault::Retry(Retry::Busy)) } else { Ok(Arc::new(known)) };
         }
+        may_begin(shared, token)?;
     }
     let id = loop {
         let id = SessionId(shared.random.next());
@@ -201,24 +258,27 @@ fn open(shared: &Shared, hello: &Hello) -> Result<Arc<Session>> {
             break id;
         }
     };
-    Ok(Arc::new(Session::new(signing_key, id, shared.random.next(), client)))
+    let session = Session::new(id, shared.random.next(), client);
+    session.opens_with(signing_key, token);
+    Ok(Arc::new(session))
 }
 
 /// The directory that a token makes the root.
-type Root = (DirId, Ino, DirId, Attr);
+type Root = (DirRef, Attr);
 
-/// Finds it. Where the way to it leads over other servers, `way` has what is known of them, and [`Fault::Remote`] asks for
-/// more; nothing has happened then.
+const ROOT: DirRef = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
+
+/// Finds it; `None` where it is not looked for: who comes was told elsewhere. Where the way to it leads over other servers,
+/// `way` has what is known of them, and [`Fault::Remote`] asks for more; nothing has happened then.
 fn root_of(
     shared: &Shared,
     group: &mut Group,
     token: &Token,
     now: Time,
     way: &mut Option<Box<Remote>>,
-) -> Result<Root> {
+) -> Result<Option<Root>> {
     if !shared.owns(ShardId(0)) {
-        // It was told elsewhere; here it is no more than a name.
-        return Ok((DirId::ROOT, Ino::ROOT, DirId::ROOT, root_content(now).attr()));
+        return Ok(None);
     }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     if let Some(mut known) = way.take() {
@@ -235,7 +295,7 @@ fn root_of(
         }
         Ok(_) | Err(_) => {}
     }
-    found
+    found.map(Some)
 }
 
 fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {
@@ -256,5 +316,5 @@ fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {
         Err(_) if token.administers() => root_content(txn.now).attr(),
         Err(fault) => return Err(fault),
     };
-    Ok((at.id, at.ino, at.home, attr))
+    Ok((at, attr))
 }

@@ -1,4 +1,6 @@
 //! `info`: what `pando info` prints: where something is and how it is kept.
+//!
+//! Who may not leave a directory is told of nothing above it, nor which machines there are.
 
 use base::{DirId, EntryName};
 use wire::{Info, NodeRef, SliceSource};
@@ -24,6 +26,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Info) -> Result<Lines> {
         Node::File(file) => (other(txn, &file)?, named(&req.node)),
     };
     if let Some((above, name)) = at
+        && txn.caller.standing.within.is_none()
         && let Some((path, removed)) = crate::trash::origin(txn, above, &name)?
     {
         line(&mut lines, "trash.path", String::from_utf8_lossy(&path));
@@ -45,9 +48,13 @@ fn line(lines: &mut Lines, name: &str, value: impl ToString) {
     lines.push((name.to_owned(), value.to_string()));
 }
 
-fn server(txn: &Txn<'_>, shard: base::ShardId) -> String {
+fn server(txn: &Txn<'_>, lines: &mut Lines, shard: base::ShardId) {
+    if txn.caller.standing.within.is_some() {
+        return;
+    }
     let map = &txn.shared.map();
-    map.server_of(shard).map_or_else(String::new, |server| map.servers[usize::from(server)].clone())
+    let server = map.server_of(shard);
+    line(lines, "server", server.map_or("", |server| &map.servers[usize::from(server)]));
 }
 
 fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
@@ -61,7 +68,7 @@ fn directory(txn: &Txn<'_>, dir: &Dir) -> Result<Lines> {
     line(&mut lines, "name_version", content.birth_version);
     line(&mut lines, "home", content.home);
     line(&mut lines, "shard", shard.0);
-    line(&mut lines, "server", server(txn, shard));
+    server(txn, &mut lines, shard);
     line(&mut lines, "entries", attr.size);
     line(&mut lines, "subdirectories", attr.nlink.saturating_sub(2));
     if dir.is_divided() {
@@ -83,7 +90,7 @@ fn other(txn: &Txn<'_>, file: &Located) -> Result<Lines> {
         Place::Slot => inode.ino.shard(),
     };
     line(&mut lines, "shard", shard.0);
-    line(&mut lines, "server", server(txn, shard));
+    server(txn, &mut lines, shard);
     match &inode.contents {
         Contents::Inline(data) => {
             line(&mut lines, "contents", format!("inline bytes={}", data.len()))
@@ -115,11 +122,12 @@ fn describe(record: &ChunkRecord) -> String {
     slices.collect::<Vec<_>>().join(", ")
 }
 
-/// The directory's path, by its back pointers.
+/// The directory's path, by its back pointers, as the caller sees it.
 pub(super) fn path(txn: &Txn<'_>, dir: &Dir) -> Result<String> {
     let mut names = Vec::new();
     let (mut at, mut steps) = (dir.clone(), Steps::from(dir.id));
-    while at.id != DirId::ROOT {
+    let top = txn.caller.standing.within.map_or(DirId::ROOT, |(id, _)| id);
+    while at.id != top && at.id != DirId::ROOT {
         names.push(at.content.name.as_ref().map_or_else(String::new, ToString::to_string));
         at = txn.settled(|txn| txn.parent(&at))?;
         steps.step(at.id)?;

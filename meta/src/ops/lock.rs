@@ -1,5 +1,7 @@
 //! `lock`: take, change and give back locks of files; what is in the way of one; claims after a restart.
 //!
+//! The inode is locked: a file that its session closes on another core is closed before or after.
+//!
 //! Cost: no read and no write of the store.
 //! POSIX: fcntl(2), flock(2). EAGAIN, EDEADLK, ENOLCK; EBADF when the session has not opened the file.
 
@@ -10,14 +12,16 @@ use crate::{
     bugs::Bug,
     error::{Fault, Result},
     file_locks::{Refusal, Turn},
+    lock,
     server::Shared,
     session::Session,
-    txn::Txn,
+    txn::{Group, Txn},
 };
 
 /// A request that does not wait.
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
+    txn.lock(lock::ino_lock(req.ino))?;
     may_ask(txn.shared, session, req)?;
     let (result, let_in) = txn.shared.file_locks.set(session.id, req);
     match result {
@@ -31,7 +35,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
 /// A request that waits if it must.
 ///
 /// Cost: as [`run`], and the group is written before.
-pub(crate) fn wait(shared: &Shared, session: &Session, req: &Lock) -> Result<Turn> {
+pub(crate) fn wait(
+    shared: &Shared,
+    group: &mut Group,
+    session: &Session,
+    req: &Lock,
+) -> Result<Turn> {
+    group.lock(&shared.locks, lock::ino_lock(req.ino))?;
     may_ask(shared, session, req)?;
     let (result, let_in) = shared.file_locks.wait(session.id, req);
     let_in.tell();

@@ -3,7 +3,8 @@
 //! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each directory and each
 //! file with several names. Where some of those are on other servers, the page is scanned a second time when they have
 //! answered, so before that nothing is done to it that need not be.
-//! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO.
+//! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO. So is one of which a
+//! silent server knows more, or a transaction in doubt is about to change: whoever asks more about it waits.
 //! Of a directory with several partitions a page has what the partition has that was asked, and says up to where that is
 //! everything.
 //! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else changes.
@@ -36,7 +37,7 @@ const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let first = req.after.saturating_add(1).min(POS_MAX);
     let dir = txn.share_from(&req.dir, first)?;
-    txn.settle_counts_of(&dir)?;
+    txn.settle_shown_counts(&dir)?;
     txn.dir_permits(&dir, Access::READ)?;
     // What a listing says besides names and kinds is for those who may look them up.
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
@@ -72,7 +73,7 @@ fn fill(
         Ok(EntryRecord::Link(ino)) => Some(key::inode(ino, Part::Main)),
         Ok(EntryRecord::Node(_) | EntryRecord::Dir(_)) | Err(_) => None,
     });
-    txn.want(&links.collect::<Vec<_>>())?;
+    txn.want_if_told(&links.collect::<Vec<_>>())?;
     page.reserve(found.names.len());
     for (pos, name, place) in found.names {
         let value = found.bytes.slice(place);
@@ -84,7 +85,7 @@ fn fill(
             Ok(record) => list(txn, dir, pos, name, &record, plus)?,
             Err(error) => {
                 tracing::error!(%error, dir = %dir.id, %name, "an entry is damaged; run `pando fsck`");
-                let (ino, kind) = (INO_UNKNOWN, FileKind::File);
+                let (ino, kind) = (INO_UNKNOWN, Some(FileKind::File));
                 Some(ReaddirEntry { pos, name, ino, kind, entry: None })
             }
         };
@@ -129,7 +130,7 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
     let mut names: Vec<(u64, EntryName, Range<usize>)> = Vec::with_capacity(expected);
     let mut records = Vec::with_capacity(expected * RECORD_BYTES);
     let (mut bytes, mut end) = (0, true);
-    txn.scan(&from, &to, &mut |key, value| {
+    txn.scan_listed(&from, &to, &mut |key, value| {
         let Some((pos, name, part)) = key::parse_name(key) else {
             tracing::error!(dir = %dir.id, "the key of an entry is damaged; run `pando fsck`");
             return ControlFlow::Continue(());
@@ -175,6 +176,9 @@ fn list(
         // It is there for who asks for it, and not for who copies everything.
         return Ok(None);
     }
+    if let Some(kind) = untold(txn, dir, &name, record, plus)? {
+        return Ok(Some(ReaddirEntry { pos, name, ino: record.ino(), kind, entry: None }));
+    }
     let show = |record: &EntryRecord| match (record, plus) {
         (EntryRecord::Node(inode), false) => Ok((inode.ino, inode.kind, None)),
         (EntryRecord::Dir(access), false) => Ok((access.ino, FileKind::Directory, None)),
@@ -185,6 +189,18 @@ fn list(
         }
     };
     let shown = match show(record) {
+        // What it led to went with a transaction that is in doubt here, and has been for long.
+        Err(Fault::Retry(Retry::Busy))
+            if txn.is_in_doubt(&txn.entry_key(dir, &name, Part::Main)) =>
+        {
+            return Ok(Some(ReaddirEntry {
+                pos,
+                name,
+                ino: record.ino(),
+                kind: None,
+                entry: None,
+            }));
+        }
         // It was changed since the scan, or is damaged.
         Err(Fault::Retry(Retry::Busy)) => txn.settled(|txn| match txn.entry(dir, &name)? {
             Some(record) => show(&record).map(Some),
@@ -194,7 +210,11 @@ fn list(
     };
     match shown {
         Ok(shown) => {
-            Ok(shown.map(|(ino, kind, entry)| ReaddirEntry { pos, name, ino, kind, entry }))
+            let listed = |(ino, kind, entry)| {
+                let kind = Some(kind);
+                ReaddirEntry { pos, name, ino, kind, entry }
+            };
+            Ok(shown.map(listed))
         }
         // What a damaged entry leads to cannot be told, but that it is there.
         Err(Fault::Answer(FsError::Io)) => {
@@ -202,8 +222,31 @@ fn list(
                 EntryRecord::Dir(_) => FileKind::Directory,
                 EntryRecord::Node(_) | EntryRecord::Link(_) => FileKind::File,
             };
+            let kind = Some(kind);
             Ok(Some(ReaddirEntry { pos, name, ino: record.ino(), kind, entry: None }))
         }
         Err(fault) => Err(fault),
     }
+}
+
+/// What an entry is of which no more can be told than its name, if it is one: a transaction that is about to change the
+/// name has been in doubt for long, or the inode or the content record that it leads to cannot be read.
+fn untold(
+    txn: &Txn<'_>,
+    dir: &Dir,
+    name: &EntryName,
+    record: &EntryRecord,
+    plus: bool,
+) -> Result<Option<Option<FileKind>>> {
+    let in_doubt = || txn.is_in_doubt(&txn.entry_key(dir, name, Part::Main));
+    Ok(match record {
+        EntryRecord::Link(ino) if txn.is_untold(&key::inode(*ino, Part::Main))? => Some(None),
+        EntryRecord::Node(inode) if plus && in_doubt() => Some(Some(inode.kind)),
+        EntryRecord::Link(_) if in_doubt() => Some(None),
+        EntryRecord::Dir(access) if plus => {
+            let content = txn.content_key(access.home, access.id);
+            (in_doubt() || txn.is_untold(&content)?).then_some(Some(FileKind::Directory))
+        }
+        EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_) => None,
+    })
 }

@@ -56,7 +56,7 @@ fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
 /// What the guess asks for in a directory that is there.
 fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     let Some(name) = &guess.name else {
-        txn.settle_counts_of(dir)?;
+        txn.settle_shown_counts(dir)?;
         let itself = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
         let (attr, whole) = (dir.attr(), !dir.is_divided());
         return Ok(Some(Entry { attr, dir: Some(itself), target: None, whole }));

@@ -14,7 +14,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Getattr) -> Result<Reply> {
         NodeRef::Dir(dir) => txn.share_asked(dir)?,
         NodeRef::File(file) => return Ok(Reply::Attr(txn.file(file)?.inode.attr())),
     };
-    txn.settle_counts_of(&dir)?;
+    txn.settle_shown_counts(&dir)?;
     let attr = dir.attr();
     // Of several partitions each answers for itself: the client asks them all.
     let divided = dir.is_divided();

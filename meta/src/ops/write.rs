@@ -158,6 +158,7 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     give_way(txn, file, chunk.chunk, &old)?;
     let new = change_chunk(txn, file, chunk.chunk, old, |record| record.paint(slices));
     unsynced::note(txn, file.inode.ino, &chunk.slices);
+    txn.named.extend(blocks_of(&chunk.slices));
     // A block that newer slices of the same request hide.
     drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
     if compact::is_ragged(&new) {

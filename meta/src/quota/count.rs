@@ -324,8 +324,8 @@ fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
         return Err(Fault::Retry(wire::Retry::Busy));
     }
     let content = txn.get_content(&key)?;
-    if content.is_none() && txn.shared.births.are_unheard() {
-        return Err(txn.no_dir());
+    if content.is_none() && txn.may_be_born(ino) {
+        return Err(txn.no_dir(ino));
     }
     Ok(content.filter(|content| content.ino == ino).map(|content| Dir { id, partition, content }))
 }

@@ -121,6 +121,11 @@ pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) ->
     with(with(key, &partition.to_be_bytes()), &[part as u8])
 }
 
+/// All content records of a directory on a shard, and what is spilled of them.
+pub(crate) fn shares(shard: ShardId, dir: DirId) -> Key {
+    with(start(shard, b'D'), &dir.0.to_be_bytes())
+}
+
 /// The partition and the part in a `D` key.
 pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
     match key.get(ENTRY_PREFIX_BYTES..)? {
@@ -290,6 +295,11 @@ pub(crate) fn member() -> Key {
 /// What the coordinator knows of all servers.
 pub(crate) fn roster() -> Key {
     with(member(), &[1])
+}
+
+/// By which time the server empties its trash.
+pub(crate) fn lived() -> Key {
+    with(member(), &[2])
 }
 
 /// Whether a record is the server's own, and of no shard.

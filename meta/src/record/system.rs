@@ -28,6 +28,16 @@ codec! {
 impl Record for Config {}
 
 codec! {
+    /// How far time has come for what is in a server's trash: seconds since 1970.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Lived {
+        pub sec: i64,
+    }
+}
+
+impl Record for Lived {}
+
+codec! {
     /// What was set since the file system was formatted, of all of it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Settings {

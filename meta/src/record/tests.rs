@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use super::{
-    ChunkRecord, ContentState, Contents, EntryRecord, Key, QuotaState, ReclaimKind, Record,
+    ChunkRecord, ContentState, Contents, EntryRecord, Key, Lived, QuotaState, ReclaimKind, Record,
     RenameList, SessionRecord, Settings, Slot, Tail, TrashSetting, Usage, Xattrs,
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
@@ -112,6 +112,7 @@ fn keys() -> Vec<Case> {
         key("H", key::handoff(SHARD, DIR, 0x0607), (DIR, 0x0607), key::parse_handoff),
         bare("M", key::member()),
         bare("M.roster", key::roster()),
+        bare("M.lived", key::lived()),
         key("S", key::session(session), session, key::parse_session),
         bare("F", key::config()),
         bare("O", key::settings()),
@@ -213,6 +214,7 @@ fn records() -> Vec<Case> {
         record("HandoffRecord.sweeping", HandoffRecord::Sweeping(Ino(70_005))),
         record("Member", values::member()),
         record("Roster", values::roster()),
+        record("Lived", Lived { sec: 1_700_000_000 }),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]
 }

@@ -98,6 +98,8 @@ counters! {
     block_put,
     /// Blocks read through the server.
     block_get,
+    /// Questions for addresses of blocks in a shared store.
+    block_sign,
     /// Blocks deleted in the background.
     blocks_deleted,
     /// Chunks rewritten in the background.

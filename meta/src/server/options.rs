@@ -80,10 +80,6 @@ pub struct ServerOptions {
     pub lease: Duration,
     /// Where blocking work is done.
     pub offload: Offload,
-    /// What clients must know to reach a shared block store themselves; empty: they go through the server.
-    pub blocks_url: String,
-    /// Options of the shared store (endpoint, region, keys).
-    pub blocks_options: Vec<(String, String)>,
     /// Space of the file system.
     pub space: Space,
     /// What the server's process uses of its machine.
@@ -105,8 +101,6 @@ impl ServerOptions {
             commit_interval: Duration::from_millis(20),
             lease: Duration::from_secs(60),
             offload: Offload::Inline,
-            blocks_url: String::new(),
-            blocks_options: Vec::new(),
             space: Arc::new(|| (1 << 40, 1 << 39)),
             process: Arc::new(wire::ProcessStatus::default),
             limits: Limits::default(),
@@ -124,6 +118,10 @@ pub struct Limits {
     pub reserve: u64,
     /// More sessions than this are not opened; clients wait until others end.
     pub sessions_max: usize,
+    /// A session has no more bytes than this in blocks that it has stored and not named; above it, it waits.
+    pub unnamed_bytes_max: u64,
+    /// More sessions than this are not opened with one token, but for administrators'.
+    pub sessions_a_token_max: usize,
     /// A partition of a directory with so many entries splits, on a file system of several servers.
     pub split_threshold: u64,
     /// Partitions that split are frozen first, and all of one is read then: to compare with, in benchmarks.
@@ -131,6 +129,9 @@ pub struct Limits {
     /// Names that are about to move to another partition cannot be changed for so long at most, besides the time that
     /// a commit takes; and for so long before that transactions over several servers are kept off.
     pub frozen_max: Duration,
+    /// Counts and times of a directory, and its listing, wait so long for a transaction whose outcome is open, and are
+    /// told without it then. A second less what an answer takes.
+    pub doubt_max: Duration,
 }
 
 impl Limits {
@@ -147,9 +148,12 @@ impl Default for Limits {
             free: Arc::new(|| u64::MAX),
             reserve: 0,
             sessions_max: 1 << 16,
+            unnamed_bytes_max: 1 << 30,
+            sessions_a_token_max: 1 << 14,
             split_threshold: 8000,
             split_by_locked_scan: false,
             frozen_max: Duration::from_millis(250),
+            doubt_max: Duration::from_millis(700),
         }
     }
 }

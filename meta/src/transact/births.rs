@@ -81,7 +81,7 @@ impl Births {
         self.unheard_count.load(Ordering::Acquire) > 0
     }
 
-    pub(super) fn has_heard(&self, server: u16) -> bool {
+    pub(crate) fn has_heard(&self, server: u16) -> bool {
         !self.unheard.lock().contains(&server)
     }
 

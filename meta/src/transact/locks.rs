@@ -24,7 +24,7 @@ use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
-use wire::TxnId;
+use wire::{InDoubt, TxnId};
 
 use crate::record::{Key, key};
 
@@ -58,6 +58,10 @@ pub(crate) enum Want {
     Read,
     /// To read all of it.
     ReadCounts,
+    /// To show its counts and times. A transaction that has been in doubt for long is not waited for.
+    ShowCounts,
+    /// To list it. A transaction that has been in doubt for long is not waited for: it is listed as it was before.
+    List,
     /// To change it.
     Change,
 }
@@ -65,9 +69,18 @@ pub(crate) enum Want {
 impl Want {
     fn waits_for(self, mode: Mode) -> bool {
         match self {
-            Want::Read => mode == Mode::Changes,
-            Want::ReadCounts => mode == Mode::Adds || mode == Mode::Changes,
+            Want::Read | Want::List => mode == Mode::Changes,
+            Want::ReadCounts | Want::ShowCounts => mode == Mode::Adds || mode == Mode::Changes,
             Want::Change => true,
+        }
+    }
+
+    /// Whether this may be told without a transaction that has been in doubt for long.
+    fn may_go_without(self, mode: Mode) -> bool {
+        match self {
+            Want::ShowCounts => mode == Mode::Adds,
+            Want::List => true,
+            Want::Read | Want::ReadCounts | Want::Change => false,
         }
     }
 }
@@ -79,6 +92,8 @@ pub(crate) struct Doubt {
     pub(crate) txn: TxnId,
     /// It is the birth of a directory that everybody sees: that must be confirmed.
     born: bool,
+    /// After this time the transaction is not waited for; `None`: it is waited for until its outcome is known.
+    until: Option<Instant>,
 }
 
 /// What a server has of a directory that is not confirmed.
@@ -93,6 +108,8 @@ pub(crate) enum Has {
 /// The table.
 #[derive(Default)]
 pub(crate) struct Prepared {
+    /// What may be told without a transaction in doubt waits so long for it.
+    patience: Duration,
     count: AtomicUsize,
     table: Mutex<Table>,
     ended: Notify,
@@ -104,6 +121,8 @@ type Holders = SmallVec<[(TxnId, Mode); 1]>;
 struct Table {
     keys: BTreeMap<Key, Holders>,
     txns: HashMap<TxnId, Vec<Key>>,
+    /// When each of them took its first key.
+    since: HashMap<TxnId, Instant>,
     frozen: Vec<Frozen>,
     births: HashMap<TxnId, Birth>,
     /// Transactions that are not prepared, and hold something of what they have read.
@@ -153,7 +172,29 @@ impl Table {
     }
 
     fn doubt(&self, txn: TxnId) -> Doubt {
-        Doubt { txn, born: matches!(self.births.get(&txn), Some(Birth::Here { born: true, .. })) }
+        Doubt { txn, born: self.is_born(txn), until: None }
+    }
+
+    fn is_born(&self, txn: TxnId) -> bool {
+        matches!(self.births.get(&txn), Some(Birth::Here { born: true, .. }))
+    }
+
+    /// The first of the transactions that hold a key which `want` must wait for, besides `own`.
+    fn waits_for(
+        &self,
+        holders: &Holders,
+        want: Want,
+        own: Option<TxnId>,
+        patience: Duration,
+    ) -> Option<Doubt> {
+        holders.iter().filter(|(txn, mode)| Some(*txn) != own && want.waits_for(*mode)).find_map(
+            |(txn, mode)| {
+                let may_go = want.may_go_without(*mode);
+                let until = self.since.get(txn).filter(|_| may_go).map(|since| *since + patience);
+                let waits = until.is_none_or(|until| Instant::now() < until);
+                waits.then(|| Doubt { until, ..self.doubt(*txn) })
+            },
+        )
     }
 
     /// The handoff that stands on `key`, if there is one besides `own`.
@@ -171,6 +212,11 @@ impl Table {
 }
 
 impl Prepared {
+    /// A table with nothing in it; what may be told without a transaction in doubt waits for it as long as `patience`.
+    pub(crate) fn new(patience: Duration) -> Prepared {
+        Prepared { patience, ..Prepared::default() }
+    }
+
     /// Whether any transaction is prepared at all.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
@@ -188,6 +234,23 @@ impl Prepared {
         let mut all: Vec<_> = table.txns.keys().filter(|txn| !ours(txn)).copied().collect();
         all.sort_unstable();
         all
+    }
+
+    /// The transactions of other servers than `me` that have been in doubt here for as long as `for_long`; `None`: none has.
+    /// Directories that everybody sees and that are only not confirmed are not counted.
+    pub(crate) fn in_doubt(&self, me: u16, for_long: Duration) -> Option<InDoubt> {
+        if !self.any() {
+            return None;
+        }
+        let (table, now) = (self.table.lock(), Instant::now());
+        let ages = table.since.iter().map(|(txn, since)| (now.duration_since(*since), *txn));
+        let late =
+            ages.filter(|(age, txn)| *age >= for_long && txn.server != me && !table.is_born(*txn));
+        let (count, oldest) =
+            late.fold((0, None), |(count, oldest), late| (count + 1, oldest.max(Some(late))));
+        let (age, txn) = oldest?;
+        let oldest_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Some(InDoubt { count, oldest_ms, server: txn.server })
     }
 
     /// Whether this one is, and does not only hold something.
@@ -370,6 +433,7 @@ impl Prepared {
             held.extend(names);
         } else {
             table.txns.insert(txn, names);
+            table.since.insert(txn, Instant::now());
             self.count.fetch_add(1, Ordering::AcqRel);
         }
         true
@@ -395,6 +459,7 @@ impl Prepared {
         table.frozen.push(frozen);
         table.keys.entry(share.clone()).or_default().push((txn, Mode::Shifts));
         table.txns.insert(txn, vec![share]);
+        table.since.insert(txn, Instant::now());
         self.count.fetch_add(1, Ordering::AcqRel);
         true
     }
@@ -412,6 +477,7 @@ impl Prepared {
 
     fn free_in(&self, table: &mut Table, txn: TxnId) {
         let Some(keys) = table.txns.remove(&txn) else { return };
+        table.since.remove(&txn);
         if let Some(Birth::Here { number: Some(number), .. }) = table.births.remove(&txn) {
             table.unconfirmed.remove(&number);
         }
@@ -431,25 +497,27 @@ impl Prepared {
     /// The transaction whose outcome must be known first, if there is one besides `own`.
     pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<Doubt> {
         let table = self.table.lock();
-        let waits = |(txn, mode): &(TxnId, Mode)| Some(*txn) != own && want.waits_for(*mode);
-        let found = table.keys.get(key).and_then(|holders| holders.iter().copied().find(waits));
-        if let Some((txn, _)) = found {
-            return Some(table.doubt(txn));
+        let held = table.keys.get(key);
+        let found = held.and_then(|held| table.waits_for(held, want, own, self.patience));
+        if found.is_some() {
+            return found;
         }
         let frozen = want.waits_for(Mode::Stands).then(|| table.frozen_by(key, own)).flatten();
         frozen.map(|txn| table.doubt(txn))
     }
 
-    /// As [`Prepared::in_the_way`], of all keys in a range, to be read.
-    pub(crate) fn in_range(&self, from: &[u8], to: &[u8], own: Option<TxnId>) -> Option<Doubt> {
+    /// As [`Prepared::in_the_way`], of all keys in a range, to be read or listed.
+    pub(crate) fn in_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        want: Want,
+        own: Option<TxnId>,
+    ) -> Option<Doubt> {
         let table = self.table.lock();
         let from = Key::from_slice(from);
         let mut within = table.keys.range(from..).take_while(|(key, _)| key[..] < *to);
-        within.find_map(|(_, holders)| {
-            let found =
-                holders.iter().find(|(txn, mode)| Some(*txn) != own && *mode == Mode::Changes);
-            found.map(|(txn, _)| table.doubt(*txn))
-        })
+        within.find_map(|(_, holders)| table.waits_for(holders, want, own, self.patience))
     }
 
     /// The transaction that holds any key from `first` to `last`, in whichever way.
@@ -464,11 +532,17 @@ impl Prepared {
     }
 
     /// Returns when the outcome that somebody waits for is there, or nothing of it is known. Of a birth also when
-    /// everybody sees the directory, if that was what is waited for.
+    /// everybody sees the directory, if that was what is waited for. And when it is not waited for any longer.
     pub(crate) async fn until_ended(&self, doubt: Doubt) {
-        let stays =
-            |table: &Table| table.txns.contains_key(&doubt.txn) && table.doubt(doubt.txn) == doubt;
-        self.until(|table| !stays(table)).await;
+        let stays = |table: &Table| {
+            table.txns.contains_key(&doubt.txn) && table.is_born(doubt.txn) == doubt.born
+        };
+        let ended = self.until(|table| !stays(table));
+        match doubt.until {
+            // It is looked at once more then, whatever has happened.
+            Some(until) => drop(timeout_at(until, ended).await),
+            None => ended.await,
+        }
     }
 
     async fn until(&self, is_so: impl Fn(&Table) -> bool) {

@@ -24,6 +24,7 @@ use crate::{
         Content, Key, Record as _,
         key::{self, Part},
     },
+    room::Level,
     txn::Txn,
 };
 
@@ -73,7 +74,7 @@ fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
             let value = txn.get_bytes(at)?;
             // Another server may not have said yet that it was born.
             let waits = value.is_none() && key::is_content(at) && txn.shared.births.are_unheard();
-            if waits { Err(txn.no_dir()) } else { Ok(value) }
+            if waits { Err(Fault::Retry(Retry::Busy)) } else { Ok(value) }
         }
     }
 }
@@ -98,6 +99,7 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     }
     if req.birth {
         // What is no birth is not prepared as one.
+        txn.shared.room.has(needed(req))?;
         let made = births::made(&req.expects, &req.writes);
         return made.map_or(Ok(Vote::Changed), |made| prepare_birth(txn, req.txn, made));
     }
@@ -114,6 +116,8 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if let Some(refusal) = refusal(has_names(txn, req))? {
         return Ok(refusal);
     }
+    // Last: what was presumed in vain makes other records than what is there then.
+    txn.shared.room.has(needed(req))?;
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
     let held = held(&record);
     if holds && !txn.shared.prepared.take(req.txn, held.clone()) {
@@ -125,6 +129,18 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
         txn.put(key::prepared(req.txn), &record);
     }
     Ok(Vote::Prepared)
+}
+
+/// How much room there must be for what a transaction would do here: what makes a record is refused below the low-water
+/// mark, as an operation is that makes one, and what changes or removes some only when next to nothing is left.
+fn needed(req: &Prepare) -> Level {
+    let makes = |write: &PeerWrite| match write {
+        PeerWrite::Put((at, _)) => {
+            req.expects.iter().any(|expected| expected.key == at && expected.was.is_none())
+        }
+        PeerWrite::Delete(_) | PeerWrite::Patch(_) => false,
+    };
+    if req.writes.iter().any(makes) { Level::Enough } else { Level::Low }
 }
 
 /// The vote against a transaction, if what it expects is not so or cannot be said while another one is under way.
@@ -382,6 +398,32 @@ mod tests {
             // Who does not say how it ended is asked.
             assert_eq!(read(three, hold(3)).await, free);
             assert_eq!(read(three, None).await, free);
+        });
+    }
+
+    #[test]
+    fn a_vote_waits_for_a_birth_though_not_for_long() {
+        in_cluster(async |three| {
+            let at = key::content(ShardId(0), DirId(77), 0, Part::Main);
+            let at = Bytes::copy_from_slice(&at);
+            let record =
+                three.engines[0].get(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main));
+            let record = record.unwrap().unwrap();
+            let prepare = async |number, was, write, birth| {
+                let txn = TxnId { number, ..TXN };
+                let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
+                let prepare = Prepare { txn, expects, writes: vec![write], birth, held: false };
+                three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
+            };
+            let born = PeerWrite::Put((at.clone(), record.clone()));
+            assert_eq!(prepare(1, None, born.clone(), true).await, Reply::Vote(Vote::Prepared));
+            // Everybody sees it, and it is not confirmed.
+            three.node(0).core.inner.shared.prepared.is_born(TXN);
+            let began = Instant::now();
+            let voted = prepare(2, Some(record), born, false).await;
+            assert_eq!(voted, Reply::Vote(Vote::Busy));
+            let took = began.elapsed();
+            assert!((Duration::from_millis(100)..Duration::from_millis(150)).contains(&took));
         });
     }
 

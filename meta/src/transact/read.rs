@@ -3,11 +3,15 @@
 //! What is held nobody else sees until the transaction has ended, so that its move can be announced while it is
 //! prepared. Who holds something waits for no other transaction: where one is in the way, nothing is held.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use base::{DirId, HashSet};
 use bytes::Bytes;
 use futures::future::join_all;
+use tokio::time::timeout;
 use wire::{Decide, Hold, PeerRead, Reply, Request, Retry, TxnId};
 
 use super::participant;
@@ -23,21 +27,36 @@ use crate::{
 
 /// So many records are read with one request at most: its answer fits in a frame.
 const READ_KEYS_MAX: usize = 256;
+/// What an operation can do without it waits for no longer than this.
+const SPARED_AFTER: Duration = Duration::from_millis(250);
 
-/// Reads what the latest run lacked, each record where it is.
+/// Reads what the latest run lacked, each record where it is. What it can do without is not waited for when its server
+/// is silent.
 pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
     let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
+    let moved = core.inner.shared.invalidations.version();
     let asked: Vec<_> = reads
         .into_iter()
         .map(|(server, keys)| {
             let request = Request::PeerRead(PeerRead { keys: keys.clone(), hold: None });
             let answer = core.inner.peers.ask(server, &request);
-            async move { (keys, answer.await) }
+            let spared = remote.spares(&keys);
+            async move {
+                let answer = match spared {
+                    true => timeout(SPARED_AFTER, answer).await.unwrap_or(Err(Unanswered::Lost)),
+                    false => answer.await,
+                };
+                (keys, answer, spared)
+            }
         })
         .collect();
-    for (keys, answer) in join_all(asked).await {
+    for (keys, answer, spared) in join_all(asked).await {
+        if spared && answer == Err(Unanswered::Lost) {
+            keys.iter().for_each(|key| remote.goes_without(Key::from_slice(key)));
+            continue;
+        }
         let values = values_of(answer)?.ok_or(Fault::Retry(Retry::Busy))?;
-        learn(remote, &keys, values);
+        learn(remote, &keys, values, moved);
     }
     Ok(())
 }
@@ -67,6 +86,7 @@ pub(super) async fn read_and_hold<'a>(
         keys: keys.clone(),
     };
     core.inner.shared.initiated.begin(held.txn);
+    let moved = core.inner.shared.invalidations.version();
     let asked = reads.into_iter().map(|(server, part)| {
         let hold = Some(Hold { txn: held.txn, keys: held_of(&part) });
         let request = Request::PeerRead(PeerRead { keys: part.clone(), hold });
@@ -76,7 +96,7 @@ pub(super) async fn read_and_hold<'a>(
     let mut is_held = true;
     for (part, answer) in join_all(asked).await {
         match values_of(answer)? {
-            Some(values) => learn(remote, &part, values),
+            Some(values) => learn(remote, &part, values, moved),
             None => is_held = false,
         }
     }
@@ -89,14 +109,15 @@ fn values_of(answer: std::result::Result<Reply, Unanswered>) -> Result<Option<Ve
         Ok(Reply::Values(values)) => Ok(Some(values)),
         Ok(Reply::Vote(_)) => Ok(None),
         Err(Unanswered::Failed(error)) => Err(error.into()),
+        Ok(_) => Err(Fault::Retry(Retry::Busy)),
         // The client asks again, for as long as it takes.
-        Ok(_) | Err(Unanswered::Lost) => Err(Fault::Retry(Retry::Busy)),
+        Err(Unanswered::Lost) => Err(Fault::Retry(Retry::Away)),
     }
 }
 
-fn learn(remote: &mut Remote, keys: &[Bytes], values: Vec<Option<Bytes>>) {
+fn learn(remote: &mut Remote, keys: &[Bytes], values: Vec<Option<Bytes>>, moved: u64) {
     for (key, value) in keys.iter().zip(values) {
-        remote.learn(Key::from_slice(key), value);
+        remote.learn(Key::from_slice(key), value, moved);
     }
 }
 

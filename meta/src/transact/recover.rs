@@ -29,7 +29,7 @@ use crate::{
 /// How often it is looked for transactions whose outcome is late.
 const PERIOD: Duration = Duration::from_millis(250);
 /// An initiator says by itself how a transaction ended; it is asked when it has not for so long.
-const PATIENCE: Duration = Duration::from_millis(1000);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Holds the keys of everything that was prepared before this start.
 pub(crate) fn load(
@@ -130,6 +130,8 @@ async fn ask(core: &Core, txn: TxnId) {
             return run::orphan(core, txn).await;
         }
         Ok(Reply::Outcome(Outcome::Aborted)) => false,
+        // Nothing is promised yet: a prepare that relies on a hold which was let go is refused.
+        Err(_) if core.inner.shared.prepared.let_go(txn) => return,
         Ok(_) | Err(_) => return,
     };
     core.step(Step::Decide(Decide { txn, commit })).await;

@@ -48,6 +48,11 @@ use crate::{
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// An attempt that took longer than this had to wait for somebody,
+const SLOW: Duration = Duration::from_millis(100);
+/// and what was prepared for it is left alone for so many times as long before the next, and no longer than that.
+const SLOW_PAUSES: u32 = 4;
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Sees a request through that needs other servers.
 pub(crate) async fn run(
@@ -181,6 +186,7 @@ impl Run<'_> {
             } else {
                 self.look(remote).await
             };
+            let began = Instant::now();
             let ended = match looked {
                 Ok(looked) if !incoming.request.mutates() => {
                     self.shared.until_told().await;
@@ -203,8 +209,13 @@ impl Run<'_> {
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
                     // What was only presumed need not have met anybody.
-                    if again.presumed().is_none() {
-                        sleep(pauses.draw(self.shared.random.as_ref())).await;
+                    let took = began.elapsed();
+                    if again.presumed().is_none() || took >= SLOW {
+                        let pause = pauses.draw(self.shared.random.as_ref());
+                        let long = (took * SLOW_PAUSES).min(SLOW_PAUSE_MAX);
+                        // Drawn, too: those that met come back one after the other.
+                        let long = Pauses::new(long, long).draw(self.shared.random.as_ref());
+                        sleep(if took >= SLOW { pause.max(long) } else { pause }).await;
                     }
                     self.laps.again(self.shared.observed.now());
                     self.shared.forget_presumed(&again);

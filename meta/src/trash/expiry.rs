@@ -7,6 +7,8 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use base::{EntryName, FsError};
 use parking_lot::Mutex;
+use store::Batch;
+use tokio::time::Instant;
 
 use super::{
     file_leaves,
@@ -15,16 +17,20 @@ use super::{
     place::{self, Above},
 };
 use crate::{
-    Core,
+    Core, Problem,
     core::Step,
     error::{Fault, Result, describe},
     lock,
     ops::rmdir,
-    record::{EntryRecord, Key, Record as _, key},
+    record::{EntryRecord, Key, Lived, Record as _, key},
+    room::Level,
+    server::Shared,
     transact,
     txn::{Dir, Txn},
 };
 
+/// Time for the trash advances by so many seconds at most in each that the server runs.
+const CATCHES_UP: i64 = 2;
 /// How often it is looked for what is too old.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// How many names one step removes.
@@ -49,9 +55,19 @@ struct Progress {
 
 /// Works for as long as the server runs.
 pub(crate) async fn run(core: Core) {
+    let mut looked = Instant::now();
     loop {
         tokio::time::sleep(INTERVAL).await;
-        for (above, hour) in over(&core) {
+        let ran = std::mem::replace(&mut looked, Instant::now()).elapsed();
+        let now = match time(&core.inner.shared, ran) {
+            Ok(Some(now)) => now,
+            Ok(None) => continue,
+            Err(error) => {
+                core.inner.shared.halt(Problem::of(&error));
+                continue;
+            }
+        };
+        for (above, hour) in over(&core, now) {
             let expired = Arc::new(Expired { above, hour, progress: Mutex::default() });
             loop {
                 expired.progress.lock().more = false;
@@ -76,13 +92,50 @@ async fn done(core: &Core, expired: &Arc<Expired>) {
     }
 }
 
+/// What time it is for what is in the trash, when the server ran for so long since it was last asked; `None` when it is not
+/// to be looked at.
+///
+/// The wall clock may be wrong, above all when a machine has started, and what is removed by it is gone. So this is stored,
+/// and advances by no more than twice the time that the server runs, and never beyond the wall clock. It falls behind while
+/// the server is off, and makes up for that afterwards; what is in the trash stays for half of its days whatever the
+/// clock does.
+fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, store::Error> {
+    let stored = shared.engine.get(&key::lived())?;
+    if shared.room.level() == Level::Nothing {
+        return Ok(None);
+    }
+    let (wall, mut batch) = (shared.clock.now().sec, Batch::default());
+    let kept = shared.settings().trash.0;
+    let time = match (&stored, kept) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => None,
+        // What is damaged is `fsck`'s: it is as if this began.
+        (stored, Some(_)) => {
+            let stored = stored.as_ref().and_then(|stored| Lived::from_record(stored).ok());
+            let ran = i64::try_from(ran.as_secs()).unwrap_or(i64::MAX);
+            let on = |last: Lived| last.sec.saturating_add(ran.saturating_mul(CATCHES_UP));
+            Some(stored.map_or(wall, |last| on(last).min(wall)))
+        }
+    };
+    match time {
+        Some(sec) => batch.put(&key::lived(), &Lived { sec }.to_record()),
+        None => batch.delete(&key::lived()),
+    }
+    shared.sync.writing();
+    shared.engine.write(batch)?;
+    shared.sync.written();
+    // Who wants it empty does not want it to be waited for.
+    let empties = kept.is_some_and(|trash| trash.days == 0);
+    Ok(if empties { Some(wall) } else { time })
+}
+
 /// The hours that are over.
-fn over(core: &Core) -> Vec<(Above, EntryName)> {
+fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
     let shared = &core.inner.shared;
     let Some(trash) = shared.settings().trash.0 else { return Vec::new() };
     let mut found = Vec::new();
     let kept = i64::from(trash.days) * DAY_SECONDS;
-    let before = shared.clock.now().sec.saturating_sub(kept + HOUR_SECONDS);
+    let before = now.saturating_sub(kept + HOUR_SECONDS);
     let scanned = place::above(shared, &trash).and_then(|all| {
         all.into_iter().try_for_each(|above| {
             let shard = base::placement::shard_of(above.home, 0, shared.config.shards);

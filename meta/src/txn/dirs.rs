@@ -99,8 +99,14 @@ impl Txn<'_> {
         }
     }
 
-    /// Refuses a directory that this session was not shown.
+    /// Refuses a directory that this session was not shown, or that has left the subtree of its token.
     pub(crate) fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
+        self.was_shown(dir)?;
+        self.stays_within(dir)
+    }
+
+    /// Refuses a directory that this session was not shown.
+    pub(super) fn was_shown(&self, dir: &DirRef) -> Result<()> {
         self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)
     }
 
@@ -110,7 +116,7 @@ impl Txn<'_> {
         self.settle_counts(access.home, access.id)?;
         match self.get_content(&self.content_key(access.home, access.id))? {
             Some(content) if content.ino == access.ino => Ok(Dir::master(access.id, content)),
-            None if self.shared.births.are_unheard() => Err(self.no_dir()),
+            None if self.may_be_born(access.ino) => Err(self.no_dir(access.ino)),
             Some(_) | None => Err(self.unfit(|| {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
             })),
@@ -122,9 +128,11 @@ impl Txn<'_> {
         self.settle_read(&self.content_key(home, dir), Want::ReadCounts)
     }
 
-    /// As [`Txn::settle_counts`], of any share.
-    pub(crate) fn settle_counts_of(&self, dir: &Dir) -> Result<()> {
-        self.settle_counts_at(&self.share_key(dir.content.home, dir.id, dir.partition))
+    /// As [`Txn::settle_counts`], of any share, to be shown: what a transaction that has been in doubt for long adds is
+    /// not waited for.
+    pub(crate) fn settle_shown_counts(&self, dir: &Dir) -> Result<()> {
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        self.settle_read(&key, Want::ShowCounts)
     }
 
     /// As [`Txn::settle_counts`], by the key.
@@ -266,11 +274,17 @@ impl Txn<'_> {
             EntryRecord::Dir(access) => {
                 let key = self.content_key(access.home, access.id);
                 let dir = self.dir_ref(access.id, access.ino, access.home);
-                if !self.is_here(&key) && !self.has_read(&key) {
+                let untold = if self.is_here(&key) {
+                    self.settle_read(&key, Want::Read)?;
+                    // Whoever walks through does not wait for counts and times; whoever wants these asks for them.
+                    self.settle_read(&key, Want::ReadCounts).is_err()
+                } else {
+                    !self.has_read(&key)
+                };
+                if untold {
                     let attr = access_attr(access);
                     return Ok(Entry { attr, dir: Some(dir), target: None, whole: false });
                 }
-                self.settle_counts(access.home, access.id)?;
                 let content = self.get_content(&key)?;
                 let Some(content) = content.filter(|content| content.ino == access.ino) else {
                     // Read without a lock: it may have been removed since we read the entry.
@@ -337,11 +351,11 @@ impl Txn<'_> {
     /// What a content record is, or was a moment ago if another server has it, and to where the list of moved directories
     /// had come before that. Nothing stands on it: it may change before this commits.
     pub(crate) fn glance(&self, key: &[u8]) -> Result<(Option<Content>, u64)> {
-        let now = self.shared.invalidations.version();
         if self.is_here(key) {
+            let now = self.shared.invalidations.version();
             return Ok((self.get_content(key)?, now));
         }
-        let (bytes, version) = self.with_remote(|remote| remote.glance(key, now))?;
+        let (bytes, version) = self.with_remote(|remote| remote.glance(key))?;
         let content = bytes.map(|bytes| Content::from_record(&bytes)).transpose()?;
         Ok((content, version))
     }
@@ -369,11 +383,18 @@ pub(crate) struct Steps {
     seen: DirId,
     left: u32,
     next: u32,
+    /// How far it may lead.
+    bound: u32,
 }
 
 impl Steps {
     pub(crate) fn from(start: DirId) -> Steps {
-        Steps { seen: start, left: 1, next: 2 }
+        Steps { seen: start, left: 1, next: 2, bound: u32::MAX }
+    }
+
+    /// As [`Steps::from`]; a walk of more steps than `bound` is refused.
+    pub(crate) fn bounded(start: DirId, bound: u32) -> Steps {
+        Steps { bound, ..Steps::from(start) }
     }
 
     /// The walk has come to `dir`.
@@ -382,9 +403,11 @@ impl Steps {
             tracing::error!(id = %dir, "a directory is below itself; run `pando fsck`");
             return Err(FsError::Io.into());
         }
+        self.bound = self.bound.checked_sub(1).ok_or(FsError::NameTooLong)?;
         self.left -= 1;
         if self.left == 0 {
-            *self = Steps { seen: dir, left: self.next, next: self.next.saturating_mul(2) };
+            (self.seen, self.left) = (dir, self.next);
+            self.next = self.next.saturating_mul(2);
         }
         Ok(())
     }

@@ -59,7 +59,8 @@ impl Txn<'_> {
         }
     }
 
-    pub(super) fn trusts(&self) -> bool {
+    /// Whether the caller need not prove its walks.
+    pub(crate) fn trusts(&self) -> bool {
         self.caller.standing.trusted
     }
 

@@ -41,7 +41,7 @@ impl Txn<'_> {
         if !open && self.checks() {
             return self.by_name(file);
         }
-        self.check_ticket_of(&file.dir)?;
+        self.check_ticket_of(&file.dir, open)?;
         if let Some(found) = self.at(&named(file), shard, file.ino)? {
             return Ok(found);
         }
@@ -136,7 +136,7 @@ impl Txn<'_> {
                 return Ok(found);
             }
         } else {
-            self.check_ticket_of(&file.dir)?;
+            self.check_ticket_of(&file.dir, open)?;
             let master = self.shard(file.dir.home);
             let found = if self.shared.cluster.is_none() || master == born {
                 self.at(&at, master, file.ino)?
@@ -166,11 +166,12 @@ impl Txn<'_> {
             return self.by_name(file);
         }
         let found = self.by_ino_or_name(file, None);
-        if !open && self.checks() {
+        // What it was shown by its number may have another name by now, where it may not go.
+        if !open && (self.checks() || !self.trusts()) {
             match &found {
                 Ok(found) => self.is_reached_by_name(file, &found.place)?,
                 // Who may not search its directory is not told that it is gone.
-                Err(Fault::Answer(FsError::Stale)) => {
+                Err(Fault::Answer(FsError::Stale)) if self.checks() => {
                     self.dir_permits(&self.any_share(&file.dir, true)?, Access::EXECUTE)?;
                 }
                 Err(_) => {}
@@ -188,6 +189,7 @@ impl Txn<'_> {
             let dir = self.any_share(&file.dir, beside)?;
             return self.dir_permits(&dir, Access::EXECUTE);
         }
+        self.stays_within(&file.dir)?;
         let dir = self.owner(&file.dir, &file.name)?;
         self.dir_permits(&dir, Access::EXECUTE)?;
         match self.entry(&dir, &file.name)? {
@@ -221,8 +223,13 @@ impl Txn<'_> {
         Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(dir, ino))))
     }
 
-    fn check_ticket_of(&self, dir: &wire::DirRef) -> Result<()> {
-        if self.trusts() { Ok(()) } else { self.check_dir_ticket(dir) }
+    /// What is open stays open wherever its directory is moved.
+    fn check_ticket_of(&self, dir: &wire::DirRef, open: bool) -> Result<()> {
+        match open {
+            _ if self.trusts() => Ok(()),
+            true => self.was_shown(dir),
+            false => self.check_dir_ticket(dir),
+        }
     }
 
     /// What a name on a shard leads to, if that is the file.

@@ -10,7 +10,7 @@
 //!
 //! Invariant: the overlay says what every key of the group will have when its batch is written, but for runs.
 
-use std::{ops::Range, rc::Rc, sync::Arc};
+use std::{cell::Cell, ops::Range, rc::Rc, sync::Arc};
 
 use base::{DirId, HashMap, Ino, Seq, SessionId};
 use bytes::Bytes;
@@ -18,8 +18,9 @@ use store::{Batch, Op};
 use wire::{Answer, ReplyHeader, TxnId};
 
 use crate::{
+    error::{Fault, Result},
     file_locks::LetIn,
-    lock::LockId,
+    lock::{LockId, LockTable},
     quota::Quotas,
     record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
     serve::Connection,
@@ -49,6 +50,10 @@ pub(crate) struct Group {
     ran: Vec<(Key, Option<Range<usize>>)>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
+    /// While it is under way no other core has a group.
+    pub(crate) is_alone: bool,
+    /// What was executed last must be executed in such a group.
+    pub(crate) wants_alone: Cell<bool>,
     /// Sessions that have requests in it: none of them ends before it is written.
     sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
@@ -133,6 +138,8 @@ impl Group {
             ran: Vec::new(),
             scratch: Vec::new(),
             locks: Vec::new(),
+            is_alone: false,
+            wants_alone: Cell::new(false),
             sessions: Vec::new(),
             after: After::default(),
         }
@@ -159,6 +166,13 @@ impl Group {
         self.ran.clear();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
+    }
+
+    /// Takes a lock until it is written; `true` when that was free until now.
+    pub(crate) fn lock(&mut self, locks: &LockTable, lock: LockId) -> Result<bool> {
+        let taken = locks.try_lock(lock, self.core).map_err(Fault::Locked)?;
+        self.locks.extend(taken);
+        Ok(taken.is_some())
     }
 
     /// A request of `session` is about to be executed; `false`: the session is ending.

@@ -36,6 +36,10 @@ pub(crate) struct Remote {
     /// What it lacks, in the order in which that came to light, and to look it up.
     missing: Vec<Key>,
     lacks: HashSet<Key>,
+    /// What of it the operation can do without.
+    spared: HashSet<Key>,
+    /// What was spared when it was asked for: its server was silent.
+    untold: HashSet<Key>,
     /// What others are not to see from when it is read: a directory may move with it.
     held: Vec<Key>,
     /// What it writes, in order; a later write of a key takes the place of an earlier one.
@@ -59,7 +63,7 @@ pub(crate) struct Remote {
     tears: (HashMap<Key, Option<Bytes>>, u32),
     /// What does not fit together is damaged.
     damaged: bool,
-    /// To where the list of moved directories had come before anything was glanced at.
+    /// To where the list of moved directories had come before anything was read.
     moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
@@ -96,6 +100,7 @@ impl Remote {
         self.seen.clear();
         self.missing.clear();
         self.lacks.clear();
+        self.spared.clear();
         self.held.clear();
         self.writes.clear();
         self.exact.clear();
@@ -175,8 +180,10 @@ impl Remote {
         self.chain.clear();
     }
 
-    /// A record was read.
-    pub(crate) fn learn(&mut self, key: Key, value: Option<Bytes>) {
+    /// A record was read. Before it was asked for, the list of moved directories had come to `moved`.
+    pub(crate) fn learn(&mut self, key: Key, value: Option<Bytes>, moved: u64) {
+        // What is read later is not older: the first holds for all.
+        self.moved.get_or_insert(moved);
         self.known.insert(key, value);
     }
 
@@ -199,11 +206,16 @@ impl Remote {
         Err(Fault::Remote)
     }
 
-    /// What was read, without standing on it, and to where the list of moved directories, which is at `now`, had come before.
-    pub(super) fn glance(&mut self, key: &[u8], now: u64) -> Result<(Option<Bytes>, u64)> {
-        let moved = *self.moved.get_or_insert(now);
+    /// What was read, without standing on it, and to where the list of moved directories had come before. What was only
+    /// presumed is read: nobody else would say that it has changed.
+    pub(super) fn glance(&mut self, key: &[u8]) -> Result<(Option<Bytes>, u64)> {
+        if self.presumed.as_ref().is_some_and(|share| share[..] == *key) {
+            self.presumed = None;
+            self.known.remove(key);
+        }
         match self.known.get(key) {
-            Some(known) => Ok((known.clone(), moved)),
+            // Where nothing was read, a record is at most assumed to be absent, and nobody learns from it.
+            Some(known) => Ok((known.clone(), self.moved.unwrap_or_default())),
             None => {
                 self.want(key);
                 Err(Fault::Remote)
@@ -221,6 +233,29 @@ impl Remote {
             self.missing.push(Key::from_slice(key));
             self.lacks.insert(Key::from_slice(key));
         }
+    }
+
+    /// As [`Remote::want`], if it can be had soon.
+    pub(super) fn want_if_told(&mut self, key: &[u8]) {
+        if !self.untold.contains(key) {
+            self.want(key);
+            self.spared.insert(Key::from_slice(key));
+        }
+    }
+
+    /// Whether the operation can do without all of these.
+    pub(crate) fn spares(&self, keys: &[Bytes]) -> bool {
+        keys.iter().all(|key| self.spared.contains(&key[..]))
+    }
+
+    /// The server of a record that can be spared does not say what it is.
+    pub(crate) fn goes_without(&mut self, key: Key) {
+        self.untold.insert(key);
+    }
+
+    /// Whether the operation has to do without a record.
+    pub(super) fn is_untold(&self, key: &[u8]) -> bool {
+        self.untold.contains(key)
     }
 
     /// As [`Remote::want`], and a directory may move with it.
@@ -384,5 +419,51 @@ impl Content {
         };
         self.times.mtime = later(self.times.mtime, patch.mtime);
         self.times.ctime = later(self.times.ctime, patch.ctime);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::from_slice(text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_glanced_at_is_as_old_as_what_was_read_first() {
+        let (mut remote, record) = (Remote::default(), Bytes::from_static(b"below a"));
+        // A run that glances at nothing, as the way up is known, but reads the directory.
+        remote.begin();
+        assert!(remote.get(b"dir").is_err());
+        remote.learn(key("dir"), Some(record.clone()), 7);
+        // The directory moves; the way up is not known any more.
+        remote.begin();
+        assert_eq!(remote.get(b"dir").unwrap(), Some(record.clone()));
+        assert!(remote.glance(b"above").is_err());
+        remote.learn(key("above"), None, 8);
+        remote.begin();
+        assert_eq!(remote.glance(b"dir").unwrap(), (Some(record), 7));
+        assert_eq!(remote.glance(b"above").unwrap(), (None, 7), "it may be newer than that");
+        // All is read anew.
+        remote.forget();
+        assert!(remote.glance(b"dir").is_err());
+        remote.learn(key("dir"), None, 9);
+        assert_eq!(remote.glance(b"dir").unwrap(), (None, 9));
+    }
+
+    #[test]
+    fn what_is_presumed_is_read_before_it_is_glanced_at() {
+        let (mut remote, old) = (Remote::default(), Bytes::from_static(b"as it was met"));
+        remote.begin();
+        remote.presume(&key("share"), old.clone(), &key("name"));
+        assert_eq!(remote.get(b"share").unwrap(), Some(old.clone()));
+        assert!(remote.glance(b"share").is_err());
+        assert_eq!(remote.missing(), [key("share")]);
+        assert_eq!(remote.presumed(), None);
+        remote.learn(key("share"), None, 7);
+        remote.begin();
+        remote.presume(&key("share"), old, &key("name"));
+        assert_eq!(remote.glance(b"share").unwrap(), (None, 7));
     }
 }

@@ -285,7 +285,7 @@ impl Txn<'_> {
                     self.shared.layouts.learn(dir.id, dir.ino, layout);
                     (owner, Some(found.content.layout))
                 }
-                None if partition == 0 => return Err(self.no_dir()),
+                None if partition == 0 => return Err(self.no_dir(dir.ino)),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
                 // It has been merged into another one since what led here was read.
                 None => (0, None),

@@ -1,14 +1,20 @@
 //! Attributes of files, directories and the file system.
 
+use std::time::Duration;
+
 use base::{Attr, Cred, FsError};
 use client::FileSystem;
 use fuse::{Errno, NodeId};
+use tokio::time::timeout;
 
 use super::Adapter;
 use crate::{
     answer::{Answer, Outcome},
     convert::{self, Failed},
 };
+
+/// STATFS does not wait longer for the quota of the root.
+const INFO_TAKES_MAX: Duration = Duration::from_millis(500);
 
 impl<S: FileSystem> Adapter<S> {
     pub(super) async fn getattr(&self, cred: &Cred, node: NodeId) -> Outcome {
@@ -51,12 +57,15 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system.
+    /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system. While a server that
+    /// knows of the quota does not answer, the quota is as it was told last.
     pub(super) async fn statfs(&self) -> Outcome {
         let mut statfs = self.fs.statfs().await?;
         let root = self.nodes.borrow().get(NodeId::ROOT)?;
-        let lines = self.fs.info(&root).await?;
-        convert::limit_statfs(&mut statfs, &lines);
+        if let Ok(lines) = timeout(INFO_TAKES_MAX, self.fs.info(&root)).await {
+            self.root_info.replace(lines?);
+        }
+        convert::limit_statfs(&mut statfs, &self.root_info.borrow());
         Ok(Answer::StatFs(convert::statfs(&statfs)))
     }
 }

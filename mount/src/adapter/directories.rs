@@ -36,10 +36,12 @@ impl Page {
     }
 
     /// Adds a name without attributes; false when it does not fit.
-    fn push(&mut self, ino: Ino, kind: FileKind, next: u64, name: &[u8]) -> bool {
+    fn push(&mut self, ino: Ino, kind: Option<FileKind>, next: u64, name: &[u8]) -> bool {
+        // What is not known is `DT_UNKNOWN`.
+        let mode = kind.map_or(0, FileKind::mode_bits);
         match self {
-            Page::Names(page) => page.push(ino.0, kind.mode_bits(), next, name),
-            Page::Plus(page, _) => page.push_plain(ino.0, kind.mode_bits(), next, name),
+            Page::Names(page) => page.push(ino.0, mode, next, name),
+            Page::Plus(page, _) => page.push_plain(ino.0, mode, next, name),
         }
     }
 }
@@ -154,7 +156,7 @@ impl<S: FileSystem> Adapter<S> {
         let (ino, up) = (ahead.page.attr.ino, self.parent(ahead));
         let dots = [(0, AFTER_DOT, &b"."[..], ino), (AFTER_DOT, AFTER_DOTDOT, b"..", up)];
         for (at, next, name, ino) in dots {
-            if cookie <= at && !page.push(ino, FileKind::Directory, next, name) {
+            if cookie <= at && !page.push(ino, Some(FileKind::Directory), next, name) {
                 return Ok(true);
             }
         }

@@ -68,6 +68,15 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
+    /// A change of the contents has taken the set-id bits of a file. The kernel, which leaves that to us, asks for new
+    /// times and a new size then, but believes the mode.
+    pub(super) async fn lost_set_id(&self, node: NodeId) {
+        let had_any = self.nodes.borrow_mut().loses_set_id(node);
+        if had_any && !self.manners.attr.is_zero() {
+            self.invalidate_attr(node).await;
+        }
+    }
+
     /// CREATE, of a name that the kernel did not find.
     ///
     /// Race: another client may have made it since. The kernel takes what CREATE opens for new and checks no
@@ -123,6 +132,9 @@ impl<S: FileSystem> Adapter<S> {
         let size = u32::try_from(data.len()).map_err(|_| Failed(Errno::INVAL))?;
         self.fs.write(Handle(fh.0), offset, data, clear_set_id).await?;
         self.nodes.borrow_mut().written(node, offset.saturating_add(size.into()));
+        if clear_set_id {
+            self.lost_set_id(node).await;
+        }
         Ok(Answer::Written(size))
     }
 
@@ -155,6 +167,12 @@ impl<S: FileSystem> Adapter<S> {
         let handle = Handle(fh.0);
         self.handles.borrow_mut().remove(&handle);
         self.fs.release(handle).await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn sync_dir(&self, node: NodeId) -> Outcome {
+        let dir = self.nodes.borrow().dir(node)?;
+        self.fs.sync_dir(&dir).await?;
         Ok(Answer::Done)
     }
 

@@ -1,6 +1,6 @@
 //! Names: looking them up, making, moving and removing them.
 
-use base::{Cred, EntryName, FileKind, acl::with_umask};
+use base::{Cred, EntryName, FileKind, FsError, acl::with_umask};
 use bytes::Bytes;
 use client::{FileSystem, New};
 use fuse::{Errno, NodeId};
@@ -14,6 +14,9 @@ use crate::{
 
 impl<S: FileSystem> Adapter<S> {
     /// LOOKUP. A name that is not there is an error, which the kernel does not cache.
+    ///
+    /// In a directory that is gone no name is there. ESTALE would end a mkdir, mknod, symlink or link: Linux walks the
+    /// path of these again when the call itself is stale, and not when the look-up before it is (`filename_create`).
     pub(super) async fn lookup(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
         match name {
             b"." => return self.node_again(cred, parent).await,
@@ -21,27 +24,41 @@ impl<S: FileSystem> Adapter<S> {
             _ => {}
         }
         let (dir, name) = self.within(parent, name)?;
-        let entry = self.fs.lookup(cred, &dir, &name).await?;
-        Ok(answer(&dir, &name, entry))
+        match self.fs.lookup(cred, &dir, &name).await {
+            Ok(entry) => Ok(answer(&dir, &name, entry)),
+            Err(client::Error::Fs(FsError::Stale)) => Err(Failed(Errno::NOENT)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// LOOKUP of `.`, asked of a file handle whose node the kernel has forgotten; it may be any kind of node.
     async fn node_again(&self, cred: &Cred, node: NodeId) -> Outcome {
-        let at = self.nodes.borrow().remembered(node).ok_or(Failed(Errno::STALE))?;
+        let at = self.recalled(node).await?;
         let attr = self.fs.getattr(cred, &at).await?;
         Ok(Answer::Entry(Found { at, attr }))
     }
 
     /// LOOKUP of `..`, to find the way from such a directory to the root.
     async fn parent_again(&self, cred: &Cred, node: NodeId) -> Outcome {
-        let dir = match self.nodes.borrow().remembered(node) {
-            Some(NodeRef::Dir(dir)) => dir,
-            Some(NodeRef::File(_)) => return Err(Failed(Errno::NOTDIR)),
-            None => return Err(Failed(Errno::STALE)),
+        let dir = match self.recalled(node).await? {
+            NodeRef::Dir(dir) => dir,
+            NodeRef::File(_) => return Err(Failed(Errno::NOTDIR)),
         };
         let listed = self.fs.readdir(cred, &dir, 0, 1, false).await?;
         let parent = self.nodes.borrow().id(listed.parent_ino);
         self.node_again(cred, parent).await
+    }
+
+    /// How to name a node of a file handle. One that this mount does not remember may be of an earlier mount.
+    async fn recalled(&self, node: NodeId) -> Result<NodeRef, Failed> {
+        let (remembered, ino) = {
+            let nodes = self.nodes.borrow();
+            (nodes.remembered(node), nodes.ino(node))
+        };
+        match remembered {
+            Some(at) => Ok(at),
+            None => Ok(self.fs.search(ino).await?),
+        }
     }
 
     pub(super) async fn symlink(

@@ -45,6 +45,9 @@ impl<S: FileSystem> Adapter<S> {
             AllocateMode::Keep | AllocateMode::ZeroWithin => 0,
         };
         self.nodes.borrow_mut().written(node, end);
+        if !cred.is_root() {
+            self.lost_set_id(node).await;
+        }
         Ok(Answer::Done)
     }
 
@@ -68,6 +71,9 @@ impl<S: FileSystem> Adapter<S> {
         let (from, to) = ((Handle(from.0), from_offset), (Handle(to.0), to_offset));
         let copied = self.fs.copy_range(from, to, len, !cred.is_root()).await?;
         self.nodes.borrow_mut().written(node, to_offset.saturating_add(copied));
+        if !cred.is_root() {
+            self.lost_set_id(node).await;
+        }
         Ok(Answer::Copied(copied))
     }
 }

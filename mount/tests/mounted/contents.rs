@@ -278,7 +278,7 @@ fn syncs_reach_the_file_system() {
         file.sync_data().unwrap();
         assert_eq!(mounted.seen.count("fsync"), 2);
         File::open(mounted.root()).unwrap().sync_all().unwrap();
-        assert_eq!(mounted.seen.count("sync"), 1);
+        assert_eq!(mounted.seen.count("sync_dir"), 1);
         rustix::fs::syncfs(&file).unwrap();
     });
 }

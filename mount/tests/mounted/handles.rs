@@ -9,10 +9,10 @@ use std::{
         fd::{AsRawFd as _, FromRawFd as _},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use crate::harness::{Mounted, mount_new, until};
+use crate::harness::{Mounted, Way, mount, mount_new, new_model, until};
 
 /// `struct file_handle` with room for its bytes.
 #[repr(C)]
@@ -23,6 +23,16 @@ struct Handle {
 }
 
 fn handle_of(path: &Path) -> Handle {
+    handle_with(path, 0).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A handle that leads to the path as well: its type says so since Linux 6.13.
+fn connectable(path: &Path) -> Handle {
+    const AT_HANDLE_CONNECTABLE: i32 = 2;
+    handle_with(path, AT_HANDLE_CONNECTABLE).expect("Linux 6.13")
+}
+
+fn handle_with(path: &Path, flags: i32) -> io::Result<Handle> {
     let mut handle = Handle { bytes: 128, kind: 0, handle: [0; 128] };
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut mount = 0;
@@ -33,11 +43,10 @@ fn handle_of(path: &Path) -> Handle {
             path.as_ptr(),
             (&raw mut handle).cast(),
             &raw mut mount,
-            0,
+            flags,
         )
     };
-    assert_eq!(done, 0, "{}", io::Error::last_os_error());
-    handle
+    if done == 0 { Ok(handle) } else { Err(io::Error::last_os_error()) }
 }
 
 fn open(mounted: &Mounted, handle: &mut Handle) -> io::Result<File> {
@@ -83,5 +92,54 @@ fn a_handle_survives_that_the_kernel_forgets_its_file_and_not_that_it_is_removed
         assert_eq!(gone.raw_os_error(), Some(libc::ESTALE));
         drop_caches();
     }
+    mounted.unmount();
+}
+
+/// Where an open file is, as the kernel knows it.
+fn path_of(file: &File) -> PathBuf {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+}
+
+#[test]
+fn a_handle_holds_when_the_file_system_is_mounted_again() {
+    let model = new_model();
+    let mounted = mount(&model, &Way::default());
+    fs::create_dir_all(mounted.path("a/b")).unwrap();
+    for name in ["a/b/embedded", "a/b/linked", "a/moved"] {
+        fs::write(mounted.path(name), name).unwrap();
+    }
+    fs::hard_link(mounted.path("a/b/linked"), mounted.path("link")).unwrap();
+    fs::rename(mounted.path("a/moved"), mounted.path("a/b/moved")).unwrap();
+    fs::write(mounted.path("gone"), "").unwrap();
+    let files = ["a/b/embedded", "link", "a/b/moved"];
+    let mut plain = files.map(|name| handle_of(&mounted.path(name)));
+    let mut connected = files.map(|name| connectable(&mounted.path(name)));
+    let mut dirs = ["a", "a/b", ""]
+        .map(|name| (name, handle_of(&mounted.path(name)), connectable(&mounted.path(name))));
+    let mut gone = handle_of(&mounted.path("gone"));
+    fs::remove_file(mounted.path("gone")).unwrap();
+    mounted.unmount();
+
+    let mounted = mount(&model, &Way::default());
+    for (name, plain, connected) in &mut dirs {
+        for handle in [plain, connected] {
+            let dir = open(&mounted, handle).unwrap();
+            assert_eq!(path_of(&dir), mounted.path(name).canonicalize().unwrap());
+            drop_caches();
+        }
+    }
+    for (name, contents) in [(0, "a/b/embedded"), (1, "a/b/linked"), (2, "a/moved")] {
+        drop_caches();
+        let (plain, connected) = (&mut plain[name], &mut connected[name]);
+        let mut text = String::new();
+        open(&mounted, plain).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, contents);
+        drop_caches();
+        let file = open(&mounted, connected).unwrap();
+        assert_eq!(path_of(&file), mounted.path(files[name]));
+        assert_eq!(file.metadata().unwrap().len(), contents.len() as u64);
+    }
+    assert!(mounted.seen.count("search") > 0, "nothing of them was known before");
+    assert_eq!(open(&mounted, &mut gone).unwrap_err().raw_os_error(), Some(libc::ESTALE));
     mounted.unmount();
 }

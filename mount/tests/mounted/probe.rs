@@ -308,6 +308,11 @@ impl FileSystem for Probe {
         self.inner.sync().await
     }
 
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
+        self.enter("sync_dir").await;
+        self.inner.sync_dir(dir).await
+    }
+
     async fn xattrs(&self, cred: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         self.enter_node("xattrs", node).await;
         self.inner.xattrs(cred, node).await
@@ -345,6 +350,11 @@ impl FileSystem for Probe {
     async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
         self.enter("seek").await;
         self.inner.seek(handle, offset, to).await
+    }
+
+    async fn search(&self, ino: Ino) -> Result<NodeRef> {
+        self.enter("search").await;
+        self.inner.search(ino).await
     }
 
     async fn statfs(&self) -> Result<Statfs> {

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Write},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::Path,
 };
 
@@ -119,6 +119,49 @@ fn a_write_without_privilege_clears_set_id_bits() {
             chmod(&path, 0o6777);
             change(&OpenOptions::new().write(true).open(&path).unwrap());
             assert_eq!(mode(&path), 0o6777);
+        }
+    });
+}
+
+/// The mode alone, which the kernel may have cached.
+fn only_mode(path: &Path) -> u32 {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+    u32::from(found.stx_mode) & 0o7777
+}
+
+#[test]
+fn set_id_bits_that_a_write_clears_are_seen_no_more_whatever_is_cached() {
+    use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
+    type Change = fn(&Path, &File);
+    let changes: [(i32, Change); 4] = [
+        (0, |_, file| file.write_all_at(b"x", 0).unwrap()),
+        (OFlags::DIRECT.bits().cast_signed(), |_, file| file.write_all_at(b"x", 0).unwrap()),
+        (0, |_, file| fallocate(file, FallocateFlags::empty(), 0, 10_000).unwrap()),
+        (0, |path, file| {
+            let from = File::open(path.with_file_name("from")).unwrap();
+            assert_eq!(copy_file_range(from, None, file, None, 3).unwrap(), 3);
+        }),
+    ];
+    on_each(|mounted| {
+        let path = mounted.path("program");
+        fs::write(mounted.path("from"), b"contents").unwrap();
+        for (flags, change) in changes {
+            fs::write(&path, b"contents").unwrap();
+            for (before, after) in [(0o6777, 0o777), (0o6767, 0o2767), (0o4757, 0o757)] {
+                chmod(&path, before);
+                assert_eq!(only_mode(&path), before);
+                as_user(1000, &[100], || {
+                    let mut options = OpenOptions::new();
+                    options.write(true).custom_flags(flags);
+                    let file = options.open(&path).unwrap();
+                    change(&path, &file);
+                    assert_eq!(only_mode(&path), after);
+                    // Once more, when nothing is left to clear.
+                    change(&path, &file);
+                });
+                assert_eq!(only_mode(&path), after);
+            }
         }
     });
 }

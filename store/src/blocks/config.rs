@@ -73,11 +73,7 @@ pub(super) fn open_directory(path: &Path) -> Result<Blocks, BlocksError> {
         sync_parent(&path)?;
     }
     let objects = LocalFileSystem::new_with_prefix(&path).map_err(BlocksError::Store)?;
-    Ok(Blocks {
-        // Without `with_fsync`: blocks are synced together.
-        objects: Arc::new(objects),
-        prefix: "".into(),
-        directory: Some(Arc::new(Directory::new(&path)?)),
-        compression: Compression::None,
-    })
+    // Without `with_fsync`: blocks are synced together.
+    let blocks = Blocks::over(Arc::new(objects), "");
+    Ok(Blocks { directory: Some(Arc::new(Directory::new(&path)?)), ..blocks })
 }

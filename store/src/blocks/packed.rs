@@ -5,20 +5,22 @@
 //! pieces, each followed by its checksum. Checksums are those of `format`, over what is stored; the table counts
 //! as piece 2³² - 1. How a block was compressed is thus in the block, whatever the file system's setting is now.
 //!
-//! A block that would not become smaller is stored plain, under its plain name.
+//! A piece that would not become smaller is stored as it is. So every block of a store that compresses has one name, by
+//! which the store knows whether there is one.
 
 use std::{fmt, ops::Range, str::FromStr};
 
 use base::BlockId;
 use bytes::{Bytes, BytesMut};
 
-use super::format::{PIECE_BYTES, object_len, pieces, sum};
+use super::{
+    BLOCK_BYTES_MAX,
+    format::{PIECE_BYTES, pieces, sum},
+};
 
 const SUM_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 4;
 const TABLE: u32 = u32::MAX;
-/// Of how many parts a block must lose one to be stored compressed.
-const GAIN: u32 = 16;
 /// Fast, and not far from what more work would give.
 const ZSTD_LEVEL: i32 = 3;
 
@@ -59,14 +61,13 @@ impl FromStr for Compression {
     }
 }
 
-/// The object for a block; `None` where it would not be much smaller than a plain one.
-pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> Option<Bytes> {
+/// The object for a block.
+pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> Bytes {
     debug_assert_eq!(data.len(), len as usize);
-    let bytes_max = (object_len(len) - len / GAIN) as usize;
     let mut object = BytesMut::zeroed(table_len(len));
     for (number, piece) in (0..).zip(data.chunks(PIECE_BYTES as usize)) {
         let packed = match how {
-            Compression::None => return None,
+            Compression::None => None,
             Compression::Lz4 => Some((LZ4, lz4_flex::block::compress(piece))),
             Compression::Zstd => {
                 zstd::bulk::compress(piece, ZSTD_LEVEL).ok().map(|packed| (ZSTD, packed))
@@ -81,14 +82,25 @@ pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> Op
             .copy_from_slice(&(tag << HOW_SHIFT | stored_len).to_le_bytes());
         object.extend_from_slice(stored);
         object.extend_from_slice(&sum(id, number, stored));
-        if object.len() >= bytes_max {
-            return None;
-        }
     }
     let entries = table_len(len) - SUM_BYTES;
     let table_sum = sum(id, TABLE, &object[..entries]);
     object[entries..entries + SUM_BYTES].copy_from_slice(&table_sum);
-    (object.len() < bytes_max).then(|| object.freeze())
+    object.freeze()
+}
+
+/// The data of a block of this length, from its whole object; `None` when it is none, or of another length.
+pub(super) fn read(id: BlockId, object: &[u8], len: usize) -> Option<Bytes> {
+    let len = u32::try_from(len).ok()?;
+    let table = Table::read(id, len, object)?;
+    table.decode(0..len, object.get(table_len(len)..)?)
+}
+
+/// Whether an object is a block, of whatever length.
+pub(super) fn is_whole(id: BlockId, object: &[u8]) -> bool {
+    let lens = (1..=pieces(BLOCK_BYTES_MAX)).map(|count| count * PIECE_BYTES);
+    let table = lens.filter_map(|len| Table::read(id, len, object)).next();
+    table.is_some_and(|table| table.is_before(&object[table_len(table.len)..]))
 }
 
 /// How many bytes at the start of the object are its table.
@@ -117,6 +129,21 @@ impl Table {
             (entry >> HOW_SHIFT, entry & LEN_MASK)
         });
         Some(Table { id, len, pieces: pieces.collect() })
+    }
+
+    /// Whether all pieces are in what comes after the table, and nothing else is.
+    fn is_before(&self, mut stored: &[u8]) -> bool {
+        for (number, (_, bytes)) in (0..).zip(&self.pieces) {
+            let Some((piece, rest)) = stored.split_at_checked(*bytes as usize) else {
+                return false;
+            };
+            let Some((found, rest)) = rest.split_first_chunk::<SUM_BYTES>() else { return false };
+            if *found != sum(self.id, number, piece) {
+                return false;
+            }
+            stored = rest;
+        }
+        stored.is_empty()
     }
 
     fn numbers(range: &Range<u32>) -> Range<usize> {
@@ -171,7 +198,7 @@ impl Table {
 mod tests {
     use proptest::{collection::vec, option, prelude::*};
 
-    use super::*;
+    use super::{super::format::object_len, *};
 
     const ID: BlockId = BlockId(0x0102_0304_0506_0708_090A_0B0C_0D0E_0F10);
 
@@ -196,10 +223,11 @@ mod tests {
     #[test]
     fn every_range_reads_back_from_what_covers_it() {
         for how in [Compression::Lz4, Compression::Zstd] {
-            for len in [1000, 65_536, 65_537, 300_000, super::super::BLOCK_BYTES_MAX] {
+            for len in [1000, 65_536, 65_537, 300_000, BLOCK_BYTES_MAX] {
                 let data = data(len);
-                let object = encode(ID, &data, len, how).expect("it is smaller");
+                let object = encode(ID, &data, len, how);
                 assert!(object.len() < object_len(len) as usize);
+                assert!(is_whole(ID, &object));
                 let edges = [0, 1, 65_535, 65_536, 65_537, 131_072, 200_000, len - 1, len];
                 for (start, end) in edges.iter().flat_map(|s| edges.map(|e| (*s, e))) {
                     if start < end && end <= len {
@@ -218,7 +246,7 @@ mod tests {
     #[test]
     fn stored_bytes_are_the_golden_ones() {
         let data = [b'a'; 100];
-        let lz4 = encode(ID, &data, 100, Compression::Lz4).unwrap();
+        let lz4 = encode(ID, &data, 100, Compression::Lz4);
         assert_eq!(&lz4[..4], [u8::try_from(lz4.len() - 12).unwrap(), 0, 0, 1]);
         // The bytes of the compressors may change with their versions; what they read may not.
         let mut golden = BytesMut::zeroed(8);
@@ -232,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_not_stored_compressed() {
+    fn noise_is_stored_as_it_is() {
         let mut noise = 7u64;
         let byte = |_| {
             noise ^= noise << 13;
@@ -241,8 +269,10 @@ mod tests {
             noise.to_le_bytes()[3]
         };
         let data: Vec<u8> = (0..200_000).map(byte).collect();
-        for how in [Compression::None, Compression::Lz4, Compression::Zstd] {
-            assert_eq!(encode(ID, &data, 200_000, how), None, "{how}");
+        for how in [Compression::Lz4, Compression::Zstd] {
+            let object = encode(ID, &data, 200_000, how);
+            assert_eq!(object.len(), object_len(200_000) as usize + table_len(200_000), "{how}");
+            assert_eq!(super::read(ID, &object, 200_000).as_deref(), Some(&data[..]), "{how}");
         }
     }
 
@@ -250,11 +280,15 @@ mod tests {
     fn any_flipped_bit_is_found_out() {
         for how in [Compression::Lz4, Compression::Zstd] {
             let len = 2 * PIECE_BYTES + 100;
-            let object = encode(ID, &data(len), len, how).unwrap();
+            let object = encode(ID, &data(len), len, how);
             for at in [0, 3, 8, 12, 16, 20, object.len() / 2, object.len() - 1] {
                 let mut bad = object.to_vec();
                 bad[at] ^= 0x10;
+                assert!(!is_whole(ID, &bad), "at={at}");
                 assert_eq!(read(&bad.into(), len, 0..len), None, "at={at}");
+            }
+            for cut in [0, 4, 20, object.len() / 2, object.len() - 1] {
+                assert!(!is_whole(ID, &object[..cut]), "cut={cut}");
             }
             assert_eq!(read(&object, len + 1, 0..len), None);
             assert!(Table::read(BlockId(1), len, &object).is_none());
@@ -290,8 +324,7 @@ mod tests {
         ) {
             let data = data(len);
             let how = if zstd { Compression::Zstd } else { Compression::Lz4 };
-            let object = encode(ID, &data, len, how);
-            let mut object = object.map_or_else(|| vec![0; table_len(len) + 9], |object| object.to_vec());
+            let mut object = encode(ID, &data, len, how).to_vec();
             for (at, byte) in changes {
                 let at = at.index(object.len());
                 object[at] = byte;
@@ -303,6 +336,7 @@ mod tests {
             let (one, other) = (range.0.index(len as usize), range.1.index(len as usize));
             let range = u32::try_from(one.min(other)).unwrap()..u32::try_from(one.max(other) + 1).unwrap();
             let bytes = range.end - range.start;
+            is_whole(ID, &object);
             if let Some(found) = read(&object.into(), len, range) {
                 prop_assert_eq!(found.len(), bytes as usize);
             }

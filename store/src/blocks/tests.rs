@@ -16,8 +16,16 @@ pub(super) async fn behaves(blocks: &Blocks) {
     let lens = [1, 100_000, BLOCK_BYTES_MAX];
     for (id, len) in ids.into_iter().zip(lens) {
         assert!(matches!(blocks.get(id, len, 0..len).await, Err(BlocksError::Missing { .. })));
-        blocks.put(id, data(len)).await.expect("put");
-        blocks.put(id, data(len)).await.expect("put again");
+        assert!(blocks.put(id, data(len)).await.expect("put"), "it was not there");
+        assert!(!blocks.put(id, data(len)).await.expect("put again"), "it was there");
+        for other in
+            [Bytes::from(vec![1; len as usize]), data(len).slice(..len as usize / 2 + 1), data(7)]
+        {
+            if other != data(len) {
+                let put = blocks.put(id, other).await;
+                assert!(matches!(put, Err(BlocksError::Exists { .. })), "len={len} {put:?}");
+            }
+        }
         assert_eq!(blocks.get(id, len, 0..len).await.expect("whole"), data(len));
         let middle = blocks.get(id, len, len / 3..len / 2).await.expect("part");
         assert_eq!(middle, data(len).slice(len as usize / 3..len as usize / 2));
@@ -69,6 +77,31 @@ pub(super) async fn compresses(blocks: &Blocks) {
 fn only_file(dir: &Path) -> std::path::PathBuf {
     let entry = fs::read_dir(dir).unwrap().next().unwrap().unwrap();
     if entry.file_type().unwrap().is_dir() { only_file(&entry.path()) } else { entry.path() }
+}
+
+/// A power cut may leave any part of a file that was not synced, or zeros in its place.
+#[tokio::test]
+async fn a_put_replaces_what_a_power_cut_has_torn_and_nothing_else() {
+    for how in [Compression::None, Compression::Lz4, Compression::Zstd] {
+        let dir = tempfile::tempdir().unwrap();
+        let blocks = Blocks::directory(dir.path()).unwrap().compressing(how);
+        let (id, len) = (BlockId(3), 150_000);
+        blocks.put(id, data(len)).await.unwrap();
+        let file = only_file(dir.path());
+        let whole = fs::read(&file).unwrap();
+        let mut zeros = whole.clone();
+        zeros[4096..8192].fill(0);
+        let cuts = [0, 1, 4096, 65_536, 131_072, whole.len() - 1];
+        let torn = cuts.into_iter().filter_map(|cut| Some(whole.get(..cut)?.to_vec()));
+        for torn in torn.chain([zeros, vec![0; whole.len()]]) {
+            fs::write(&file, &torn).unwrap();
+            blocks.put(id, data(len)).await.expect("it is stored once more");
+            assert_eq!(blocks.get(id, len, 0..len).await.unwrap(), data(len), "{how}");
+        }
+        let put = blocks.put(id, data(len - 1)).await;
+        assert!(matches!(put, Err(BlocksError::Exists { .. })), "{how} {put:?}");
+        assert_eq!(fs::read(&file).unwrap(), whole, "{how}");
+    }
 }
 
 #[test]

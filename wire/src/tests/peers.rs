@@ -10,9 +10,9 @@ use super::{
 use crate::{
     Allowed, Amounts, Announce, AskOutcome, AskRoom, Birth, Born, CacheEvents, ClusterStatus,
     ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide, Expected, Gave,
-    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold, HurryBirths, Join, Joined,
-    LayoutLearnt, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, Room,
-    ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
+    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold, HurryBirths, InDoubt,
+    Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply,
+    Request, Room, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -106,6 +106,7 @@ pub(super) fn requests() -> Vec<Request> {
             requests: 5_000_000,
             settings: Bytes::from_static(b"\x01set"),
             roots: 80_001,
+            in_doubt: Some(InDoubt { count: 3, oldest_ms: 12_345, server: 2 }),
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,
@@ -163,6 +164,7 @@ pub(super) fn replies() -> Vec<Reply> {
         lease_ms: 2500,
         version: 70_002,
         requests: 9_000_000,
+        in_doubt: None,
     };
     let found = Guessed { dir: Some(dir().ino), entry: Some(entry()), error: None, layout: None };
     let missing = Guessed { dir: None, entry: None, error: Some(FsError::NotFound), layout: None };

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use super::values::{attr, chunk, dir, entry, name, open_states, part};
 use crate::{
     Answer, BlockMapped, CacheEvents, Created, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress,
-    LayoutNews, LockFound, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed, Reply, Retry,
-    SessionStatus, ShareStat, Statfs, Status, Walked, Welcome, Written,
+    LayoutNews, LockFound, NodeRef, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed,
+    Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked,
+    Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -54,6 +55,7 @@ pub(super) fn retries() -> Vec<Retry> {
         Retry::AtBirth(0xdead_beef_0000_0001),
         Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: Some(splits(3)) }),
         Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: None }),
+        Retry::Away,
     ]
 }
 
@@ -73,7 +75,7 @@ fn names() -> Vec<Reply> {
         pos: 1 << 62 | 5,
         name: name("listed"),
         ino: attr().ino,
-        kind: FileKind::Fifo,
+        kind: Some(FileKind::Fifo),
         entry: None,
     };
     let plus = ReaddirEntry { entry: Some(bare.clone()), ..listed.clone() };
@@ -109,6 +111,8 @@ fn names() -> Vec<Reply> {
             pid: 4001,
         })),
         Reply::Offset(1 << 40),
+        Reply::Searched(Searched { node: Some(NodeRef::Dir(dir())), next: None }),
+        Reply::Searched(Searched { node: None, next: Some(Bytes::from_static(b"N")) }),
         Reply::Lines(vec![("shard".into(), "3".into()), ("id".into(), "1f".into())]),
     ]
 }
@@ -129,6 +133,10 @@ fn contents() -> Vec<Reply> {
         Reply::BlockMapped(mapped),
         Reply::BlockMapped(inline),
         Reply::Data(Bytes::from_static(b"part of a block")),
+        Reply::SignedBlocks(SignedBlocks {
+            urls: vec!["https://bucket/block?signature".into()],
+            valid_ms: 60_000,
+        }),
         Reply::Statfs(Statfs { bytes: 1 << 40, bytes_free: 1 << 39, files: 300, files_free: 77 }),
     ]);
     replies
@@ -140,14 +148,13 @@ fn welcome() -> Welcome {
         secret: 0x1234_5678_9abc_def0,
         incarnation: 0xfedc_ba98_7654_3210,
         lease_ms: 60_000,
+        commit_ms: 20,
         fs: FsInfo {
             name: "pando".into(),
             uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
             hash_key: HashKey { k0: 1, k1: u64::MAX },
             locality: Locality::Subtree,
             inline_bytes_max: 4096,
-            blocks: "s3://bucket/prefix".into(),
-            blocks_options: vec![("region".into(), "eu".into())],
         },
         map: map(),
         root: crate::DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 },
@@ -157,6 +164,7 @@ fn welcome() -> Welcome {
         forgot: true,
         opened: true,
         proof: 0x5555_4444_3333_2222,
+        direct: Some("zstd".into()),
     }
 }
 

@@ -5,11 +5,11 @@ use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
-    Allocate, AllocateMode, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile, ClaimedLock, Create,
-    DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link, Lock, LockCancel,
-    LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode,
-    Repair, Request, Resume, Rmdir, Seek, SeekTo, SetXattr, Setattr, Symlink, Tmpfile, Unlink,
-    Walk, Write, XattrMode,
+    Allocate, AllocateMode, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
+    ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link,
+    Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr,
+    Rename, RenameMode, Repair, Request, Resume, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
+    SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -40,6 +40,7 @@ fn sessions() -> Vec<Request> {
         secret: 0x1234_5678_9abc_def0,
         answered: Seq(300),
         blocks: 77,
+        root: dir(),
         proof: 0x5555_4444_3333_2222,
     };
     let again = Hello { resume: Some(resume), ..hello.clone() };
@@ -141,6 +142,13 @@ fn contents() -> Vec<Request> {
         Request::BlockMap(BlockMap { file: file(), first: 3, count: 64 }),
         Request::BlockPut(BlockPut { block: part().block, data: Bytes::from_static(b"block") }),
         Request::BlockGet(BlockGet { part: part(), len: 1000 }),
+        Request::BlockDrop(BlockDrop { blocks: vec![part().block] }),
+        Request::SignBlocks(SignBlocks {
+            access: SignFor::Put,
+            first: part().block,
+            count: 300,
+            packed: true,
+        }),
         Request::Allocate(Allocate {
             file: file(),
             offset: 300,
@@ -149,6 +157,7 @@ fn contents() -> Vec<Request> {
             clear_set_id: true,
         }),
         Request::Seek(Seek { file: file(), offset: 1 << 40, to: SeekTo::Hole }),
+        Request::Search(Search { dir: dir(), ino: file().ino, from: Bytes::from_static(b"N") }),
     ]
 }
 

@@ -284,7 +284,7 @@ async fn list(client: &Client, path: String) -> Result<BTreeMap<u8, (Ino, bool)>
     let entries = client.read_dir(path).await?.all().await?;
     let named = entries.into_iter().map(|entry| {
         let name = entry.name.as_bytes().first().copied().unwrap_or(b'?');
-        (name, (entry.ino, entry.kind == FileKind::Directory))
+        (name, (entry.ino, entry.is_dir()))
     });
     Ok(named.collect())
 }

@@ -82,10 +82,18 @@ impl Lost {
         }
         match (&answer, should) {
             (Ok(()), Ok(())) => {
-                let synced = synced && matches!(act, Act::Fill(..));
+                let synced = match &act {
+                    Act::Fill(name, _) if synced => Some(name.clone()),
+                    _ => None,
+                };
                 self.history.answered(act, then);
-                if synced || self.world.plan().durability == Durability::Strict {
-                    self.history.durable();
+                let plan = self.world.plan();
+                match synced {
+                    _ if plan.durability == Durability::Strict => self.history.durable(),
+                    Some(_) if plan.servers == 1 => self.history.durable(),
+                    // Another server may have been silent, and have a part of what was done before.
+                    Some(name) => self.history.durable_of(&name),
+                    None => {}
                 }
                 Ok(())
             }
@@ -170,16 +178,12 @@ impl Lost {
         for entry in self.client.read_dir(&self.dir).await?.all().await? {
             let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
             let thing = match entry.kind {
-                FileKind::Directory => Thing::Directory,
-                FileKind::File => {
+                Some(FileKind::Directory) => Thing::Directory,
+                Some(FileKind::File) | None => {
                     let bytes = self.client.read(format!("{}/{name}", self.dir)).await?;
                     Thing::File(bytes.to_vec())
                 }
-                FileKind::Symlink
-                | FileKind::Fifo
-                | FileKind::Socket
-                | FileKind::CharDevice
-                | FileKind::BlockDevice => return Err(Error::Fs(FsError::Io)),
+                Some(_) => return Err(Error::Fs(FsError::Io)),
             };
             state.insert(name, thing);
         }

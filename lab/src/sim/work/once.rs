@@ -153,7 +153,11 @@ impl Once {
         let mut found = BTreeMap::new();
         for entry in self.client.read_dir(&self.dir).await?.all().await? {
             let name = String::from_utf8(entry.name.as_bytes().to_vec())?;
-            found.insert(name, Thing { ino: entry.ino, kind: entry.kind });
+            let kind = match entry.kind {
+                Some(kind) => kind,
+                None => self.client.lstat(self.path(&name)).await?.kind,
+            };
+            found.insert(name, Thing { ino: entry.ino, kind });
         }
         ensure!(found == self.there, "{}: {found:?}, but should be {:?}", self.dir, self.there);
         Ok(())

@@ -7,10 +7,13 @@ use tokio::{
     task::{AbortHandle, LocalSet},
 };
 
-use wire::{Answer, PeerRead, Reply};
+use wire::{Answer, PeerRead, Reply, RequestHeader};
 
 use super::*;
-use crate::{cluster::Visit, format_joined, peer::Open};
+use crate::{cluster::Visit, driver::is_ours, format_joined, peer::Open};
+
+/// How long a server goes on without the coordinator.
+const ALONE: Duration = Duration::from_secs(60);
 
 /// Who listens where.
 #[derive(Default)]
@@ -46,7 +49,8 @@ impl Node {
         let address = options.address.clone();
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
         let (dial, awake_or_not) = (pipes.clone(), time());
-        let cluster = ClusterOptions { dial, coordinators, lease: LEASE, awake_or_not };
+        let (lease, alone) = (LEASE, ALONE);
+        let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not };
         let options = ServerOptions { cluster: Some(cluster), ..options };
         let server = open_with(engine, options).unwrap();
         let core = server.core(0);
@@ -195,6 +199,45 @@ fn what_is_announced_is_in_every_list_at_once() {
     });
 }
 
+/// As [`in_cluster`], of servers with two cores; the second of each does what the test says.
+fn in_wide_cluster(test: impl AsyncFnOnce(&mut Three)) {
+    in_cluster_of(|address| ServerOptions { cores: 2, ..ServerOptions::simulated(address) }, test);
+}
+
+#[test]
+fn an_announcement_waits_for_what_any_core_has_executed_without_it() {
+    in_wide_cluster(async |three| {
+        for server in [0, 1] {
+            let gate = &three.node(server).shared().gate;
+            gate.enter(1);
+            let began = Instant::now();
+            let announced = announce(three.node(0).shared(), &[DirId(700)]);
+            tokio::pin!(announced);
+            // Heartbeats come meanwhile.
+            let early = tokio::time::timeout(LEASE / 2, announced.as_mut()).await;
+            assert!(early.is_err(), "server {server} has not written what it has executed");
+            gate.leave(1);
+            announced.await.unwrap();
+            assert!(began.elapsed() < LEASE / 2 + LEASE / 50, "{:?}", began.elapsed());
+        }
+    });
+}
+
+#[test]
+fn a_lease_after_one_that_has_ended_waits_for_what_any_core_has_executed() {
+    in_wide_cluster(async |three| {
+        three.node(1).shared().gate.enter(1);
+        three.kill(0);
+        tokio::time::sleep(LEASE * 2).await;
+        three.start(0);
+        three.settle().await;
+        assert_eq!(three.serving(), [true, false, true]);
+        three.node(1).shared().gate.leave(1);
+        three.settle().await;
+        assert_eq!(three.serving(), [true; 3]);
+    });
+}
+
 #[test]
 fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_it_is_back() {
     in_cluster(async |three| {
@@ -243,6 +286,44 @@ fn without_the_coordinator_leases_end_and_with_it_they_come_back() {
             assert_eq!(node.version(), now);
         }
         assert!(three.node(1).shared().invalidations.since(version).unwrap().reset);
+    });
+}
+
+/// What a server makes of a request about what it has, that stands on this version of its list.
+fn asked(three: &Three, server: u16, cache_version: u64) -> Result<()> {
+    let node = three.node(usize::from(server));
+    let epoch = node.cluster().map().epoch;
+    let place = RequestHeader { shard: ShardId(server), epoch, ..RequestHeader::bare(1) };
+    let header = RequestHeader { cache_version, ..place };
+    let dir = wire::DirRef { id: DirId(7), ino: base::Ino(7), home: DirId(7), ticket: 0 };
+    let request = Request::Getattr(wire::Getattr { node: wire::NodeRef::Dir(dir) });
+    is_ours(node.shared(), &header, &request)
+}
+
+#[test]
+fn without_the_coordinator_requests_by_handle_go_on_for_a_while() {
+    in_cluster(async |three| {
+        let version = three.node(1).version();
+        let away = |asked| matches!(asked, Err(Fault::Retry(Retry::Away)));
+        three.kill(0);
+        tokio::time::sleep(LEASE + LEASE / 2).await;
+        assert_eq!(three.serving(), [false; 2]);
+        for server in [1, 2] {
+            assert!(asked(three, server, 0).is_ok());
+            assert!(away(asked(three, server, version)));
+        }
+        // One that starts anew does not know what became of what was said before, and waits for its first lease.
+        three.kill(2);
+        three.start(2);
+        three.settle().await;
+        assert!(away(asked(three, 2, 0)));
+        tokio::time::sleep(ALONE).await;
+        assert!(away(asked(three, 1, 0)));
+        three.start(0);
+        three.settle().await;
+        for server in [1, 2] {
+            assert!(asked(three, server, 0).is_ok() && asked(three, server, version + 1).is_ok());
+        }
     });
 }
 

@@ -337,6 +337,9 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;
         lost::directory(txn, &mut dir)?;
         // Nobody has cached it with its new number; on a cluster nobody need be told.
+        if txn.shared.cluster.is_none() {
+            txn.alone()?;
+        }
         txn.events.push(dir.id);
         txn.put_dir(&dir);
         return Ok(true);

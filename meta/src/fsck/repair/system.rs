@@ -9,7 +9,7 @@ use crate::{
     handoff::HandoffRecord,
     reclaim::Garbage,
     record::{
-        Config, Key, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
+        Config, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
         key::{self, UsagePart},
         system::Reserved,
     },
@@ -42,6 +42,14 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.shared.settings());
+            Ok(true)
+        }
+        (b'M', 4) if *key == key::lived() => {
+            if sound::<Lived>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            // What is in the trash stays for as long as if it had come now.
+            txn.delete(key.clone());
             Ok(true)
         }
         // Nothing else says what they say; without one that can be read no server opens.

@@ -70,6 +70,10 @@ fn blocks_that_nothing_names_go_when_their_session_has_ended() {
             let block = client.next_block();
             client.put_block(block, &[1; 100]).await.unwrap();
         }
+        // Of what was put before its start the server knows nothing.
+        world.restart().await;
+        tree.client.resume(world).await;
+        gone.resume(world).await;
         let file = gone.create(&tree.root, "kept").await.unwrap();
         gone.write_blocks(&file, 0, &[1; 5000]).await.unwrap();
         gone.bye().await;

@@ -65,6 +65,7 @@ impl Client {
             secret: 0,
             incarnation: 0,
             lease_ms: 0,
+            commit_ms: 0,
             fs: world.server.shared.fs_info(),
             map: world.server.shared.map(),
             root,
@@ -74,6 +75,7 @@ impl Client {
             forgot: false,
             opened: true,
             proof: 0,
+            direct: None,
         };
         let mut client = Client {
             stream,
@@ -110,6 +112,7 @@ impl Client {
             secret: self.welcome.secret,
             answered: self.answered,
             blocks,
+            root: self.welcome.root,
             proof: self.welcome.proof,
         }
     }
@@ -139,6 +142,19 @@ impl Client {
         let before = self.welcome.session;
         self.hello(Some(self.resume_of(before))).await.unwrap();
         assert_eq!(self.welcome.session, before, "the session has ended");
+    }
+
+    /// Comes back to the session with another token; the words of the refusal otherwise.
+    pub(crate) async fn resume_with(
+        &mut self,
+        world: &mut World,
+        token: &Token,
+    ) -> std::result::Result<(), String> {
+        self.token = World::sign(token);
+        self.stream = Client::greet(world).await;
+        self.inbox.clear();
+        let before = self.welcome.session;
+        self.hello(Some(self.resume_of(before))).await
     }
 
     /// As [`Client::resume`], with another session if the old one has ended.

@@ -1,6 +1,6 @@
 //! File contents: inline, in blocks, cut, grown, compacted; always what a vector of bytes would hold.
 
-use base::{Decode as _, limits::CHUNK_BYTES};
+use base::{BlockId, Decode as _, FsError, limits::CHUNK_BYTES};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proptest::{collection::vec, prelude::*};
@@ -139,6 +139,23 @@ fn a_block_that_is_hidden_by_the_request_that_names_it_is_deleted() {
         client.write_chunks(&file, vec![ChunkSlices { chunk: 0, slices }], 5000).await.unwrap();
         world.settle().await;
         assert_eq!(stored_blocks(world).await, 1);
+    });
+}
+
+#[test]
+fn a_block_that_is_stored_stays_as_it_is() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create(&root, "f").await.unwrap();
+        client.write_blocks(&file, 0, &[1; 9000]).await.unwrap();
+        let block = BlockId::new(client.welcome.session, 1);
+        for other in [&[2; 9000][..], &[1; 8999], &[1; 9001]] {
+            assert_eq!(client.put_block(block, other).await, Err(FsError::Exists));
+        }
+        // A client that has lost the answer puts it once more.
+        client.put_block(block, &[1; 9000]).await.unwrap();
+        assert_eq!(client.read(&file).await.unwrap(), [1; 9000]);
     });
 }
 

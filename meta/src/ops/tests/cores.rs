@@ -1,16 +1,19 @@
 //! Two cores of one server, each on its own thread, in the same directories: everything stays exact.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Barrier,
+    atomic::{AtomicBool, Ordering},
+};
 
-use base::SetAttr;
+use base::{ByteRange, Ino, LockKind, LockMode, SetAttr};
 use wire::{
-    Answer, Create, DirRef, Entry, Link, Mkdir, NodeRef, Rename, RenameMode, Reply, Request, Retry,
-    Rmdir, SetXattr, Setattr, Unlink, XattrMode,
+    Answer, Create, DirRef, Entry, Link, Lock, Mkdir, NodeRef, Release, Rename, RenameMode, Reply,
+    Request, Retry, Rmdir, SetXattr, Setattr, Unlink, XattrMode,
 };
 
 use super::{
     client::{Client, name},
-    world::{Setup, World, in_world_of, on_core},
+    world::{Hold, Setup, World, in_world_of, on_core},
 };
 
 /// Runs `act` on two cores at the same time; what each returned.
@@ -200,6 +203,129 @@ fn whatever_two_cores_do_leaves_nothing_to_find() {
             });
             assert!(done[0] > 100 && done[1] > 100, "{done:?}");
         });
+    }
+}
+
+fn move_to_root(root: DirRef, from: &str, to: &str) -> Request {
+    let (from_dir, to_dir, mode) = (root, root, RenameMode::NoReplace);
+    let (from_name, to_name) = (name(from), name(to));
+    Request::Rename(Rename { from_dir, from_name, to_dir, to_name, mode, way: Vec::new() })
+}
+
+/// What the clients of two cores do, both of which know `/a` and `/a/b`: of the first the next write is held up, and
+/// the second goes on when it is.
+fn while_a_write_is_held<T: Send>(
+    hold: Hold,
+    first: impl AsyncFn(&mut Client, DirRef) -> T + Sync,
+    second: impl AsyncFn(&mut Client, DirRef) -> T + Sync,
+) -> [T; 2] {
+    let mut done = None;
+    let setup = Setup { cores: 3, background: false, ..Setup::default() };
+    in_world_of(setup, async |world| {
+        let mut client = world.client().await;
+        let a = client.mkdir(&client.root.clone(), "a").await.unwrap();
+        let b = client.mkdir(&a, "b").await.unwrap();
+        let (engine, both) = (world.engine.clone(), Barrier::new(2));
+        done = Some(on_two_cores(world, async |core, client| {
+            client.stat(&b).await.unwrap();
+            client.stands_on = client.latest.cache_version;
+            both.wait();
+            if core == 1 {
+                engine.hold_next_write(hold);
+                return first(client, b).await;
+            }
+            engine.until_held();
+            let done = second(client, b).await;
+            engine.go_on();
+            done
+        }));
+    });
+    done.expect("both have run")
+}
+
+#[test]
+fn what_was_checked_on_an_old_path_is_there_before_the_path_has_changed() {
+    let create_by_path = async |client: &mut Client, b: DirRef| {
+        matches!(client.ask(create(b, "f")).await, Answer::Done(_))
+    };
+    for change in [
+        |root: DirRef, _| move_to_root(root, "a", "z"),
+        |_, b| {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            Request::Setattr(Setattr { node: NodeRef::Dir(b), set })
+        },
+    ] {
+        let change_and_look = async |client: &mut Client, b: DirRef| {
+            client.stands_on = 0;
+            let answer = client.ask(change(client.root, b)).await;
+            assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+            client.page(&b, 0, 100).await.unwrap().entries.len() == 1
+        };
+        let [created, seen] = while_a_write_is_held(Hold::Before, create_by_path, change_and_look);
+        assert_eq!(created, seen, "it came where it was not named");
+    }
+}
+
+#[test]
+fn who_has_seen_a_directory_in_its_new_place_is_not_followed_by_who_goes_by_the_old() {
+    let rename = async |client: &mut Client, _: DirRef| {
+        let answer = client.ask(move_to_root(client.root, "a", "z")).await;
+        matches!(answer, Answer::Done(_))
+    };
+    let look_and_create_by_path = async |client: &mut Client, b: DirRef| {
+        let known = std::mem::take(&mut client.stands_on);
+        let moved = client.try_lookup(&client.root.clone(), "z").await.is_some();
+        client.stands_on = known;
+        let answer = client.ask(create(b, "f")).await;
+        let stale = matches!(answer, Answer::Retry(Retry::StaleCache(_)));
+        assert!(stale || matches!(answer, Answer::Done(_)), "{answer:?}");
+        moved == stale
+    };
+    let done = while_a_write_is_held(Hold::After, rename, look_and_create_by_path);
+    assert_eq!(done, [true, true]);
+}
+
+#[test]
+fn a_close_and_a_lock_wait_for_what_another_core_does_with_the_file() {
+    for ask in [
+        |ino| Request::Release(Release { files: vec![(ino, 1)] }),
+        |ino| Request::Lock(lock(ino, false)),
+        |ino| Request::Lock(lock(ino, true)),
+    ] {
+        let setup = Setup { cores: 3, background: false, ..Setup::default() };
+        in_world_of(setup, async |world| {
+            let mut client = world.client().await;
+            let root = client.root;
+            let file = client.create(&root, "f").await.unwrap();
+            let (engine, both) = (world.engine.clone(), Barrier::new(2));
+            on_two_cores(world, async |core, client| {
+                client.open_file(&file).await.unwrap();
+                both.wait();
+                if core == 1 {
+                    engine.hold_next_write(Hold::Before);
+                    client.chmod(&file, 0o600).await.unwrap();
+                } else {
+                    engine.until_held();
+                    let answer = client.ask(ask(file.ino)).await;
+                    assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+                    assert!(!engine.is_held(), "it did not wait for the other core");
+                }
+            });
+        });
+    }
+}
+
+fn lock(ino: Ino, wait: bool) -> Lock {
+    Lock {
+        ino,
+        kind: LockKind::Whole,
+        owner: 1,
+        pid: 1,
+        range: ByteRange::ALL,
+        mode: Some(LockMode::Exclusive),
+        wait,
+        number: 1,
+        settled: 1,
     }
 }
 

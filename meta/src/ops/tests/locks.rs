@@ -11,7 +11,7 @@ use super::{
     client::Client,
     world::{Setup, World, in_world, in_world_of},
 };
-use crate::{Durability, Offload};
+use crate::{Durability, Offload, serve::WAITING_MAX};
 
 const DONE: Answer = Answer::Done(Reply::Nothing);
 const HELD: Answer = Answer::Failed(FsError::TryAgain);
@@ -87,6 +87,49 @@ fn who_waits_is_answered_when_it_is_its_turn_or_is_cancelled() {
         assert_eq!(one.ask(Request::Lock(Lock { mode: None, ..lock(ino, 2) })).await, DONE);
         assert_eq!(two.receive().await, DONE);
         assert_eq!(one.ask(Request::Lock(lock(ino, 3))).await, HELD);
+    });
+}
+
+#[test]
+fn who_asks_again_waits_in_the_place_of_who_asked_before() {
+    in_world(async |world| {
+        let (mut one, mut two, claimed) = two_with_a_file(world).await;
+        let ino = claimed.file.ino;
+        assert_eq!(one.ask(Request::Lock(lock(ino, 1))).await, DONE);
+        let waits = Request::Lock(Lock { wait: true, ..lock(ino, 1) });
+        for _ in 0..3 {
+            two.send(base::Seq(0), base::Seq(1), &waits).await;
+        }
+        for _ in 0..2 {
+            assert_eq!(two.receive().await, Answer::Retry(Retry::Busy));
+        }
+        assert_eq!(world.server.shared.file_locks.totals(), (1, 1, 1));
+        assert_eq!(one.ask(Request::Lock(Lock { mode: None, ..lock(ino, 2) })).await, DONE);
+        assert_eq!(two.receive().await, DONE);
+    });
+}
+
+#[test]
+fn so_many_requests_of_a_connection_wait_and_the_others_go_on() {
+    in_world(async |world| {
+        let (mut one, mut two, claimed) = two_with_a_file(world).await;
+        let ino = claimed.file.ino;
+        assert_eq!(one.ask(Request::Lock(lock(ino, 1))).await, DONE);
+        let waits = |number| Lock { wait: true, settled: 1, owner: number, ..lock(ino, number) };
+        let max = WAITING_MAX as u64;
+        for number in 1..=max + 2 {
+            two.send(base::Seq(0), base::Seq(1), &Request::Lock(waits(number))).await;
+        }
+        for _ in 0..2 {
+            assert_eq!(two.receive().await, Answer::Retry(Retry::Busy));
+        }
+        // What a core sets aside is bounded as well; what is answered at once is not.
+        assert_eq!(two.ask(Request::Sync).await, Answer::Retry(Retry::Busy));
+        assert_eq!(two.ask(Request::Ping).await, DONE);
+        let cancel = Request::LockCancel(LockCancel { number: 1, settled: 1 });
+        let answers = [two.ask(cancel).await, two.receive().await];
+        assert!(answers.contains(&DONE) && answers.contains(&Answer::Failed(FsError::Interrupted)));
+        assert_eq!(two.ask(Request::Sync).await, DONE);
     });
 }
 

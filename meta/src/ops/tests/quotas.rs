@@ -2,7 +2,7 @@
 //! walk over all records.
 
 use base::{FsError, SetAttr};
-use wire::{DirRef, RenameMode, Token};
+use wire::{Allocate, AllocateMode, DirRef, RenameMode, Request, Token};
 
 use super::{
     client::{Client, user},
@@ -93,6 +93,32 @@ fn what_exceeds_a_quota_is_refused_and_changes_nothing() {
         assert_eq!(client.create(&dir, "d").await.err(), full);
         client.rename((&dir, "c"), (&dir, "renamed")).await.unwrap();
         client.unlink(&dir, "renamed").await.unwrap();
+    });
+}
+
+#[test]
+fn an_allocation_of_more_than_a_quota_allows_is_refused_and_takes_nothing() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let dir = client.mkdir(&root, "d").await.unwrap();
+        limit(world, &mut client, &dir, BYTES, "1M").await;
+        let other = client.create(&dir, "other").await.unwrap();
+        client.write_blocks(&other, 0, &[1; 9000]).await.unwrap();
+        let file = client.create(&dir, "file").await.unwrap();
+        let ask = |len| {
+            let (file, mode) = (file.clone(), AllocateMode::Grow);
+            Request::Allocate(Allocate { file, offset: 0, len, mode, clear_set_id: false })
+        };
+        let room = (1 << 20) - 9000;
+        let refused = client.get(ask(room + 1)).await.unwrap_err();
+        assert_eq!(refused, FsError::QuotaExceeded);
+        assert_eq!(client.stat(&file).await.unwrap().size, 0);
+        client.get(ask(room)).await.unwrap();
+        assert_eq!(client.stat(&file).await.unwrap().size, room);
+        // It was not reserved.
+        assert_eq!(used(&mut client, &dir).await, (3, 9000));
+        client.write_blocks(&other, 9000, &[1; 9000]).await.unwrap();
     });
 }
 
@@ -432,7 +458,7 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
                             value: max.into(),
                             mode: wire::XattrMode::Set,
                         };
-                        client.ask(wire::Request::Setxattr(set)).await;
+                        client.ask(Request::Setxattr(set)).await;
                     }
                     let picks = [draw(12), draw(4), draw(4), draw(4), draw(4), draw(2)];
                     done += usize::from(random_act(client, &dirs, picks).await);

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use base::FsError;
-use wire::{Answer, Request};
+use wire::{Allocate, AllocateMode, Answer, Request};
 
 use super::world::{Setup, World, in_world_of};
 use crate::Limits;
@@ -105,5 +105,34 @@ fn a_start_on_a_full_disk_writes_nothing_and_goes_on_when_there_is_room() {
         fill(world, disk, 80 * MIB).await;
         let after = client.create(&root, "new").await.unwrap();
         assert_ne!(after.ino, before.ino);
+    });
+}
+
+#[test]
+fn an_allocation_of_more_than_there_is_room_for_is_refused_and_takes_nothing() {
+    on_a_disk(async |world, _| {
+        // As much as a simulated server tells, less the reserve.
+        let room = (1 << 39) - 64 * MIB;
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create(&root, "file").await.unwrap();
+        client.write_blocks(&file, 0, &[7; 9000]).await.unwrap();
+        let before = client.stat(&file).await.unwrap();
+        let ask = |len, mode| {
+            let file = file.clone();
+            Request::Allocate(Allocate { file, offset: 0, len, mode, clear_set_id: true })
+        };
+        for mode in [AllocateMode::Grow, AllocateMode::Keep, AllocateMode::Zero] {
+            // The file has some of the room already.
+            let refused = client.get(ask(room + 9001, mode)).await;
+            assert_eq!(refused.unwrap_err(), FsError::NoSpace, "{mode:?}");
+            assert_eq!(client.stat(&file).await.unwrap(), before, "{mode:?}");
+        }
+        // What frees room needs none.
+        client.get(ask(room + 9001, AllocateMode::ZeroWithin)).await.unwrap();
+        assert_eq!(client.stat(&file).await.unwrap().allocated, 0);
+        client.get(ask(room, AllocateMode::Grow)).await.unwrap();
+        let after = client.stat(&file).await.unwrap();
+        assert_eq!((after.size, after.allocated), (room, 0));
     });
 }

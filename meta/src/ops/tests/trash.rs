@@ -39,9 +39,17 @@ async fn path(client: &mut Client, dir: &DirRef, called: &str) -> String {
     lines.into_iter().find(|(name, _)| name == "trash.path").unwrap().1
 }
 
+/// Lets the clock jump by so many days, and the background look once.
+async fn jump(world: &World, days: i64) {
+    world.advance(days * DAY);
+    world.wait(Duration::from_secs(61)).await;
+    world.settle().await;
+}
+
 /// Lets so many days pass, and the background look once.
 async fn pass(world: &World, days: i64) {
     world.advance(days * DAY);
+    tokio::time::advance(Duration::from_secs((days * DAY).unsigned_abs())).await;
     world.wait(Duration::from_secs(61)).await;
     world.settle().await;
 }
@@ -388,6 +396,43 @@ fn of_the_directories_of_one_name_only_so_many_are_kept() {
         client.rmdir(&root, "d").await.unwrap();
         let hour = self::hour(&mut client).await;
         assert_eq!(client.stat(&hour).await.unwrap().size, 1);
+    });
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_empties_nothing_at_once() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        keep(&mut client, "7").await;
+        client.create(&root, "f").await.unwrap();
+        client.unlink(&root, "f").await.unwrap();
+        jump(world, 0).await;
+        let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
+        let hour = names(&mut client, &trash).await;
+        // While the server runs, when it starts, and when something is removed in what seems to be the future.
+        jump(world, 30).await;
+        assert_eq!(names(&mut client, &trash).await, hour);
+        world.restart().await;
+        client.resume(world).await;
+        client.claim_nothing().await;
+        jump(world, 300).await;
+        client.create(&root, "g").await.unwrap();
+        client.unlink(&root, "g").await.unwrap();
+        world.restart().await;
+        client.resume(world).await;
+        client.claim_nothing().await;
+        jump(world, 0).await;
+        assert_eq!(names(&mut client, &trash).await.len(), 2);
+        // Half of the days it is there at least, and as many as it says when the clock is right again.
+        pass(world, 3).await;
+        assert_eq!(names(&mut client, &trash).await.len(), 2);
+        world.advance(-330 * DAY);
+        pass(world, 1).await;
+        assert_eq!(names(&mut client, &trash).await.len(), 2);
+        pass(world, 4).await;
+        assert_eq!(names(&mut client, &trash).await.len(), 1);
+        keep(&mut client, "none").await;
     });
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use base::{Clock, Locality, Random, Time};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use store::{Batch, Blocks, Engine, EngineStats, MemoryEngine, Snapshot, kv::Visit};
 use tokio::task::{AbortHandle, LocalSet};
 use wire::Token;
@@ -300,6 +300,16 @@ pub(crate) struct Cost {
 /// What happens between two reads.
 pub(crate) type Meanwhile = Box<dyn FnOnce() + Send>;
 
+/// When a write is held up: before it is there, or after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Before,
+    After,
+}
+
+/// A write is held up for so long at most.
+const HELD_MAX: Duration = Duration::from_millis(400);
+
 /// An engine in memory that counts.
 #[derive(Default)]
 pub(crate) struct Counting {
@@ -307,6 +317,10 @@ pub(crate) struct Counting {
     cost: Mutex<Cost>,
     /// What happens before a read, after so many others.
     meanwhile: Mutex<Option<(u64, Meanwhile)>>,
+    /// How the next write is held up.
+    hold: Mutex<Option<Hold>>,
+    is_held: std::sync::atomic::AtomicBool,
+    go_on: Condvar,
     /// Writes fail from now on.
     broken: std::sync::atomic::AtomicBool,
 }
@@ -343,6 +357,39 @@ impl Counting {
         }
     }
 
+    /// The next write does not end before [`Counting::go_on`], or some time.
+    pub(crate) fn hold_next_write(&self, hold: Hold) {
+        *self.hold.lock() = Some(hold);
+    }
+
+    /// Blocks this thread until a write is held up.
+    pub(crate) fn until_held(&self) {
+        while !self.is_held() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a write is held up.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    /// The write that is held up, if any is, ends.
+    pub(crate) fn go_on(&self) {
+        let _hold = self.hold.lock();
+        self.is_held.store(false, Ordering::Release);
+        self.go_on.notify_all();
+    }
+
+    fn hold_up(&self) {
+        let mut hold = self.hold.lock();
+        self.is_held.store(true, Ordering::Release);
+        let is_held = |_: &mut Option<Hold>| self.is_held.load(Ordering::Acquire);
+        // What waits for this write ends it by that.
+        let _ = self.go_on.wait_while_for(&mut hold, is_held, HELD_MAX);
+        self.is_held.store(false, Ordering::Release);
+    }
+
     /// Makes every later write fail.
     pub(crate) fn break_down(&self) {
         self.broken.store(true, Ordering::Relaxed);
@@ -377,10 +424,20 @@ impl Engine for Counting {
         if self.broken.load(Ordering::Relaxed) {
             return Err(store::Error::Io(std::io::Error::other("broken")));
         }
-        let mut cost = self.cost.lock();
-        cost.batches += 1;
-        cost.changes += batch.len() as u64;
-        self.memory.write(batch)
+        let hold = self.hold.lock().take();
+        if hold == Some(Hold::Before) {
+            self.hold_up();
+        }
+        {
+            let mut cost = self.cost.lock();
+            cost.batches += 1;
+            cost.changes += batch.len() as u64;
+            self.memory.write(batch)?;
+        }
+        if hold == Some(Hold::After) {
+            self.hold_up();
+        }
+        Ok(())
     }
 
     fn sync(&self) -> store::Result<()> {

@@ -7,7 +7,7 @@ fn txn(number: u64) -> TxnId {
 }
 
 fn waits_for(number: u64) -> Option<Doubt> {
-    Some(Doubt { txn: txn(number), born: false })
+    Some(Doubt { txn: txn(number), born: false, until: None })
 }
 
 fn key(text: &str) -> Key {
@@ -48,9 +48,9 @@ fn several_add_to_the_counts_of_one_directory_and_whoever_reads_them_waits() {
 fn a_listing_waits_for_what_changes_within_it() {
     let table = Prepared::default();
     table.take(txn(1), vec![(key("n5"), Mode::Changes), (key("n7"), Mode::Stands)]);
-    assert_eq!(table.in_range(b"n0", b"n5", None), None);
-    assert_eq!(table.in_range(b"n5", b"n6", None), waits_for(1));
-    assert_eq!(table.in_range(b"n6", b"n9", None), None);
+    assert_eq!(table.in_range(b"n0", b"n5", Want::Read, None), None);
+    assert_eq!(table.in_range(b"n5", b"n6", Want::Read, None), waits_for(1));
+    assert_eq!(table.in_range(b"n6", b"n9", Want::Read, None), None);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn what_is_to_be_frozen_is_held_by_those_only_who_hold_it_already() {
 async fn who_waits_goes_on_when_the_outcome_is_there() {
     let table = Prepared::default();
     table.take(txn(1), vec![(key("a"), Mode::Changes)]);
-    let waits = table.until_ended(Doubt { txn: txn(1), born: false });
+    let waits = table.until_ended(Doubt { txn: txn(1), born: false, until: None });
     tokio::pin!(waits);
     assert!(futures::poll!(waits.as_mut()).is_pending());
     table.free(txn(2));
@@ -195,7 +195,7 @@ async fn a_birth_is_seen_by_nobody_then_by_everybody_here_and_relied_upon_when_i
         assert!(!table.take(txn(2), vec![(key("d"), mode)]), "{mode:?}");
     }
     let born = table.birth_among([&key("d")].into_iter()).unwrap();
-    assert_eq!(born, Doubt { txn: txn(1), born: true });
+    assert_eq!(born, Doubt { txn: txn(1), born: true, until: None });
     let waits = table.until_ended(born);
     tokio::pin!(waits);
     assert!(futures::poll!(waits.as_mut()).is_pending());
@@ -237,4 +237,53 @@ async fn what_is_stable_waits_for_a_birth_until_the_server_of_its_entry_must_be_
     assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for the younger one");
     table.confirmed().await;
     assert_eq!(began.elapsed().as_secs(), CONFIRMED_WITHIN.as_secs(), "for nobody twice");
+}
+
+#[test]
+fn counts_and_listings_go_without_what_has_been_in_doubt_for_long() {
+    for (patience, waits) in [(Duration::from_secs(3600), true), (Duration::ZERO, false)] {
+        let table = Prepared::new(patience);
+        assert!(table.take(txn(1), vec![(key("d"), Mode::Adds), (key("n5"), Mode::Changes)]));
+        let waits_for_it = |found: Option<Doubt>| found.is_some_and(|doubt| doubt.txn == txn(1));
+        let way = |key: &[u8], want| waits_for_it(table.in_the_way(key, want, None));
+        assert_eq!(way(b"d", Want::ShowCounts), waits);
+        assert_eq!(waits_for_it(table.in_range(b"n0", b"n9", Want::List, None)), waits);
+        assert_eq!(way(b"n5", Want::List), waits);
+        // Everybody else waits for the outcome.
+        assert!(way(b"d", Want::ReadCounts) && way(b"d", Want::Change));
+        assert!(way(b"n5", Want::Read) && way(b"n5", Want::ShowCounts));
+        assert!(waits_for_it(table.in_range(b"n0", b"n9", Want::Read, None)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_go_without_a_transaction_is_woken_when_it_has_been_in_doubt_for_long() {
+    let table = Prepared::new(Duration::from_millis(700));
+    assert!(table.take(txn(1), vec![(key("d"), Mode::Adds)]));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let began = Instant::now();
+    let doubt = table.in_the_way(b"d", Want::ShowCounts, None).unwrap();
+    table.until_ended(doubt).await;
+    assert_eq!(began.elapsed(), Duration::from_millis(400));
+    assert_eq!(table.in_the_way(b"d", Want::ShowCounts, None), None);
+}
+
+#[test]
+fn it_is_told_how_many_transactions_are_in_doubt() {
+    let table = Prepared::default();
+    let told = |for_long| table.in_doubt(0, for_long).map(|told| (told.count, told.server));
+    assert_eq!(told(Duration::ZERO), None);
+    assert!(table.take(txn(1), vec![(key("a"), Mode::Changes)]));
+    assert!(table.take(txn(2), vec![(key("b"), Mode::Changes)]));
+    assert_eq!(told(Duration::ZERO), Some((2, 1)));
+    assert_eq!(told(Duration::from_secs(3600)), None);
+    assert_eq!(table.in_doubt(1, Duration::ZERO), None, "its own are not in doubt");
+    // A directory that everybody sees.
+    assert!(table.take_birth(txn(3), key("c")));
+    assert_eq!(told(Duration::ZERO), Some((3, 1)));
+    table.is_born(txn(3));
+    assert_eq!(told(Duration::ZERO), Some((2, 1)));
+    table.free(txn(1));
+    table.free(txn(2));
+    assert_eq!(told(Duration::ZERO), None);
 }

@@ -1,0 +1,339 @@
+//! One server of three dies in the middle of a transaction, and stays away for longer than a lease.
+//!
+//! What is on the shards of the other two is answered all the time: looks within a second, changes within five. As in
+//! `births.rs` a world is run once to count its steps ([`Steps`]), and once more for each step at which the initiator dies.
+//! When it is back, the transaction has happened or not, and a check finds nothing.
+#![expect(clippy::print_stdout, reason = "these are tests")]
+
+mod steps;
+
+use std::{collections::BTreeSet, ops::ControlFlow, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use base::{DirId, FsError};
+use client::{Client, Error, FileSystem as _, OpenOptions};
+use lab::{
+    check,
+    sim::{disk::Steps, plan::Plan, world::World},
+};
+use meta::Durability;
+use store::Engine as _;
+use tokio::time::{Instant, timeout};
+use wire::NodeRef;
+
+const SERVERS: u16 = 3;
+/// The server that dies. It is not the coordinator.
+const DEAD: u16 = 1;
+/// A living one that has a part of the transaction, and the coordinator, which has another part of some.
+const ALIVE: u16 = 2;
+const COORDINATOR: u16 = 0;
+const LOOK_WITHIN: Duration = Duration::from_millis(1000);
+const CHANGE_WITHIN: Duration = Duration::from_secs(5);
+/// In the time of the world. What takes longer takes for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the server that dies was asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    /// A file of its own moves to a directory of a living server.
+    Rename,
+    /// A file that was born on the coordinator moves there.
+    RenameOfThird,
+    /// A file of the living server gets a name in its own directory.
+    Link,
+    /// That name is removed.
+    Unlink,
+    /// A directory of the living server, whose name it has, is removed.
+    Rmdir,
+    /// A directory is made whose group the living server has.
+    Mkdir,
+}
+
+const SCENES: [Scene; 6] =
+    [Scene::Rename, Scene::RenameOfThird, Scene::Link, Scene::Unlink, Scene::Rmdir, Scene::Mkdir];
+
+struct Stage {
+    world: World,
+    /// A directory of the server that dies, one of the living server, and one of the coordinator.
+    dead: String,
+    alive: String,
+    third: String,
+    /// What is made in `alive` meanwhile is on these servers.
+    beside: String,
+    /// What `dead` has besides: directories of the living server.
+    removed: String,
+    made: String,
+}
+
+fn run(scene: Scene, step: u64, doubt_max: Duration) -> anyhow::Result<u64> {
+    let plan = Plan { trash: false, doubt_max, ..steps::plan(SERVERS, Durability::Relaxed) };
+    steps::run(plan, None, 10 * PATIENCE, async |world| Box::pin(play(world, scene, step)).await)
+}
+
+async fn play(world: World, scene: Scene, step: u64) -> anyhow::Result<u64> {
+    let maker = world.connect("maker").await?;
+    let stage = Stage::prepare(&world, &maker.client, scene).await?;
+    let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
+    // Who has looked before goes on by what it knows.
+    stage.look(&looks.client).await.context("before it")?;
+    for host in world.hosts() {
+        host.settle()?;
+    }
+    let steps = Steps::new(step);
+    for (server, host) in (0..).zip(world.hosts()) {
+        host.count_steps(&steps, server == DEAD);
+    }
+    let acting = stage.act(&acts.client, scene);
+    let meanwhile = async {
+        if step > 0 {
+            stage.outlast(&looks.client, scene).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (acted, outlasted) = futures::join!(timeout(PATIENCE, acting), meanwhile);
+    outlasted?;
+    acted.context("it is never answered")??;
+    let taken = steps.taken();
+    world.wait(Duration::from_secs(2)).await;
+    stage.compare(&maker.client, scene).await?;
+    for machine in [maker, acts, looks] {
+        machine.close().await?;
+    }
+    check::run(&world).await?;
+    Ok(taken)
+}
+
+async fn write_new(client: &Client, path: &str) -> Result<(), Error> {
+    let file = client.open_with(path, OpenOptions::writing().create_new(0o644)).await?;
+    file.write_at(0, path.as_bytes()).await?;
+    file.close().await
+}
+
+impl Stage {
+    async fn prepare(world: &World, client: &Client, scene: Scene) -> anyhow::Result<Stage> {
+        let NodeRef::Dir(root) = client.resolve("/").await? else { bail!("a directory") };
+        let name = |dir: DirId, server| world.name_on(client, dir, server);
+        let [(dead, dead_id), (alive, alive_id), (third, _)] =
+            [DEAD, ALIVE, COORDINATOR].map(|server| name(root.id, server));
+        let [dead, alive, third] = [dead, alive, third].map(|name| format!("/{name}"));
+        for dir in [&dead, &alive, &third] {
+            client.mkdir(dir, 0o755).await?;
+        }
+        let beside = format!("{alive}/{}", name(alive_id, COORDINATOR).0);
+        let child = format!("{dead}/{}", name(dead_id, ALIVE).0);
+        let stage = Stage {
+            world: world.clone(),
+            removed: child.clone(),
+            made: child,
+            beside,
+            dead,
+            alive,
+            third,
+        };
+        write_new(client, &stage.in_alive("other")).await?;
+        client.mkdir(stage.in_alive("sub"), 0o755).await?;
+        let third = format!("{}/file", stage.third);
+        let (name, link) = (format!("{}/f", stage.dead), format!("{}/l", stage.dead));
+        match scene {
+            Scene::Rename => write_new(client, &name).await?,
+            Scene::RenameOfThird => {
+                write_new(client, &third).await?;
+                client.rename(&third, &name).await?;
+            }
+            Scene::Link => write_new(client, &stage.in_alive("linked")).await?,
+            Scene::Unlink => {
+                write_new(client, &stage.in_alive("linked")).await?;
+                client.link(stage.in_alive("linked"), &link).await?;
+            }
+            Scene::Rmdir => drop(client.mkdir(&stage.removed, 0o755).await?),
+            Scene::Mkdir => {}
+        }
+        client.sync().await?;
+        Ok(stage)
+    }
+
+    fn in_alive(&self, name: &str) -> String {
+        format!("{}/{name}", self.alive)
+    }
+
+    async fn act(&self, client: &Client, scene: Scene) -> Result<(), Error> {
+        let (name, link) = (format!("{}/f", self.dead), format!("{}/l", self.dead));
+        match scene {
+            Scene::Rename | Scene::RenameOfThird => {
+                client.rename(&name, self.in_alive("moved")).await
+            }
+            Scene::Link => client.link(self.in_alive("linked"), &link).await,
+            Scene::Unlink => client.unlink(&link).await,
+            Scene::Rmdir => client.rmdir(&self.removed).await,
+            Scene::Mkdir => client.mkdir(&self.made, 0o755).await.map(drop),
+        }
+    }
+
+    /// What everybody may do while a server is away.
+    async fn outlast(&self, known: &Client, scene: Scene) -> anyhow::Result<()> {
+        let host = &self.world.hosts()[usize::from(DEAD)];
+        while host.is_alive() {
+            self.world.wait(Duration::from_millis(1)).await;
+        }
+        host.kill();
+        let began = Instant::now();
+        let new = self.world.connect("new").await?;
+        for (round, pause) in [0, 1000, 5000].into_iter().enumerate() {
+            self.world.wait(Duration::from_millis(pause)).await;
+            for client in [known, &new.client].into_iter().take(if round == 1 { 1 } else { 2 }) {
+                let away = began.elapsed();
+                self.look(client).await.with_context(|| format!("away for {away:?}"))?;
+                self.change(client, round).await.with_context(|| format!("away for {away:?}"))?;
+            }
+        }
+        if scene != Scene::Mkdir {
+            self.is_told(&new.client).await?;
+        }
+        host.start()?;
+        new.close().await
+    }
+
+    /// Whether the coordinator says of each living server how many transactions are in doubt there.
+    async fn is_told(&self, client: &Client) -> anyhow::Result<()> {
+        for server in client.cluster().await?.servers.iter().filter(|told| told.server != DEAD) {
+            let mut prepared = 0;
+            let engine = self.world.hosts()[usize::from(server.server)].engine();
+            // Others are under way.
+            let [from, to] =
+                [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
+            engine.scan(&from, &to, &mut |_, _| {
+                prepared += 1;
+                ControlFlow::Continue(())
+            })?;
+            let told = server.in_doubt.map_or(0, |in_doubt| in_doubt.count);
+            ensure!(told == prepared, "{told} in doubt, and {prepared} are: {server:?}");
+        }
+        Ok(())
+    }
+
+    /// Looks at what living servers have.
+    async fn look(&self, client: &Client) -> anyhow::Result<()> {
+        let sub = self.in_alive("sub");
+        for path in ["/", &self.alive, &self.third, &sub, &self.in_alive("other")] {
+            in_time(&format!("stat {path}"), LOOK_WITHIN, client.stat(path)).await?;
+        }
+        for path in ["/", &self.alive, &self.third, &sub] {
+            let list = async { client.read_dir(path).await?.all().await };
+            let listed = in_time(&format!("ls {path}"), LOOK_WITHIN, list).await?;
+            if *path == self.alive {
+                let names: BTreeSet<_> =
+                    listed.iter().map(|entry| entry.name.to_string()).collect();
+                ensure!(names.contains("other") && names.contains("sub"), "{names:?}");
+            }
+            // As a mount lists.
+            let NodeRef::Dir(dir) = client.resolve(path).await? else { bail!("a directory") };
+            let cred = base::Cred::ROOT;
+            let list = client.readdir(&cred, &dir, 0, 100, true);
+            in_time(&format!("ls -l {path}"), LOOK_WITHIN, list).await?;
+        }
+        let read = client.read(self.in_alive("other"));
+        let found = in_time("read", LOOK_WITHIN, read).await?;
+        ensure!(found[..] == *self.in_alive("other").as_bytes());
+        Ok(())
+    }
+
+    /// Changes what living servers have.
+    async fn change(&self, client: &Client, round: usize) -> anyhow::Result<()> {
+        for dir in [&self.alive, &self.third, &self.in_alive("sub")] {
+            let [one, two] = [1, 2].map(|number| format!("{dir}/new {round} {number}"));
+            in_time(&format!("create {one}"), CHANGE_WITHIN, write_new(client, &one)).await?;
+            in_time(&format!("rename {one}"), CHANGE_WITHIN, client.rename(&one, &two)).await?;
+            in_time(&format!("unlink {two}"), CHANGE_WITHIN, client.unlink(&two)).await?;
+        }
+        in_time("mkdir", CHANGE_WITHIN, client.mkdir(&self.beside, 0o755)).await?;
+        let (from, to) = (format!("{}/m", self.third), format!("{}/m", self.beside));
+        in_time("create", CHANGE_WITHIN, write_new(client, &from)).await?;
+        in_time("rename across", CHANGE_WITHIN, client.rename(&from, &to)).await?;
+        in_time("unlink across", CHANGE_WITHIN, client.unlink(&to)).await?;
+        in_time("rmdir", CHANGE_WITHIN, client.rmdir(&self.beside)).await
+    }
+
+    /// All is there when everybody is back.
+    async fn compare(&self, client: &Client, scene: Scene) -> anyhow::Result<()> {
+        let there = async |path: String| match client.stat(&path).await {
+            Ok(_) => anyhow::Ok(true),
+            Err(Error::Fs(FsError::NotFound)) => Ok(false),
+            Err(error) => Err(error).context(path),
+        };
+        let should = match scene {
+            Scene::Rename | Scene::RenameOfThird => {
+                vec![(format!("{}/f", self.dead), false), (self.in_alive("moved"), true)]
+            }
+            Scene::Link => vec![(format!("{}/l", self.dead), true)],
+            Scene::Unlink => vec![(format!("{}/l", self.dead), false)],
+            Scene::Rmdir => vec![(self.removed.clone(), false)],
+            Scene::Mkdir => vec![(self.made.clone(), true)],
+        };
+        for (path, is_there) in should {
+            ensure!(there(path.clone()).await? == is_there, "{path}");
+        }
+        Ok(())
+    }
+}
+
+async fn in_time<T>(
+    what: &str,
+    within: Duration,
+    done: impl Future<Output = Result<T, Error>>,
+) -> anyhow::Result<T> {
+    let done = timeout(within, done).await.with_context(|| format!("{what} takes too long"))?;
+    done.with_context(|| what.to_owned())
+}
+
+/// As long as servers wait if nobody says otherwise.
+const DOUBT_MAX: Duration = Duration::from_millis(700);
+
+/// Lets the initiator die at each step of a scene, on two threads.
+fn die_everywhere(scene: Scene, doubt_max: Duration) -> anyhow::Result<Vec<String>> {
+    let steps = run(scene, 0, doubt_max)?;
+    println!("{scene:?}: {steps} steps");
+    let all: Vec<u64> = (1..=steps).collect();
+    Ok(steps::failures(&all, |step| run(scene, *step, doubt_max)))
+}
+
+#[test]
+fn a_dead_server_stops_only_what_is_on_it() -> anyhow::Result<()> {
+    for scene in SCENES {
+        let failures = die_everywhere(scene, DOUBT_MAX)?;
+        failures.iter().take(12).for_each(|failure| println!("{failure}"));
+        ensure!(failures.is_empty(), "{scene:?}: {} went wrong", failures.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn it_finds_that_looks_wait_for_what_is_in_doubt() -> anyhow::Result<()> {
+    let failures = die_everywhere(Scene::Rename, Duration::from_secs(3600))?;
+    println!("{}", failures.first().context("it is not found")?);
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_is_gone_is_told_so_while_a_third_server_is_away() -> anyhow::Result<()> {
+    let plan = Plan { trash: false, ..steps::plan(SERVERS, Durability::Relaxed) };
+    steps::run(plan, None, PATIENCE, async |world| {
+        let machine = world.connect("looks").await?;
+        let client = &machine.client;
+        let NodeRef::Dir(root) = client.resolve("/").await? else { bail!("a directory") };
+        let path = format!("/{}", world.name_on(client, root.id, ALIVE).0);
+        client.mkdir(&path, 0o755).await?;
+        let node = client.resolve(&path).await?;
+        client.rmdir(&path).await?;
+        client.sync().await?;
+        let hosts = world.hosts();
+        hosts[usize::from(DEAD)].kill();
+        hosts[usize::from(ALIVE)].kill();
+        hosts[usize::from(ALIVE)].start()?;
+        world.wait(Duration::from_secs(3)).await;
+        let gone = timeout(LOOK_WITHIN, client.getattr(&base::Cred::ROOT, &node)).await;
+        let gone = gone.context("it is not told")?;
+        ensure!(matches!(gone, Err(Error::Fs(FsError::Stale))), "{gone:?}");
+        hosts[usize::from(DEAD)].start()?;
+        machine.close().await
+    })
+}
