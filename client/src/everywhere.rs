@@ -3,8 +3,8 @@
 use std::pin::pin;
 
 use base::Layout;
-use futures::future::{Either, select, select_ok, try_join_all};
-use wire::{DirRef, FileRef, Load, Lookup, Reply, Request, Statfs, Status};
+use futures::future::{Either, join, select, select_ok, try_join_all};
+use wire::{DirRef, FileRef, Load, Lookup, NodeRef, Reply, Request, Statfs, Status};
 
 use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, route::Route};
 
@@ -59,10 +59,24 @@ impl Client {
     ///
     /// Servers at which nothing of this client has changed that may be lost are not asked. Of what is in scope only in
     /// that it was answered before, a silent server is not waited for: see [`Channel::silence`].
+    ///
+    /// Others may have divided a directory without this client: its partitions are asked meanwhile who they are.
     pub(crate) async fn make_stable(&self, scope: Scope<'_>) -> Result<()> {
         let stamp = self.core.files.stamp();
-        let asked = (0..self.servers()).map(|server| self.sync_at(server, scope, stamp));
-        try_join_all(asked).await.map(drop)
+        let sync_at = |server| self.sync_at(server, scope, stamp);
+        let synced = try_join_all((0..self.servers()).map(sync_at));
+        let Scope::Dir(dir) = scope else { return synced.await.map(drop) };
+        if !self.core.channels.are_several() {
+            return synced.await.map(drop);
+        }
+        let has_part = |server: &u16| self.core.has_part(self.core.channels.at(*server), scope);
+        let known: Vec<u16> = (0..self.servers()).filter(has_part).collect();
+        let dir = NodeRef::Dir(*dir);
+        // A directory that is gone has none.
+        let (synced, _) = join(synced, self.core.attributes_of(&self.cred, &dir, 0)).await;
+        synced?;
+        let new = (0..self.servers()).filter(|server| !known.contains(server) && has_part(server));
+        try_join_all(new.map(sync_at)).await.map(drop)
     }
 
     async fn sync_at(&self, server: u16, scope: Scope<'_>, stamp: u64) -> Result<()> {

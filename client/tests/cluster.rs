@@ -434,6 +434,10 @@ async fn a_sync_of_a_file_waits_for_the_server_that_has_moved_it() {
     rename.await.unwrap().unwrap();
     let of_dir = go(&client, async move |client| client.sync_dir(&dir_on(0)).await);
     answer_sync(&mut first).await;
+    // It has no other partition.
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Getattr(_)), "{request:?}");
+    first.answer(&header, attr_of(dir_on(0).ino)).await;
     let task = fsync(&client, handle);
     answer_sync(&mut first).await;
     tokio::time::sleep(Duration::from_secs(8)).await;

@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod script;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use base::{
     Attr, ClusterMap, Cred, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Seq, ShardId, Splits,
@@ -13,7 +13,10 @@ use base::{
 };
 use client::{Client, FileSystem};
 use script::{Peer, attr, config_of, dir, entry_of_dir, name, welcome};
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 use wire::{
     Answer, DirRef, Entry, FileRef, LayoutNews, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply,
     Request, RequestHeader, Retry, ShareStat, Welcome,
@@ -319,4 +322,42 @@ async fn the_attributes_of_a_directory_are_those_of_all_partitions() {
 /// Two partitions, of which one has split once more.
 fn after(giver: u16, taker: u16) -> Layout {
     split(2).after(base::Shift { giver, taker }).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_of_a_directory_waits_for_partitions_that_this_client_has_not_met() {
+    let World { client, mut first, mut second } = connect().await;
+    let directory = Arc::new(Directory::new(&split(2), 10));
+    let synced = tokio::spawn({
+        let client = client.clone();
+        async move { client.sync_dir(&divided()).await }
+    });
+    let of_first = Arc::clone(&directory);
+    tokio::spawn(async move {
+        loop {
+            let (header, request) = first.next().await;
+            let answer = match request {
+                Request::Sync => Answer::Done(Reply::Nothing),
+                request => of_first.answer(&header, &request),
+            };
+            first.answer(&header, answer).await;
+        }
+    });
+    // The second one syncs for long, and says nothing meanwhile.
+    let (until, mut syncs) = (Instant::now() + Duration::from_secs(8), Vec::new());
+    while let Ok((header, request)) = timeout_at(until, second.next()).await {
+        match request {
+            Request::Sync => syncs.push(header),
+            Request::Ping => {}
+            request => {
+                let answer = directory.answer(&header, &request);
+                second.answer(&header, answer).await;
+            }
+        }
+    }
+    assert!(!synced.is_finished());
+    for header in syncs {
+        second.answer(&header, Answer::Done(Reply::Nothing)).await;
+    }
+    synced.await.unwrap().unwrap();
 }
