@@ -8,10 +8,15 @@
 //! Always true: what is kept was read when the list of moves had come to where it was, and of a directory that an event of
 //! the list has moved nobody reads the old place: who does not see the new one waits for the move to end.
 //!
+//! A directory above may be on a server that is away, and then its way up cannot be read. So what is kept and used stays,
+//! however much else is learnt.
+//!
 //! Nobody stands on it: a directory above may be moved while something below is done, and then either is right.
 
+use std::mem;
+
 use base::{DirId, EntryName, HashMap, Ino};
-use parking_lot::Mutex;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{error::Result, invalidation::Invalidations, record::Content, txn::Steps};
 
@@ -58,35 +63,73 @@ impl At {
     }
 }
 
-/// What is kept.
+/// What is kept. Cores look at it at the same time.
 #[derive(Default)]
-pub(crate) struct Paths(Mutex<Inner>);
+pub(crate) struct Paths(RwLock<Inner>);
+
+type Ups = HashMap<DirId, (Ino, Up)>;
 
 #[derive(Default)]
 struct Inner {
     version: u64,
-    ups: HashMap<DirId, (Ino, Up)>,
+    /// What was learnt or used lately.
+    young: Ups,
+    /// What was before that, and is forgotten next.
+    old: Ups,
 }
 
 impl Inner {
     /// Forgets what has been moved since.
     fn follow(&mut self, moved: &Invalidations) {
         let Some(news) = moved.since(self.version) else { return };
-        if news.reset {
-            self.ups.clear();
-        } else {
-            news.dirs.iter().for_each(|dir| drop(self.ups.remove(dir)));
+        for ups in [&mut self.young, &mut self.old] {
+            if news.reset {
+                ups.clear();
+            } else {
+                news.dirs.iter().for_each(|dir| drop(ups.remove(dir)));
+            }
         }
         self.version = news.version;
+    }
+
+    /// The way up from a directory, and whether it is forgotten soon unless it is kept.
+    fn find(&self, dir: DirId, ino: Ino) -> Option<(&Up, bool)> {
+        let young = self.young.get(&dir).map(|found| (found, false));
+        let (of, is_old) = young.or_else(|| self.old.get(&dir).map(|found| (found, true)))?;
+        (of.0 == ino).then_some((&of.1, is_old))
+    }
+
+    fn insert(&mut self, dir: DirId, up: (Ino, Up)) {
+        if self.young.len() >= LINKS_MAX / 2 {
+            self.old = mem::take(&mut self.young);
+        }
+        self.old.remove(&dir);
+        self.young.insert(dir, up);
+    }
+
+    /// It was used.
+    fn keep(&mut self, dir: DirId) {
+        if let Some(up) = self.old.remove(&dir) {
+            self.insert(dir, up);
+        }
     }
 }
 
 impl Paths {
+    fn read(&self, moved: &Invalidations) -> RwLockReadGuard<'_, Inner> {
+        let inner = self.0.read();
+        if inner.version == moved.version() {
+            return inner;
+        }
+        drop(inner);
+        let mut inner = self.0.write();
+        inner.follow(moved);
+        RwLockWriteGuard::downgrade(inner)
+    }
+
     /// The way up from a directory, if it is known.
     pub(crate) fn get(&self, dir: DirId, ino: Ino, moved: &Invalidations) -> Option<Up> {
-        let mut inner = self.0.lock();
-        inner.follow(moved);
-        inner.ups.get(&dir).filter(|(of, _)| *of == ino).map(|(_, up)| up.clone())
+        self.read(moved).find(dir, ino).map(|(up, _)| up.clone())
     }
 
     /// How far up from a directory the way is known, up to `top` or the root; `steps` are taken.
@@ -97,35 +140,36 @@ impl Paths {
         steps: &mut Steps,
         moved: &Invalidations,
     ) -> Result<At> {
-        let mut inner = self.0.lock();
-        inner.follow(moved);
-        let mut at = from;
+        let inner = self.read(moved);
+        let (mut at, mut used) = (from, Vec::new());
         while !at.is(top) && at.id != DirId::ROOT {
-            let Some((_, up)) = inner.ups.get(&at.id).filter(|(of, _)| *of == at.ino) else {
-                break;
-            };
+            let Some((up, is_old)) = inner.find(at.id, at.ino) else { break };
+            used.extend(is_old.then_some(at.id));
             at = At::above(up);
             steps.step(at.id)?;
+        }
+        drop(inner);
+        if !used.is_empty() {
+            let mut inner = self.0.write();
+            used.into_iter().for_each(|dir| inner.keep(dir));
         }
         Ok(at)
     }
 
-    /// Keeps what was read when the list of moves had come to `version`, unless it is further now.
+    /// Keeps what was read when the list of moves had come to `version`, unless it has been moved since.
     pub(crate) fn learn(
         &self,
         (dir, ino, up): (DirId, Ino, Up),
         version: u64,
         moved: &Invalidations,
     ) {
-        let mut inner = self.0.lock();
+        let mut inner = self.0.write();
         inner.follow(moved);
-        if inner.version != version {
-            return;
+        let is_moved =
+            moved.since(version).is_some_and(|news| news.reset || news.dirs.contains(&dir));
+        if !is_moved {
+            inner.insert(dir, (ino, up));
         }
-        if inner.ups.len() >= LINKS_MAX {
-            inner.ups.clear();
-        }
-        inner.ups.insert(dir, (ino, up));
     }
 }
 
@@ -155,8 +199,33 @@ mod tests {
         // It was read before it was moved.
         paths.learn((DirId(500), Ino(9), up(400)), 7, &moved);
         assert_eq!(paths.get(DirId(500), Ino(9), &moved), None);
+        // Others may be moved all the time.
+        moved.add(&[DirId(600)]);
+        paths.learn((DirId(500), Ino(9), up(402)), 8, &moved);
+        assert_eq!(paths.get(DirId(500), Ino(9), &moved), Some(up(402)));
         moved.begin_anew(100);
         assert_eq!(paths.get(DirId(501), Ino(9), &moved), None);
+        paths.learn((DirId(501), Ino(9), up(400)), 9, &moved);
+        assert_eq!(paths.get(DirId(501), Ino(9), &moved), None);
+    }
+
+    #[test]
+    fn a_way_that_is_used_stays_known_whatever_else_is_learnt() {
+        let (paths, moved) = (Paths::default(), Invalidations::new(7));
+        for dir in 501..=510 {
+            paths.learn((DirId(dir), Ino(1), up(dir - 1)), 7, &moved);
+        }
+        let from = At { id: DirId(510), ino: Ino(1), home: DirId(1) };
+        for dir in 0..4 * LINKS_MAX as u128 {
+            paths.learn((DirId(1000 + dir), Ino(1), up(400)), 7, &moved);
+            if dir % 1000 == 0 {
+                let at = paths.climb(from, (DirId(500), Ino(1)), &mut Steps::from(from.id), &moved);
+                assert_eq!(at.unwrap().id, DirId(500), "after {dir}");
+            }
+        }
+        let inner = paths.0.read();
+        assert!(inner.young.len() + inner.old.len() <= LINKS_MAX);
+        assert!(inner.find(DirId(1000), Ino(1)).is_none(), "nobody has used it");
     }
 
     #[test]
