@@ -36,7 +36,7 @@ impl Near {
 async fn serve(core: meta::Core, mut arrived: UnboundedReceiver<DuplexStream>) {
     while let Some(stream) = arrived.recv().await {
         let core = core.clone();
-        spawn_local(async move { core.serve(stream).await });
+        spawn_local(async move { core.serve_near(stream).await });
     }
 }
 

@@ -132,11 +132,6 @@ impl Files {
         self.blocks.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The counter of the next block.
-    pub(crate) fn blocks_numbered(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
-    }
-
     fn state(&self, ino: Ino) -> Option<Arc<FileState>> {
         self.table.lock().files.get(&ino).cloned()
     }

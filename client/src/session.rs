@@ -74,7 +74,6 @@ pub(crate) struct Past {
     pub(crate) incarnation: u64,
     /// See [`Resume`].
     pub(crate) answered: Seq,
-    pub(crate) blocks: u64,
 }
 
 /// Why one attempt to open a session failed.
@@ -213,7 +212,6 @@ impl Talk {
                 session: past.welcome.session,
                 secret: past.welcome.secret,
                 answered: past.answered,
-                blocks: past.blocks,
                 root: past.welcome.root,
                 proof: past.welcome.proof,
             }),
@@ -352,8 +350,6 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
         welcome: core.welcome(),
         incarnation: channel.incarnation(),
         answered: channel.answered(),
-        // Blocks that are numbered from now on are sent on the new connection.
-        blocks: core.files.blocks_numbered(),
     };
     let claims = |welcome: &Welcome| {
         let has = |ino| core.has(server, ino);

@@ -91,14 +91,8 @@ async fn each_server_gets_what_is_its_own_and_is_joined_by_proof_when_it_is_need
     let World { client, mut servers, mut first } = connect().await;
     let task = mkdir(&client, dir_on(1), "a");
     let (mut second, hello) = servers[1].welcome(welcome_of(1)).await;
-    let resume = Resume {
-        session: SessionId(5),
-        secret: 99,
-        answered: Seq(0),
-        blocks: 1,
-        root: dir(1),
-        proof: 7,
-    };
+    let resume =
+        Resume { session: SessionId(5), secret: 99, answered: Seq(0), root: dir(1), proof: 7 };
     assert_eq!(hello.resume, Some(resume));
     let (header, request) = second.next().await;
     assert!(matches!(request, Request::Mkdir(_)), "{request:?}");

@@ -286,6 +286,7 @@ async fn a_closed_file_is_released_and_one_opened_again_is_not() {
 async fn a_client_of_the_servers_process_reaches_blocks_itself() {
     let blocks = store::Blocks::memory();
     World::run_with(blocks.clone(), async |world| {
+        world.near();
         let config = || Config { blocks: Some(blocks.clone()), ..world.config() };
         let one = Client::connect(config()).await.unwrap();
         let two = Client::connect(config()).await.unwrap();

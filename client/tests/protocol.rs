@@ -58,14 +58,8 @@ async fn unanswered_changes_are_sent_again_in_order_with_their_numbers() {
 
     let (mut peer, hello) = server.welcome(welcome(5, 1)).await;
     // What was answered last is told, not what has the highest number.
-    let resume = Resume {
-        session: SessionId(5),
-        secret: 99,
-        answered: Seq(1),
-        blocks: 1,
-        root: dir(1),
-        proof: 7,
-    };
+    let resume =
+        Resume { session: SessionId(5), secret: 99, answered: Seq(1), root: dir(1), proof: 7 };
     assert_eq!(hello.resume, Some(resume));
     for index in [1, 2, 4] {
         let (header, request) = peer.next().await;

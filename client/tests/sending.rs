@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::FsError;
 use client::{Error, OpenOptions};
-use tokio::time::sleep;
+use tokio::{task::yield_now, time::sleep};
 use wire::XattrMode;
 use world::World;
 
@@ -53,6 +53,55 @@ async fn an_error_of_sending_is_told_once_by_the_next_flush() {
         sleep(Duration::from_secs(3)).await;
         assert_eq!(file.close().await, full);
         client.write("/d/g", b"there is room").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_stored_before_a_restart_and_not_named_is_stored_anew() {
+    World::run(async |world| {
+        let client = world.client().await;
+        for name in ["/f", "/g"] {
+            let file = client.create(name, 0o644).await.unwrap();
+            let data = vec![b'x'; 24 << 20];
+            file.write_at(0, &data).await.unwrap();
+            let restart = async {
+                while world.counter("block_put") < 5 {
+                    yield_now().await;
+                }
+                world.kill();
+                world.start();
+            };
+            let (flushed, ()) = tokio::join!(file.flush(), restart);
+            flushed.unwrap();
+            assert!(
+                world.counter("block_put") >= 6,
+                "all of it is stored by the server that is up"
+            );
+            assert!(client.read(name).await.unwrap() == data);
+            world.kill();
+            world.start();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_pieces_in_any_number_are_named_once_each() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let file = client.create("/f", 0o644).await.unwrap();
+        let mut model = vec![0; 3000 * 300];
+        for at in (0..model.len()).step_by(300) {
+            let piece = [u8::try_from(at % 251).unwrap(); 100];
+            file.write_at(at as u64, &piece).await.unwrap();
+            model[at..at + 100].copy_from_slice(&piece);
+        }
+        file.flush().await.unwrap();
+        let mut found = client.read("/f").await.unwrap().to_vec();
+        found.resize(model.len(), 0);
+        assert!(found == model);
+        assert_eq!(world.counter("block_put"), 3);
     })
     .await;
 }

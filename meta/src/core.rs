@@ -40,7 +40,6 @@ use crate::{
         recover,
     },
     txn::{Caller, Group, Promise, Remote, Txn},
-    unsynced,
 };
 
 /// After so many requests a group is written even if more are waiting: it bounds their delay.
@@ -253,14 +252,13 @@ impl Inner {
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => {
-                    let incoming = self.pauses(incoming, Work::Request);
-                    let incoming = incoming.and_then(|incoming| self.looks(incoming));
-                    match incoming.and_then(|incoming| self.slows(incoming)) {
+                    let incoming = self.pauses(run, incoming, Work::Request);
+                    match incoming.and_then(|incoming| self.slows(run, incoming)) {
                         Some(incoming) => self.execute(run, incoming, None),
                         None => continue,
                     }
                 }
-                Work::Slowed(incoming) => match self.pauses(incoming, Work::Slowed) {
+                Work::Slowed(incoming) => match self.pauses(run, incoming, Work::Slowed) {
                     Some(incoming) => self.execute(run, incoming, None),
                     None => continue,
                 },
@@ -361,40 +359,47 @@ impl Inner {
     }
 
     /// Lets a request wait while nothing is to change; otherwise gives it back.
-    fn pauses(self: &Rc<Self>, incoming: Incoming, work: fn(Incoming) -> Work) -> Option<Incoming> {
+    fn pauses(
+        self: &Rc<Self>,
+        run: &mut Run,
+        incoming: Incoming,
+        work: fn(Incoming) -> Work,
+    ) -> Option<Incoming> {
         if !self.shared.pauses.holds() || !incoming.request.mutates() {
             return Some(incoming);
         }
+        let incoming = self.may_wait(run, incoming)?;
         let shared = Arc::clone(&self.shared);
         self.later(incoming, false, async move { shared.pauses.over().await }, work);
         None
     }
 
     /// Lets a request wait if it changes what a handoff is about, and changes come too fast for that; otherwise gives it back.
-    fn slows(self: &Rc<Self>, incoming: Incoming) -> Option<Incoming> {
+    fn slows(self: &Rc<Self>, run: &mut Run, incoming: Incoming) -> Option<Incoming> {
         if !self.shared.handoffs.any() {
             return Some(incoming);
         }
         let Some(pause) = self.shared.handoffs.slows(&incoming.request) else {
             return Some(incoming);
         };
+        let incoming = self.may_wait(run, incoming)?;
         Counters::add(&self.shared.counters.handoff_slowed);
         self.later(incoming, true, tokio::time::sleep(pause), Work::Slowed);
         None
     }
 
-    /// Lets a write wait until it is known what became of blocks that it names and a power cut may have taken;
-    /// otherwise gives it back.
-    fn looks(self: &Rc<Self>, incoming: Incoming) -> Option<Incoming> {
-        let Request::Write(write) = &incoming.request else { return Some(incoming) };
-        let Some(session) = incoming.connection.session() else { return Some(incoming) };
-        let blocks = unsynced::unseen(&self.shared, &session, write);
-        if blocks.is_empty() {
+    /// Counts a request that is about to wait before it has begun; where too many of its connection do, it is to be asked
+    /// again.
+    fn may_wait(&self, run: &mut Run, mut incoming: Incoming) -> Option<Incoming> {
+        incoming.waits = None;
+        if incoming.connection.may_wait() {
+            incoming.waits = Some(incoming.connection.waits());
             return Some(incoming);
         }
-        let (shared, connection) = (Arc::clone(&self.shared), Rc::clone(&incoming.connection));
-        let look = async move { unsynced::look(&shared, &session, &connection, blocks).await };
-        self.later(incoming, false, look, Work::Request);
+        self.enter(run);
+        run.touch(&incoming.connection);
+        let verdict = driver::turn_away_at_once(&incoming);
+        self.note(run, &incoming, verdict);
         None
     }
 

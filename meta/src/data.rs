@@ -140,6 +140,7 @@ pub(crate) fn task(
                 let result = shared.blocks.put(put.block, put.data).await;
                 moving.end_block(bytes);
                 let made = matches!(result, Ok(true));
+                let made = made.then(|| u32::try_from(bytes).expect("a block's length"));
                 if session.unnamed.lock().end(put.block, made) {
                     shared.backlog.discard(vec![put.block]);
                 }

@@ -78,6 +78,12 @@ pub(crate) fn turn_away(incoming: &Incoming) -> Verdict {
     if let Some(session) = connection.session().filter(|_| request.mutates()) {
         remember_refusal(&session, header.seq, &busy);
     }
+    turn_away_at_once(incoming)
+}
+
+/// As [`turn_away`], of one that has not begun: its number may be that of another one, which is under way.
+pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
+    let Incoming { connection, header, .. } = incoming;
     let (reply, answer) =
         (ReplyHeader { call: header.call, cache_version: 0 }, Answer::Retry(Retry::Busy));
     connection.reply(reply, &answer);

@@ -5,7 +5,7 @@
 //! waits for one while it holds any: a core that meets a lock writes its group, which frees its own locks,
 //! and only then waits. So nobody waits for somebody who waits.
 
-use base::{DirId, HashMap, Ino};
+use base::{DirId, HashMap, Ino, SessionId};
 use parking_lot::{Condvar, Mutex};
 
 const STRIPES: usize = 64;
@@ -23,6 +23,11 @@ pub(crate) fn dir_lock(dir: DirId) -> LockId {
 
 pub(crate) fn ino_lock(ino: Ino) -> LockId {
     (ino.0 << 1) | 1
+}
+
+/// Taken by writes of one session that name blocks.
+pub(crate) fn session_lock(session: SessionId) -> LockId {
+    (session.0 << 1).max(2)
 }
 
 /// The lock that guards a key against other cores; `None` for what has no writers but its owner.

@@ -69,11 +69,13 @@ pub(crate) struct Connection {
     moving: Cell<usize>,
     /// How many of its requests wait.
     waiting: Cell<usize>,
+    /// Its client is in this process, and stores blocks itself.
+    near: bool,
     core: usize,
 }
 
 impl Connection {
-    fn new(core: usize) -> Connection {
+    fn new(core: usize, near: bool) -> Connection {
         Connection {
             session: RefCell::default(),
             peer: Cell::new(None),
@@ -85,6 +87,7 @@ impl Connection {
             closed: Cell::new(false),
             moving: Cell::new(0),
             waiting: Cell::new(0),
+            near,
             core,
         }
     }
@@ -92,6 +95,11 @@ impl Connection {
     /// The core that the connection stays on.
     pub(crate) fn core(&self) -> usize {
         self.core
+    }
+
+    /// Whether its client is in this process, and stores blocks itself.
+    pub(crate) fn is_near(&self) -> bool {
+        self.near
     }
 
     /// The session that the connection introduced itself with.
@@ -273,10 +281,19 @@ impl Drop for Connection {
 impl Core {
     /// Serves a connection until it ends. The future stays on this core.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        self.serve_it(stream, false).await;
+    }
+
+    /// As [`Core::serve`], of a client in this process that has the store of blocks in its own hands.
+    pub async fn serve_near(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        self.serve_it(stream, true).await;
+    }
+
+    async fn serve_it(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, near: bool) {
         Counters::add(&self.inner.shared.counters.connections);
         let counts = self.inner.counts();
         counts.connections.add(1);
-        let connection = Rc::new(Connection::new(self.inner.index()));
+        let connection = Rc::new(Connection::new(self.inner.index(), near));
         let (read, write) = tokio::io::split(stream);
         tokio::select! {
             biased;

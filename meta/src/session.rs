@@ -19,13 +19,13 @@ use std::{
     collections::VecDeque,
     sync::{
         OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use base::{
-    BlockId, Cred, DirId, Encode as _, FsError, HashKey, HashMap, Ino, Seq, SessionId, Time,
+    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, Time,
     limits::REQUESTS_IN_FLIGHT_MAX,
 };
 use bytes::Bytes;
@@ -58,26 +58,10 @@ pub(crate) struct Session {
     ending: AtomicBool,
     unused: Condvar,
     connections: AtomicUsize,
-    /// Blocks of the session before this number may have been stored before the server started, and be lost.
-    suspect_blocks: AtomicU64,
-    /// What became of those that writes name.
-    looked: Mutex<HashMap<BlockId, Looked>>,
-    /// Blocks that it has put and not named.
+    /// It stores blocks past the server.
+    reaches_store: AtomicBool,
+    /// Blocks that it has put here and not named.
     pub(crate) unnamed: Mutex<Unnamed>,
-}
-
-/// What was seen of so many suspect blocks is remembered.
-const LOOKED_MAX: usize = 1 << 16;
-
-/// What was seen of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// It is there.
-    Whole,
-    /// A power cut has taken it.
-    Lost,
-    /// The disk does not read it.
-    Unreadable,
 }
 
 struct State {
@@ -173,7 +157,7 @@ impl Session {
         let (key, share) = (OnceLock::new(), OnceLock::new());
         let (state, any_unheard) = (Mutex::new(state), AtomicBool::new(false));
         let (uses, ending, unused) = (AtomicUsize::new(0), AtomicBool::new(false), Condvar::new());
-        let (connections, suspect_blocks) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let connections = AtomicUsize::new(0);
         Session {
             id,
             secret,
@@ -186,8 +170,7 @@ impl Session {
             ending,
             unused,
             connections,
-            suspect_blocks,
-            looked: Mutex::default(),
+            reaches_store: AtomicBool::new(false),
             unnamed: Mutex::default(),
         }
     }
@@ -293,38 +276,14 @@ impl Session {
         }
     }
 
-    /// The client came back when it had stored the blocks before this number.
-    pub(crate) fn suspect_blocks(&self, before: u64) {
-        self.suspect_blocks.store(before, Ordering::Relaxed);
+    /// Its client stores blocks past the server: in a shared store, under signed addresses, or in the same process.
+    pub(crate) fn reach_store(&self) {
+        self.reaches_store.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a block of the session may have been stored before the server started.
-    pub(crate) fn suspects(&self, block: BlockId) -> bool {
-        block.counter() < self.suspect_blocks.load(Ordering::Relaxed)
-    }
-
-    /// Whether it is not known of any block that it may be lost.
-    pub(crate) fn suspects_nothing(&self) -> bool {
-        self.suspect_blocks.load(Ordering::Relaxed) == 0
-    }
-
-    /// What was seen of a suspect block; `None` when nobody has looked.
-    pub(crate) fn looked(&self, block: BlockId) -> Option<Looked> {
-        self.looked.lock().get(&block).copied()
-    }
-
-    /// Somebody has looked at a suspect block.
-    pub(crate) fn saw(&self, block: BlockId, seen: Looked) {
-        let mut looked = self.looked.lock();
-        if looked.len() >= LOOKED_MAX {
-            looked.clear();
-        }
-        looked.insert(block, seen);
-    }
-
-    /// What was seen of a block counts once, as the client stores it anew.
-    pub(crate) fn look_again(&self, block: BlockId) {
-        self.looked.lock().remove(&block);
+    /// Whether its blocks may be stored without the server's knowing.
+    pub(crate) fn reaches_store(&self) -> bool {
+        self.reaches_store.load(Ordering::Relaxed)
     }
 
     /// Whether nobody has come back to it since the server started.

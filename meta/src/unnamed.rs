@@ -1,16 +1,23 @@
-//! Blocks that a session has put and that no write has named yet.
+//! Blocks that a session has put and that no write has named yet: only these may be named.
 //!
 //! No record knows them and no quota counts them. So a session may have only so many bytes of them, and those that are left
 //! when it ends are deleted; a client whose write has failed gives its blocks up before that. `data` tells of puts, `txn` of
 //! blocks that a committed write names, `driver` of the end of a session; `reclaim` deletes.
 //!
-//! Invariant: a block is deleted only if a put that this server carried out has made it, and no write has named it since. A put
-//! that has found the block stored proves nothing: it may be the echo of one whose block was named long ago.
+//! Invariant: a block is named, or deleted, only if a put that this server carried out has made it, and no write has named it
+//! since. A put that has found the block stored proves nothing: it may be the echo of one whose block was named long ago.
+//! So each block has one name, and what that name shows is deleted with it, and not before.
 //!
-//! This is memory. What a session had put before the server was restarted, and what clients put into a shared store
-//! themselves, is found by `pando fsck --gc` if nothing names it.
+//! This is memory. What a session had put before the server was restarted is not named any more: the client stores it anew,
+//! under other numbers. A power cut may have taken it, so nobody need look. It is found by `pando fsck --gc`, as is what
+//! sessions put past the server that nothing names. These name what they say: they may write everything.
 
-use base::{BlockId, HashMap};
+use std::iter;
+
+use base::{BlockId, FsError, HashMap};
+use wire::{ChunkSlices, SliceSource};
+
+use crate::{error::Result, lock, txn::Txn};
 
 /// A session has no more unnamed blocks than this: it bounds the memory for them.
 const BLOCKS_MAX: usize = 1 << 18;
@@ -20,6 +27,26 @@ const BLOCKS_MAX: usize = 1 << 18;
 pub(crate) struct Unnamed {
     blocks: HashMap<BlockId, Put>,
     bytes: u64,
+}
+
+/// Refuses a write that names what its session has not put here, or what is named already.
+pub(crate) fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<()> {
+    let Some(session) = txn.caller.session else { return Ok(()) };
+    let slices = chunks.iter().flat_map(|chunk| &chunk.slices);
+    let mut parts = slices.filter_map(|slice| match &slice.source {
+        SliceSource::Block(part) => Some(part),
+        SliceSource::Embedded(_) | SliceSource::Zeros => None,
+    });
+    let Some(first) = parts.next().filter(|_| !session.reaches_store()) else { return Ok(()) };
+    // Race: two cores must not find the same block unnamed.
+    txn.lock(lock::session_lock(session.id))?;
+    let unnamed = session.unnamed.lock();
+    let mut parts = iter::once(first).chain(parts);
+    if parts.all(|part| unnamed.has(part.block, part.block_bytes)) {
+        Ok(())
+    } else {
+        Err(FsError::Exists.into())
+    }
 }
 
 /// What is known of a block.
@@ -51,11 +78,15 @@ impl Unnamed {
         true
     }
 
-    /// It is stored, or not; whether this put has `made` it. `true`: the caller deletes it.
-    pub(crate) fn end(&mut self, block: BlockId, made: bool) -> bool {
+    /// It is stored, or not; how many bytes this put has `made`, if it did. `true`: the caller deletes it.
+    pub(crate) fn end(&mut self, block: BlockId, made: Option<u32>) -> bool {
         let Some(put) = self.blocks.get_mut(&block) else { return false };
         put.under_way -= 1;
-        put.made |= made;
+        if let Some(bytes) = made {
+            // Another put of the number may have brought others, in vain.
+            self.bytes = self.bytes - u64::from(put.bytes) + u64::from(bytes);
+            (put.bytes, put.made) = (bytes, true);
+        }
         let is_kept = put.made && !put.named && !put.given_up;
         if put.under_way > 0 || is_kept {
             return false;
@@ -63,6 +94,12 @@ impl Unnamed {
         let is_left = put.made && !put.named;
         self.forget(block);
         is_left
+    }
+
+    /// Whether a write may name a block, of this length.
+    pub(crate) fn has(&self, block: BlockId, bytes: u32) -> bool {
+        let put = self.blocks.get(&block);
+        put.is_some_and(|put| put.made && !put.named && !put.given_up && put.bytes == bytes)
     }
 
     /// A write has named a block.
@@ -121,13 +158,43 @@ mod tests {
         let mut unnamed = Unnamed::default();
         for block in [A, B] {
             begin(&mut unnamed, block);
-            assert!(!unnamed.end(block, true));
+            assert!(!unnamed.end(block, Some(10)));
         }
         assert!(!unnamed.begin(BlockId(3), 10, 25));
         unnamed.name(A);
         begin(&mut unnamed, BlockId(3));
-        assert!(!unnamed.end(BlockId(3), false), "it was not made");
+        assert!(!unnamed.end(BlockId(3), None), "it was not made");
         assert_eq!(unnamed.give_up_all(), [B]);
+        assert_eq!(unnamed.bytes, 0);
+    }
+
+    #[test]
+    fn a_block_is_named_once_and_by_its_length() {
+        let mut unnamed = Unnamed::default();
+        begin(&mut unnamed, A);
+        assert!(!unnamed.has(A, 10), "it is not stored yet");
+        assert!(!unnamed.end(A, Some(10)));
+        assert!(unnamed.has(A, 10) && !unnamed.has(A, 9) && !unnamed.has(B, 10));
+        begin(&mut unnamed, A);
+        unnamed.name(A);
+        assert!(!unnamed.has(A, 10), "an echo is under way");
+        assert!(!unnamed.end(A, None));
+        assert!(!unnamed.has(A, 10));
+        begin(&mut unnamed, A);
+        assert!(!unnamed.end(A, None));
+        assert!(!unnamed.has(A, 10), "it was there");
+    }
+
+    #[test]
+    fn of_two_puts_of_one_number_that_counts_which_is_stored() {
+        let mut unnamed = Unnamed::default();
+        begin(&mut unnamed, A);
+        assert!(unnamed.begin(A, 20, 25));
+        assert!(!unnamed.end(A, Some(20)));
+        assert!(!unnamed.end(A, None));
+        assert!(unnamed.has(A, 20) && !unnamed.has(A, 10));
+        assert!(!unnamed.begin(B, 10, 25));
+        unnamed.name(A);
         assert_eq!(unnamed.bytes, 0);
     }
 
@@ -135,10 +202,10 @@ mod tests {
     fn an_echo_of_a_put_whose_block_is_named_leaves_it_alone() {
         let mut unnamed = Unnamed::default();
         begin(&mut unnamed, A);
-        assert!(!unnamed.end(A, true));
+        assert!(!unnamed.end(A, Some(10)));
         unnamed.name(A);
         begin(&mut unnamed, A);
-        assert!(!unnamed.end(A, false));
+        assert!(!unnamed.end(A, None));
         assert_eq!(unnamed.give_up_all(), []);
     }
 
@@ -147,9 +214,9 @@ mod tests {
         let mut unnamed = Unnamed::default();
         begin(&mut unnamed, A);
         begin(&mut unnamed, A);
-        assert!(!unnamed.end(A, false), "the second found it there");
+        assert!(!unnamed.end(A, None), "the second found it there");
         unnamed.name(A);
-        assert!(!unnamed.end(A, true));
+        assert!(!unnamed.end(A, Some(10)));
         assert_eq!(unnamed.give_up_all(), []);
     }
 
@@ -158,7 +225,7 @@ mod tests {
         let mut unnamed = Unnamed::default();
         begin(&mut unnamed, A);
         assert_eq!(unnamed.give_up_all(), []);
-        assert!(unnamed.end(A, true));
+        assert!(unnamed.end(A, Some(10)));
         assert_eq!(unnamed.bytes, 0);
     }
 }

@@ -14,22 +14,20 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use base::{BlockId, FsError, Ino, ShardId};
+use base::{BlockId, Ino, ShardId};
 use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
-use store::{BLOCK_BYTES_MAX, Batch, Blocks, BlocksError, Engine, Op};
+use store::{Batch, Blocks, BlocksError, Engine, Op};
 use tokio::task::unconstrained;
-use wire::{Retry, Slice, SliceSource, Write};
+use wire::{Slice, SliceSource};
 
 use crate::{
     OpenError,
-    error::{Fault, Problem, describe},
+    error::{Problem, describe},
     record::{Key, Record as _, key},
     room::Level,
-    serve::Connection,
     server::Shared,
-    session::{Looked, Session},
     txn::Txn,
 };
 
@@ -70,80 +68,6 @@ pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
             txn.put(key.clone(), &Unsynced { bytes: part.block_bytes });
             txn.unsynced.push(key);
         }
-    }
-}
-
-/// Refuses to name blocks that were stored before the server started and that a power cut has taken since: the client
-/// stores them again. It asked before and has no answer, or it would not ask. [`look`] has seen what there is.
-pub(crate) fn still_there(txn: &Txn<'_>, slices: &[Slice]) -> Result<(), Fault> {
-    let Some(session) = txn.caller.session else { return Ok(()) };
-    if session.suspects_nothing() || txn.shared.blocks.puts_are_stable() {
-        return Ok(());
-    }
-    for (block, _) in suspects(session, slices) {
-        let seen = session.looked(block);
-        if seen != Some(Looked::Whole) {
-            session.look_again(block);
-        }
-        match seen {
-            Some(Looked::Whole) => {}
-            Some(Looked::Lost) => return Err(Fault::Retry(Retry::StaleDir)),
-            Some(Looked::Unreadable) => return Err(FsError::Io.into()),
-            None => return Err(Fault::Retry(Retry::Busy)),
-        }
-    }
-    Ok(())
-}
-
-/// The blocks that a write names, nobody has looked at, and that may be lost; each once, with its length.
-pub(crate) fn unseen(shared: &Shared, session: &Session, write: &Write) -> BTreeMap<BlockId, u32> {
-    if session.suspects_nothing() || shared.blocks.puts_are_stable() {
-        return BTreeMap::new();
-    }
-    let slices = write.chunks.iter().flat_map(|chunk| &chunk.slices);
-    suspects(session, slices).filter(|(block, _)| session.looked(*block).is_none()).collect()
-}
-
-fn suspects<'a>(
-    session: &'a Session,
-    slices: impl IntoIterator<Item = &'a Slice>,
-) -> impl Iterator<Item = (BlockId, u32)> {
-    let parts = slices.into_iter().filter_map(|slice| match &slice.source {
-        SliceSource::Block(part) => Some((part.block, part.block_bytes)),
-        SliceSource::Embedded(_) | SliceSource::Zeros => None,
-    });
-    parts.filter(|(block, _)| block.session() == session.id && session.suspects(*block))
-}
-
-/// Looks at blocks, one after the other, where it holds up no core.
-pub(crate) async fn look(
-    shared: &Shared,
-    session: &Session,
-    connection: &Connection,
-    blocks: BTreeMap<BlockId, u32>,
-) {
-    for (block, bytes) in blocks {
-        // A length that no block has is refused before anything is read.
-        let moves = bytes.min(BLOCK_BYTES_MAX) as usize;
-        connection.begin_block(moves);
-        let read = shared.blocks.get(block, bytes, 0..bytes).await;
-        connection.end_block(moves);
-        let seen = match read {
-            Ok(_) => {
-                shared.blocks.suspect(block);
-                Looked::Whole
-            }
-            Err(
-                BlocksError::Missing { .. }
-                | BlocksError::Corrupt { .. }
-                | BlocksError::Bounds { .. },
-            ) => Looked::Lost,
-            Err(error) => {
-                tracing::error!(%block, error = describe(&error), "a block cannot be read");
-                Looked::Unreadable
-            }
-        };
-        session.saw(block, seen);
     }
 }
 

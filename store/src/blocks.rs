@@ -3,7 +3,7 @@
 //! The server puts and gets them for its clients when the store is a local directory; with S3 the
 //! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
 //! metadata; nothing here knows it. A block is never changed: a new one gets a new id, and a put never takes the place
-//! of a whole block.
+//! of anything.
 //!
 //! Always true: a block that was put survives a crash of the process at once, and a power cut as soon
 //! as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes that a get returns
@@ -138,16 +138,6 @@ type Result<T> = std::result::Result<T, BlocksError>;
 /// How often a put is tried.
 const PUT_ATTEMPTS_MAX: u32 = 3;
 
-/// What stands where a block was to be put.
-enum Stands {
-    /// This very block.
-    Same,
-    /// Another one, whole.
-    Other,
-    /// No whole block.
-    Torn,
-}
-
 impl Blocks {
     /// Blocks in memory, for tests and simulations; needs no runtime.
     #[must_use]
@@ -198,9 +188,8 @@ impl Blocks {
         config::open_directory(path)
     }
 
-    /// Stores a block unless there is one of its id; see [`Blocks::puts_are_stable`]. Doing it again, after an error
-    /// or not, is fine when the data is the same, and [`BlocksError::Exists`] when it is not. What a power cut has torn
-    /// is no block: a put replaces it.
+    /// Stores a block unless something of its id is stored; see [`Blocks::puts_are_stable`]. Doing it again, after an
+    /// error or not, is fine when the data is the same, and [`BlocksError::Exists`] when it is not.
     ///
     /// Cost: one request; more only where something of this id is stored already.
     ///
@@ -225,6 +214,17 @@ impl Blocks {
         stored
     }
 
+    /// As [`Blocks::put`], by who knows what the block is: what a power cut has torn is replaced.
+    pub async fn restore(&self, id: BlockId, data: Bytes) -> Result<()> {
+        match self.put(id, data.clone()).await {
+            Err(BlocksError::Exists { .. }) if self.is_torn(id, &data).await? => {
+                self.delete(id).await?;
+                self.put(id, data).await.map(drop)
+            }
+            put => put.map(drop),
+        }
+    }
+
     async fn put_object(
         &self,
         id: BlockId,
@@ -243,14 +243,9 @@ impl Blocks {
                 Err(error) if !last && is_unheard(&error) => continue,
                 Err(error) => return Err(from_store(id, error)),
             }
-            match self.compare(id, path, data).await {
-                Ok(Stands::Same) => return Ok(false),
-                Ok(Stands::Other) => return Err(BlocksError::Exists { id }),
-                // Race: another put may replace it as well; neither is named before it has ended.
-                Ok(Stands::Torn) => {
-                    let put = self.objects.put(path, object.clone()).await;
-                    return put.map(|_| false).map_err(|error| from_store(id, error));
-                }
+            match self.is_stored(id, path, data).await {
+                Ok(true) => return Ok(false),
+                Ok(false) => return Err(BlocksError::Exists { id }),
                 // It was deleted meanwhile, or is just being put.
                 Err(BlocksError::Missing { .. }) if !last => {}
                 Err(error) => return Err(error),
@@ -258,29 +253,44 @@ impl Blocks {
         }
     }
 
-    /// Compares what is stored under a name with a block that was to be put there.
-    async fn compare(&self, id: BlockId, path: &Path, data: &Bytes) -> Result<Stands> {
-        let failed = |error| from_store(id, error);
-        let object = self.objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+    /// Whether what is stored under a name is this block.
+    async fn is_stored(&self, id: BlockId, path: &Path, data: &Bytes) -> Result<bool> {
+        let (object, data) = (self.get_object(id, path).await?, data.clone());
         let is_packed = name::parse(path).is_some_and(|(_, is_packed)| is_packed);
-        let data = data.clone();
         let compare = move || {
-            let (found, is_whole) = if is_packed {
-                (packed::read(id, &object, data.len()), packed::is_whole(id, &object))
+            let len = u32::try_from(data.len()).ok()?;
+            let found = if is_packed {
+                packed::read(id, &object, len)
             } else {
-                let len = format::data_len(object.len() as u64);
-                let found = len.and_then(|len| format::decode(id, len, 0..len, object));
-                let is_whole = found.is_some();
-                (found, is_whole)
+                format::decode(id, len, 0..len, object)
             };
-            match found {
-                Some(found) if found == data => Stands::Same,
-                Some(_) => Stands::Other,
-                None if is_whole => Stands::Other,
-                None => Stands::Torn,
-            }
+            found.filter(|found| *found == data)
         };
-        Ok(off_the_core(move || Ok(compare())).await?)
+        Ok(off_the_core(move || Ok(compare())).await?.is_some())
+    }
+
+    /// Whether what is stored of an id may be what a power cut has left of this block: it is no whole one, or a part of
+    /// this one that ends where a piece does.
+    async fn is_torn(&self, id: BlockId, data: &Bytes) -> Result<bool> {
+        let (path, is_packed) = match self.compression {
+            Compression::None => (name::path(&self.prefix, id), false),
+            _ => (name::packed(&self.prefix, id), true),
+        };
+        let (object, data) = (self.get_object(id, &path).await?, data.clone());
+        let look = move || {
+            if is_packed {
+                return !packed::is_whole(id, &object);
+            }
+            let len = format::data_len(object.len() as u64);
+            let found = len.and_then(|len| format::decode(id, len, 0..len, object));
+            found.is_none_or(|found| found.len() < data.len() && data.starts_with(&found))
+        };
+        Ok(off_the_core(move || Ok(look())).await?)
+    }
+
+    async fn get_object(&self, id: BlockId, path: &Path) -> Result<Bytes> {
+        let failed = |error| from_store(id, error);
+        self.objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)
     }
 
     /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes it so.
@@ -348,8 +358,7 @@ impl Blocks {
         let path = name::packed(&self.prefix, id);
         let corrupt = || BlocksError::Corrupt { id };
         if range.end - range.start > len / 2 {
-            let object = self.objects.get(&path).await.map_err(|error| from_store(id, error))?;
-            let object = object.bytes().await.map_err(|error| from_store(id, error))?;
+            let object = self.get_object(id, &path).await?;
             let unpack = move || {
                 let table = packed::Table::read(id, len, &object)?;
                 let part = table.covering(&range);

@@ -30,8 +30,6 @@ codec! {
         pub secret: u64,
         /// The last change that succeeded, by the order of answers; 0 when there was none.
         pub answered: Seq,
-        /// The counter of the next block: those before it were stored, if at all, before the client came back.
-        pub blocks: u64,
         /// [`Welcome::root`], whatever its ticket.
         pub root: DirRef,
         /// [`Welcome::proof`], without which nobody comes back. A server that never saw the session, or has ended its

@@ -99,7 +99,7 @@ fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<u6
             Frame::Records(records) => loader.records(records)?,
             Frame::Block((block, data)) => {
                 let target = &targets[usize::from(loader.server_of_block(block)?)];
-                let put = runtime.block_on(target.blocks.put(block, data));
+                let put = runtime.block_on(target.blocks.restore(block, data));
                 put.with_context(|| format!("cannot store block {block}"))?;
             }
             Frame::Trailer(trailer) => {

@@ -244,7 +244,7 @@ impl Raw {
 
     fn resume_of(welcome: &Welcome) -> Resume {
         let Welcome { session, secret, root, proof, .. } = *welcome;
-        Resume { session, secret, answered: Seq(0), blocks: 1, root, proof }
+        Resume { session, secret, answered: Seq(0), root, proof }
     }
 
     fn dial(address: &str) -> (TcpStream, BytesMut) {

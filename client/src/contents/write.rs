@@ -238,20 +238,23 @@ impl Client {
         });
     }
 
-    /// Sends one flush. When the server was restarted meanwhile, a power cut may have taken blocks that were stored and not
-    /// yet named, and it says so: then all is stored once more.
+    /// Sends one flush. A server names only what it has stored itself, since it was started: of what was stored before it says
+    /// that it exists. Then all is stored once more, under other numbers; and again only if it was restarted once more.
     async fn send_for_good(
         &self,
         state: &FileState,
         set: &FlushSet,
     ) -> Result<(Attr, Vec<ChunkSlices>)> {
+        let channel = self.core.channels.at(self.core.channels.server_of(state.ino));
+        let mut refused_by = None;
         loop {
-            let channel = self.core.channels.at(self.core.channels.server_of(state.ino));
-            let incarnation = channel.incarnation();
             let sent = self.send(state, set).await;
-            let restarted = channel.incarnation() != incarnation;
-            if !(restarted && matches!(sent, Err(Error::Fs(FsError::Stale)))) {
+            if !matches!(sent, Err(Error::Fs(FsError::Exists))) {
                 return sent;
+            }
+            let run = Some(channel.incarnation());
+            if std::mem::replace(&mut refused_by, run) == run {
+                return Err(Error::Fs(FsError::Io));
             }
         }
     }
@@ -317,37 +320,38 @@ impl Client {
             BlockPart { block: id, block_bytes, offset: 0, ticket: 0 }
         };
         for (chunk, pieces) in &set.chunks {
-            let small = |piece: &&Piece| piece.data.len() <= embedded_max;
-            let small_bytes: usize =
-                pieces.iter().filter(small).map(|piece| piece.data.len()).sum();
-            let mut packed = (small_bytes >= PACKED_BYTES_MIN).then(|| {
-                let mut all = BytesMut::with_capacity(small_bytes);
-                pieces.iter().filter(small).for_each(|piece| all.extend_from_slice(&piece.data));
-                block(&mut plan, all.freeze())
-            });
-            let mut slices = Vec::with_capacity(pieces.len());
-            let mut embedded = 0;
-            for piece in pieces {
-                let len = u32::try_from(piece.data.len()).expect("a piece lies within a chunk");
-                let source = if !small(&piece) {
-                    SliceSource::Block(block(&mut plan, piece.data.clone()))
-                } else if let Some(part) = &mut packed {
-                    let here = *part;
-                    part.offset += len;
-                    SliceSource::Block(here)
-                } else {
-                    embedded += piece.data.len();
-                    SliceSource::Embedded(piece.data.clone())
-                };
-                slices.push(Slice { start: piece.start, len, source });
-            }
-            if slices.len() <= SLICES_A_WRITE_MAX {
+            let several = pieces.len() > SLICES_A_WRITE_MAX;
+            // A block is named by one request.
+            for pieces in pieces.chunks(SLICES_A_WRITE_MAX) {
+                if several {
+                    plan.end_request();
+                }
+                let small = |piece: &&Piece| piece.data.len() <= embedded_max;
+                let small_bytes: usize =
+                    pieces.iter().filter(small).map(|piece| piece.data.len()).sum();
+                let mut packed = (small_bytes >= PACKED_BYTES_MIN).then(|| {
+                    let mut all = BytesMut::with_capacity(small_bytes);
+                    let small = pieces.iter().filter(small);
+                    small.for_each(|piece| all.extend_from_slice(&piece.data));
+                    block(&mut plan, all.freeze())
+                });
+                let mut slices = Vec::with_capacity(pieces.len());
+                let mut embedded = 0;
+                for piece in pieces {
+                    let len = u32::try_from(piece.data.len()).expect("a piece lies within a chunk");
+                    let source = if !small(&piece) {
+                        SliceSource::Block(block(&mut plan, piece.data.clone()))
+                    } else if let Some(part) = &mut packed {
+                        let here = *part;
+                        part.offset += len;
+                        SliceSource::Block(here)
+                    } else {
+                        embedded += piece.data.len();
+                        SliceSource::Embedded(piece.data.clone())
+                    };
+                    slices.push(Slice { start: piece.start, len, source });
+                }
                 plan.add(ChunkSlices { chunk: *chunk, slices }, embedded);
-                continue;
-            }
-            for some in slices.chunks(SLICES_A_WRITE_MAX) {
-                plan.end_request();
-                plan.add(ChunkSlices { chunk: *chunk, slices: some.to_vec() }, embedded);
             }
         }
         plan

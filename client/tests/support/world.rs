@@ -136,6 +136,8 @@ pub(crate) struct World {
     running: Rc<RefCell<Option<Running>>>,
     /// Nobody can connect.
     cut: Rc<Cell<bool>>,
+    /// Whoever connects has the store of blocks in its own hands.
+    near: Rc<Cell<bool>>,
 }
 
 struct Running {
@@ -161,6 +163,7 @@ impl World {
             dial: Arc::new(Pipes { dialled: sender, kills: Arc::default() }),
             running: Rc::default(),
             cut: Rc::default(),
+            near: Rc::default(),
         };
         let options = FormatOptions {
             name: "world".into(),
@@ -180,8 +183,10 @@ impl World {
                 if let Some(running) = accepting.running.borrow_mut().as_mut()
                     && !accepting.cut.get()
                 {
-                    let core = running.core.clone();
-                    let serve = async move { core.serve(stream).await };
+                    let (core, near) = (running.core.clone(), accepting.near.get());
+                    let serve = async move {
+                        if near { core.serve_near(stream).await } else { core.serve(stream).await }
+                    };
                     running.tasks.push(tokio::task::spawn_local(serve));
                 }
             }
@@ -233,6 +238,11 @@ impl World {
     /// Lets nobody connect any more, or lets them again.
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.set(cut);
+    }
+
+    /// From now on clients are taken to be in the server's process.
+    pub(crate) fn near(&self) {
+        self.near.set(true);
     }
 
     /// A counter of the server that is up.

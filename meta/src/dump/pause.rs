@@ -125,7 +125,7 @@ impl Pauses {
     }
 
     /// From now on no handoff begins. `Busy` when another dump is made.
-    fn begin(&self, dump: u64) -> Result<Instant> {
+    pub(crate) fn begin(&self, dump: u64) -> Result<Instant> {
         let mut table = self.table.lock();
         if table.current.as_ref().is_some_and(|pause| pause.dump != dump) {
             return Err(FsError::Busy.into());
@@ -139,7 +139,7 @@ impl Pauses {
     }
 
     /// From now on changes wait.
-    fn hold(&self, dump: u64) -> Result<Instant> {
+    pub(crate) fn hold(&self, dump: u64) -> Result<Instant> {
         let mut table = self.table.lock();
         let pause = table.current.as_mut().filter(|pause| pause.dump == dump).ok_or_else(over)?;
         if !pause.holds {
@@ -158,7 +158,7 @@ impl Pauses {
     }
 
     /// Everybody goes on; whether changes have waited until now.
-    fn end(&self, dump: u64) -> bool {
+    pub(crate) fn end(&self, dump: u64) -> bool {
         let mut table = self.table.lock();
         let Some(pause) = table.current.take_if(|pause| pause.dump == dump) else {
             table.ended = Some(dump);

@@ -78,6 +78,10 @@ pub(crate) fn run(
     let share = if is_new { Some(share_for_another(shared, hello, &token)?) } else { None };
     let session = resumed.map_or_else(|| open(shared, hello, &token), Ok)?;
     session.shares(|| share.unwrap_or_else(|| shared.tokens.share(&token)));
+    let direct = direct(shared, &token);
+    if direct.is_some() || connection.is_near() {
+        session.reach_store();
+    }
     let welcome = {
         if is_new {
             session.join(rights);
@@ -106,7 +110,7 @@ pub(crate) fn run(
             forgot,
             opened: is_new,
             proof: session.proof(&root),
-            direct: direct(shared, &token),
+            direct,
         };
         if is_new {
             let (secret, client) = (session.secret, session.client.clone());
@@ -215,7 +219,6 @@ fn resume(
         return Ok(None);
     }
     if session.returns_after_restart() {
-        session.suspect_blocks(past.blocks);
         let stored = shared.stored_answers(id)?;
         let proven = |ino, uid, proof| super::open::proven_access(&session, ino, uid, proof);
         let unheard = unheard::among(&stored, proven);

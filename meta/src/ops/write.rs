@@ -4,10 +4,11 @@
 //! they move to the first chunk's record, and slices are painted over them.
 //!
 //! Cost: one locked read and one for each chunk, and one batch.
-//! POSIX: pwrite(2). EFBIG, EDQUOT.
+//! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one that its session has
+//! just stored; the client stores the contents anew, under other numbers.
 
 use base::{
-    BlockId, FileKind, FsError, HashSet, Ino, Time,
+    BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
     limits::{
         CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
         FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
@@ -26,7 +27,7 @@ use crate::{
     },
     tails,
     txn::{Located, Txn},
-    unsynced,
+    unnamed, unsynced,
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
@@ -39,7 +40,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
-    req.chunks.iter().try_for_each(|chunk| unsynced::still_there(txn, &chunk.slices))?;
+    unnamed::may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;
@@ -79,7 +80,8 @@ fn just_after(time: Time) -> Time {
     }
 }
 
-/// A client names only what keeps within its file and blocks of its own.
+/// A client names only what keeps within its file and blocks of its own, each in one chunk: whatever no chunk shows any more of
+/// those that it showed is deleted, and no other chunk is asked.
 fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.end > FILE_BYTES_MAX {
         return Err(FsError::FileTooBig.into());
@@ -87,15 +89,17 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.chunks.len() > CHUNKS_A_WRITE_MAX {
         return Err(FsError::Invalid.into());
     }
-    for chunk in &req.chunks {
+    let mut named = HashMap::default();
+    for (place, chunk) in req.chunks.iter().enumerate() {
         let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
         let embedded = embedded_bytes(&chunk.slices);
         if chunk.slices.len() > SLICES_A_WRITE_MAX || embedded > EMBEDDED_BYTES_A_WRITE_MAX {
             return Err(FsError::Invalid.into());
         }
         for slice in &chunk.slices {
-            let own =
-                blocks_of(std::slice::from_ref(slice)).all(|block| block.session() == session);
+            let own = blocks_of(std::slice::from_ref(slice)).all(|block| {
+                block.session() == session && *named.entry(block).or_insert(place) == place
+            });
             if !is_sound(slice) || !own {
                 return Err(FsError::Invalid.into());
             }

@@ -90,8 +90,7 @@ pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> By
 }
 
 /// The data of a block of this length, from its whole object; `None` when it is none, or of another length.
-pub(super) fn read(id: BlockId, object: &[u8], len: usize) -> Option<Bytes> {
-    let len = u32::try_from(len).ok()?;
+pub(super) fn read(id: BlockId, object: &[u8], len: u32) -> Option<Bytes> {
     let table = Table::read(id, len, object)?;
     table.decode(0..len, object.get(table_len(len)..)?)
 }

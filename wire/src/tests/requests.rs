@@ -39,7 +39,6 @@ fn sessions() -> Vec<Request> {
         session: SessionId(9),
         secret: 0x1234_5678_9abc_def0,
         answered: Seq(300),
-        blocks: 77,
         root: dir(),
         proof: 0x5555_4444_3333_2222,
     };

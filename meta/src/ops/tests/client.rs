@@ -106,12 +106,10 @@ impl Client {
 
     /// What it says when it comes back to a session.
     pub(crate) fn resume_of(&self, session: base::SessionId) -> Resume {
-        let blocks = self.blocks + 1;
         Resume {
             session,
             secret: self.welcome.secret,
             answered: self.answered,
-            blocks,
             root: self.welcome.root,
             proof: self.welcome.proof,
         }

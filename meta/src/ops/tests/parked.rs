@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     record::{Key, key, key::Part},
+    serve::WAITING_MAX,
     transact::locks::Mode,
 };
 
@@ -95,5 +96,32 @@ fn a_number_whose_request_was_sent_elsewhere_is_used_up() {
         assert!(client.lookup(&root, "f").await.is_err());
         client.seq = number;
         client.create(&root, "f").await.unwrap();
+    });
+}
+
+#[test]
+fn so_many_changes_of_a_connection_wait_for_a_pause_and_no_more() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let pauses = &world.server.shared.pauses;
+        pauses.begin(7).unwrap();
+        pauses.hold(7).unwrap();
+        let request = create(&client);
+        for _ in 0..=WAITING_MAX {
+            client.send(Seq(1), Seq(1), &request).await;
+        }
+        assert_eq!(client.receive().await, Answer::Retry(Retry::Busy));
+        let lookup = client.lookup(&client.root.clone(), "f").await;
+        assert!(lookup.is_err(), "what changes nothing is answered");
+        assert!(pauses.end(7));
+        for _ in 0..WAITING_MAX {
+            // Those beside the first that is executed are echoes.
+            let answer = client.receive().await;
+            let right =
+                matches!(answer, Answer::Done(Reply::Created(_)) | Answer::Retry(Retry::Busy));
+            assert!(right, "{answer:?}");
+        }
+        let created = client.ask_as(Seq(1), Seq(1), request).await;
+        assert!(matches!(created, Answer::Done(Reply::Created(_))), "{created:?}");
     });
 }

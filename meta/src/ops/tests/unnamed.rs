@@ -1,15 +1,13 @@
 //! Blocks between their put and the write that names them: how many there may be, what becomes of those that nothing
-//! names, and what a write does that names one which a power cut may have taken.
+//! names, and which a write may name.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
-    sync::mpsc,
     time::Duration,
 };
 
-use base::{BlockId, FsError};
+use base::{BlockId, FsError, limits::CHUNK_BYTES};
 use futures::StreamExt as _;
 use store::Blocks;
 use wire::{
@@ -83,22 +81,85 @@ fn what_no_write_names_is_deleted_when_its_client_is_gone() {
 }
 
 #[test]
-fn a_block_that_was_put_before_a_restart_is_named_after_it_and_stays() {
+fn a_block_is_named_by_one_write_only() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let (one, two) =
+            (client.create(&root, "f").await.unwrap(), client.create(&root, "g").await.unwrap());
+        let block = put(&mut client).await;
+        let named = client.get(write(&one, &[block, block])).await;
+        assert!(named.is_ok(), "{named:?}");
+        for again in [&one, &two] {
+            assert_eq!(client.get(write(again, &[block])).await, Err(FsError::Exists));
+        }
+        // It is put once more, as by a client that has lost the answer.
+        client.put_block(block, &[1; BYTES as usize]).await.unwrap();
+        assert_eq!(client.get(write(&two, &[block])).await, Err(FsError::Exists));
+        // With its only name it goes, and then it may be another one.
+        client.truncate(&one, 0).await.unwrap();
+        assert_eq!(stored(world).await, 0);
+        assert_eq!(client.get(write(&two, &[block])).await, Err(FsError::Exists));
+        client.put_block(block, &[2; BYTES as usize]).await.unwrap();
+        client.get(write(&two, &[block])).await.unwrap();
+        assert_eq!(client.read(&two).await.unwrap(), [2; 100]);
+    });
+}
+
+#[test]
+fn a_block_is_named_in_one_chunk_and_by_its_length() {
     in_world(async |world| {
         let mut client = world.client().await;
         let root = client.root;
         let file = client.create(&root, "f").await.unwrap();
         let block = put(&mut client).await;
-        world.restart().await;
-        client.resume(world).await;
-        // It has no answer, and puts it once more.
-        client.put_block(block, &[1; BYTES as usize]).await.unwrap();
+        let end = u64::from(CHUNK_BYTES) + 100;
+        for place in [0, 1] {
+            let [mut chunks, other] = [naming(&[block]), naming(&[block])];
+            chunks.extend(other.into_iter().map(|chunk| ChunkSlices { chunk: place, ..chunk }));
+            assert_eq!(client.write_chunks(&file, chunks, end).await, Err(FsError::Invalid));
+        }
+        let mut chunks = naming(&[block]);
+        let SliceSource::Block(part) = &mut chunks[0].slices[0].source else { unreachable!() };
+        part.block_bytes = BYTES - 1;
+        assert_eq!(client.write_chunks(&file, chunks, 100).await, Err(FsError::Exists));
         client.get(write(&file, &[block])).await.unwrap();
-        client.get(Request::Bye).await.unwrap();
-        assert_eq!(stored(world).await, 1);
-        let mut other = world.client().await;
-        let file = FileRef { dir: other.root, ..file };
-        assert_eq!(other.read(&file).await.unwrap(), [1; 100]);
+    });
+}
+
+#[test]
+fn a_block_that_was_put_before_a_restart_is_not_named_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    in_world(async |world| {
+        world.blocks = Blocks::directory(folder.path()).unwrap();
+        world.restart().await;
+        for torn in [false, true] {
+            let mut client = world.client().await;
+            let root = client.root;
+            let file = client.create(&root, if torn { "f" } else { "g" }).await.unwrap();
+            client.write_blocks(&file, 0, &[7; BYTES as usize]).await.unwrap();
+            let named = BlockId::new(client.welcome.session, 1);
+            let block = put(&mut client).await;
+            world.restart().await;
+            client.resume(world).await;
+            client.open_for(&file, 6).await.unwrap();
+            if torn {
+                let stored = file_of(folder.path(), block);
+                let whole = fs::read(&stored).unwrap();
+                fs::write(&stored, &whole[..4096]).unwrap();
+            }
+            // It has no answer, and puts it once more.
+            let again = client.put_block(block, &[1; BYTES as usize]).await;
+            assert_eq!(again, if torn { Err(FsError::Exists) } else { Ok(()) });
+            client.put_block(named, &[7; BYTES as usize]).await.unwrap();
+            for block in [block, named] {
+                assert_eq!(client.get(write(&file, &[block])).await, Err(FsError::Exists));
+            }
+            let anew = put(&mut client).await;
+            client.get(write(&file, &[anew])).await.unwrap();
+            assert_eq!(client.read(&file).await.unwrap()[..200], [[1; 100], [7; 100]].concat());
+            client.get(Request::Bye).await.unwrap();
+        }
     });
 }
 
@@ -143,64 +204,16 @@ fn nobody_gives_up_the_blocks_of_another() {
     });
 }
 
-/// The one file below a folder.
-fn only_file(folder: &Path) -> PathBuf {
-    let entry = fs::read_dir(folder).unwrap().next().unwrap().unwrap();
-    if entry.file_type().unwrap().is_dir() { only_file(&entry.path()) } else { entry.path() }
-}
-
-/// A client that has put one block into a folder, and comes back after the server was restarted.
-async fn back_with_a_block(world: &mut World, folder: &Path) -> (Client, FileRef, BlockId) {
-    world.blocks = Blocks::directory(folder).unwrap();
-    world.restart().await;
-    let mut client = world.client().await;
-    let root = client.root;
-    let file = client.create(&root, "f").await.unwrap();
-    let block = put(&mut client).await;
-    world.restart().await;
-    client.resume(world).await;
-    client.open_for(&file, 6).await.unwrap();
-    (client, file, block)
-}
-
-#[test]
-fn a_block_that_a_power_cut_has_torn_is_refused_and_stored_again() {
-    let folder = tempfile::tempdir().unwrap();
-    in_world(async |world| {
-        let (mut client, file, block) = back_with_a_block(world, folder.path()).await;
-        let stored = only_file(folder.path());
-        let whole = fs::read(&stored).unwrap();
-        fs::write(&stored, &whole[..4096]).unwrap();
-        let lost = client.attempt(write(&file, &[block, block])).await;
-        assert_eq!(lost.unwrap_err(), Answer::Retry(Retry::StaleDir));
-        client.put_block(block, &[1; BYTES as usize]).await.unwrap();
-        client.get(write(&file, &[block, block])).await.unwrap();
-        assert_eq!(client.read(&file).await.unwrap(), [1; 200]);
+/// The file of a block, below a folder.
+fn file_of(folder: &Path, block: BlockId) -> PathBuf {
+    let found = fs::read_dir(folder).unwrap().find_map(|entry| {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let found = file_of(&path, block);
+            found.exists().then_some(found)
+        } else {
+            path.ends_with(format!("{:032x}", block.0)).then_some(path)
+        }
     });
-}
-
-#[test]
-fn a_write_of_doubtful_blocks_holds_up_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    in_world(async |world| {
-        let (mut client, file, block) = back_with_a_block(world, folder.path()).await;
-        let stored = only_file(folder.path());
-        fs::remove_file(&stored).unwrap();
-        // Whoever opens it to read waits for somebody who opens it to write.
-        assert!(Command::new("mkfifo").arg(&stored).status().unwrap().success());
-        let (say, told) = mpsc::channel();
-        let opens = tokio::task::spawn_blocking(move || {
-            let told = told.recv_timeout(Duration::from_secs(20)).is_ok();
-            drop(fs::OpenOptions::new().write(true).open(&stored).unwrap());
-            told
-        });
-        client.seq = client.seq.next();
-        client.send(client.seq, client.seq, &write(&file, &[block; 50])).await;
-        let mut other = world.client().await;
-        let root = other.root;
-        other.create(&root, "meanwhile").await.unwrap();
-        say.send(()).unwrap();
-        assert!(opens.await.unwrap(), "another client was answered while the block was looked at");
-        assert_eq!(client.receive().await, Answer::Failed(FsError::Io));
-    });
+    found.unwrap_or_default()
 }
