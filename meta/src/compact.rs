@@ -1,8 +1,9 @@
-//! Compaction: a chunk whose slices have become many is rewritten as one block.
+//! Compaction: a chunk whose slices have become many, or show little of their blocks, is rewritten as one block.
 //!
 //! Writes add a slice each; reading a chunk of many slices costs many reads. A write that leaves a chunk with
-//! more than [`SLICES_MAX`] slices, or too many embedded bytes, notes it here. The task reads what is visible,
-//! stores it as one block, and replaces the list if it is still the one it read.
+//! more than [`SLICES_MAX`] slices, or too many embedded bytes, notes it here. So does what leaves a small part visible of
+//! large blocks: these are stored as long as a byte of them shows, and quotas count what shows. The task reads what is
+//! visible, stores it as one block, and replaces the list if it is still the one it read.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,6 +30,10 @@ use crate::{
 pub(crate) const SLICES_MAX: usize = 32;
 /// More embedded bytes than this as well.
 pub(crate) const EMBEDDED_BYTES_MAX: usize = 32 << 10;
+/// Blocks of so many times the bytes that show are rewritten,
+const WASTE_MAX: u64 = 4;
+/// unless there is not more than this of them.
+const WASTED_BYTES_MAX: u64 = 64 << 10;
 
 /// Chunks to rewrite.
 #[derive(Default)]
@@ -102,8 +107,24 @@ pub(crate) struct Rewritten {
 }
 
 /// Whether a chunk should be rewritten.
-pub(crate) fn is_ragged(record: &ChunkRecord) -> bool {
+pub(crate) fn is_due(record: &ChunkRecord) -> bool {
+    is_ragged(record) || is_wasteful(record)
+}
+
+fn is_ragged(record: &ChunkRecord) -> bool {
     record.slices.len() > SLICES_MAX || embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
+}
+
+/// Whether little is visible of its blocks.
+fn is_wasteful(record: &ChunkRecord) -> bool {
+    let mut seen = HashSet::default();
+    let parts = record.slices.iter().filter_map(|slice| match &slice.source {
+        SliceSource::Block(part) => Some(part),
+        SliceSource::Embedded(_) | SliceSource::Zeros => None,
+    });
+    let blocks = parts.filter(|part| seen.insert(part.block));
+    let stored: u64 = blocks.map(|part| u64::from(part.block_bytes)).sum();
+    stored > WASTED_BYTES_MAX && stored > WASTE_MAX * record.allocated()
 }
 
 /// Works for as long as the server runs.
@@ -158,18 +179,21 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
         .map_err(|error| Failed::of_record(&error))?;
     let Some(value) = value else { return Ok(None) };
     let was = crate::reclaim::chunk_of(&value).map_err(|error| Failed::of_record(&error))?;
-    if !is_ragged(&was) {
+    if !is_due(&was) {
         return Ok(None);
     }
     let segments = was.segments();
-    let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return Ok(None) };
-    let (start, end) = (first.0, last.1);
-    let mut data = BytesMut::zeroed((end - start) as usize);
+    let stretches = stretches(&was, &segments);
+    let Some(last) = stretches.last() else { return Ok(None) };
+    let block_bytes = last.offset + last.len;
+    let mut data = BytesMut::zeroed(block_bytes as usize);
     let mut parts: BTreeMap<BlockId, Vec<Copied>> = BTreeMap::new();
     for (from, to, index) in segments {
         let slice = &was.slices[index];
         let (skip, len) = (from - slice.start, to - from);
-        let to = (from - start) as usize;
+        let at = stretches.partition_point(|stretch| stretch.start <= from);
+        let Some(stretch) = at.checked_sub(1).map(|at| &stretches[at]) else { continue };
+        let to = (stretch.offset + (from - stretch.start)) as usize;
         match &slice.source {
             SliceSource::Zeros => {}
             SliceSource::Embedded(bytes) => {
@@ -187,18 +211,46 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
     }
     // Blocks of the server itself carry its incarnation, which is no session's id.
     let block = BlockId::new(SessionId(shared.incarnation), shared.random.next());
-    let block_bytes = end - start;
     let put = shared.blocks.put(block, data.freeze()).await;
     put.map_err(|error| Failed { reason: describe(&error), unreadable: false })?;
     if !shared.blocks.puts_are_stable() {
         // It takes the place of blocks that are stable.
         shared.sync.wait().await;
     }
-    let part = BlockPart { block, block_bytes, offset: 0, ticket: 0 };
-    let now = ChunkRecord {
-        slices: vec![Slice { start, len: block_bytes, source: SliceSource::Block(part) }],
-    };
+    let slices = stretches.iter().map(|stretch| {
+        let part = BlockPart { block, block_bytes, offset: stretch.offset, ticket: 0 };
+        Slice { start: stretch.start, len: stretch.len, source: SliceSource::Block(part) }
+    });
+    let now = ChunkRecord { slices: slices.collect() };
     Ok(Some(Rewritten { at, was, now }))
+}
+
+/// A part of a chunk that becomes a slice of the new block.
+struct Stretch {
+    start: u32,
+    len: u32,
+    /// Where it is in the block.
+    offset: u32,
+}
+
+/// What is stored of a chunk, from left to right. Of one with many slices it is all from the first to the last, holes among
+/// it; otherwise holes stay.
+fn stretches(record: &ChunkRecord, segments: &[(u32, u32, usize)]) -> Vec<Stretch> {
+    let fills = is_ragged(record);
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for (from, to, index) in segments {
+        if !fills && matches!(record.slices[*index].source, SliceSource::Zeros) {
+            continue;
+        }
+        match stretches.last_mut() {
+            Some(last) if fills || last.start + last.len == *from => last.len = to - last.start,
+            last => {
+                let offset = last.map_or(0, |last| last.offset + last.len);
+                stretches.push(Stretch { start: *from, len: to - from, offset });
+            }
+        }
+    }
+    stretches
 }
 
 /// A part of a block that is still visible, and where it goes.

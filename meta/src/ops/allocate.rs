@@ -17,7 +17,6 @@ use wire::{Allocate, AllocateMode, Slice, SliceSource};
 
 use super::write::{change_chunk, drop_blocks, give_way, truncate};
 use crate::{
-    compact,
     error::Result,
     record::{ChunkRecord, Contents, Inode, Record as _, Usage, key},
     txn::{Located, Txn},
@@ -116,10 +115,7 @@ fn zero(txn: &mut Txn<'_>, file: &mut Located, from: u64, to: u64) -> Result<()>
             // One more slice.
             give_way(txn, file, chunk, &old)?;
         }
-        let record = change_chunk(txn, file, chunk, old, |record| hide(record, first, end));
-        if compact::is_ragged(&record) {
-            txn.shared.compact.add(file, chunk);
-        }
+        change_chunk(txn, file, chunk, old, |record| hide(record, first, end));
     }
     Ok(())
 }

@@ -165,9 +165,6 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     txn.named.extend(blocks_of(&chunk.slices));
     // A block that newer slices of the same request hide.
     drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
-    if compact::is_ragged(&new) {
-        txn.shared.compact.add(file, chunk.chunk);
-    }
     Ok(())
 }
 
@@ -186,7 +183,7 @@ pub(super) fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRec
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// Changes a chunk's slices; blocks that nothing shows any more become garbage.
+/// Changes a chunk's slices; blocks that nothing shows any more become garbage. Notes a chunk that is to be rewritten.
 pub(super) fn change_chunk(
     txn: &mut Txn<'_>,
     file: &mut Located,
@@ -205,6 +202,9 @@ pub(super) fn change_chunk(
         txn.delete(key);
     } else {
         txn.put(key, &new);
+    }
+    if compact::is_due(&new) {
+        txn.shared.compact.add(file, chunk);
     }
     new
 }

@@ -2,7 +2,7 @@
 
 use base::{BlockId, Decode as _, FsError, limits::CHUNK_BYTES};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use proptest::{collection::vec, prelude::*};
 use store::Engine as _;
 use wire::{ChunkSlices, FileRef, Request, Slice, SliceSource, data::BlockPart};
@@ -213,6 +213,45 @@ fn a_chunk_of_many_slices_becomes_one_block() {
         let record = chunk_record(world, &file);
         assert!(record.slices.len() <= 33);
         assert_eq!(client.stat(&file).await.unwrap().allocated, record.allocated());
+    });
+}
+
+#[test]
+fn a_little_of_a_large_block_is_stored_as_a_little() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let stored = async |world: &World| {
+            world.settle().await;
+            let listed: Vec<_> = world.blocks.list().try_collect().await.unwrap();
+            listed.iter().map(|block| u64::from(block.bytes.unwrap())).sum::<u64>()
+        };
+        // A hole stays one.
+        let file = client.create(&root, "f").await.unwrap();
+        let mut model = vec![7; 1 << 20];
+        client.write_blocks(&file, 0, &model).await.unwrap();
+        let zeros = wire::Allocate {
+            file: file.clone(),
+            mode: wire::AllocateMode::ZeroWithin,
+            offset: 10_000,
+            len: (1 << 20) - 30_000,
+            clear_set_id: false,
+        };
+        client.get(Request::Allocate(zeros)).await.unwrap();
+        model[10_000..(1 << 20) - 20_000].fill(0);
+        assert_eq!(stored(world).await, 30_000);
+        assert_eq!(client.stat(&file).await.unwrap().allocated, 30_000);
+        assert_eq!(client.read(&file).await.unwrap(), model);
+        client.unlink(&root, "f").await.unwrap();
+
+        let cut = client.create(&root, "g").await.unwrap();
+        client.write_blocks(&cut, 0, &[1; 1 << 20]).await.unwrap();
+        client.truncate(&cut, 1 << 18).await.unwrap();
+        assert_eq!(stored(world).await, 1 << 20, "so much is not rewritten");
+        client.truncate(&cut, 1).await.unwrap();
+        assert_eq!(stored(world).await, 1);
+        client.write(&cut, 1, b"x").await.unwrap();
+        assert_eq!(client.read(&cut).await.unwrap(), [1, b'x']);
     });
 }
 
