@@ -49,8 +49,6 @@ pub(crate) struct Opened {
     pub(crate) welcome: Welcome,
     /// The version of the server's invalidation list that came with it.
     pub(crate) version: u64,
-    /// Where it was dialled.
-    pub(crate) address: String,
     /// When it was asked for.
     asked: Instant,
     stream: Box<dyn Stream>,
@@ -177,7 +175,7 @@ async fn attempt(
         talk.claim(claims(&welcome)).await?;
     }
     let (stream, inbox) = (talk.stream, talk.inbox);
-    Ok(Opened { welcome, version, address: address.to_owned(), asked, stream, inbox })
+    Ok(Opened { welcome, version, asked, stream, inbox })
 }
 
 /// A connection before it is attached: one request at a time.
@@ -330,14 +328,10 @@ pub(crate) async fn join(core: Arc<Core>, server: u16) {
     keep(core, server, None).await;
 }
 
-/// Keeps the session that was opened, at the server that opened it. Where several are and the map does not know the
-/// address, nobody can tell which it was: each is joined when it is needed.
+/// Keeps the session that was opened, at the server that opened it: sessions begin where the root of the file system is,
+/// whatever address led there. The other servers believe in the session while that one has it.
 pub(crate) fn begin(core: &Arc<Core>, opened: Opened) {
-    let server = match &opened.welcome.map.servers[..] {
-        [] | [_] => Some(0),
-        several => several.iter().position(|address| *address == opened.address),
-    };
-    let Some(server) = server.and_then(|server| u16::try_from(server).ok()) else { return };
+    let server = opened.welcome.map.server_of(base::ShardId(0)).unwrap_or_default();
     if core.channels.must_join(server) {
         core.spawn(keep(Arc::clone(core), server, Some(opened)));
     }
