@@ -168,10 +168,11 @@ async fn attempt(
     if other && welcome.map.servers.len() > 1 {
         return Err(Failed::Stranger);
     }
-    let restarted = past.is_some_and(|past| {
-        past.incarnation != 0 && !welcome.opened && past.incarnation != welcome.incarnation
-    });
-    if restarted {
+    // The first Hello to a server may have opened the session there and its answer been lost; a server that has restarted
+    // since waits for claims of that session, too.
+    let waits_for_claims =
+        past.is_some_and(|past| !welcome.opened && past.incarnation != welcome.incarnation);
+    if waits_for_claims {
         talk.claim(claims(&welcome)).await?;
     }
     let (stream, inbox) = (talk.stream, talk.inbox);

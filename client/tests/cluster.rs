@@ -317,6 +317,20 @@ async fn a_server_that_restarts_is_told_of_its_own_files_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_restarts_before_it_was_heard_is_told_that_nothing_is_open_there() {
+    let World { client, mut servers, .. } = connect().await;
+    mkdir(&client, dir_on(1), "a");
+    // It has opened the session, and its answer is lost.
+    let mut second = servers[1].accept().await;
+    second.next().await;
+    drop(second);
+    let (mut second, _) = servers[1].welcome(Welcome { opened: false, ..welcome_of(7) }).await;
+    let (_, request) = second.next().await;
+    let Request::Claim(claim) = request else { panic!("{request:?}") };
+    assert!(claim.last && claim.files.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sync_asks_the_servers_where_something_has_changed() {
     let World { client, mut servers, mut first } = connect().await;
     let made = mkdir(&client, dir_on(1), "a");

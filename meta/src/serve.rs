@@ -452,13 +452,13 @@ pub(crate) async fn watch_leases(core: Core) {
         let away = std::mem::replace(&mut looked, Instant::now()).elapsed();
         if away > lease / 2 {
             tracing::warn!(?away, "the server was stopped for a while");
-            shared.sessions.lock().values().for_each(|session| session.heard());
+            shared.sessions.lock().values().for_each(|session| session.begin_lease());
             continue;
         }
         // A server of a cluster lets nobody in before its first lease.
         let lets_nobody_in = shared.cluster.is_some() && shared.invalidations.version() == 0;
         if lets_nobody_in || Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
-            shared.sessions.lock().values().for_each(|session| session.heard());
+            shared.sessions.lock().values().for_each(|session| session.begin_lease());
             continue;
         }
         let mut expired: Vec<_> = {

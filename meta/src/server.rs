@@ -182,6 +182,7 @@ impl Server {
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
+            sessions.values().for_each(|session| session.awaits_claims());
         }
         let prepared = Prepared::new(options.limits.doubt_max);
         let births = Births::default();

@@ -67,7 +67,10 @@ pub(crate) struct Session {
 struct State {
     /// The token of the latest Hello; `None` after a restart, until the client is back.
     rights: Option<Rights>,
+    /// Since when its lease is counted.
     heard: tokio::time::Instant,
+    /// Files of before the restart may be open in it and its client has not said which.
+    owes_claims: bool,
     /// The answers of before the restart were taken in.
     restored: bool,
     answers: Answers,
@@ -151,6 +154,7 @@ impl Session {
             rights: None,
             restored: false,
             heard: tokio::time::Instant::now(),
+            owes_claims: false,
             answers: Answers { first: 1, slots: VecDeque::new() },
             unheard: Vec::new(),
         };
@@ -224,8 +228,10 @@ impl Session {
         if self.ending.load(Ordering::SeqCst) {
             return false;
         }
-        state.rights = Some(rights);
-        state.heard = tokio::time::Instant::now();
+        let returns = state.rights.replace(rights).is_none();
+        if returns || !state.owes_claims {
+            state.heard = tokio::time::Instant::now();
+        }
         true
     }
 
@@ -296,9 +302,28 @@ impl Session {
         self.state.lock().rights = None;
     }
 
-    /// The session was heard of.
+    /// The session was heard of. Before its claims are in that extends no lease: all others wait for them.
     pub(crate) fn heard(&self) {
+        let mut state = self.state.lock();
+        if !state.owes_claims {
+            state.heard = tokio::time::Instant::now();
+        }
+    }
+
+    /// The session could not be heard of: its lease begins anew.
+    pub(crate) fn begin_lease(&self) {
         self.state.lock().heard = tokio::time::Instant::now();
+    }
+
+    /// The session was there before the server started. When its client is back it has one lease to claim what it had open.
+    pub(crate) fn awaits_claims(&self) {
+        self.state.lock().owes_claims = true;
+    }
+
+    /// The client has claimed all that it had open.
+    pub(crate) fn has_claimed(&self) {
+        self.state.lock().owes_claims = false;
+        self.begin_lease();
     }
 
     /// For how long nothing was heard.

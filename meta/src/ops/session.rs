@@ -50,6 +50,7 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
     }
     if req.last && awaited {
         unheard::claimed(txn.shared, session);
+        session.has_claimed();
         if txn.shared.opens.claimed(session.id) {
             txn.shared.backlog.sweep();
         }

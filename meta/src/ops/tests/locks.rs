@@ -201,3 +201,38 @@ fn after_a_restart_nobody_gets_a_lock_before_all_have_claimed() {
         assert_eq!(two.ask(Request::Lock(lock(ino, 2))).await, DONE);
     });
 }
+
+#[test]
+fn who_is_back_and_claims_nothing_holds_up_locks_for_a_lease_and_loses_its_session() {
+    in_world(async |world| {
+        let (mut one, mut two, claimed) = two_with_a_file(world).await;
+        let ino = claimed.file.ino;
+        assert_eq!(one.ask(Request::Lock(lock(ino, 1))).await, DONE);
+        world.restart().await;
+        one.resume(world).await;
+        two.resume(world).await;
+        two.claim_nothing().await;
+        two.open_file(&claimed.file).await.unwrap();
+        let lease = Duration::from_millis(two.welcome.lease_ms);
+        let began = tokio::time::Instant::now();
+        for number in 2.. {
+            let answer = two.ask(Request::Lock(lock(ino, number))).await;
+            if answer == DONE {
+                break;
+            }
+            assert_eq!(answer, Answer::Retry(Retry::Busy));
+            assert!(
+                began.elapsed() < lease * 3 / 2,
+                "locks wait for a session that claims nothing"
+            );
+            let some = Claim { files: vec![claimed.clone()], last: false };
+            for request in [Request::Ping, Request::Claim(some)] {
+                let answer = one.ask(request).await;
+                assert!(answer == DONE || answer == Answer::Retry(Retry::NoSession), "{answer:?}");
+            }
+            world.wait(lease / 20).await;
+        }
+        assert!(began.elapsed() >= lease, "it has a lease to claim what it had");
+        assert!(!one.resume_or_start(world).await, "it knows that its lock is gone");
+    });
+}
