@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use base::{Cred, DirId, EntryName, FsError, Ino, NameVersion};
+use base::{Cred, DirId, EntryName, FsError, Ino, NameVersion, placement::shard_of};
 use client::{Client, Error, FileSystem};
-use lab::sim::{plan::Plan, trace::Trace, world::World};
+use lab::sim::{network::Place, plan::Plan, trace::Trace, world::World};
 use tokio::task::LocalSet;
 use wire::{DirRef, FileRef, NodeRef, Token, XattrMode};
 
@@ -72,8 +72,7 @@ fn the_root_of_a_token_is_its_directory_wherever_that_is() {
             inside.write(format!("/made{depth}"), b"made").await.unwrap();
             let made = format!("{}/made{depth}", path(depth));
             assert_eq!(all.read(made).await.unwrap(), b"made"[..]);
-            let shard = base::placement::shard_of(root.home, 0, world.plan().shards);
-            servers.insert(shard.0 % SERVERS);
+            servers.insert(server_of(world, &root));
         }
         assert!(servers.len() > 1, "all of it is on one server");
         for missing in ["/no", "/d0/no", "/d0/d1/file", "/d0/d1/d2/no/more", "/secret/d0"] {
@@ -184,6 +183,139 @@ fn a_session_stays_in_its_directory_when_that_moves_and_servers_restart() {
             inside.write("/after", b"it").await.unwrap();
             assert_eq!(all.read(format!("{}/after", path(4))).await.unwrap(), b"it"[..]);
         }
+    });
+}
+
+fn server_of(world: &World, dir: &DirRef) -> u16 {
+    shard_of(dir.home, 0, world.plan().shards).0 % SERVERS
+}
+
+/// Asks a server for a directory by handle, as a mount does.
+async fn look(client: &Client, dir: DirRef) -> Result<(), Error> {
+    FileSystem::getattr(client, &Cred::ROOT, &NodeRef::Dir(dir)).await.map(drop)
+}
+
+/// Ends the session with this token everywhere, as `pando sessions --evict` does; at how many servers it was.
+async fn evict(all: &Client, token: &Token) -> usize {
+    let mut session = None;
+    for server in 0..SERVERS {
+        let sessions = all.sessions(server).await.unwrap();
+        let of_token = sessions.iter().find(|found| found.path.as_ref() == Some(&token.path));
+        session = session.or(of_token.map(|found| found.session));
+    }
+    let session = session.unwrap();
+    let mut ended = 0;
+    for server in 0..SERVERS {
+        match all.evict(server, session).await {
+            Ok(()) => ended += 1,
+            Err(Error::Fs(FsError::NotFound)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    ended
+}
+
+#[test]
+fn who_is_evicted_has_nothing_of_a_subtree_that_was_moved_away() {
+    on_a_cluster(async |world, all| {
+        let token = of(&path(2));
+        for (round, taken) in [false, true].into_iter().enumerate() {
+            let machine = world.connect_with("inside", &token).await.unwrap();
+            let inside = &machine.client;
+            let mut dirs = vec![FileSystem::root(inside).0];
+            for at in 2..DEPTH {
+                let above = dirs.last().unwrap();
+                let found =
+                    FileSystem::lookup(inside, &Cred::ROOT, above, &name(&format!("d{at}"))).await;
+                dirs.push(found.unwrap().dir.unwrap());
+            }
+            let moved = format!("/secret/moved{round}");
+            all.rename(path(2), &moved).await.unwrap();
+            for dir in &dirs {
+                look(inside, *dir).await.unwrap();
+            }
+            if taken {
+                all.create_dir_all(path(DEPTH), 0o777).await.unwrap();
+            }
+            assert!(evict(all, &token).await > 1, "it was at one server only");
+            for dir in &dirs {
+                let found = look(inside, *dir).await;
+                assert!(matches!(found, Err(Error::Refused(_))), "{found:?}: {dir:?}");
+            }
+            if !taken {
+                all.rename(moved, path(2)).await.unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn who_is_evicted_goes_on_in_its_directory_where_that_has_stayed() {
+    on_a_cluster(async |world, all| {
+        let token = of(&path(2));
+        let machine = world.connect_with("inside", &token).await.unwrap();
+        let inside = &machine.client;
+        let deep = &path(DEPTH)[path(2).len()..];
+        for _ in 0..2 {
+            inside.read(format!("{deep}/file")).await.unwrap();
+            evict(all, &token).await;
+            inside.write(format!("{deep}/after"), b"it").await.unwrap();
+        }
+    });
+}
+
+/// Its session, and the server of its root, which it has not come to.
+async fn before_it_comes(world: &World, depth: usize) -> Option<(Client, DirRef, u16)> {
+    let machine = world.connect_with("inside", &of(&path(depth))).await.unwrap();
+    let root = FileSystem::root(&machine.client).0;
+    let server = server_of(world, &root);
+    (server != 0).then(|| (machine.client.clone(), root, server))
+}
+
+#[test]
+fn a_session_comes_to_further_servers_wherever_its_directory_is() {
+    on_a_cluster(async |world, all| {
+        let mut came = 0;
+        for depth in 2..=DEPTH {
+            let Some((inside, root, server)) = before_it_comes(world, depth).await else {
+                continue;
+            };
+            all.rename(path(depth), "/secret/moved").await.unwrap();
+            let others: Vec<_> = (1..SERVERS).filter(|other| *other != server).collect();
+            others.iter().for_each(|other| world.hosts()[usize::from(*other)].kill());
+            look(&inside, root).await.unwrap();
+            others.iter().for_each(|other| world.hosts()[usize::from(*other)].start().unwrap());
+            all.rename("/secret/moved", path(depth)).await.unwrap();
+            came += 1;
+        }
+        assert!(came > 1);
+    });
+}
+
+#[test]
+fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
+    on_a_cluster(async |world, all| {
+        let mut came = 0;
+        for depth in 2..=DEPTH {
+            let Some((inside, root, server)) = before_it_comes(world, depth).await else {
+                continue;
+            };
+            let moved = format!("/secret/moved{depth}");
+            all.rename(path(depth), &moved).await.unwrap();
+            // It is told that the session is there, and hears it when that was evicted.
+            let (from, to) = (Place::Server(0), Place::Server(server));
+            world.network().wall(from, to, Duration::from_secs(2));
+            let comes = look(&inside, root);
+            let evicts = async {
+                world.wait(Duration::from_secs(1)).await;
+                assert_eq!(evict(all, &of(&path(depth))).await, 1);
+            };
+            let (found, ()) = futures::future::join(comes, evicts).await;
+            assert!(matches!(found, Err(Error::Refused(_))), "{found:?}");
+            all.rename(moved, path(depth)).await.unwrap();
+            came += 1;
+        }
+        assert!(came > 1);
     });
 }
 

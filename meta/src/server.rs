@@ -8,7 +8,11 @@ mod inos;
 mod options;
 mod status;
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use base::{
     Clock, ClusterMap, HashMap, Random, Seq, SessionId, ShardId, limits::REQUESTS_IN_FLIGHT_MAX,
@@ -96,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// How many evictions were asked for, whether or not the session was here.
+    pub(crate) evictions: AtomicU64,
     pub(crate) invalidations: Invalidations,
     pub(crate) paths: Paths,
     /// For each token that sessions have been opened with, what they hold of it.
@@ -221,6 +227,7 @@ impl Server {
             opens,
             file_locks: FileLocks::default(),
             sessions: Mutex::new(sessions),
+            evictions: AtomicU64::new(0),
             invalidations: Invalidations::new(version),
             paths: Paths::default(),
             tokens: Tokens::default(),

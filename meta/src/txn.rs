@@ -271,6 +271,12 @@ impl<'a> Txn<'a> {
         Ok(open.is_some())
     }
 
+    /// Whether the server that begins sessions, which is another one, has this session.
+    pub(crate) fn has_begun(&self, session: SessionId) -> Result<bool> {
+        let (record, _) = self.with_remote(|remote| remote.glance(&key::session(session)))?;
+        Ok(record.is_some())
+    }
+
     /// Notes that a prepared transaction is in the way of changing `key`.
     fn settle_write(&self, key: &[u8]) {
         if self.shared.prepared.any()

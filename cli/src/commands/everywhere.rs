@@ -71,9 +71,26 @@ pub(super) async fn ask<'a, T, F>(
 where
     F: Future<Output = anyhow::Result<Vec<T>>>,
 {
-    let servers = client.servers();
+    let all = (0..client.servers()).map(|number| ask(Server { client, number }));
+    found(client.servers(), join_all(all).await)
+}
+
+/// Asks the server where sessions begin, and when that has answered or is silent, all others at once.
+pub(super) async fn ask_first<'a, T, F>(
+    client: &'a Client,
+    ask: impl Fn(Server<'a>) -> F,
+) -> anyhow::Result<Found<T>>
+where
+    F: Future<Output = anyhow::Result<Vec<T>>>,
+{
+    let mut answers = vec![ask(Server { client, number: 0 }).await];
+    let others = (1..client.servers()).map(|number| ask(Server { client, number }));
+    answers.extend(join_all(others).await);
+    found(client.servers(), answers)
+}
+
+fn found<T>(servers: u16, answers: Vec<anyhow::Result<Vec<T>>>) -> anyhow::Result<Found<T>> {
     let mut found = Found { rows: Vec::new(), servers, silent: Vec::new() };
-    let answers = join_all((0..servers).map(|number| ask(Server { client, number }))).await;
     for (number, answer) in (0..servers).zip(answers) {
         let server = (servers > 1).then_some(number);
         match answer {

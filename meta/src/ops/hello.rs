@@ -1,6 +1,9 @@
 //! `hello`: open a session, or go on with one.
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+};
 
 use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
 use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
@@ -40,20 +43,21 @@ pub(crate) fn run(
     if hello.resume.is_none() {
         may_begin(shared, &token)?;
     }
-    let found = root_of(shared, group, &token, now, way)?;
-    let resumed = match &hello.resume {
-        Some(past) => resume(shared, past, &token, now)?,
-        None => None,
+    let here = hello.resume.and_then(|past| shared.session(past.session));
+    let evictions = shared.evictions.load(Ordering::SeqCst);
+    let found = match &hello.resume {
+        Some(_) if here.is_some() && !shared.owns(ShardId(0)) => None,
+        past => root_of(shared, group, (&token, past.as_ref(), evictions), now, way)?,
+    };
+    let resumed = match (&hello.resume, &here) {
+        (Some(past), Some(session)) => resume(shared, session, past, &token, now)?,
+        (Some(_) | None, _) => None,
     };
     if let Some(session) = &resumed {
         has_place(shared, connection, session)?;
     }
-    if let (Some(_), Some(past), Some((root, _))) = (&resumed, &hello.resume, &found)
-        && !root.same(&past.root)
-    {
-        let other =
-            format!("another directory than at first is at the token's path {}", token.path);
-        return Err(Fault::Refused(other));
+    if let (Some(_), Some(past), Some((root, _))) = (&resumed, &hello.resume, &found) {
+        is_still(root, past, &token)?;
     }
     // Where the root was not looked for, it is what the proof says, or there is nothing to be the root of yet.
     let (root, root_attr) = found.unwrap_or_else(|| {
@@ -76,16 +80,29 @@ pub(crate) fn run(
         has_place_for_another(shared, hello)?;
     }
     let share = if is_new { Some(share_for_another(shared, hello, &token)?) } else { None };
-    let session = resumed.map_or_else(|| open(shared, hello, &token), Ok)?;
+    let session = match resumed {
+        Some(session) => session,
+        None => open(shared, hello, &token, &root, here.is_some())?,
+    };
     session.shares(|| share.unwrap_or_else(|| shared.tokens.share(&token)));
     let direct = direct(shared, &token);
     if direct.is_some() || connection.is_near() {
         session.reach_store();
     }
-    let welcome = {
-        if is_new {
-            session.join(rights);
+    if is_new {
+        session.join(rights);
+        // Who ends it waits until its record is written.
+        group.enter(&session);
+        let mut sessions = shared.sessions.lock();
+        // Race: what was seen of it elsewhere is not so any more if it was evicted since, and nobody has found it here; or
+        // another core has opened it as well.
+        let overtaken = shared.evictions.load(Ordering::SeqCst) != evictions;
+        if overtaken || sessions.contains_key(&session.id) {
+            return Err(Fault::Retry(Retry::Busy));
         }
+        sessions.insert(session.id, session.clone());
+    }
+    let welcome = {
         let standing = session.standing();
         let caller = Caller {
             cred: &Cred::ROOT,
@@ -123,11 +140,6 @@ pub(crate) fn run(
     let counter =
         if is_new { &shared.counters.sessions_opened } else { &shared.counters.sessions_resumed };
     Counters::add(counter);
-    if is_new {
-        // Who ends it waits until its record is written.
-        group.enter(&session);
-        shared.sessions.lock().insert(session.id, session.clone());
-    }
     connection.join(session);
     Ok(Reply::Welcome(welcome))
 }
@@ -200,17 +212,17 @@ fn shown(client: &str) -> String {
     client[..client.floor_char_boundary(CLIENT_BYTES_MAX)].to_owned()
 }
 
-/// The session to go on with, unless it has ended.
+/// The session that this server has, to go on with, unless it has ended.
 fn resume(
     shared: &Shared,
+    session: &Arc<Session>,
     past: &Resume,
     token: &Token,
     now: Time,
 ) -> Result<Option<Arc<Session>>> {
-    let id = past.session;
-    let Some(session) = shared.session(id).filter(|session| session.secret == past.secret) else {
+    if session.secret != past.secret {
         return Ok(None);
-    };
+    }
     if !session.is_of(&shared.config.signing_key, token, &past.root, past.proof) {
         let other = "the session was opened with a token of other rights: open another one";
         return Err(Fault::Refused(other.to_owned()));
@@ -219,12 +231,21 @@ fn resume(
         return Ok(None);
     }
     if session.returns_after_restart() {
-        let stored = shared.stored_answers(id)?;
-        let proven = |ino, uid, proof| super::open::proven_access(&session, ino, uid, proof);
+        let stored = shared.stored_answers(past.session)?;
+        let proven = |ino, uid, proof| super::open::proven_access(session, ino, uid, proof);
         let unheard = unheard::among(&stored, proven);
         session.restore(stored, unheard);
     }
-    Ok(Some(session))
+    Ok(Some(session.clone()))
+}
+
+/// Refuses to go on with a session in another directory than it has elsewhere.
+fn is_still(root: &DirRef, past: &Resume, token: &Token) -> Result<()> {
+    if root.same(&past.root) {
+        return Ok(());
+    }
+    let other = format!("another directory than at first is at the token's path {}", token.path);
+    Err(Fault::Refused(other))
 }
 
 /// Whether the answer to `seq` is stored, or that to a later request which has taken its place.
@@ -242,7 +263,14 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     Ok(false)
 }
 
-fn open(shared: &Shared, hello: &Hello, token: &Token) -> Result<Arc<Session>> {
+/// A session that this server does not have; `was_here`: that to go on with was here just now.
+fn open(
+    shared: &Shared,
+    hello: &Hello,
+    token: &Token,
+    root: &DirRef,
+    was_here: bool,
+) -> Result<Arc<Session>> {
     let signing_key = &shared.config.signing_key;
     let client = shown(&hello.client);
     if let (Some(past), Some(_)) = (&hello.resume, &shared.cluster) {
@@ -250,8 +278,11 @@ fn open(shared: &Shared, hello: &Hello, token: &Token) -> Result<Arc<Session>> {
         let known = Session::new(past.session, past.secret, client.clone());
         if known.is_of(signing_key, token, &past.root, past.proof) {
             // Race: its end may not be written yet, or another core opens it just now.
-            let in_use = shared.session(past.session).is_some();
-            return if in_use { Err(Fault::Retry(Retry::Busy)) } else { Ok(Arc::new(known)) };
+            if was_here || shared.session(past.session).is_some() {
+                return Err(Fault::Retry(Retry::Busy));
+            }
+            is_still(root, past, token)?;
+            return Ok(Arc::new(known));
         }
         may_begin(shared, token)?;
     }
@@ -271,34 +302,46 @@ type Root = (DirRef, Attr);
 
 const ROOT: DirRef = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
 
-/// Finds it; `None` where it is not looked for: who comes was told elsewhere. Where the way to it leads over other servers,
-/// `way` has what is known of them, and [`Fault::Remote`] asks for more; nothing has happened then.
+/// Finds it; `None` where it is not looked for: who comes has it proven, and the server that begins sessions has this one
+/// still, or the whole tree is its root. Where the way to it leads over other servers, `way` has what is known of them, and
+/// [`Fault::Remote`] asks for more; nothing has happened then. What was known before the latest of so many evictions is not
+/// believed.
 fn root_of(
     shared: &Shared,
     group: &mut Group,
-    token: &Token,
+    (token, past, evictions): (&Token, Option<&Resume>, u64),
     now: Time,
     way: &mut Option<Box<Remote>>,
 ) -> Result<Option<Root>> {
-    if !shared.owns(ShardId(0)) {
+    let begins_here = shared.owns(ShardId(0));
+    if !begins_here && token.path == "/" {
         return Ok(None);
     }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     if let Some(mut known) = way.take() {
-        known.begin();
+        if known.evictions == evictions {
+            known.begin()
+        } else {
+            known.forget()
+        }
         txn = txn.knowing(known, None);
     }
-    let found = walk_to(&mut txn, token);
-    match found {
-        Err(Fault::Remote) => *way = txn.take_remote(),
-        // It is read anew.
-        Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
-            *way = txn.take_remote();
-            return Err(Fault::Remote);
-        }
-        Ok(_) | Err(_) => {}
+    let found = match past {
+        Some(past) if !begins_here => match txn.has_begun(past.session) {
+            Ok(true) => Ok(None),
+            Ok(false) => walk_to(&mut txn, token).map(Some),
+            Err(fault) => Err(fault),
+        },
+        Some(_) | None => walk_to(&mut txn, token).map(Some),
+    };
+    let is_torn = matches!(found, Err(Fault::Retry(Retry::Busy))) && txn.is_torn();
+    if is_torn || matches!(found, Err(Fault::Remote)) {
+        *way = txn.take_remote();
+        way.iter_mut().for_each(|known| known.evictions = evictions);
+        // What is torn is read anew.
+        return Err(Fault::Remote);
     }
-    found.map(Some)
+    found
 }
 
 fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {

@@ -2,7 +2,7 @@
 //!
 //! Cost: none of them reads the engine, but for the paths of what is shown.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use base::{Access, DirId, FsError, Ino, SessionId, locks::LockHeld};
 use wire::{
@@ -129,7 +129,11 @@ pub(crate) fn locks(txn: &Txn<'_>, req: LocksQuery) -> LockPage {
 }
 
 /// Ends a session as its lease would.
+///
+/// Race: who comes to this server by what another one has said of the session is either found here, or sees that this was
+/// asked for and looks again.
 pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
+    txn.shared.evictions.fetch_add(1, Ordering::SeqCst);
     let session = txn.shared.session(req.session).ok_or(FsError::NotFound)?;
     // Told before it is waited for.
     tracing::warn!(session = %session.id, client = session.client, "session evicted");

@@ -67,6 +67,8 @@ pub(crate) struct Remote {
     moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
+    /// Of a session that begins: how many evictions this server had seen before anything was read.
+    pub(crate) evictions: u64,
     /// The latest run lacked nothing, and moves no directory.
     pub(crate) complete: bool,
     /// The coordinator runs it: it may move directories.
