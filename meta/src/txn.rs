@@ -288,24 +288,21 @@ impl<'a> Txn<'a> {
 
     /// These records will be read: those of other servers are read together.
     pub(crate) fn want(&self, keys: &[Key]) -> Result<()> {
-        let elsewhere = || keys.iter().filter(|key| !self.is_here(key));
-        if self.shared.cluster.is_none() || elsewhere().next().is_none() {
-            return Ok(());
-        }
-        self.with_remote(|remote| {
-            elsewhere().for_each(|key| remote.want(key));
-            if remote.missing().is_empty() { Ok(()) } else { Err(Fault::Remote) }
-        })
+        self.want_as(keys, Remote::want)
     }
 
     /// As [`Txn::want`], of records that a listing can do without: those of a server that is silent are given up soon.
     pub(crate) fn want_if_told(&self, keys: &[Key]) -> Result<()> {
+        self.want_as(keys, Remote::want_if_told)
+    }
+
+    fn want_as(&self, keys: &[Key], want: fn(&mut Remote, &[u8])) -> Result<()> {
         let elsewhere = || keys.iter().filter(|key| !self.is_here(key));
         if self.shared.cluster.is_none() || elsewhere().next().is_none() {
             return Ok(());
         }
         self.with_remote(|remote| {
-            elsewhere().for_each(|key| remote.want_if_told(key));
+            elsewhere().for_each(|key| want(remote, key));
             if remote.missing().is_empty() { Ok(()) } else { Err(Fault::Remote) }
         })
     }
