@@ -3,6 +3,8 @@
 //! What is on the shards of the other two is answered all the time: looks within a second, changes within five. As in
 //! `births.rs` a world is run once to count its steps ([`Steps`]), and once more for each step at which the initiator dies.
 //! When it is back, the transaction has happened or not, and a check finds nothing.
+//!
+//! Or it does not reach another one for a while, from any moment on: the coordinator reaches both, and nothing stays in doubt.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
 mod steps;
@@ -14,9 +16,14 @@ use base::{DirId, FsError};
 use client::{Client, Error, FileSystem as _, OpenOptions};
 use lab::{
     check,
-    sim::{disk::Steps, plan::Plan, world::World},
+    sim::{
+        disk::Steps,
+        plan::{Plan, Weather},
+        world::World,
+    },
 };
 use meta::Durability;
+use parking_lot::Mutex;
 use store::Engine as _;
 use tokio::time::{Instant, timeout};
 use wire::NodeRef;
@@ -196,19 +203,25 @@ impl Stage {
     /// Whether the coordinator says of each living server how many transactions are in doubt there.
     async fn is_told(&self, client: &Client) -> anyhow::Result<()> {
         for server in client.cluster().await?.servers.iter().filter(|told| told.server != DEAD) {
-            let mut prepared = 0;
-            let engine = self.world.hosts()[usize::from(server.server)].engine();
-            // Others are under way.
-            let [from, to] =
-                [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
-            engine.scan(&from, &to, &mut |_, _| {
-                prepared += 1;
-                ControlFlow::Continue(())
-            })?;
+            let prepared = self.prepared(server.server)?;
             let told = server.in_doubt.map_or(0, |in_doubt| in_doubt.count);
             ensure!(told == prepared, "{told} in doubt, and {prepared} are: {server:?}");
         }
         Ok(())
+    }
+
+    /// How many transactions of the server that dies another one has prepared.
+    fn prepared(&self, server: u16) -> anyhow::Result<u64> {
+        let mut prepared = 0;
+        let engine = self.world.hosts()[usize::from(server)].engine();
+        // Others are under way.
+        let [from, to] =
+            [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
+        engine.scan(&from, &to, &mut |_, _| {
+            prepared += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(prepared)
     }
 
     /// Looks at what living servers have.
@@ -255,12 +268,15 @@ impl Stage {
 
     /// All is there when everybody is back.
     async fn compare(&self, client: &Client, scene: Scene) -> anyhow::Result<()> {
-        let there = async |path: String| match client.stat(&path).await {
-            Ok(_) => anyhow::Ok(true),
-            Err(Error::Fs(FsError::NotFound)) => Ok(false),
-            Err(error) => Err(error).context(path),
-        };
-        let should = match scene {
+        for (path, is_there) in self.changed(scene) {
+            ensure!(there(client, &path).await? == is_there, "{path}");
+        }
+        Ok(())
+    }
+
+    /// The names that a scene changes, and whether they are there after it.
+    fn changed(&self, scene: Scene) -> Vec<(String, bool)> {
+        match scene {
             Scene::Rename | Scene::RenameOfThird => {
                 vec![(format!("{}/f", self.dead), false), (self.in_alive("moved"), true)]
             }
@@ -268,12 +284,23 @@ impl Stage {
             Scene::Unlink => vec![(format!("{}/l", self.dead), false)],
             Scene::Rmdir => vec![(self.removed.clone(), false)],
             Scene::Mkdir => vec![(self.made.clone(), true)],
-        };
-        for (path, is_there) in should {
-            ensure!(there(path.clone()).await? == is_there, "{path}");
         }
-        Ok(())
     }
+}
+
+async fn there(client: &Client, path: &str) -> Result<bool, Error> {
+    match client.stat(path).await {
+        Ok(_) => Ok(true),
+        Err(Error::Fs(FsError::NotFound)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a name is listed where it would be.
+async fn is_listed(client: &Client, path: &str) -> Result<bool, Error> {
+    let (dir, name) = path.rsplit_once('/').expect("it is below a directory");
+    let listed = client.read_dir(dir).await?.all().await?;
+    Ok(listed.iter().any(|entry| entry.name.to_string() == name))
 }
 
 async fn in_time<T>(
@@ -283,6 +310,75 @@ async fn in_time<T>(
 ) -> anyhow::Result<T> {
     let done = timeout(within, done).await.with_context(|| format!("{what} takes too long"))?;
     done.with_context(|| what.to_owned())
+}
+
+/// For so long two servers do not reach each other,
+const PARTED: Duration = Duration::from_secs(30);
+/// and within so long of that what one has prepared for the other has ended there.
+const KNOWN_WITHIN: Duration = Duration::from_secs(6);
+
+/// What a server had of a transaction when it was parted from the initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Parted {
+    /// It was prepared, and not told how it ended.
+    prepared: bool,
+    /// It has happened, as is known while they are parted.
+    happened: bool,
+}
+
+/// Parts the server that initiates a transaction from another one that has a part of it, `after` it was asked for.
+fn part(scene: Scene, after: Duration) -> anyhow::Result<Parted> {
+    let calm = steps::plan(SERVERS, Durability::Relaxed);
+    let weather = Weather { delay_ms_max: 6, ..calm.weather };
+    let plan = Plan { trash: false, weather, ..calm };
+    steps::run(plan, None, 10 * PATIENCE, async |world| {
+        let maker = world.connect("maker").await?;
+        let stage = Stage::prepare(&world, &maker.client, scene).await?;
+        let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
+        stage.look(&looks.client).await.context("before it")?;
+        for host in world.hosts() {
+            host.settle()?;
+        }
+        let meanwhile = async {
+            world.wait(after).await;
+            let [one, other] =
+                [DEAD, ALIVE].map(|server| world.hosts()[usize::from(server)].place());
+            for (from, to) in [(one, other), (other, one)] {
+                world.network().wall(from, to, PARTED);
+            }
+            world.wait(Duration::from_millis(500)).await;
+            let prepared = stage.prepared(ALIVE)? > 0;
+            world.wait(KNOWN_WITHIN).await;
+            if scene != Scene::Mkdir {
+                ensure!(stage.prepared(ALIVE)? == 0, "it is in doubt, and the initiator knows");
+            }
+            stage.look(&looks.client).await.context("parted")?;
+            stage.change(&looks.client, 0).await.context("parted")?;
+            let mut happened = true;
+            for (path, is_there) in stage.changed(scene) {
+                // What is there may be on both.
+                let seen = in_time(&path, LOOK_WITHIN, is_listed(&looks.client, &path)).await?;
+                happened &= seen == is_there;
+            }
+            if scene == Scene::Mkdir && happened {
+                let made = async { looks.client.read_dir(&stage.made).await?.all().await };
+                in_time("ls of what is born", LOOK_WITHIN, made).await?;
+            }
+            world.wait(PARTED).await;
+            anyhow::Ok(Parted { prepared, happened })
+        };
+        let (acted, parted) =
+            futures::join!(timeout(PATIENCE, stage.act(&acts.client, scene)), meanwhile);
+        let parted = parted?;
+        acted.context("it is never answered")??;
+        world.wait(Duration::from_secs(2)).await;
+        stage.compare(&maker.client, scene).await?;
+        for machine in [maker, acts, looks] {
+            machine.close().await?;
+        }
+        check::run(&world).await?;
+        Ok(parted)
+    })
 }
 
 /// As long as servers wait if nobody says otherwise.
@@ -310,6 +406,32 @@ fn a_dead_server_stops_only_what_is_on_it() -> anyhow::Result<()> {
 fn it_finds_that_looks_wait_for_what_is_in_doubt() -> anyhow::Result<()> {
     let failures = die_everywhere(Scene::Rename, Duration::from_secs(3600))?;
     println!("{}", failures.first().context("it is not found")?);
+    Ok(())
+}
+
+/// Parts them at each moment of a scene, on two threads.
+fn part_always(scene: Scene) -> anyhow::Result<BTreeSet<Parted>> {
+    let moments: Vec<u64> = (0..60).collect();
+    let seen = Mutex::new(BTreeSet::new());
+    let failures = steps::failures(&moments, |after| {
+        seen.lock().insert(part(scene, Duration::from_millis(*after))?);
+        Ok(*after)
+    });
+    failures.iter().take(12).for_each(|failure| println!("{failure}"));
+    ensure!(failures.is_empty(), "{scene:?}: {} went wrong", failures.len());
+    let seen = seen.into_inner();
+    println!("{scene:?}: {seen:?}");
+    Ok(seen)
+}
+
+#[test]
+fn what_two_servers_prepare_that_are_parted_ends_as_the_coordinator_hears() -> anyhow::Result<()> {
+    for scene in SCENES {
+        let seen = part_always(scene)?;
+        for happened in [false, true] {
+            ensure!(seen.contains(&Parted { prepared: true, happened }), "{scene:?}: {seen:?}");
+        }
+    }
     Ok(())
 }
 

@@ -35,7 +35,7 @@ use crate::{
     transact::{
         self, births,
         locks::Doubt,
-        participant,
+        outcome, participant,
         phase::{Ended, Phase},
         recover,
     },
@@ -340,6 +340,11 @@ impl Inner {
                 Outcome::Room { from, ask } => {
                     let core = Core { inner: Rc::clone(self) };
                     tokio::task::spawn_local(ask::answer(core, incoming, from, ask));
+                    return;
+                }
+                Outcome::Relayed(txn) => {
+                    let core = Core { inner: Rc::clone(self) };
+                    tokio::task::spawn_local(outcome::relay(core, incoming, txn));
                     return;
                 }
                 Outcome::Async(task) => {

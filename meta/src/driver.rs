@@ -5,7 +5,7 @@ use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use wire::{
     Answer, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
-    RequestHeader, Retry, Vote, way_mark,
+    RequestHeader, Retry, TxnId, Vote, way_mark,
 };
 
 use crate::{
@@ -55,6 +55,8 @@ pub(crate) enum Outcome {
     Way(Box<Remote>),
     /// Another server asks for room below a quota.
     Room { from: u16, ask: AskRoom },
+    /// Another server asks how a transaction of a third one ended, which it does not reach.
+    Relayed(TxnId),
 }
 
 impl Outcome {
@@ -64,7 +66,8 @@ impl Outcome {
             Outcome::Again(Fault::InDoubt(_) | Fault::Short(_))
             | Outcome::Elsewhere(_)
             | Outcome::Way(_)
-            | Outcome::Room { .. } => true,
+            | Outcome::Room { .. }
+            | Outcome::Relayed(_) => true,
             // A task is not made where it may not wait.
             Outcome::Answered(_) | Outcome::Async(_) | Outcome::Again(_) => false,
         }
@@ -331,6 +334,12 @@ fn between_servers(
                 connection.reply_now(reply, &Answer::Done(Reply::Nothing));
             });
             return Outcome::Async(Task { future, after_write: false });
+        }
+        // Nobody says anything of others' transactions by itself: what is not known of them is not presumed.
+        Request::AskOutcome(ask)
+            if shared.cluster.as_ref().is_some_and(|cluster| cluster.me != ask.txn.server) =>
+        {
+            return Outcome::Relayed(ask.txn);
         }
         Request::AskOutcome(ask) => {
             // A commit is told of when it is stable.

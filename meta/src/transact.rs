@@ -6,7 +6,8 @@
 //! crash leaves is finished by [`recover`].
 //!
 //! What one side relies on is stable at the other first: a participant answers when what it prepared is stable, it is
-//! told to commit when the commit is stable, and the commit is forgotten when what was applied is.
+//! told to commit when the commit is stable, and the commit is forgotten when what was applied is. What it is not told it
+//! asks for ([`outcome`]).
 //!
 //! A directory that is made on another server waits for none of that, and is confirmed later ([`births`]).
 //!
@@ -17,6 +18,7 @@
 
 pub(crate) mod births;
 pub(crate) mod locks;
+pub(crate) mod outcome;
 pub(crate) mod participant;
 pub(crate) mod phase;
 mod read;

@@ -161,7 +161,7 @@ codec! {
 }
 
 codec! {
-    /// How did a transaction of yours end? Answer: [`Outcome`].
+    /// How did a transaction of yours end? Or of another server, of the coordinator, which asks that one. Answer: [`Outcome`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AskOutcome {
         /// Which.

@@ -10,7 +10,7 @@ use std::{cell::Cell, ops::ControlFlow, rc::Rc, sync::Arc, time::Duration};
 
 use base::{DirId, Layout, ShardId};
 use bytes::Bytes;
-use wire::{AskOutcome, LayoutLearnt, Outcome, Reply, Request, TxnId};
+use wire::{LayoutLearnt, Outcome, Reply, Request, TxnId};
 
 use super::{HandoffRecord, Receiving, steps::Act, table::Partition, when};
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     error::Result,
     record::{Content, Key, Record, key},
     server::Shared,
+    transact::outcome::outcome_of,
 };
 
 /// The pause before a master that could not be told is told again, at first and at most.
@@ -262,10 +263,6 @@ async fn is_over(core: &Core, what: Receiving) -> bool {
     if shared.cluster.as_ref().is_some_and(|cluster| cluster.me == what.txn.server) {
         return !shared.initiated.is_open(what.txn);
     }
-    let ask = Request::AskOutcome(AskOutcome { txn: what.txn });
-    match core.inner.peers.ask(what.txn.server, &ask).await {
-        // Committed: it was promised here, so its end is told here.
-        Ok(Reply::Outcome(Outcome::Aborted)) => true,
-        Ok(_) | Err(_) => false,
-    }
+    // Committed: it was promised here, so its end is told here.
+    outcome_of(core, what.txn).await == Some(Outcome::Aborted)
 }

@@ -1,7 +1,8 @@
 //! What a crash has left of transactions over several servers.
 //!
 //! Commits whose participants may not have heard of them are told again. What is prepared here stays so, and keeps
-//! others out, until its initiator says how it ended: it is asked, again and again.
+//! others out, until its initiator says how it ended: it is asked, again and again, and where it does not answer the coordinator
+//! is asked to ask it.
 
 use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Duration};
 
@@ -9,12 +10,13 @@ use base::{HashMap, HashSet, ShardId};
 use bytes::Bytes;
 use store::Engine;
 use tokio::time::Instant;
-use wire::{AskOutcome, Decide, Outcome, Reply, Request, TxnId};
+use wire::{Decide, Outcome, TxnId};
 
 use super::{
     CommittedRecord, PreparedRecord,
     births::{self, Births},
     locks::{Has, Prepared},
+    outcome::outcome_of,
     participant, run,
     tell::tell,
 };
@@ -119,20 +121,20 @@ pub(crate) async fn run(core: Core) {
     }
 }
 
-/// Asks the initiator of a transaction how it ended, and ends it here if that is known.
+/// Asks how a transaction ended, and ends it here if that is known.
 async fn ask(core: &Core, txn: TxnId) {
-    let request = Request::AskOutcome(AskOutcome { txn });
-    let commit = match core.inner.peers.ask(txn.server, &request).await {
-        Ok(Reply::Outcome(Outcome::Committed)) => true,
-        Ok(Reply::Outcome(Outcome::Aborted))
-            if core.inner.shared.prepared.birth(txn) == Some(Has::Content) =>
-        {
+    let commit = match outcome_of(core, txn).await {
+        Some(Outcome::Committed) => true,
+        Some(Outcome::Aborted) if core.inner.shared.prepared.birth(txn) == Some(Has::Content) => {
             return run::orphan(core, txn).await;
         }
-        Ok(Reply::Outcome(Outcome::Aborted)) => false,
-        // Nothing is promised yet: a prepare that relies on a hold which was let go is refused.
-        Err(_) if core.inner.shared.prepared.let_go(txn) => return,
-        Ok(_) | Err(_) => return,
+        Some(Outcome::Aborted) => false,
+        Some(Outcome::Pending) => return,
+        None => {
+            // Nothing is promised yet: a prepare that relies on a hold which was let go is refused.
+            core.inner.shared.prepared.let_go(txn);
+            return;
+        }
     };
     core.step(Step::Decide(Decide { txn, commit })).await;
 }
