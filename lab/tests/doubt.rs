@@ -22,7 +22,7 @@ use lab::{
         world::World,
     },
 };
-use meta::Durability;
+use meta::{Bug, Durability};
 use parking_lot::Mutex;
 use store::Engine as _;
 use tokio::time::{Instant, timeout};
@@ -72,12 +72,21 @@ struct Stage {
     made: String,
 }
 
-fn run(scene: Scene, step: u64, doubt_max: Duration) -> anyhow::Result<u64> {
-    let plan = Plan { trash: false, doubt_max, ..steps::plan(SERVERS, Durability::Relaxed) };
-    steps::run(plan, None, 10 * PATIENCE, async |world| Box::pin(play(world, scene, step)).await)
+/// A participant loses its power when the initiator has been dead for so long.
+#[derive(Debug, Clone, Copy)]
+struct PowerCut {
+    server: u16,
+    after: Duration,
 }
 
-async fn play(world: World, scene: Scene, step: u64) -> anyhow::Result<u64> {
+fn run(scene: Scene, step: u64, doubt_max: Duration, cut: Option<PowerCut>) -> anyhow::Result<u64> {
+    let plan = Plan { trash: false, doubt_max, ..steps::plan(SERVERS, Durability::Relaxed) };
+    steps::run(plan, None, 10 * PATIENCE, async |world| {
+        Box::pin(play(world, scene, step, cut)).await
+    })
+}
+
+async fn play(world: World, scene: Scene, step: u64, cut: Option<PowerCut>) -> anyhow::Result<u64> {
     let maker = world.connect("maker").await?;
     let stage = Stage::prepare(&world, &maker.client, scene).await?;
     let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
@@ -93,7 +102,7 @@ async fn play(world: World, scene: Scene, step: u64) -> anyhow::Result<u64> {
     let acting = stage.act(&acts.client, scene);
     let meanwhile = async {
         if step > 0 {
-            stage.outlast(&looks.client, scene).await?;
+            stage.outlast(&looks.client, scene, cut).await?;
         }
         anyhow::Ok(())
     };
@@ -177,12 +186,26 @@ impl Stage {
     }
 
     /// What everybody may do while a server is away.
-    async fn outlast(&self, known: &Client, scene: Scene) -> anyhow::Result<()> {
+    async fn outlast(
+        &self,
+        known: &Client,
+        scene: Scene,
+        cut: Option<PowerCut>,
+    ) -> anyhow::Result<()> {
         let host = &self.world.hosts()[usize::from(DEAD)];
         while host.is_alive() {
             self.world.wait(Duration::from_millis(1)).await;
         }
         host.kill();
+        if let Some(PowerCut { server, after }) = cut {
+            self.world.wait(after).await;
+            let cut = &self.world.hosts()[usize::from(server)];
+            cut.crash(true);
+            cut.start()?;
+            self.world.wait(KNOWN_WITHIN).await;
+            self.all_or_none_doubt()?;
+            return host.start();
+        }
         let began = Instant::now();
         let new = self.world.connect("new").await?;
         for (round, pause) in [0, 1000, 5000].into_iter().enumerate() {
@@ -196,6 +219,9 @@ impl Stage {
         if scene != Scene::Mkdir {
             self.is_told(&new.client).await?;
         }
+        if scene == Scene::RenameOfThird {
+            self.all_or_none_doubt()?;
+        }
         host.start()?;
         new.close().await
     }
@@ -203,22 +229,32 @@ impl Stage {
     /// Whether the coordinator says of each living server how many transactions are in doubt there.
     async fn is_told(&self, client: &Client) -> anyhow::Result<()> {
         for server in client.cluster().await?.servers.iter().filter(|told| told.server != DEAD) {
-            let prepared = self.prepared(server.server)?;
+            let prepared = self.prepared(server.server)?.len();
             let told = server.in_doubt.map_or(0, |in_doubt| in_doubt.count);
-            ensure!(told == prepared, "{told} in doubt, and {prepared} are: {server:?}");
+            ensure!(
+                usize::try_from(told)? == prepared,
+                "{told} in doubt, and {prepared} are: {server:?}"
+            );
         }
         Ok(())
     }
 
-    /// How many transactions of the server that dies another one has prepared.
-    fn prepared(&self, server: u16) -> anyhow::Result<u64> {
-        let mut prepared = 0;
+    /// What is in doubt at one participant is in doubt at the other.
+    fn all_or_none_doubt(&self) -> anyhow::Result<()> {
+        let [one, other] = [ALIVE, COORDINATOR].map(|server| self.prepared(server));
+        ensure!(one? == other?, "it is in doubt at one participant, and the other one knows");
+        Ok(())
+    }
+
+    /// The transactions of the server that dies that another one has prepared, by their keys.
+    fn prepared(&self, server: u16) -> anyhow::Result<BTreeSet<Vec<u8>>> {
+        let mut prepared = BTreeSet::new();
         let engine = self.world.hosts()[usize::from(server)].engine();
         // Others are under way.
         let [from, to] =
             [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
-        engine.scan(&from, &to, &mut |_, _| {
-            prepared += 1;
+        engine.scan(&from, &to, &mut |key, _| {
+            prepared.insert(key.to_vec());
             ControlFlow::Continue(())
         })?;
         Ok(prepared)
@@ -312,6 +348,10 @@ async fn in_time<T>(
     done.with_context(|| what.to_owned())
 }
 
+/// For so long a server does not reach the coordinator; what is on its way meanwhile arrives.
+const ALONE: Duration = Duration::from_millis(2600);
+/// In so long servers have asked each other and answered.
+const A_MOMENT: Duration = Duration::from_millis(20);
 /// For so long two servers do not reach each other,
 const PARTED: Duration = Duration::from_secs(30);
 /// and within so long of that what one has prepared for the other has ended there.
@@ -326,12 +366,19 @@ struct Parted {
     happened: bool,
 }
 
-/// Parts the server that initiates a transaction from another one that has a part of it, `after` it was asked for.
-fn part(scene: Scene, after: Duration) -> anyhow::Result<Parted> {
+/// Parts the server that initiates a transaction from another one that has a part of it, `after` it was asked for; a moment
+/// before that also from the coordinator, for `alone`.
+fn part(
+    scene: Scene,
+    after: Duration,
+    alone: Duration,
+    bug: Option<Bug>,
+) -> anyhow::Result<Parted> {
     let calm = steps::plan(SERVERS, Durability::Relaxed);
     let weather = Weather { delay_ms_max: 6, ..calm.weather };
-    let plan = Plan { trash: false, weather, ..calm };
-    steps::run(plan, None, 10 * PATIENCE, async |world| {
+    let server_lease = Duration::from_secs(20);
+    let plan = Plan { trash: false, weather, server_lease, ..calm };
+    steps::run(plan, bug, 10 * PATIENCE, async |world| {
         let maker = world.connect("maker").await?;
         let stage = Stage::prepare(&world, &maker.client, scene).await?;
         let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
@@ -341,16 +388,24 @@ fn part(scene: Scene, after: Duration) -> anyhow::Result<Parted> {
         }
         let meanwhile = async {
             world.wait(after).await;
-            let [one, other] =
-                [DEAD, ALIVE].map(|server| world.hosts()[usize::from(server)].place());
-            for (from, to) in [(one, other), (other, one)] {
-                world.network().wall(from, to, PARTED);
+            let place = |server: u16| world.hosts()[usize::from(server)].place();
+            for (server, time) in [(COORDINATOR, alone), (ALIVE, PARTED)] {
+                let (one, other) = (place(DEAD), place(server));
+                for (from, to) in [(one, other), (other, one)] {
+                    world.network().wall(from, to, time);
+                }
+                if server == COORDINATOR && !alone.is_zero() {
+                    world.wait(A_MOMENT).await;
+                }
             }
             world.wait(Duration::from_millis(500)).await;
-            let prepared = stage.prepared(ALIVE)? > 0;
+            let prepared = !stage.prepared(ALIVE)?.is_empty();
             world.wait(KNOWN_WITHIN).await;
             if scene != Scene::Mkdir {
-                ensure!(stage.prepared(ALIVE)? == 0, "it is in doubt, and the initiator knows");
+                ensure!(
+                    stage.prepared(ALIVE)?.is_empty(),
+                    "it is in doubt, and the initiator knows"
+                );
             }
             stage.look(&looks.client).await.context("parted")?;
             stage.change(&looks.client, 0).await.context("parted")?;
@@ -386,10 +441,10 @@ const DOUBT_MAX: Duration = Duration::from_millis(700);
 
 /// Lets the initiator die at each step of a scene, on two threads.
 fn die_everywhere(scene: Scene, doubt_max: Duration) -> anyhow::Result<Vec<String>> {
-    let steps = run(scene, 0, doubt_max)?;
+    let steps = run(scene, 0, doubt_max, None)?;
     println!("{scene:?}: {steps} steps");
     let all: Vec<u64> = (1..=steps).collect();
-    Ok(steps::failures(&all, |step| run(scene, *step, doubt_max)))
+    Ok(steps::failures(&all, |step| run(scene, *step, doubt_max, None)))
 }
 
 #[test]
@@ -409,12 +464,28 @@ fn it_finds_that_looks_wait_for_what_is_in_doubt() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_participants_tell_each_other_outlives_a_power_cut() -> anyhow::Result<()> {
+    let steps = run(Scene::RenameOfThird, 0, DOUBT_MAX, None)?;
+    let after = |step| Duration::from_millis(1000 + step * 131 % 2500);
+    let cuts: Vec<(u64, PowerCut)> = (1..=steps)
+        .flat_map(|step| [ALIVE, COORDINATOR].map(|server| (step, server)))
+        .map(|(step, server)| (step, PowerCut { server, after: after(step) }))
+        .collect();
+    let failures = steps::failures(&cuts, |(step, cut)| {
+        run(Scene::RenameOfThird, *step, DOUBT_MAX, Some(*cut))
+    });
+    failures.iter().take(12).for_each(|failure| println!("{failure}"));
+    ensure!(failures.is_empty(), "{} of {} went wrong", failures.len(), cuts.len());
+    Ok(())
+}
+
 /// Parts them at each moment of a scene, on two threads.
-fn part_always(scene: Scene) -> anyhow::Result<BTreeSet<Parted>> {
+fn part_always(scene: Scene, alone: Duration) -> anyhow::Result<BTreeSet<Parted>> {
     let moments: Vec<u64> = (0..60).collect();
     let seen = Mutex::new(BTreeSet::new());
     let failures = steps::failures(&moments, |after| {
-        seen.lock().insert(part(scene, Duration::from_millis(*after))?);
+        seen.lock().insert(part(scene, Duration::from_millis(*after), alone, None)?);
         Ok(*after)
     });
     failures.iter().take(12).for_each(|failure| println!("{failure}"));
@@ -427,11 +498,26 @@ fn part_always(scene: Scene) -> anyhow::Result<BTreeSet<Parted>> {
 #[test]
 fn what_two_servers_prepare_that_are_parted_ends_as_the_coordinator_hears() -> anyhow::Result<()> {
     for scene in SCENES {
-        let seen = part_always(scene)?;
+        let seen = part_always(scene, Duration::ZERO)?;
         for happened in [false, true] {
             ensure!(seen.contains(&Parted { prepared: true, happened }), "{scene:?}: {seen:?}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn what_a_participant_has_refused_does_not_happen_when_it_arrives() -> anyhow::Result<()> {
+    part_always(Scene::RenameOfThird, ALONE).map(drop)
+}
+
+#[test]
+fn it_finds_that_a_refusal_is_not_kept() -> anyhow::Result<()> {
+    let part = |after| {
+        let after = Duration::from_millis(after);
+        part(Scene::RenameOfThird, after, ALONE, Some(Bug::RefusalNotKept)).err()
+    };
+    println!("{:#}", (0..60).find_map(part).context("it is not found")?);
     Ok(())
 }
 

@@ -74,6 +74,8 @@ pub enum Bug {
     PendingSaidAborted,
     /// A late part of an attempt that was given up is kept for ever (`transact::recover`).
     LatePrepareKept,
+    /// What a server has said never to prepare it prepares all the same (`transact::participant`).
+    RefusalNotKept,
     /// A server serves when its lease has ended (`driver`).
     LeaseIgnored,
     /// What is above the place where a directory goes may move meanwhile (`txn::dirs`).
@@ -118,7 +120,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 48] = [
+    pub const ALL: [Bug; 49] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -148,6 +150,7 @@ impl Bug {
         Bug::CommitAppliedTwice,
         Bug::PendingSaidAborted,
         Bug::LatePrepareKept,
+        Bug::RefusalNotKept,
         Bug::LeaseIgnored,
         Bug::GraphIgnored,
         Bug::ShareNotExpected,

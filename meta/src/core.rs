@@ -342,9 +342,9 @@ impl Inner {
                     tokio::task::spawn_local(ask::answer(core, incoming, from, ask));
                     return;
                 }
-                Outcome::Relayed(txn) => {
+                Outcome::Relayed(ask) => {
                     let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(outcome::relay(core, incoming, txn));
+                    tokio::task::spawn_local(outcome::relay(core, incoming, ask));
                     return;
                 }
                 Outcome::Async(task) => {

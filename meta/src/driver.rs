@@ -4,8 +4,8 @@ use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use wire::{
-    Answer, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
-    RequestHeader, Retry, TxnId, Vote, way_mark,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
+    Request, RequestHeader, Retry, Vote, way_mark,
 };
 
 use crate::{
@@ -55,8 +55,8 @@ pub(crate) enum Outcome {
     Way(Box<Remote>),
     /// Another server asks for room below a quota.
     Room { from: u16, ask: AskRoom },
-    /// Another server asks how a transaction of a third one ended, which it does not reach.
-    Relayed(TxnId),
+    /// Another server asks what a third one says, which it does not reach, of how a transaction ended.
+    Relayed(AskOutcome),
 }
 
 impl Outcome {
@@ -335,16 +335,17 @@ fn between_servers(
             });
             return Outcome::Async(Task { future, after_write: false });
         }
-        // Nobody says anything of others' transactions by itself: what is not known of them is not presumed.
         Request::AskOutcome(ask)
-            if shared.cluster.as_ref().is_some_and(|cluster| cluster.me != ask.txn.server) =>
+            if shared.cluster.as_ref().is_some_and(|cluster| cluster.me != ask.of) =>
         {
-            return Outcome::Relayed(ask.txn);
+            return Outcome::Relayed(*ask);
         }
-        Request::AskOutcome(ask) => {
-            // A commit is told of when it is stable.
-            participant::outcome(&txn, ask).map(Reply::Outcome)
+        // A commit is told of when it is stable, and so is a refusal. Only the initiator presumes.
+        Request::AskOutcome(AskOutcome { txn: id, of }) if id.server == *of => {
+            participant::outcome(&txn, *id).map(Reply::Outcome)
         }
+        Request::AskOutcome(ask) => participant::ended(&mut txn, ask.txn).map(Reply::Outcome),
+        Request::AskOver(ask) => participant::over(&txn, &ask.txns).map(Reply::Over),
         Request::Born(Born { txns, confirmed: false }) => {
             txns.iter().for_each(|birth| shared.prepared.is_born(*birth));
             Ok(Reply::Nothing)
@@ -411,7 +412,10 @@ fn is_promise(request: &Request, done: &Reply) -> bool {
     match request {
         // Who is told so reads anew.
         _ if matches!(done, Reply::Vote(Vote::Busy | Vote::Changed)) => false,
-        Request::HandoffBegin(_) | Request::AskBirths | Request::HurryBirths(_) => false,
+        Request::HandoffBegin(_)
+        | Request::AskBirths
+        | Request::HurryBirths(_)
+        | Request::AskOver(_) => false,
         Request::HandoffPut(put) => put.stable,
         Request::Born(born) => born.confirmed,
         Request::Prepare(prepare) => !prepare.birth,

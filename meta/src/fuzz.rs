@@ -251,6 +251,7 @@ impl Client {
             | Request::Prepare(_)
             | Request::Decide(_)
             | Request::AskOutcome(_)
+            | Request::AskOver(_)
             | Request::Join(_)
             | Request::Heartbeat(_)
             | Request::Announce(_)

@@ -183,6 +183,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::Prepare(_)
         | Request::Decide(_)
         | Request::AskOutcome(_)
+        | Request::AskOver(_)
         | Request::Heartbeat(_)
         | Request::Announce(_)
         | Request::HandoffBegin(_)

@@ -234,7 +234,14 @@ mod tests {
             let was = Some(Bytes::from_static(b"other"));
             let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
             let txn = TxnId { server: 1, run: 1, number: 1 };
-            let prepare = Prepare { txn, expects, writes: Vec::new(), birth: false, held: false };
+            let prepare = Prepare {
+                txn,
+                expects,
+                writes: Vec::new(),
+                birth: false,
+                held: false,
+                others: vec![],
+            };
             assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
 
             let read = PeerRead { keys: vec![at], hold: None };

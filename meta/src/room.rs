@@ -227,7 +227,7 @@ mod tests {
         let expects =
             vec![Expected { key: key.clone(), was: was.cloned(), stands: Stands::Stable }];
         let (writes, birth, held) = (vec![write], false, false);
-        Request::Prepare(Prepare { txn, expects, writes, birth, held })
+        Request::Prepare(Prepare { txn, expects, writes, birth, held, others: vec![] })
     }
 
     #[test]

@@ -176,6 +176,7 @@ mod tests {
                 writes: vec![],
                 birth: false,
                 held: false,
+                others: vec![],
             });
             let read = async {
                 sleep(Duration::from_millis(10)).await;
@@ -199,7 +200,8 @@ mod tests {
             let peers = &three.node(1).core.inner.peers;
             let txn = TxnId { server: 1, run: 1, number: 1 };
             let (expects, writes) = (vec![], vec![]);
-            let prepare = Prepare { txn, expects, writes, birth: false, held: false };
+            let prepare =
+                Prepare { txn, expects, writes, birth: false, held: false, others: vec![] };
             let knows = &three.node(1).core.inner.shared;
             let (settings, roots) = (knows.settings().to_record(), knows.quotas.version());
             for (settings, roots) in [(Bytes::new(), roots), (settings, u64::MAX)] {
@@ -240,6 +242,7 @@ mod tests {
                 writes: vec![],
                 birth: false,
                 held: false,
+                others: vec![],
             });
             let began = Instant::now();
             assert_eq!(peers.ask(0, &decide).await, Ok(Reply::Nothing));

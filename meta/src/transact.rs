@@ -27,7 +27,7 @@ pub(crate) mod run;
 mod tell;
 pub(crate) mod way;
 
-use base::{HashSet, codec};
+use base::{Decode, DecodeError, Encode, HashSet, Reader, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::{PeerWrite, TxnId};
@@ -36,7 +36,7 @@ use crate::record::Record;
 
 codec! {
     /// What a transaction has prepared here.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub(crate) struct PreparedRecord {
         /// Keys that it stands on and does not change.
         pub stands: Vec<Bytes>,
@@ -45,10 +45,47 @@ codec! {
         /// The key of a content record that is here already, if it does nothing but make that: it is there if the
         /// transaction commits, and not confirmed before this record is gone.
         pub born: Option<Bytes>,
+        /// Who else may know how it ended.
+        pub others: Others,
     }
 }
 
 impl Record for PreparedRecord {}
+
+/// The other participants of a transaction. None are no bytes: it comes last, and records of before have nothing there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Others(pub(crate) Vec<u16>);
+
+impl Encode for Others {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if !self.0.is_empty() {
+            self.0.encode(out);
+        }
+    }
+}
+
+impl Decode for Others {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.is_empty() {
+            return Ok(Others::default());
+        }
+        let others = Vec::decode(input)?;
+        if others.is_empty() { Err(DecodeError::Invalid("others")) } else { Ok(Others(others)) }
+    }
+}
+
+codec! {
+    /// How a transaction of another server ended here that has other participants, until none of them can ask any more.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum EndedRecord {
+        /// It was committed, and its part here is done.
+        Committed = 1,
+        /// It was not prepared when another participant asked, and never will be.
+        Refused = 2,
+    }
+}
+
+impl Record for EndedRecord {}
 
 codec! {
     /// A transaction is committed.

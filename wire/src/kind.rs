@@ -95,6 +95,7 @@ impl Request {
             | Request::Prepare(_)
             | Request::Decide(_)
             | Request::AskOutcome(_)
+            | Request::AskOver(_)
             | Request::Heartbeat(_)
             | Request::Announce(_)
             | Request::HandoffBegin(_)

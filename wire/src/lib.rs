@@ -52,8 +52,8 @@ pub use observe::{
     OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
 };
 pub use peer::{
-    Announce, AskOutcome, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected, Guess,
-    Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease, Outcome, PeerHello,
+    Announce, AskOutcome, AskOver, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected,
+    Guess, Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease, Outcome, PeerHello,
     PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
 };
 pub use quota::{

@@ -133,6 +133,8 @@ codec! {
         pub birth: bool,
         /// It is refused unless what a [`Hold`] was to keep for it is held.
         pub held: bool,
+        /// The other servers that are asked to prepare a part of it.
+        pub others: Vec<u16>,
     }
 }
 
@@ -161,11 +163,24 @@ codec! {
 }
 
 codec! {
-    /// How did a transaction of yours end? Or of another server, of the coordinator, which asks that one. Answer: [`Outcome`].
+    /// How did a transaction end? Answer: [`Outcome`], as the initiator or a participant says. The coordinator is also asked
+    /// what another server says, and asks that one.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AskOutcome {
         /// Which.
         pub txn: TxnId,
+        /// The server that is to say it: the initiator, or a participant.
+        pub of: u16,
+    }
+}
+
+codec! {
+    /// Which of these transactions of yours are over? Answer: those that are not under way, and whose participants all have
+    /// applied them, if they were committed: nobody asks any more how they ended.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct AskOver {
+        /// Some of which the asking server remembers how they ended.
+        pub txns: Vec<TxnId>,
     }
 }
 
@@ -205,14 +220,15 @@ codec! {
 }
 
 codec! {
-    /// How a transaction ended, as its initiator knows.
+    /// How a transaction ended, as its initiator or a participant knows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Outcome {
         /// It happened.
         Committed = 1,
-        /// It did not, and never will: nobody here knows it (presumed abort).
+        /// It did not, and never will: its initiator does not know it (presumed abort), or a participant has not prepared
+        /// it and never will.
         Aborted = 2,
-        /// It is under way: ask again.
+        /// It is under way, or prepared and no more is known: ask again.
         Pending = 3,
     }
 }

@@ -302,6 +302,8 @@ codec! {
         AskRoom(quota::AskRoom) = 107,
         /// Give back what is allowed there and not used.
         GiveRoom(quota::GiveRoom) = 108,
+        /// Ask which transactions nobody needs to remember any more.
+        AskOver(peer::AskOver) = 109,
     }
 }
 
@@ -411,5 +413,7 @@ codec! {
         Room(quota::Room) = 103,
         /// To `GiveRoom`.
         Gave(quota::Gave) = 104,
+        /// To `AskOver`.
+        Over(Vec<peer::TxnId>) = 105,
     }
 }

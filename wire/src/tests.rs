@@ -152,6 +152,7 @@ variants!(Request {
     Count,
     AskRoom,
     GiveRoom,
+    AskOver,
 });
 variants!(Reply {
     Nothing,
@@ -205,6 +206,7 @@ variants!(Reply {
     Counted,
     Room,
     Gave,
+    Over,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused });
 variants!(Retry {

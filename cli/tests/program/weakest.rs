@@ -116,6 +116,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Prepare(_)
         | Request::Decide(_)
         | Request::AskOutcome(_)
+        | Request::AskOver(_)
         | Request::Heartbeat(_)
         | Request::Announce(_)
         | Request::HandoffBegin(_)

@@ -37,7 +37,7 @@ struct Keys {
 }
 
 /// What is stored of work that ends.
-const NOTES: [(char, &str); 7] = [
+const NOTES: [(char, &str); 8] = [
     ('Q', "stored answers"),
     ('S', "sessions"),
     ('R', "inodes to reclaim"),
@@ -45,6 +45,7 @@ const NOTES: [(char, &str); 7] = [
     ('P', "prepared transactions"),
     ('H', "handoffs"),
     ('X', "commits that somebody may not know"),
+    ('E', "ends of transactions that nobody asks for"),
 ];
 
 /// Whether a handoff or a transaction is under way.
@@ -54,7 +55,7 @@ const NOTES: [(char, &str); 7] = [
 pub fn is_at_work(engine: &MemoryEngine) -> store::Result<bool> {
     let mut found = false;
     engine.scan(&[], &[u8::MAX; 16], &mut |key, _| {
-        found = matches!(key.get(2), Some(b'H' | b'P' | b'X'));
+        found = matches!(key.get(2), Some(b'H' | b'P' | b'X' | b'E'));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found)

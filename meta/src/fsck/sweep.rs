@@ -28,7 +28,7 @@ use crate::{
     cluster::Member,
     coordinator::roster::Roster,
     handoff::HandoffRecord,
-    transact::{CommittedRecord, PreparedRecord},
+    transact::{CommittedRecord, EndedRecord, PreparedRecord},
     unsynced::Unsynced,
 };
 
@@ -206,6 +206,9 @@ impl<'a> Sweep<'a> {
             (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
             (b'P', 21) if shard.0 == 0 && self.owned.is_some() => {
                 self.alone::<PreparedRecord>(key, value, "prepared transaction");
+            }
+            (b'E', 21) if shard.0 == 0 && self.owned.is_some() => {
+                self.alone::<EndedRecord>(key, value, "transaction that has ended");
             }
             // Until it is over, names may be stored where they are not.
             (b'H', 21) if self.owned.is_some() => {

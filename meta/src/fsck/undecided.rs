@@ -40,7 +40,7 @@ impl Across<'_> {
                     .find(format!("{what} stays prepared, and no other server can have begun it"));
                 continue;
             }
-            let request = Request::AskOutcome(AskOutcome { txn });
+            let request = Request::AskOutcome(AskOutcome { txn, of: server });
             let (said, commit) = match self.request(server, request).await? {
                 Reply::Outcome(Outcome::Committed) => ("committed", Some(true)),
                 Reply::Outcome(Outcome::Aborted) => ("aborted", Some(false)),

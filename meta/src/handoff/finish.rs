@@ -264,5 +264,5 @@ async fn is_over(core: &Core, what: Receiving) -> bool {
         return !shared.initiated.is_open(what.txn);
     }
     // Committed: it was promised here, so its end is told here.
-    outcome_of(core, what.txn).await == Some(Outcome::Aborted)
+    outcome_of(core, what.txn, &[]).await == Some(Outcome::Aborted)
 }

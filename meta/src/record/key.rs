@@ -18,6 +18,7 @@
 //! | `M` | nothing, or 1 | what the server knows of its cluster; what the coordinator does (shard 0) |
 //! | `P` | transaction | what is prepared for it here (shard 0) |
 //! | `X` | transaction | it is committed; its participants (shard 0) |
+//! | `E` | transaction | how it ended here, for its other participants (shard 0) |
 //! | `A` | ino, part | a quota's root; what a core has charged to it |
 //!
 //! Of several servers each has `A` records of any root.
@@ -273,12 +274,17 @@ pub(crate) fn committed(txn: TxnId) -> Key {
     transaction(b'X', txn)
 }
 
+/// A transaction that has ended here, and may not have elsewhere.
+pub(crate) fn ended(txn: TxnId) -> Key {
+    transaction(b'E', txn)
+}
+
 fn transaction(kind: u8, txn: TxnId) -> Key {
     let key = with(start(ShardId(0), kind), &txn.server.to_be_bytes());
     with(with(key, &txn.run.to_be_bytes()), &txn.number.to_be_bytes())
 }
 
-/// The transaction in a `P` or `X` key.
+/// The transaction in a `P`, `X` or `E` key.
 pub(crate) fn parse_transaction(key: &[u8]) -> Option<TxnId> {
     let (server, rest) = key.get(3..)?.split_first_chunk::<2>()?;
     let (run, rest) = rest.split_first_chunk::<8>()?;
@@ -304,7 +310,7 @@ pub(crate) fn lived() -> Key {
 
 /// Whether a record is the server's own, and of no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'A'))
+    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'E' | b'A'))
 }
 
 /// The shard of a key.

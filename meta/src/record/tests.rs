@@ -20,7 +20,7 @@ use super::{
 };
 use crate::handoff::HandoffRecord;
 use crate::quota::{Root, Roots, Told};
-use crate::transact::CommittedRecord;
+use crate::transact::{CommittedRecord, EndedRecord};
 use crate::unsynced::Unsynced;
 use crate::{
     dump::{Frame, Header, Trailer},
@@ -109,6 +109,7 @@ fn keys() -> Vec<Case> {
         key("u", key::charged(SHARD, values::quota()), values::quota(), key::parse_charged),
         key("P", key::prepared(txn), txn, key::parse_transaction),
         key("X", key::committed(txn), txn, key::parse_transaction),
+        key("E", key::ended(txn), txn, key::parse_transaction),
         key("H", key::handoff(SHARD, DIR, 0x0607), (DIR, 0x0607), key::parse_handoff),
         bare("M", key::member()),
         bare("M.roster", key::roster()),
@@ -207,6 +208,9 @@ fn records() -> Vec<Case> {
         record("Reserved", Reserved { end: 1 << 20 }),
         record("PreparedRecord", values::prepared()),
         record("PreparedRecord.birth", values::prepared_birth()),
+        record("PreparedRecord.several", values::prepared_by_several()),
+        record("EndedRecord.committed", EndedRecord::Committed),
+        record("EndedRecord.refused", EndedRecord::Refused),
         record("CommittedRecord.birth", values::committed_birth()),
         record("CommittedRecord", CommittedRecord { participants: vec![1, 300], born: None }),
         record("HandoffRecord.receiving", values::receiving()),

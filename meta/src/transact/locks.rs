@@ -11,6 +11,8 @@
 //! Always true: of several transactions that hold one key, none changes more of it than its counts. Nobody holds a key
 //! that is frozen, but to stand on it.
 
+mod closed;
+
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicUsize, Ordering},
@@ -127,6 +129,8 @@ struct Table {
     births: HashMap<TxnId, Birth>,
     /// Transactions that are not prepared, and hold something of what they have read.
     holding: HashSet<TxnId>,
+    /// Those that are not prepared from now on, whatever comes.
+    closed: HashSet<TxnId>,
     /// Those that are here and may be relied on, by number, and since when.
     unconfirmed: BTreeMap<u64, (TxnId, Instant)>,
     last: u64,
@@ -421,7 +425,7 @@ impl Prepared {
             }) && thawed()
                 && (table.txns.contains_key(&txn) || !table.is_wanted(key, txn))
         });
-        if !free {
+        if !free || table.closed.contains(&txn) {
             return false;
         }
         let mut names = Vec::with_capacity(keys.len());

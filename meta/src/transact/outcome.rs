@@ -1,33 +1,50 @@
-//! How a transaction ended: who is asked.
+//! How a transaction ended: who is asked, and what is remembered for who asks.
 //!
-//! `recover` asks for what is prepared here, and a handoff for the names that it gets. The initiator is asked, and where
-//! that is silent the coordinator, which asks it in turn.
+//! `recover` asks for what is prepared here, and a handoff for the names that it gets. The initiator is asked; where that
+//! is silent the coordinator, which asks it in turn; and where it is silent to both the other participants.
 //!
-//! Always true: only the initiator presumes; what anybody else says it was told.
+//! A participant says committed if it was told so. If it has not prepared the transaction it promises that it never will
+//! ([`participant::ended`](super::participant::ended)): so its initiator, which needs its vote, cannot commit it, and it is
+//! aborted. If it has, and knows no more, it says so, and both stay in doubt. What it says of a transaction it stores as an `E` record, in the batch that does
+//! its part or makes the promise, and remembers until the initiator says that the transaction is over: not under way, and
+//! applied by all, if it was committed. Transactions with one participant have none of it.
+//!
+//! Always true: only the initiator presumes; no participant says aborted that has voted for a transaction, unless it was
+//! told so.
 
 use std::time::Duration;
 
 use futures::{
-    future::ready,
+    future::{join_all, ready},
     stream::{FuturesUnordered, Stream, StreamExt as _},
 };
 use tokio::time::timeout;
-use wire::{Answer, AskOutcome, Outcome, Reply, ReplyHeader, Request, Retry, TxnId};
+use wire::{Answer, AskOutcome, AskOver, Outcome, Reply, ReplyHeader, Request, Retry, TxnId};
 
-use crate::{Core, cluster::Cluster, driver::Incoming};
+use crate::{Core, cluster::Cluster, core::Step, driver::Incoming, peer::Unanswered, record::key};
 
 /// Who has not answered for so long is silent, and another one is asked as well.
 const LATE: Duration = Duration::from_millis(500);
+/// Initiators are asked so often which transactions are over,
+const FORGET_PERIOD: Duration = Duration::from_secs(1);
+/// and of so many at a time.
+const ASKED_MAX: usize = 10_000;
 /// The server that asks for others.
 const COORDINATOR: u16 = 0;
 
-/// How a transaction of another server ended, as that one says or the coordinator has heard from it; `None`: it is silent.
-pub(crate) async fn outcome_of(core: &Core, txn: TxnId) -> Option<Outcome> {
+/// How a transaction of another server ended, as that one says, or one of `others`, its participants besides this server;
+/// `None`: nobody who answers knows.
+pub(crate) async fn outcome_of(core: &Core, txn: TxnId, others: &[u16]) -> Option<Outcome> {
     let cluster = core.inner.shared.cluster.as_ref()?;
-    let relays = !cluster.coordinates() && txn.server != COORDINATOR;
     let mut asked = FuturesUnordered::new();
-    for server in [Some(txn.server), relays.then_some(COORDINATOR)].into_iter().flatten() {
-        asked.push(said_by(core, server, txn));
+    for (all, relayed) in
+        [(&[txn.server][..], false), (&[txn.server], true), (others, false), (others, true)]
+    {
+        let reached = |of: &u16| !relayed || !cluster.coordinates() && *of != COORDINATOR;
+        for of in all.iter().copied().filter(reached) {
+            let server = if relayed { COORDINATOR } else { of };
+            asked.push(said_by(core, server, AskOutcome { txn, of }));
+        }
         // A late answer is as good.
         if let Ok(said @ Some(_)) = timeout(LATE, first(&mut asked)).await {
             return said;
@@ -42,39 +59,65 @@ async fn first(asked: &mut (impl Stream<Item = Option<Outcome>> + Unpin)) -> Opt
     answers.next().await
 }
 
-/// What a server says of how a transaction ended.
-async fn said_by(core: &Core, server: u16, txn: TxnId) -> Option<Outcome> {
-    let request = Request::AskOutcome(AskOutcome { txn });
-    match core.inner.peers.ask(server, &request).await {
+/// What a server says of how a transaction ended. Of a participant that knows no more than that it is prepared: nothing.
+async fn said_by(core: &Core, server: u16, ask: AskOutcome) -> Option<Outcome> {
+    match core.inner.peers.ask(server, &Request::AskOutcome(ask)).await {
+        Ok(Reply::Outcome(Outcome::Pending)) if ask.of != ask.txn.server => None,
         Ok(Reply::Outcome(outcome)) => Some(outcome),
         Ok(_) | Err(_) => None,
     }
 }
 
-/// Asks the initiator of a transaction how it ended for another server, which does not reach it. Only the coordinator does,
-/// and asks nobody else: nothing goes round.
-pub(crate) async fn relay(core: Core, incoming: Incoming, txn: TxnId) {
+/// Asks one server for another one, which does not reach it. Only the coordinator does, and asks nobody else: nothing goes
+/// round.
+pub(crate) async fn relay(core: Core, incoming: Incoming, ask: AskOutcome) {
     let coordinates = core.inner.shared.cluster.as_ref().is_some_and(Cluster::coordinates);
-    let said = if coordinates { said_by(&core, txn.server, txn).await } else { None };
-    let answer = match said {
-        Some(outcome) => Answer::Done(Reply::Outcome(outcome)),
-        None => Answer::Retry(Retry::Away),
+    let said = match coordinates {
+        true => core.inner.peers.ask(ask.of, &Request::AskOutcome(ask)).await,
+        false => Err(Unanswered::Lost),
     };
+    let answer = said.map_or(Answer::Retry(Retry::Away), Answer::Done);
     let reply = ReplyHeader { call: incoming.header.call, cache_version: 0 };
     incoming.connection.reply_now(reply, &answer);
 }
 
+/// Forgets what is remembered for other participants when nobody asks any more, for as long as the server runs.
+pub(super) async fn forget(core: Core) {
+    let shared = core.inner.shared.clone();
+    loop {
+        tokio::time::sleep(FORGET_PERIOD).await;
+        let closed = shared.prepared.closed();
+        let by_server = closed.chunk_by(|one, other| one.server == other.server);
+        let asked = by_server.flat_map(|txns| txns.chunks(ASKED_MAX)).map(|txns| {
+            let ask = Request::AskOver(AskOver { txns: txns.to_vec() });
+            core.inner.peers.ask(txns[0].server, &ask)
+        });
+        for answer in join_all(asked).await {
+            let Ok(Reply::Over(over)) = answer else { continue };
+            if over.is_empty() {
+                continue;
+            }
+            // First: who asks once more in between has it remembered once more.
+            shared.prepared.are_over(&over);
+            core.step(Step::Forget(over.into_iter().map(key::ended).collect())).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        coordinator::tests::several::{Three, in_cluster},
-        peer::Unanswered,
-    };
+    use store::Engine as _;
+    use wire::{Decide, Prepare, Vote};
 
-    /// What one server says of a transaction that another one has initiated.
-    async fn asks(three: &Three, from: usize, to: u16, txn: TxnId) -> Option<Outcome> {
-        let ask = Request::AskOutcome(AskOutcome { txn });
+    use super::*;
+    use crate::coordinator::tests::several::{Three, in_cluster};
+
+    /// A transaction of the second server, of which the two others have parts.
+    const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
+
+    /// What a server is told of how a transaction ended when it asks `to` what `of` says.
+    async fn asks(three: &Three, (from, to): (usize, u16), txn: TxnId, of: u16) -> Option<Outcome> {
+        let ask = Request::AskOutcome(AskOutcome { txn, of });
         match three.node(from).core.inner.peers.ask(to, &ask).await {
             Ok(Reply::Outcome(outcome)) => Some(outcome),
             Err(Unanswered::Lost) => None,
@@ -88,20 +131,114 @@ mod tests {
             let [open, ended] = [1, 2].map(|number| TxnId { server: 2, run: 1, number });
             three.node(2).core.inner.shared.initiated.begin(open);
             for (txn, outcome) in [(open, Outcome::Pending), (ended, Outcome::Aborted)] {
-                assert_eq!(asks(three, 1, 0, txn).await, Some(outcome));
+                assert_eq!(asks(three, (1, 0), txn, 2).await, Some(outcome));
             }
             three.kill(2);
-            assert_eq!(asks(three, 1, 0, ended).await, None, "nobody presumes for another one");
+            assert_eq!(
+                asks(three, (1, 0), ended, 2).await,
+                None,
+                "nobody presumes for another one"
+            );
         });
     }
 
     #[test]
-    fn nobody_but_the_coordinator_says_anything_of_the_transactions_of_others() {
+    fn nobody_but_the_coordinator_says_what_others_say() {
         in_cluster(async |three| {
-            let txn = TxnId { server: 1, run: 1, number: 1 };
-            assert_eq!(asks(three, 0, 2, txn).await, None);
-            let txn = TxnId { server: 0, ..txn };
-            assert_eq!(asks(three, 1, 2, txn).await, None);
+            assert_eq!(asks(three, (0, 2), TXN, 1).await, None);
+            assert_eq!(asks(three, (1, 2), TxnId { server: 0, ..TXN }, 0).await, None);
+        });
+    }
+
+    /// The first server is to prepare its part.
+    async fn prepare(three: &Three, others: &[u16]) -> Reply {
+        let (expects, writes, others) = (vec![], vec![], others.to_vec());
+        let prepare = Prepare { txn: TXN, expects, writes, birth: false, held: false, others };
+        three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
+    }
+
+    async fn commit(three: &Three) -> Reply {
+        let decide = Decide { txn: TXN, commit: true };
+        three.node(1).core.inner.peers.ask(0, &Request::Decide(decide)).await.unwrap()
+    }
+
+    /// What the first server says to the third.
+    async fn says(three: &Three) -> Option<Outcome> {
+        asks(three, (2, 0), TXN, 0).await
+    }
+
+    fn remembers(three: &Three) -> bool {
+        three.engines[0].get(&key::ended(TXN)).unwrap().is_some()
+    }
+
+    async fn again(three: &mut Three) {
+        three.kill(0);
+        three.start(0);
+        three.settle().await;
+    }
+
+    const VOTED: Reply = Reply::Vote(Vote::Prepared);
+    const REFUSED: Reply = Reply::Vote(Vote::Busy);
+
+    #[test]
+    fn who_has_not_prepared_a_transaction_when_another_participant_asks_never_will() {
+        in_cluster(async |three| {
+            three.node(1).core.inner.shared.initiated.begin(TXN);
+            for _ in 0..2 {
+                assert_eq!(says(three).await, Some(Outcome::Aborted));
+                assert_eq!(prepare(three, &[2]).await, REFUSED);
+                again(three).await;
+                assert_eq!(prepare(three, &[2]).await, REFUSED);
+            }
+            tokio::time::sleep(2 * FORGET_PERIOD).await;
+            assert!(remembers(three), "it is under way");
+            three.node(1).core.inner.shared.initiated.end(TXN);
+            tokio::time::sleep(2 * FORGET_PERIOD).await;
+            assert!(!remembers(three));
+            // What comes now is asked for, as any late part of what was given up.
+            assert_eq!(prepare(three, &[2]).await, VOTED);
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert!(!three.node(0).core.inner.shared.prepared.any());
+        });
+    }
+
+    #[test]
+    fn who_was_told_of_a_commit_says_so_until_all_have_heard() {
+        in_cluster(async |three| {
+            three.node(1).core.inner.shared.initiated.begin(TXN);
+            assert_eq!(prepare(three, &[2]).await, VOTED);
+            assert_eq!(says(three).await, Some(Outcome::Pending), "it knows no more");
+            assert_eq!(commit(three).await, Reply::Nothing);
+            for _ in 0..2 {
+                assert_eq!(says(three).await, Some(Outcome::Committed));
+                again(three).await;
+            }
+            tokio::time::sleep(2 * FORGET_PERIOD).await;
+            assert!(remembers(three), "another one may ask");
+            three.node(1).core.inner.shared.initiated.end(TXN);
+            tokio::time::sleep(2 * FORGET_PERIOD).await;
+            assert!(!remembers(three));
+        });
+    }
+
+    #[test]
+    fn of_a_transaction_with_one_participant_nothing_is_remembered() {
+        in_cluster(async |three| {
+            three.node(1).core.inner.shared.initiated.begin(TXN);
+            assert_eq!(prepare(three, &[]).await, VOTED);
+            assert_eq!(commit(three).await, Reply::Nothing);
+            assert!(!remembers(three));
+        });
+    }
+
+    #[test]
+    fn what_is_in_doubt_ends_as_the_other_participant_says() {
+        in_cluster(async |three| {
+            assert_eq!(prepare(three, &[2]).await, VOTED);
+            three.kill(1);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert!(!three.node(0).core.inner.shared.prepared.any(), "the other one has refused");
+            assert!(three.engines[2].get(&key::ended(TXN)).unwrap().is_some());
         });
     }
 }

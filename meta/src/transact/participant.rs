@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use base::{DirId, ShardId};
 use bytes::Bytes;
 use wire::{
-    AskOutcome, Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry,
-    Stands, TxnId, Vote,
+    Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, TxnId,
+    Vote,
 };
 
 use super::{
-    CommittedRecord, PreparedRecord, births,
+    CommittedRecord, EndedRecord, Others, PreparedRecord, births,
     locks::{Has, Mode},
 };
 use crate::{
@@ -106,7 +106,8 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
     let stands = req.expects.iter().map(|expected| expected.key.clone());
     let stands = stands.filter(|key| !written(key)).collect();
-    let record = PreparedRecord { stands, writes: req.writes.clone(), born: None };
+    let (writes, others) = (req.writes.clone(), Others(req.others.clone()));
+    let record = PreparedRecord { stands, writes, born: None, others };
     lock_all(txn, &record)?;
     for expected in &req.expects {
         if let Some(refusal) = refusal(is_as_expected(txn, expected))? {
@@ -302,6 +303,10 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     if !txn.shared.bugs.has(Bug::CommitAppliedTwice) {
         txn.delete(at);
     }
+    if req.commit && !record.others.0.is_empty() {
+        txn.put(key::ended(req.txn), &EndedRecord::Committed);
+        txn.shared.prepared.close(req.txn);
+    }
     txn.ended.push(req.txn);
     Ok(())
 }
@@ -331,14 +336,47 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
 }
 
 /// How a transaction ended that this server has initiated.
-pub(crate) fn outcome(txn: &Txn<'_>, req: &AskOutcome) -> Result<Outcome> {
+pub(crate) fn outcome(txn: &Txn<'_>, id: TxnId) -> Result<Outcome> {
     // Asked in this order: it is open until its commit is written.
-    if txn.shared.initiated.is_open(req.txn) {
+    if txn.shared.initiated.is_open(id) {
         let ended = txn.shared.bugs.has(Bug::PendingSaidAborted);
         return Ok(if ended { Outcome::Aborted } else { Outcome::Pending });
     }
-    let committed = txn.get::<CommittedRecord>(&key::committed(req.txn))?;
+    let committed = txn.get::<CommittedRecord>(&key::committed(id))?;
     Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })
+}
+
+/// How a transaction of another server ended here, as another participant asks. What is not prepared here never will be.
+pub(crate) fn ended(txn: &mut Txn<'_>, id: TxnId) -> Result<Outcome> {
+    let (prepared, keeps) = (&txn.shared.prepared, !txn.shared.bugs.has(Bug::RefusalNotKept));
+    let is_refused = if keeps { prepared.refuse(id) } else { !prepared.is_prepared(id) };
+    if !is_refused {
+        return Ok(Outcome::Pending);
+    }
+    // Race: it is looked at after that. What was committed was stored before it was free.
+    let at = key::ended(id);
+    if txn.get(&at)? == Some(EndedRecord::Committed) {
+        return Ok(Outcome::Committed);
+    }
+    if keeps {
+        // Whether it is there already or not: the answer waits until what this group writes is stable.
+        txn.put(at, &EndedRecord::Refused);
+    }
+    Ok(Outcome::Aborted)
+}
+
+/// Those of the transactions that this server has initiated which nobody asks for any more.
+pub(crate) fn over(txn: &Txn<'_>, txns: &[TxnId]) -> Result<Vec<TxnId>> {
+    let mut over = Vec::new();
+    for id in txns {
+        // In this order, as for [`outcome`].
+        if !txn.shared.initiated.is_open(*id)
+            && txn.get::<CommittedRecord>(&key::committed(*id))?.is_none()
+        {
+            over.push(*id);
+        }
+    }
+    Ok(over)
 }
 
 #[cfg(test)]
@@ -364,8 +402,14 @@ mod tests {
     }
 
     async fn prepare(three: &Three) -> Reply {
-        let prepare =
-            Prepare { txn: TXN, expects: vec![], writes: vec![], birth: false, held: true };
+        let prepare = Prepare {
+            txn: TXN,
+            expects: vec![],
+            writes: vec![],
+            birth: false,
+            held: true,
+            others: vec![],
+        };
         three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
     }
 
@@ -412,7 +456,14 @@ mod tests {
             let prepare = async |number, was, write, birth| {
                 let txn = TxnId { number, ..TXN };
                 let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
-                let prepare = Prepare { txn, expects, writes: vec![write], birth, held: false };
+                let prepare = Prepare {
+                    txn,
+                    expects,
+                    writes: vec![write],
+                    birth,
+                    held: false,
+                    others: vec![],
+                };
                 three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
             };
             let born = PeerWrite::Put((at.clone(), record.clone()));
@@ -435,7 +486,8 @@ mod tests {
             let was = three.engines[0].get(&at).unwrap();
             let prepare = async |number, expects, writes| {
                 let txn = TxnId { number, ..TXN };
-                let prepare = Prepare { txn, expects, writes, birth: false, held: false };
+                let prepare =
+                    Prepare { txn, expects, writes, birth: false, held: false, others: vec![] };
                 three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
             };
             let expected = |stands| vec![Expected { key: key.clone(), was: was.clone(), stands }];

@@ -1,8 +1,7 @@
 //! What a crash has left of transactions over several servers.
 //!
 //! Commits whose participants may not have heard of them are told again. What is prepared here stays so, and keeps
-//! others out, until its initiator says how it ended: it is asked, again and again, and where it does not answer the coordinator
-//! is asked to ask it.
+//! others out, until it is known how it ended ([`outcome`]): that is asked again and again.
 
 use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Duration};
 
@@ -13,10 +12,10 @@ use tokio::time::Instant;
 use wire::{Decide, Outcome, TxnId};
 
 use super::{
-    CommittedRecord, PreparedRecord,
+    CommittedRecord, EndedRecord, PreparedRecord,
     births::{self, Births},
     locks::{Has, Prepared},
-    outcome::outcome_of,
+    outcome::{self, outcome_of},
     participant, run,
     tell::tell,
 };
@@ -47,6 +46,9 @@ pub(crate) fn load(
             None => prepared.take(txn, participant::held(&record)),
         };
         assert!(taken, "what was prepared together is prepared together again");
+    }
+    for (txn, _) in stored::<EndedRecord>(engine, b'E')? {
+        prepared.close(txn);
     }
     for (txn, record) in stored::<CommittedRecord>(engine, b'X')? {
         if let (Some(child), Some(server)) = (record.born, record.participants.first()) {
@@ -92,6 +94,7 @@ pub(crate) async fn run(core: Core) {
     let learning = core.clone();
     tokio::task::spawn_local(async move { births::learn(&learning).await });
     tokio::task::spawn_local(births::hurry(core.clone()));
+    tokio::task::spawn_local(outcome::forget(core.clone()));
     let mut first_seen: HashMap<TxnId, Instant> = HashMap::default();
     let asked = Rc::new(RefCell::new(HashSet::<TxnId>::default()));
     loop {
@@ -123,7 +126,8 @@ pub(crate) async fn run(core: Core) {
 
 /// Asks how a transaction ended, and ends it here if that is known.
 async fn ask(core: &Core, txn: TxnId) {
-    let commit = match outcome_of(core, txn).await {
+    let others = others_of(core, txn);
+    let commit = match outcome_of(core, txn, &others).await {
         Some(Outcome::Committed) => true,
         Some(Outcome::Aborted) if core.inner.shared.prepared.birth(txn) == Some(Has::Content) => {
             return run::orphan(core, txn).await;
@@ -137,4 +141,11 @@ async fn ask(core: &Core, txn: TxnId) {
         }
     };
     core.step(Step::Decide(Decide { txn, commit })).await;
+}
+
+/// The other participants of what is prepared here.
+fn others_of(core: &Core, txn: TxnId) -> Vec<u16> {
+    let stored = core.inner.shared.engine.get(&key::prepared(txn)).ok().flatten();
+    let record = stored.and_then(|stored| PreparedRecord::from_record(&stored).ok());
+    record.map(|record| record.others.0).unwrap_or_default()
 }

@@ -403,8 +403,9 @@ impl Run<'_> {
             .map(|(server, part)| {
                 let (expects, writes) = (part.expects.clone(), part.writes.clone());
                 let held = held.is_some_and(|held| held.servers.contains(server));
-                let request =
-                    Request::Prepare(Prepare { txn, expects, writes, birth: is_birth, held });
+                let others = plan.keys().copied().filter(|other| other != server).collect();
+                let prepare = Prepare { txn, expects, writes, birth: is_birth, held, others };
+                let request = Request::Prepare(prepare);
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();

@@ -8,11 +8,11 @@ use super::{
     values::{dir, entry, name},
 };
 use crate::{
-    Allowed, Amounts, Announce, AskOutcome, AskRoom, Birth, Born, CacheEvents, ClusterStatus,
-    ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide, Expected, Gave,
-    GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold, HurryBirths, InDoubt,
-    Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply,
-    Request, Room, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
+    Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, Birth, Born, CacheEvents,
+    ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide,
+    Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
+    HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead,
+    PeerWrite, Prepare, Reply, Request, Room, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -95,9 +95,10 @@ pub(super) fn requests() -> Vec<Request> {
             writes: writes(),
             birth: true,
             held: true,
+            others: vec![2, 300],
         }),
         Request::Decide(Decide { txn: txn(), commit: true }),
-        Request::AskOutcome(AskOutcome { txn: txn() }),
+        Request::AskOutcome(AskOutcome { txn: txn(), of: 300 }),
         Request::Join(Join { address: "127.0.0.1:7421".into(), member: 0x9999_8888_7777_6666 }),
         Request::Heartbeat(Heartbeat {
             address: "127.0.0.1:7421".into(),
@@ -146,6 +147,7 @@ pub(super) fn requests() -> Vec<Request> {
             more: Amounts { bytes: 0, entries: 2 },
         }),
         Request::GiveRoom(GiveRoom { root: Ino(70), round: 1 << 60 }),
+        Request::AskOver(AskOver { txns: vec![txn(), txn()] }),
     ]
     .into_iter()
     .chain(
@@ -211,6 +213,7 @@ pub(super) fn replies() -> Vec<Reply> {
         }),
         Reply::Counted(Counted::default()),
         Reply::Gave(Gave { roots: 1 << 60, used: Amounts { bytes: -4096, entries: -1 } }),
+        Reply::Over(vec![txn()]),
     ]
     .into_iter()
     .chain(rooms().into_iter().map(Reply::Room))

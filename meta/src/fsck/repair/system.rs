@@ -53,7 +53,7 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             Ok(true)
         }
         // Nothing else says what they say; without one that can be read no server opens.
-        (b'M', 3 | 4) | (b'P' | b'X', 21) if shard.0 == 0 => Ok(false),
+        (b'M', 3 | 4) | (b'P' | b'X' | b'E', 21) if shard.0 == 0 => Ok(false),
         (b'S', 11) if shard.0 == 0 => session(txn, key),
         (b'G', 19) => {
             if sound::<Garbage>(txn, key)?.is_some() {

@@ -475,7 +475,14 @@ fn removal(world: &World, dir: &DirRef, partition: u16) -> Prepare {
     let at = bytes::Bytes::copy_from_slice(&at);
     let was = share(world, dir, partition).map(|share| share.to_record());
     let expects = vec![Expected { key: at.clone(), was, stands: Stands::Whole }];
-    Prepare { txn: TXN, expects, writes: vec![PeerWrite::Delete(at)], birth: false, held: false }
+    Prepare {
+        txn: TXN,
+        expects,
+        writes: vec![PeerWrite::Delete(at)],
+        birth: false,
+        held: false,
+        others: vec![],
+    }
 }
 
 fn vote(world: &World, prepare: &Prepare) -> Vote {
@@ -547,6 +554,7 @@ fn a_name_is_prepared_only_where_it_belongs() {
                 writes: vec![PeerWrite::Put((at, value))],
                 birth: false,
                 held: false,
+                others: vec![],
             }
         };
         let expects = |partition| removal(world, &dir, partition).expects;

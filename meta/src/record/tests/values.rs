@@ -252,12 +252,18 @@ pub(super) fn prepared() -> crate::transact::PreparedRecord {
         stands: vec![key("stands")],
         writes: vec![write, wire::PeerWrite::Delete(key("removed"))],
         born: None,
+        others: crate::transact::Others::default(),
     }
 }
 
 pub(super) fn prepared_birth() -> crate::transact::PreparedRecord {
     let born = Some(Bytes::from_static(b"key"));
-    crate::transact::PreparedRecord { stands: Vec::new(), writes: Vec::new(), born }
+    let (stands, writes, others) = (Vec::new(), Vec::new(), crate::transact::Others::default());
+    crate::transact::PreparedRecord { stands, writes, born, others }
+}
+
+pub(super) fn prepared_by_several() -> crate::transact::PreparedRecord {
+    crate::transact::PreparedRecord { others: crate::transact::Others(vec![2, 300]), ..prepared() }
 }
 
 pub(super) fn committed_birth() -> crate::transact::CommittedRecord {

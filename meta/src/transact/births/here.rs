@@ -40,7 +40,7 @@ pub(in crate::transact) fn store(
     }
     txn.be_part_of(birth);
     txn.put_stored(Key::from_slice(at), content);
-    let record = PreparedRecord { stands: Vec::new(), writes: Vec::new(), born: Some(at.clone()) };
+    let record = PreparedRecord { born: Some(at.clone()), ..PreparedRecord::default() };
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
         txn.put(key::prepared(birth), &record);
     }
