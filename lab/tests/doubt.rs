@@ -530,6 +530,7 @@ fn a_directory_that_is_gone_is_told_so_while_a_third_server_is_away() -> anyhow:
         let NodeRef::Dir(root) = client.resolve("/").await? else { bail!("a directory") };
         let path = format!("/{}", world.name_on(client, root.id, ALIVE).0);
         client.mkdir(&path, 0o755).await?;
+        write_new(client, "/file").await?;
         let node = client.resolve(&path).await?;
         client.rmdir(&path).await?;
         client.sync().await?;
@@ -541,6 +542,14 @@ fn a_directory_that_is_gone_is_told_so_while_a_third_server_is_away() -> anyhow:
         let gone = timeout(LOOK_WITHIN, client.getattr(&base::Cred::ROOT, &node)).await;
         let gone = gone.context("it is not told")?;
         ensure!(matches!(gone, Err(Error::Fs(FsError::Stale))), "{gone:?}");
+        // The coordinator is told so as well.
+        let NodeRef::Dir(gone) = node else { bail!("a directory") };
+        let [from, to] = [&b"file"[..], b"f"].map(base::EntryName::new);
+        let (from, to) = (from?, to?);
+        let (cred, mode) = (base::Cred::ROOT, wire::RenameMode::Replace);
+        let rename = client::FileSystem::rename(client, &cred, (&root, &from), (&gone, &to), mode);
+        let moved = timeout(LOOK_WITHIN, rename).await.context("it is not told")?;
+        ensure!(matches!(moved, Err(Error::Fs(FsError::Stale))), "{moved:?}");
         hosts[usize::from(DEAD)].start()?;
         machine.close().await
     })

@@ -223,7 +223,11 @@ mod tests {
         in_cluster(async |three| {
             let failed = Err(Unanswered::Failed(FsError::Io));
             let peers = &three.node(1).core.inner.peers;
-            let long = PeerRead { keys: vec![Bytes::from(vec![0; 1 << 20]); 9], hold: None };
+            let long = PeerRead {
+                keys: vec![Bytes::from(vec![0; 1 << 20]); 9],
+                inos: Vec::new(),
+                hold: None,
+            };
             assert_eq!(peers.ask(0, &Request::PeerRead(long)).await, failed);
 
             let damaged = key::content(ShardId(0), base::DirId(77), 0, Part::Main);
@@ -244,7 +248,7 @@ mod tests {
             };
             assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
 
-            let read = PeerRead { keys: vec![at], hold: None };
+            let read = PeerRead { keys: vec![at], inos: Vec::new(), hold: None };
             let there = Reply::Values(vec![Some(Bytes::from_static(b"junk"))]);
             assert_eq!(peers.ask(0, &Request::PeerRead(read)).await, Ok(there));
         });

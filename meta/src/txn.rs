@@ -243,15 +243,26 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Why there is no directory of this number.
-    pub(crate) fn no_dir(&self, ino: Ino) -> Fault {
-        Fault::Retry(if self.may_be_born(ino) { Retry::Busy } else { Retry::StaleDir })
+    /// Why there is no directory of this number on a shard.
+    pub(crate) fn no_dir(&self, shard: ShardId, ino: Ino) -> Fault {
+        Fault::Retry(if self.may_be_born(shard, ino) { Retry::Busy } else { Retry::StaleDir })
     }
 
-    /// Whether a directory of this number that is not here may have been lost with the power, and nobody has said so yet.
+    /// The key of a content record means the directory of this number, and not whichever is there.
+    pub(crate) fn means(&self, key: &[u8], ino: Ino) {
+        if !self.is_here(key) {
+            self.with_remote(|remote| remote.means(key, ino));
+        }
+    }
+
+    /// Whether a directory of this number that is not on its shard may have been lost with the power, and nobody has said so
+    /// yet. Another server that has the shard says only what is certain.
     ///
     /// Its number was drawn where it was made, by the server that put its entry: no other one can say that it was born.
-    pub(crate) fn may_be_born(&self, ino: Ino) -> bool {
+    pub(crate) fn may_be_born(&self, shard: ShardId, ino: Ino) -> bool {
+        if !self.has_shard(shard) {
+            return false;
+        }
         let births = &self.shared.births;
         let maker = || self.shared.cluster.as_ref()?.map().server_of(ino.shard());
         births.are_unheard() && maker().is_none_or(|maker| !births.has_heard(maker))

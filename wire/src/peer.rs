@@ -39,12 +39,15 @@ codec! {
 }
 
 codec! {
-    /// Read these keys; waits while one of them is prepared to change. Answer: a value or nothing for each, in order; or
-    /// [`Vote::Busy`], if some were to be held and something was in the way.
+    /// Read these keys; waits for a moment while one of them is prepared to change. Answer: a value or nothing for each, in
+    /// order; or [`Vote::Busy`], if some were to be held and something was in the way.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PeerRead {
         /// Encoded keys of the store, all of shards of the server that is asked.
         pub keys: Vec<Bytes>,
+        /// The inode numbers of the directories that are meant, for those of the keys that are of content records; 0:
+        /// whichever is there, as for keys that the list has no place for.
+        pub inos: Vec<Ino>,
         /// Some of them are not to be seen by others from now on. Nothing is waited for then.
         pub hold: Option<Hold>,
     }

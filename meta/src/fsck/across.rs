@@ -546,7 +546,8 @@ impl Across<'_> {
     }
 
     async fn ask(&self, server: u16, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
-        let request = Request::PeerRead(PeerRead { keys: keys.to_vec(), hold: None });
+        let request =
+            Request::PeerRead(PeerRead { keys: keys.to_vec(), inos: Vec::new(), hold: None });
         match self.request(server, request).await? {
             Reply::Values(values) if values.len() == keys.len() => Ok(values),
             _ => Err(format!("server {server} does not answer what it is asked")),

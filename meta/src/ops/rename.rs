@@ -162,6 +162,9 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     let entry = |(dir, at): (&DirRef, u16), name| {
         txn.key_on(txn.shard_of(dir.home, at), dir.id, name, Part::Main)
     };
+    for (dir, at) in [from, to] {
+        txn.means(&content((dir, at)), dir.ino);
+    }
     let source = entry(from, &req.from_name);
     let moves_dir = if is_here(from) {
         let source: Option<EntryRecord> = txn.get(&source)?;

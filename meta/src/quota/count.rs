@@ -324,8 +324,9 @@ fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
         return Err(Fault::Retry(wire::Retry::Busy));
     }
     let content = txn.get_content(&key)?;
-    if content.is_none() && txn.may_be_born(ino) {
-        return Err(txn.no_dir(ino));
+    let shard = key::shard_of(&key);
+    if content.is_none() && txn.may_be_born(shard, ino) {
+        return Err(txn.no_dir(shard, ino));
     }
     Ok(content.filter(|content| content.ino == ino).map(|content| Dir { id, partition, content }))
 }

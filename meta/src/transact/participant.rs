@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{DirId, ShardId};
+use base::{DirId, Ino, ShardId};
 use bytes::Bytes;
 use wire::{
     Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, TxnId,
@@ -32,12 +32,14 @@ use crate::{
 pub(crate) fn read(txn: &mut Txn<'_>, req: &PeerRead) -> Result<Reply> {
     match req.hold {
         Some(hold) => read_and_hold(txn, req, hold),
-        None => Ok(Reply::Values(values(txn, &req.keys)?)),
+        None => Ok(Reply::Values(values(txn, req)?)),
     }
 }
 
-fn values(txn: &Txn<'_>, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
-    keys.iter().map(|key| current(txn, key)).collect()
+fn values(txn: &Txn<'_>, req: &PeerRead) -> Result<Vec<Option<Bytes>>> {
+    let meant = req.inos.iter().map(|ino| Some(*ino).filter(|ino| *ino != Ino(0)));
+    let meant = meant.chain(std::iter::repeat(None));
+    req.keys.iter().zip(meant).map(|(key, ino)| current(txn, key, ino)).collect()
 }
 
 /// Who holds something waits for nobody: two of them could wait for each other.
@@ -48,7 +50,7 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
         is_ours(txn, key)?;
         txn.lock_key(key)?;
     }
-    let values = match values(txn, &req.keys) {
+    let values = match values(txn, req) {
         Ok(values) => values,
         Err(Fault::InDoubt(_)) => return Ok(Reply::Vote(Vote::Busy)),
         Err(fault) => return Err(fault),
@@ -63,7 +65,8 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
     Ok(if is_kept { Reply::Values(values) } else { Reply::Vote(Vote::Busy) })
 }
 
-fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
+/// What stands under a key; of a content record `ino` says which directory is meant, if any one is.
+fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> {
     is_ours(txn, at)?;
     if let Some(root) = key::parse_charged(at) {
         return Ok(Some(txn.shared.quotas.told(root).to_record()));
@@ -72,9 +75,20 @@ fn current(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Bytes>> {
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
         None => {
             let value = txn.get_bytes(at)?;
-            // Another server may not have said yet that it was born.
-            let waits = value.is_none() && key::is_content(at) && txn.shared.births.are_unheard();
-            if waits { Err(Fault::Retry(Retry::Busy)) } else { Ok(value) }
+            // Another server may not have said yet that it was born. What is born has one partition.
+            let may_be_born = || {
+                key::is_content(at)
+                    && key::parse_share(at).is_some_and(|(partition, _)| partition == 0)
+                    && match ino {
+                        Some(ino) => txn.may_be_born(key::shard_of(at), ino),
+                        None => txn.shared.births.are_unheard(),
+                    }
+            };
+            if value.is_none() && may_be_born() {
+                Err(Fault::Retry(Retry::Busy))
+            } else {
+                Ok(value)
+            }
         }
     }
 }
@@ -261,14 +275,14 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
     let is_so = match (stands, was) {
         (Stands::Stable, Some(was)) if key::is_content(key) => match txn.get_content(key)? {
             Some(is) => is.is_stable_as(Content::from_record(was)?),
-            None => current(txn, key)?.is_some(),
+            None => current(txn, key, None)?.is_some(),
         },
         (Stands::Whole, Some(_)) if key::is_content(key) => {
             // Counts that others are about to change are not what they were.
             txn.settle_counts_at(key)?;
-            current(txn, key)? == *was
+            current(txn, key, None)? == *was
         }
-        (Stands::Whole | Stands::Stable, was) => current(txn, key)? == *was,
+        (Stands::Whole | Stands::Stable, was) => current(txn, key, None)? == *was,
     };
     Ok(is_so || txn.shared.bugs.has(Bug::ExpectationsIgnored))
 }
@@ -397,7 +411,8 @@ mod tests {
     async fn read(three: &Three, hold: Option<Hold>) -> Reply {
         let name = EntryName::new(b"name").unwrap();
         let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
-        let read = PeerRead { keys: vec![Bytes::copy_from_slice(&at)], hold };
+        let keys = vec![Bytes::copy_from_slice(&at)];
+        let read = PeerRead { keys, inos: Vec::new(), hold };
         three.node(1).core.inner.peers.ask(0, &Request::PeerRead(read)).await.unwrap()
     }
 

@@ -38,7 +38,8 @@ pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) ->
     let asked: Vec<_> = reads
         .into_iter()
         .map(|(server, keys)| {
-            let request = Request::PeerRead(PeerRead { keys: keys.clone(), hold: None });
+            let inos = remote.meant(&keys);
+            let request = Request::PeerRead(PeerRead { keys: keys.clone(), inos, hold: None });
             let answer = core.inner.peers.ask(server, &request);
             let spared = remote.spares(&keys);
             async move {
@@ -89,10 +90,12 @@ pub(super) async fn read_and_hold<'a>(
     let moved = core.inner.shared.invalidations.version();
     let asked = reads.into_iter().map(|(server, part)| {
         let hold = Some(Hold { txn: held.txn, keys: held_of(&part) });
-        let request = Request::PeerRead(PeerRead { keys: part.clone(), hold });
+        let inos = remote.meant(&part);
+        let request = Request::PeerRead(PeerRead { keys: part.clone(), inos, hold });
         let answer = core.inner.peers.ask(server, &request);
         async move { (part, answer.await) }
     });
+    let asked: Vec<_> = asked.collect();
     let mut is_held = true;
     for (part, answer) in join_all(asked).await {
         match values_of(answer)? {

@@ -114,9 +114,11 @@ impl Txn<'_> {
     pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
         self.lock(lock::dir_lock(access.id))?;
         self.settle_counts(access.home, access.id)?;
-        match self.get_content(&self.content_key(access.home, access.id))? {
+        let (key, shard) = (self.content_key(access.home, access.id), self.shard(access.home));
+        self.means(&key, access.ino);
+        match self.get_content(&key)? {
             Some(content) if content.ino == access.ino => Ok(Dir::master(access.id, content)),
-            None if self.may_be_born(access.ino) => Err(self.no_dir(access.ino)),
+            None if self.may_be_born(shard, access.ino) => Err(self.no_dir(shard, access.ino)),
             Some(_) | None => Err(self.unfit(|| {
                 tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
             })),
@@ -368,7 +370,9 @@ impl Txn<'_> {
     /// The directory above one that is not the root.
     pub(crate) fn parent(&self, dir: &Dir) -> Result<Dir> {
         let id = dir.content.parent;
-        let content = self.get_content(&self.content_key(dir.content.parent_home, id))?;
+        let key = self.content_key(dir.content.parent_home, id);
+        self.means(&key, dir.content.parent_ino);
+        let content = self.get_content(&key)?;
         match content.filter(|content| content.ino == dir.content.parent_ino) {
             Some(content) => Ok(Dir::master(id, content)),
             None => Err(self.unfit(|| {

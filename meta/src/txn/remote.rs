@@ -36,6 +36,8 @@ pub(crate) struct Remote {
     /// What it lacks, in the order in which that came to light, and to look it up.
     missing: Vec<Key>,
     lacks: HashSet<Key>,
+    /// The inode numbers of the directories that are meant by keys of content records; 0: of several.
+    meant: HashMap<Key, Ino>,
     /// What of it the operation can do without.
     spared: HashSet<Key>,
     /// What was spared when it was asked for: its server was silent.
@@ -118,6 +120,7 @@ impl Remote {
     /// What was read may not be so any more.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
+        self.meant.clear();
         self.presumed = None;
         self.inos.clear();
         self.reads_all = true;
@@ -235,6 +238,23 @@ impl Remote {
             self.missing.push(Key::from_slice(key));
             self.lacks.insert(Key::from_slice(key));
         }
+    }
+
+    /// The directory that is meant by the key of a content record: its server knows for more certain that this one is
+    /// gone than that none is there.
+    pub(super) fn means(&mut self, key: &[u8], ino: Ino) {
+        if self.known.contains_key(key) {
+            return;
+        }
+        let meant = self.meant.entry(Key::from_slice(key)).or_insert(ino);
+        if *meant != ino {
+            *meant = Ino(0);
+        }
+    }
+
+    /// For each of these keys the directory that is meant; 0: none, or whichever is there.
+    pub(crate) fn meant(&self, keys: &[Bytes]) -> Vec<Ino> {
+        keys.iter().map(|key| self.meant.get(&key[..]).copied().unwrap_or(Ino(0))).collect()
     }
 
     /// As [`Remote::want`], if it can be had soon.

@@ -285,7 +285,7 @@ impl Txn<'_> {
                     self.shared.layouts.learn(dir.id, dir.ino, layout);
                     (owner, Some(found.content.layout))
                 }
-                None if partition == 0 => return Err(self.no_dir(dir.ino)),
+                None if partition == 0 => return Err(self.no_dir(first, dir.ino)),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
                 // It has been merged into another one since what led here was read.
                 None => (0, None),
@@ -303,6 +303,7 @@ impl Txn<'_> {
     fn share(&self, search: &Search<'_>, partition: u16, shard: ShardId) -> Result<Option<Dir>> {
         let Search { dir, sought, reach, .. } = *search;
         let key = key::content(shard, dir.id, partition, Part::Main);
+        self.means(&key, dir.ino);
         if reach == Reach::Anywhere
             && let Sought::Name(name) = sought
             && !self.is_here(&key)

@@ -40,10 +40,12 @@ impl Txn<'_> {
             if at.is(top) || at.id == DirId::ROOT {
                 return Ok(at.is(top));
             }
-            let (content, version) = self.glance(&self.content_key(at.home, at.id))?;
+            let key = self.content_key(at.home, at.id);
+            self.means(&key, at.ino);
+            let (content, version) = self.glance(&key)?;
             let Some(content) = content.filter(|content| content.ino == at.ino) else {
                 if at == dir {
-                    return Err(self.no_dir(at.ino));
+                    return Err(self.no_dir(self.shard(at.home), at.ino));
                 }
                 // What was read of several servers, or while another core moves it, need not be of one moment.
                 return match self.shared.cluster.is_none() || self.tears() {

@@ -87,6 +87,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
         Request::PeerRead(PeerRead {
             keys: vec![key(), key()],
+            inos: vec![Ino(0), Ino(77)],
             hold: Some(Hold { txn: txn(), keys: 1 }),
         }),
         Request::Prepare(Prepare {
