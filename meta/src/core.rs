@@ -13,9 +13,9 @@ use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
 use tokio::{
     sync::{Notify, oneshot},
-    time::timeout,
+    time::timeout_at,
 };
-use wire::{Answer, Reply, ReplyHeader, Request, Retry, Vote};
+use wire::{Answer, ReplyHeader, Retry};
 
 use crate::{
     bugs::{self, Bug},
@@ -46,8 +46,6 @@ use crate::{
 const GROUP_REQUESTS_MAX: usize = 512;
 /// After so many bytes as well.
 const GROUP_BYTES_MAX: usize = 1 << 20;
-/// A vote waits so long for a directory to be confirmed that its transaction touches.
-const VOTE_WITHIN: Duration = Duration::from_millis(100);
 
 /// One core of a server. Cloning shares it; it never leaves its thread.
 #[derive(Clone)]
@@ -312,12 +310,11 @@ impl Inner {
             }
             match outcome {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
-                Outcome::Again(Fault::InDoubt(doubt))
-                    if matches!(incoming.request, Request::Prepare(_)) =>
-                {
-                    return self.vote_later(incoming, doubt);
-                }
                 Outcome::Again(Fault::InDoubt(doubt)) => {
+                    if let Some((within, busy)) = participant::waits(&incoming.request) {
+                        return self.soon(incoming, doubt, within, busy);
+                    }
+                    incoming.waits_since();
                     let shared = Arc::clone(&self.shared);
                     let ended = async move { shared.until_ended(doubt).await };
                     let moves = self.shared.handoffs.is_of(doubt.txn);
@@ -429,18 +426,17 @@ impl Inner {
         });
     }
 
-    /// Has a transaction prepared when what is in its way has ended, if that is soon: others have prepared it meanwhile,
-    /// and hold their keys for it.
-    fn vote_later(self: &Rc<Self>, incoming: Incoming, doubt: Doubt) {
+    /// Has a request of another server executed again when what is in its way has ended. If it has waited for so long
+    /// by then, it is answered that this server is busy.
+    fn soon(self: &Rc<Self>, incoming: Incoming, doubt: Doubt, within: Duration, busy: Answer) {
+        let until = incoming.waits_since() + within;
         let core = Rc::clone(self);
-        let session = incoming.connection.session();
         tokio::task::spawn_local(async move {
-            match timeout(VOTE_WITHIN, core.shared.until_ended(doubt)).await {
-                Ok(()) => core.again(incoming, session.as_ref(), Work::Request),
+            match timeout_at(until, core.shared.until_ended(doubt)).await {
+                Ok(()) => core.again(incoming, None, Work::Request),
                 Err(_) => {
                     let call = incoming.header.call;
-                    let reply = ReplyHeader { call, cache_version: 0 };
-                    incoming.connection.reply_now(reply, &Answer::Done(Reply::Vote(Vote::Busy)));
+                    incoming.connection.reply_now(ReplyHeader { call, cache_version: 0 }, &busy);
                 }
             }
         });

@@ -3,6 +3,7 @@
 use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use tokio::time::Instant;
 use wire::{
     Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
     Request, RequestHeader, Retry, Vote, way_mark,
@@ -39,6 +40,17 @@ pub(crate) struct Incoming {
     pub(crate) heard: Cell<Heard>,
     /// While it waits.
     pub(crate) waits: Option<Waits>,
+    /// Since when it has waited for transactions of others, if it has.
+    pub(crate) waited_since: Cell<Option<Instant>>,
+}
+
+impl Incoming {
+    /// It waits for a transaction of others: since when it has.
+    pub(crate) fn waits_since(&self) -> Instant {
+        let since = self.waited_since.get().unwrap_or_else(Instant::now);
+        self.waited_since.set(Some(since));
+        since
+    }
 }
 
 /// How execution went.
@@ -199,7 +211,8 @@ fn in_session(
 
     let heard = incoming.heard.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
-    let mut txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
+    let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
+    let mut txn = txn.waited(incoming.waited_since.get());
     let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {

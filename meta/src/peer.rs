@@ -92,6 +92,12 @@ impl Peers {
         }
         async move { answer.await.unwrap_or(Err(Unanswered::Lost)) }
     }
+
+    /// How many requests a server has not answered, whether anybody waits for them or not.
+    #[cfg(test)]
+    pub(crate) fn unanswered(&self, server: u16) -> usize {
+        self.links.borrow().get(&server).map_or(0, |link| link.waiting.borrow().len())
+    }
 }
 
 impl Link {

@@ -353,10 +353,16 @@ impl Core {
                 }
                 let connection = connection.clone();
                 let (parked, heard) = (Parked::default(), Cell::new(Heard::Nothing));
-                let waits = None;
-                let incoming =
-                    Incoming { connection, header, request, arrived, parked, heard, waits };
-                self.inner.push(Work::Request(incoming));
+                self.inner.push(Work::Request(Incoming {
+                    connection,
+                    header,
+                    request,
+                    arrived,
+                    parked,
+                    heard,
+                    waits: None,
+                    waited_since: Cell::default(),
+                }));
             }
             while connection.holds_too_much() && !connection.closed.get() {
                 connection.drained.notified().await;

@@ -25,6 +25,7 @@ use std::{
 use base::{BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
+use tokio::time::Instant;
 use wire::{Retry, TxnId};
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
@@ -106,6 +107,8 @@ pub(crate) struct Txn<'a> {
     follows: bool,
     /// The settings of the file system, if it changes them.
     settings: Option<Settings>,
+    /// Since when its request has waited for transactions of others.
+    waited_since: Option<Instant>,
     /// It has written what a prepared transaction stands on.
     conflict: Cell<Option<Doubt>>,
 }
@@ -139,6 +142,7 @@ impl<'a> Txn<'a> {
             forgotten: Vec::new(),
             follows: false,
             settings: None,
+            waited_since: None,
             conflict: Cell::new(None),
         }
     }
@@ -154,6 +158,12 @@ impl<'a> Txn<'a> {
     /// It is for a request that is addressed to this shard.
     pub(crate) fn asked_of(mut self, shard: ShardId) -> Self {
         self.asked = Some(shard);
+        self
+    }
+
+    /// Its request has waited for transactions of others since then.
+    pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
+        self.waited_since = since;
         self
     }
 
@@ -324,7 +334,7 @@ impl<'a> Txn<'a> {
         if !self.is_here(key) {
             return Ok(self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key)));
         }
-        self.settle_read(key, Want::List)?;
+        self.settle_read(key, Want::List(self.waited_since))?;
         Ok(self.is_in_doubt(key))
     }
 
@@ -629,7 +639,7 @@ impl<'a> Txn<'a> {
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         assert!(!self.group.is_pending(), "an operation scans before it writes");
-        self.scan_unwritten(from, to, Want::List, visit)
+        self.scan_unwritten(from, to, Want::List(self.waited_since), visit)
     }
 
     /// As [`Txn::scan`], of a range in which the operation has written nothing.

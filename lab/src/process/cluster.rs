@@ -96,10 +96,30 @@ impl Cluster {
     /// # Panics
     /// When there is no such server.
     pub fn kill(&self, server: usize) {
+        self.signal(server, Signal::KILL);
+    }
+
+    /// SIGSTOP for a server: its machine is reached, and it says nothing.
+    ///
+    /// # Panics
+    /// When there is no such server.
+    pub fn stop(&self, server: usize) {
+        self.signal(server, Signal::STOP);
+    }
+
+    /// SIGCONT for a server.
+    ///
+    /// # Panics
+    /// When there is no such server.
+    pub fn go_on(&self, server: usize) {
+        self.signal(server, Signal::CONT);
+    }
+
+    fn signal(&self, server: usize, signal: Signal) {
         let process = self.processes.lock().get(&server).copied();
         let process = process.expect("dev says the process of every server");
         // It may have been killed a moment ago, and not be there again.
-        let _ = kill_process(process, Signal::KILL);
+        let _ = kill_process(process, signal);
     }
 }
 

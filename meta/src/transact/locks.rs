@@ -60,10 +60,11 @@ pub(crate) enum Want {
     Read,
     /// To read all of it.
     ReadCounts,
-    /// To show its counts and times. A transaction that has been in doubt for long is not waited for.
-    ShowCounts,
-    /// To list it. A transaction that has been in doubt for long is not waited for: it is listed as it was before.
-    List,
+    /// To show its counts and times. A transaction that has been in doubt for long is not waited for, and none is by who
+    /// has waited for so long, since this time, for one after the other.
+    ShowCounts(Option<Instant>),
+    /// To list it. The same are not waited for: it is listed as it was before.
+    List(Option<Instant>),
     /// To change it.
     Change,
 }
@@ -71,8 +72,8 @@ pub(crate) enum Want {
 impl Want {
     fn waits_for(self, mode: Mode) -> bool {
         match self {
-            Want::Read | Want::List => mode == Mode::Changes,
-            Want::ReadCounts | Want::ShowCounts => mode == Mode::Adds || mode == Mode::Changes,
+            Want::Read | Want::List(_) => mode == Mode::Changes,
+            Want::ReadCounts | Want::ShowCounts(_) => mode == Mode::Adds || mode == Mode::Changes,
             Want::Change => true,
         }
     }
@@ -80,9 +81,17 @@ impl Want {
     /// Whether this may be told without a transaction that has been in doubt for long.
     fn may_go_without(self, mode: Mode) -> bool {
         match self {
-            Want::ShowCounts => mode == Mode::Adds,
-            Want::List => true,
+            Want::ShowCounts(_) => mode == Mode::Adds,
+            Want::List(_) => true,
             Want::Read | Want::ReadCounts | Want::Change => false,
+        }
+    }
+
+    /// Since when who asks has waited, if that matters.
+    fn waited_since(self) -> Option<Instant> {
+        match self {
+            Want::ShowCounts(since) | Want::List(since) => since,
+            Want::Read | Want::ReadCounts | Want::Change => None,
         }
     }
 }
@@ -194,7 +203,10 @@ impl Table {
         holders.iter().filter(|(txn, mode)| Some(*txn) != own && want.waits_for(*mode)).find_map(
             |(txn, mode)| {
                 let may_go = want.may_go_without(*mode);
-                let until = self.since.get(txn).filter(|_| may_go).map(|since| *since + patience);
+                let prepared = self.since.get(txn).filter(|_| may_go).copied();
+                let since =
+                    prepared.map(|at| want.waited_since().map_or(at, |since| at.min(since)));
+                let until = since.map(|since| since + patience);
                 let waits = until.is_none_or(|until| Instant::now() < until);
                 waits.then(|| Doubt { until, ..self.doubt(*txn) })
             },

@@ -3,13 +3,13 @@
 //! Each request is executed within a group, as an operation is. It may come twice, late, or never be followed by
 //! another; what is prepared stays so until the initiator says how the transaction ended, or is asked (`recover`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use base::{DirId, Ino, ShardId};
 use bytes::Bytes;
 use wire::{
-    Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Retry, Stands, TxnId,
-    Vote,
+    Answer, Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Request, Retry,
+    Stands, TxnId, Vote,
 };
 
 use super::{
@@ -27,6 +27,24 @@ use crate::{
     room::Level,
     txn::Txn,
 };
+
+/// A vote waits so long for a directory to be confirmed that its transaction touches.
+const VOTE_WITHIN: Duration = Duration::from_millis(100);
+/// A read waits so long for a transaction that is about to change what is read.
+pub(super) const READ_WITHIN: Duration = Duration::from_millis(250);
+
+/// How long a request of another server waits for a transaction that is in its way, and what it is answered then; `None`:
+/// until that has ended.
+///
+/// Who asks for a vote has others prepare meanwhile, and they hold their keys for it. Who reads may have given up long
+/// before a transaction ends whose initiator is away, and asks again: those that nobody waits for would pile up.
+pub(crate) fn waits(request: &Request) -> Option<(Duration, Answer)> {
+    match request {
+        Request::Prepare(_) => Some((VOTE_WITHIN, Answer::Done(Reply::Vote(Vote::Busy)))),
+        Request::PeerRead(_) => Some((READ_WITHIN, Answer::Retry(Retry::Busy))),
+        _ => None,
+    }
+}
 
 /// Reads records as they are, or says whether inodes are open.
 pub(crate) fn read(txn: &mut Txn<'_>, req: &PeerRead) -> Result<Reply> {
@@ -395,25 +413,35 @@ pub(crate) fn over(txn: &Txn<'_>, txns: &[TxnId]) -> Result<Vec<TxnId>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use base::EntryName;
     use store::Engine as _;
-    use tokio::time::{Instant, sleep};
-    use wire::{ContentPatch, Request};
+    use tokio::time::{Instant, sleep, timeout};
+    use wire::ContentPatch;
 
     use super::*;
-    use crate::coordinator::tests::several::{Three, in_cluster};
+    use crate::{
+        coordinator::tests::several::{Three, in_cluster},
+        peer::Unanswered,
+    };
 
     const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
 
-    /// Reads a name that the first server has.
-    async fn read(three: &Three, hold: Option<Hold>) -> Reply {
+    /// To read a name that the first server has.
+    fn read_of_name(hold: Option<Hold>) -> Request {
         let name = EntryName::new(b"name").unwrap();
         let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
         let keys = vec![Bytes::copy_from_slice(&at)];
-        let read = PeerRead { keys, inos: Vec::new(), hold };
-        three.node(1).core.inner.peers.ask(0, &Request::PeerRead(read)).await.unwrap()
+        Request::PeerRead(PeerRead { keys, inos: Vec::new(), hold })
+    }
+
+    /// Asks until it is told.
+    async fn read(three: &Three, hold: Option<Hold>) -> Reply {
+        loop {
+            match three.node(1).core.inner.peers.ask(0, &read_of_name(hold)).await {
+                Err(Unanswered::Lost) => {}
+                told => return told.unwrap(),
+            }
+        }
     }
 
     async fn prepare(three: &Three) -> Reply {
@@ -457,6 +485,33 @@ mod tests {
             // Who does not say how it ended is asked.
             assert_eq!(read(three, hold(3)).await, free);
             assert_eq!(read(three, None).await, free);
+        });
+    }
+
+    #[test]
+    fn reads_of_what_is_in_doubt_do_not_pile_up() {
+        in_cluster(async |three| {
+            let free = Reply::Values(vec![None]);
+            assert_eq!(read(three, Some(Hold { txn: TXN, keys: 1 })).await, free);
+            let peers = &three.node(1).core.inner.peers;
+            let read = async || peers.ask(0, &read_of_name(None)).await;
+            // It is under way for long.
+            three.node(1).core.inner.shared.initiated.begin(TXN);
+            for _ in 0..20 {
+                // As a listing does, which can do without.
+                let told = timeout(READ_WITHIN, read()).await;
+                assert!(!matches!(told, Ok(Ok(_))), "{told:?}");
+                assert!(peers.unanswered(0) <= 2, "of earlier listings: {}", peers.unanswered(0));
+            }
+            sleep(READ_WITHIN).await;
+            assert_eq!(peers.unanswered(0), 0);
+            // Who waits asks again.
+            assert_eq!(read().await, Err(Unanswered::Lost));
+            let ends = async {
+                sleep(Duration::from_millis(10)).await;
+                decide(three).await
+            };
+            assert_eq!(futures::join!(read(), ends), (Ok(free), Reply::Nothing));
         });
     }
 

@@ -27,8 +27,8 @@ use crate::{
 
 /// So many records are read with one request at most: its answer fits in a frame.
 const READ_KEYS_MAX: usize = 256;
-/// What an operation can do without it waits for no longer than this.
-const SPARED_AFTER: Duration = Duration::from_millis(250);
+/// What an operation can do without it waits for no longer than this. Whoever has it answers by then, or is silent.
+const SPARED_AFTER: Duration = participant::READ_WITHIN;
 
 /// Reads what the latest run lacked, each record where it is. What it can do without is not waited for when its server
 /// is silent.

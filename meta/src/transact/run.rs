@@ -289,6 +289,9 @@ impl Run<'_> {
     }
 
     async fn until_ended(&self, doubt: Doubt) {
+        if let Job::Request(asked) = &self.job {
+            asked.incoming.waits_since();
+        }
         let (moves, since) = (self.shared.handoffs.is_of(doubt.txn), self.shared.observed.now());
         self.shared.until_ended(doubt).await;
         if let (true, Job::Request(asked)) = (moves, &self.job) {

@@ -134,7 +134,7 @@ impl Txn<'_> {
     /// not waited for.
     pub(crate) fn settle_shown_counts(&self, dir: &Dir) -> Result<()> {
         let key = self.share_key(dir.content.home, dir.id, dir.partition);
-        self.settle_read(&key, Want::ShowCounts)
+        self.settle_read(&key, Want::ShowCounts(self.waited_since))
     }
 
     /// As [`Txn::settle_counts`], by the key.

@@ -246,12 +246,12 @@ fn counts_and_listings_go_without_what_has_been_in_doubt_for_long() {
         assert!(table.take(txn(1), vec![(key("d"), Mode::Adds), (key("n5"), Mode::Changes)]));
         let waits_for_it = |found: Option<Doubt>| found.is_some_and(|doubt| doubt.txn == txn(1));
         let way = |key: &[u8], want| waits_for_it(table.in_the_way(key, want, None));
-        assert_eq!(way(b"d", Want::ShowCounts), waits);
-        assert_eq!(waits_for_it(table.in_range(b"n0", b"n9", Want::List, None)), waits);
-        assert_eq!(way(b"n5", Want::List), waits);
+        assert_eq!(way(b"d", Want::ShowCounts(None)), waits);
+        assert_eq!(waits_for_it(table.in_range(b"n0", b"n9", Want::List(None), None)), waits);
+        assert_eq!(way(b"n5", Want::List(None)), waits);
         // Everybody else waits for the outcome.
         assert!(way(b"d", Want::ReadCounts) && way(b"d", Want::Change));
-        assert!(way(b"n5", Want::Read) && way(b"n5", Want::ShowCounts));
+        assert!(way(b"n5", Want::Read) && way(b"n5", Want::ShowCounts(None)));
         assert!(waits_for_it(table.in_range(b"n0", b"n9", Want::Read, None)));
     }
 }
@@ -262,10 +262,10 @@ async fn who_may_go_without_a_transaction_is_woken_when_it_has_been_in_doubt_for
     assert!(table.take(txn(1), vec![(key("d"), Mode::Adds)]));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let began = Instant::now();
-    let doubt = table.in_the_way(b"d", Want::ShowCounts, None).unwrap();
+    let doubt = table.in_the_way(b"d", Want::ShowCounts(None), None).unwrap();
     table.until_ended(doubt).await;
     assert_eq!(began.elapsed(), Duration::from_millis(400));
-    assert_eq!(table.in_the_way(b"d", Want::ShowCounts, None), None);
+    assert_eq!(table.in_the_way(b"d", Want::ShowCounts(None), None), None);
 }
 
 #[test]
@@ -286,4 +286,26 @@ fn it_is_told_how_many_transactions_are_in_doubt() {
     table.free(txn(1));
     table.free(txn(2));
     assert_eq!(told(Duration::ZERO), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_for_long_for_one_after_the_other_waits_for_no_more() {
+    let patience = Duration::from_millis(700);
+    let table = Prepared::new(patience);
+    let began = Instant::now();
+    for number in 0.. {
+        // Each is given up after a second, and there is another one before that.
+        assert!(table.take(txn(number), vec![(key("d"), Mode::Adds), (key("n5"), Mode::Stands)]));
+        if number >= 4 {
+            table.free(txn(number - 4));
+        }
+        let shown = Want::ShowCounts(Some(began));
+        match table.in_the_way(b"d", shown, None) {
+            Some(doubt) => assert_eq!(doubt.until, Some(began + patience)),
+            None => break,
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(began.elapsed().as_millis(), 750);
+    assert!(table.in_the_way(b"d", Want::ShowCounts(Some(Instant::now())), None).is_some());
 }
