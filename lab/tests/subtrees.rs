@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Cred, DirId, EntryName, FsError, Ino, NameVersion, placement::shard_of};
 use client::{Client, Error, FileSystem};
 use lab::sim::{network::Place, plan::Plan, trace::Trace, world::World};
-use tokio::task::LocalSet;
+use tokio::{task::LocalSet, time::timeout};
 use wire::{DirRef, FileRef, NodeRef, Token, XattrMode};
 
 const SERVERS: u16 = 4;
@@ -379,5 +379,44 @@ fn who_comes_while_a_server_on_the_way_is_away_waits_for_it() {
             let (connected, ()) = futures::future::join(connects, comes_back).await;
             assert_eq!(connected.unwrap().client.root().0.ino, ino);
         }
+    });
+}
+
+#[test]
+fn what_a_dead_server_has_above_a_directory_is_not_asked_for_when_it_is_known() {
+    on_a_cluster(async |world, all| {
+        let mut servers = vec![];
+        for depth in 0..=DEPTH {
+            let path = format!("/{}", path(depth));
+            let NodeRef::Dir(dir) = all.resolve(&path).await.unwrap() else { panic!("{path}") };
+            let shard = shard_of(dir.home, 0, world.plan().shards);
+            servers.push(shard.0 % SERVERS);
+        }
+        // The server of one that is above another server's, and not the coordinator's.
+        let is_between = |above: &usize| {
+            let dead = servers[*above];
+            dead != 0 && servers[*above + 1..].iter().any(|server| *server != dead)
+        };
+        let above = (2..DEPTH).find(is_between).unwrap();
+        let dead = servers[above];
+        let below = (above + 1..=DEPTH).rfind(|depth| servers[*depth] != dead).unwrap();
+        let machine = world.connect_with("inside", &of(&path(1))).await.unwrap();
+        let (inside, cred) = (&machine.client, Cred::ROOT);
+        let within: String = (1..below).map(|at| format!("/d{at}")).collect();
+        let node = inside.resolve(&within).await.unwrap();
+        let NodeRef::Dir(dir) = &node else { panic!("{node:?}") };
+        let host = &world.hosts()[usize::from(dead)];
+        host.kill();
+        for away in [0, 5, 60] {
+            world.wait(Duration::from_secs(away)).await;
+            let looks = async {
+                inside.getattr(&cred, &node).await.unwrap();
+                inside.lookup(&cred, dir, &name("file")).await.unwrap();
+                inside.readdir(&cred, dir, 0, 100, true).await.unwrap();
+            };
+            timeout(Duration::from_secs(1), looks).await.unwrap();
+        }
+        host.start().unwrap();
+        machine.close().await.unwrap();
     });
 }
