@@ -92,7 +92,8 @@ impl Cluster {
         let options = options.ok_or(OpenError::OfACluster)?.clone();
         let (coordinator, version) = if member.server == 0 {
             let now = Instant::now();
-            let (coordinator, version) = Coordinator::open(engine, &member, options.lease, now)?;
+            let times = (options.lease, options.alone);
+            let (coordinator, version) = Coordinator::open(engine, &member, times, now)?;
             (Some(coordinator), version)
         } else {
             (None, 0)

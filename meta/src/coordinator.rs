@@ -71,7 +71,7 @@ impl Coordinator {
     pub(crate) fn open(
         engine: &dyn Engine,
         member: &Member,
-        lease: Duration,
+        (lease, alone): (Duration, Duration),
         now: Instant,
     ) -> std::result::Result<(Coordinator, u64), OpenError> {
         let roster = engine.get(&key::roster())?.ok_or(OpenError::NotFormatted)?;
@@ -82,7 +82,7 @@ impl Coordinator {
         let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
         roster.versions_end = first + VERSIONS_RESERVED;
         roster.lease_ms = millis(lease);
-        let leases = Leases::unknown(lease, member.servers, until);
+        let leases = Leases::unknown(lease, alone, member.servers, until);
         let state = State { member: member.clone(), roster, leases };
         state.store(engine)?;
         let state = Mutex::new(state);
@@ -101,7 +101,7 @@ impl Coordinator {
         self.ways.lock()
     }
 
-    /// Whether all servers but `me` have this version of the accounting roots, or may not serve before they do.
+    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing before they do.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         self.state.lock().leases.all_know_roots(version, me, now)
     }

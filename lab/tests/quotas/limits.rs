@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base::FsError;
-use client::Client;
+use base::{Cred, DirId, EntryName, FileKind, FsError};
+use client::{Client, FileSystem, New};
 use lab::{
     check::quota::{self, until_full},
-    sim::{plan::Plan, world::World},
+    sim::{network::Place, plan::Plan, world::World},
 };
-use wire::RenameMode;
+use wire::{DirRef, NodeRef, RenameMode};
 
 use crate::{SERVERS, compare, count, in_world, is, plan, server_of, with_both};
 
@@ -129,6 +129,38 @@ fn a_server_that_is_away_keeps_from_others_only_what_it_has() {
         assert_eq!(fill_with_files(client, &of[here], "c").await, 0);
         client.rmdir(format!("{}/more", of[&away])).await.unwrap();
         assert_eq!(fill_with_files(client, &of[here], "d").await, 1);
+    });
+}
+
+/// Makes a directory by handle, as a mount does.
+async fn make_dir(client: &Client, dir: &DirRef, name: &str) -> DirRef {
+    let name = EntryName::new(name.as_bytes()).unwrap();
+    let made = FileSystem::mkdir(client, &Cred::ROOT, dir, &name, 0o755).await.unwrap();
+    made.dir.unwrap()
+}
+
+#[test]
+fn a_limit_holds_though_a_server_goes_on_without_the_coordinator() {
+    let alone = Duration::from_secs(20);
+    in_world(Plan { alone, ..plan() }, async |world, maker| {
+        let client = &maker.client;
+        let (dir, cut_off) = (format!("/{}", world.name_on(client, DirId::ROOT, 1).0), 2);
+        client.mkdir(&dir, 0o755).await.unwrap();
+        let NodeRef::Dir(top) = client.resolve(&dir).await.unwrap() else { panic!("it is one") };
+        for (from, to) in [(0, cut_off), (cut_off, 0)] {
+            let (from, to) = (Place::Server(from), Place::Server(to));
+            world.network().wall(from, to, Duration::from_secs(100));
+        }
+        limit(world, client, &dir, "entries", 5).await;
+        let dir = make_dir(client, &top, &world.name_on(client, top.id, cut_off).0).await;
+        let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+        let made = until_full(9, async |number| {
+            let (cred, name) = (Cred::ROOT, number.to_string());
+            let name = EntryName::new(name.as_bytes()).unwrap();
+            let made = FileSystem::create(client, &cred, &dir, &name, new, true, false);
+            made.await.map(drop)
+        });
+        assert_eq!(made.await.unwrap(), 3);
     });
 }
 

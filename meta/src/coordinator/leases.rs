@@ -48,12 +48,19 @@ pub(crate) struct Standing {
 #[derive(Debug, Clone)]
 pub(crate) struct Leases {
     lease: Duration,
+    /// For how long servers go on without one.
+    alone: Duration,
     holders: Vec<Holder>,
 }
 
 impl Leases {
     /// Nothing is known of `servers`: each may hold a lease until `until`.
-    pub(crate) fn unknown(lease: Duration, servers: u16, until: Instant) -> Leases {
+    pub(crate) fn unknown(
+        lease: Duration,
+        alone: Duration,
+        servers: u16,
+        until: Instant,
+    ) -> Leases {
         let holder = Holder {
             until,
             has: 0,
@@ -63,7 +70,7 @@ impl Leases {
             roots: 0,
             in_doubt: None,
         };
-        Leases { lease, holders: vec![holder; usize::from(servers)] }
+        Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
 
     /// A server was heard of at `now`; with `grant` it has a lease from now on, and takes in all up to `version`
@@ -115,10 +122,12 @@ impl Leases {
         lacking.map(|(_, ends)| *ends).filter(|ends| *ends > now).min()
     }
 
-    /// Whether all servers but `me` have this version of the accounting roots, or no lease: it comes with the next one.
+    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing any more: it comes with
+    /// the next lease. One without a lease goes on for a while, and charges to what it does not know to be a limit.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
+        let alone = self.alone + self.alone / 8;
         let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);
-        others.all(|(_, holder)| holder.roots == version || holder.until <= now)
+        others.all(|(_, holder)| holder.roots == version || holder.until + alone <= now)
     }
 
     /// How a server stands.
@@ -143,6 +152,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(8);
     const MARGIN: Duration = Duration::from_secs(1);
+    const ALONE: Duration = Duration::from_secs(80);
 
     fn beat(version: u64) -> Beat {
         Beat { version, requests: 0, roots: 0, in_doubt: None }
@@ -151,7 +161,7 @@ mod tests {
     #[test]
     fn who_acknowledged_is_not_waited_for() {
         let now = Instant::now();
-        let mut leases = Leases::unknown(LEASE, 2, now);
+        let mut leases = Leases::unknown(LEASE, ALONE, 2, now);
         leases.beat(0, now, beat(5), true);
         leases.beat(1, now, beat(5), true);
         let ends = leases.ends();
@@ -164,7 +174,7 @@ mod tests {
     #[test]
     fn who_is_silent_is_waited_for_until_its_lease_has_ended_for_certain() {
         let now = Instant::now();
-        let mut leases = Leases::unknown(LEASE, 1, now);
+        let mut leases = Leases::unknown(LEASE, ALONE, 1, now);
         leases.beat(0, now, beat(5), true);
         let ends = leases.ends();
         assert_eq!(leases.wait_until(6, &ends, now + LEASE), Some(now + LEASE + MARGIN));
@@ -174,7 +184,7 @@ mod tests {
     #[test]
     fn a_lease_that_was_given_later_is_not_waited_for() {
         let now = Instant::now();
-        let mut leases = Leases::unknown(LEASE, 1, now);
+        let mut leases = Leases::unknown(LEASE, ALONE, 1, now);
         leases.beat(0, now, beat(5), true);
         let ends = leases.ends();
         leases.beat(0, now + LEASE, beat(5), true);
@@ -185,7 +195,7 @@ mod tests {
     #[test]
     fn after_a_restart_everybody_is_taken_to_have_a_lease() {
         let now = Instant::now();
-        let leases = Leases::unknown(LEASE, 3, now + LEASE);
+        let leases = Leases::unknown(LEASE, ALONE, 3, now + LEASE);
         assert_eq!(leases.wait_until(1, &leases.ends(), now), Some(now + LEASE));
         assert_eq!(leases.wait_until(1, &leases.ends(), now + LEASE), None);
         assert_eq!(leases.standing(1, now).unwrap().left, Duration::ZERO);
@@ -193,13 +203,15 @@ mod tests {
 
     #[test]
     fn roots_are_known_to_who_has_said_so_or_may_not_serve() {
-        let now = Instant::now();
-        let mut leases = Leases::unknown(LEASE, 3, now);
+        let began = Instant::now();
+        let mut leases = Leases::unknown(LEASE, ALONE, 3, began);
+        let now = began + ALONE + ALONE / 8;
+        assert!(!leases.all_know_roots(7, 0, began + ALONE));
         assert!(leases.all_know_roots(7, 0, now));
         leases.beat(1, now, Beat { roots: 7, ..beat(5) }, true);
         leases.beat(2, now, Beat { roots: 6, ..beat(5) }, true);
-        assert!(!leases.all_know_roots(7, 0, now + LEASE));
-        assert!(leases.all_know_roots(7, 0, now + LEASE + MARGIN));
+        assert!(!leases.all_know_roots(7, 0, now + LEASE + MARGIN + ALONE));
+        assert!(leases.all_know_roots(7, 0, now + LEASE + MARGIN + ALONE + ALONE / 8));
         leases.beat(2, now, Beat { roots: 7, ..beat(5) }, true);
         assert!(leases.all_know_roots(7, 0, now));
         assert!(!leases.all_know_roots(8, 0, now));
@@ -208,7 +220,7 @@ mod tests {
     #[test]
     fn being_heard_of_without_a_grant_is_no_lease() {
         let now = Instant::now();
-        let mut leases = Leases::unknown(LEASE, 1, now);
+        let mut leases = Leases::unknown(LEASE, ALONE, 1, now);
         leases.beat(0, now, beat(0), false);
         assert_eq!(leases.wait_until(1, &leases.ends(), now), None);
     }

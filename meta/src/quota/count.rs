@@ -151,7 +151,7 @@ async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
     }
 }
 
-/// Returns when all servers know the roots as they are now, or may not serve before they do.
+/// Returns when all servers know the roots as they are now, or serve nothing before they do.
 async fn all_have_heard(core: &Core) {
     let shared = &core.inner.shared;
     let Some(cluster) = &shared.cluster else { return };
