@@ -40,8 +40,7 @@ pub(crate) struct Mount {
 /// Our mount at exactly this path: the one on top, when there are several.
 pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Mount>> {
     let path = resolve(path);
-    let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
-    Ok(parse(&table).into_iter().rfind(|mount| mount.path == path))
+    Ok(all()?.into_iter().rfind(|mount| mount.path == path))
 }
 
 /// Our mount that holds the directory `path`, which must be alive.
@@ -49,14 +48,18 @@ pub(crate) fn holding(path: &Path) -> anyhow::Result<Option<Mount>> {
     let device =
         fs::metadata(path).with_context(|| format!("cannot use {}", path.display()))?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
-    Ok(parse(&table).into_iter().rfind(|mount| mount.device == device))
+    Ok(all()?.into_iter().rfind(|mount| mount.device == device))
 }
 
 /// Whether a mount of ours is still anywhere in the tree: it may be bound to other places, whole or in part.
 pub(crate) fn is_left(unmounted: &Mount) -> anyhow::Result<bool> {
+    Ok(all()?.iter().any(|mount| mount.device == unmounted.device))
+}
+
+/// All mounts of ours, as they stand in the kernel's table.
+fn all() -> anyhow::Result<Vec<Mount>> {
     let table = fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
-    Ok(parse(&table).iter().any(|mount| mount.device == unmounted.device))
+    Ok(parse(&table))
 }
 
 /// The path as the mount table has it. The mount itself may be dead, so only what is above it is looked at.

@@ -221,7 +221,7 @@ impl Files {
         }
     }
 
-    /// Who has opened a handle.
+    /// The user who has opened a handle, if it is open.
     pub(crate) fn user_of(&self, handle: Handle) -> Option<u32> {
         self.handle(handle).ok().map(|open| open.cred.uid)
     }

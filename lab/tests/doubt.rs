@@ -19,7 +19,7 @@ use lab::{
     sim::{
         disk::Steps,
         plan::{Plan, Weather},
-        world::World,
+        world::{Machine, World},
     },
 };
 use meta::{Bug, Durability};
@@ -86,23 +86,49 @@ fn run(scene: Scene, step: u64, doubt_max: Duration, cut: Option<PowerCut>) -> a
     })
 }
 
-async fn play(world: World, scene: Scene, step: u64, cut: Option<PowerCut>) -> anyhow::Result<u64> {
-    let maker = world.connect("maker").await?;
-    let stage = Stage::prepare(&world, &maker.client, scene).await?;
-    let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
-    // Who has looked before goes on by what it knows.
-    stage.look(&looks.client).await.context("before it")?;
-    for host in world.hosts() {
-        host.settle()?;
+/// The clients of a scene.
+struct Cast {
+    /// This one has made what there is.
+    maker: Machine,
+    acts: Machine,
+    looks: Machine,
+}
+
+impl Cast {
+    /// Prepares a stage on which nothing is under way.
+    async fn begin(world: &World, scene: Scene) -> anyhow::Result<(Cast, Stage)> {
+        let maker = world.connect("maker").await?;
+        let stage = Stage::prepare(world, &maker.client, scene).await?;
+        let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
+        // Who has looked before goes on by what it knows.
+        stage.look(&looks.client).await.context("before it")?;
+        for host in world.hosts() {
+            host.settle()?;
+        }
+        Ok((Cast { maker, acts, looks }, stage))
     }
+
+    /// Compares what there is when all servers are back, and checks the world.
+    async fn end(self, world: &World, stage: &Stage, scene: Scene) -> anyhow::Result<()> {
+        world.wait(Duration::from_secs(2)).await;
+        stage.compare(&self.maker.client, scene).await?;
+        for machine in [self.maker, self.acts, self.looks] {
+            machine.close().await?;
+        }
+        check::run(world).await
+    }
+}
+
+async fn play(world: World, scene: Scene, step: u64, cut: Option<PowerCut>) -> anyhow::Result<u64> {
+    let (cast, stage) = Cast::begin(&world, scene).await?;
     let steps = Steps::new(step);
     for (server, host) in (0..).zip(world.hosts()) {
         host.count_steps(&steps, server == DEAD);
     }
-    let acting = stage.act(&acts.client, scene);
+    let acting = stage.act(&cast.acts.client, scene);
     let meanwhile = async {
         if step > 0 {
-            stage.outlast(&looks.client, scene, cut).await?;
+            stage.outlast(&cast.looks.client, scene, cut).await?;
         }
         anyhow::Ok(())
     };
@@ -110,12 +136,7 @@ async fn play(world: World, scene: Scene, step: u64, cut: Option<PowerCut>) -> a
     outlasted?;
     acted.context("it is never answered")??;
     let taken = steps.taken();
-    world.wait(Duration::from_secs(2)).await;
-    stage.compare(&maker.client, scene).await?;
-    for machine in [maker, acts, looks] {
-        machine.close().await?;
-    }
-    check::run(&world).await?;
+    cast.end(&world, &stage, scene).await?;
     Ok(taken)
 }
 
@@ -379,13 +400,7 @@ fn part(
     let server_lease = Duration::from_secs(20);
     let plan = Plan { trash: false, weather, server_lease, ..calm };
     steps::run(plan, bug, 10 * PATIENCE, async |world| {
-        let maker = world.connect("maker").await?;
-        let stage = Stage::prepare(&world, &maker.client, scene).await?;
-        let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
-        stage.look(&looks.client).await.context("before it")?;
-        for host in world.hosts() {
-            host.settle()?;
-        }
+        let (cast, stage) = Cast::begin(&world, scene).await?;
         let meanwhile = async {
             world.wait(after).await;
             let place = |server: u16| world.hosts()[usize::from(server)].place();
@@ -407,31 +422,27 @@ fn part(
                     "it is in doubt, and the initiator knows"
                 );
             }
-            stage.look(&looks.client).await.context("parted")?;
-            stage.change(&looks.client, 0).await.context("parted")?;
+            stage.look(&cast.looks.client).await.context("parted")?;
+            stage.change(&cast.looks.client, 0).await.context("parted")?;
             let mut happened = true;
             for (path, is_there) in stage.changed(scene) {
                 // What is there may be on both.
-                let seen = in_time(&path, LOOK_WITHIN, is_listed(&looks.client, &path)).await?;
+                let seen =
+                    in_time(&path, LOOK_WITHIN, is_listed(&cast.looks.client, &path)).await?;
                 happened &= seen == is_there;
             }
             if scene == Scene::Mkdir && happened {
-                let made = async { looks.client.read_dir(&stage.made).await?.all().await };
+                let made = async { cast.looks.client.read_dir(&stage.made).await?.all().await };
                 in_time("ls of what is born", LOOK_WITHIN, made).await?;
             }
             world.wait(PARTED).await;
             anyhow::Ok(Parted { prepared, happened })
         };
         let (acted, parted) =
-            futures::join!(timeout(PATIENCE, stage.act(&acts.client, scene)), meanwhile);
+            futures::join!(timeout(PATIENCE, stage.act(&cast.acts.client, scene)), meanwhile);
         let parted = parted?;
         acted.context("it is never answered")??;
-        world.wait(Duration::from_secs(2)).await;
-        stage.compare(&maker.client, scene).await?;
-        for machine in [maker, acts, looks] {
-            machine.close().await?;
-        }
-        check::run(&world).await?;
+        cast.end(&world, &stage, scene).await?;
         Ok(parted)
     })
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{Cred, DirId, EntryName, FsError, Ino, NameVersion, placement::shard_of};
+use base::{Cred, DirId, EntryName, FsError, NameVersion, placement::shard_of};
 use client::{Client, Error, FileSystem};
 use lab::sim::{network::Place, plan::Plan, trace::Trace, world::World};
 use tokio::{task::LocalSet, time::timeout};
@@ -121,7 +121,7 @@ fn nobody_leaves_the_subtree_of_a_token() {
             let inside = &machine.client;
             inside.read("/file").await.unwrap();
             let mine = FileSystem::root(inside).0;
-            let root = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
+            let root = DirRef::ROOT;
             let above = {
                 let at = all.stat(format!("/{}", path(depth - 1))).await.unwrap().ino;
                 let mut id = DirId::ROOT;

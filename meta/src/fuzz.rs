@@ -4,7 +4,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use base::{Clock, Cred, Decode as _, DirId, Epoch, Ino, Locality, Random, Seq, Time};
+use base::{Clock, Cred, Decode as _, Epoch, Ino, Locality, Random, Seq, Time};
 use bytes::{Bytes, BytesMut};
 use store::{Blocks, MemoryEngine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -121,7 +121,7 @@ impl Client {
         let (stream, theirs) = tokio::io::duplex(16 << 20);
         let core = core.clone();
         tokio::task::spawn_local(async move { core.serve(theirs).await });
-        let root = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
+        let root = DirRef::ROOT;
         let inbox = BytesMut::new();
         let mut client = Client { stream, inbox, seq: 0, files: Vec::new(), dirs: vec![root] };
         client.stream.write_all(&frame::opening()).await.expect("there is room for it");

@@ -529,8 +529,6 @@ mod tests {
         session
     }
 
-    const ROOT: DirRef = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
-
     fn begin(session: &Session, seq: u64, unanswered: u64) -> Seen {
         session.begin(Seq(seq), Seq(unanswered)).unwrap()
     }
@@ -550,7 +548,7 @@ mod tests {
     async fn nobody_comes_into_a_session_that_ends() {
         let session = session();
         let token = Token::administrator;
-        let rights = || Rights { token: token(), kernel_checks: false, root: ROOT };
+        let rights = || Rights { token: token(), kernel_checks: false, root: DirRef::ROOT };
         assert!(session.join(rights()) && session.enter());
         let (lease, now) = (Duration::from_secs(9), Time::default());
         assert!(!session.begin_end_if_over(lease, now), "it was heard of");
@@ -606,20 +604,20 @@ mod tests {
         let again = || Session::new(session.id, session.secret, String::new());
         let token = Token::administrator();
         let back = again();
-        let proof = session.proof(&ROOT);
-        assert!(back.is_of(b"signing key", &token, &ROOT, proof), "after a restart");
+        let proof = session.proof(&DirRef::ROOT);
+        assert!(back.is_of(b"signing key", &token, &DirRef::ROOT, proof), "after a restart");
         assert_eq!(session.ticket(&[1, 2]), back.ticket(&[1, 2]), "tickets survive it");
         let renewed = Token { expires: Some(Time::default()), ..token.clone() };
-        assert!(back.is_of(b"signing key", &renewed, &ROOT, proof));
-        let elsewhere = DirRef { id: DirId(9), ..ROOT };
+        assert!(back.is_of(b"signing key", &renewed, &DirRef::ROOT, proof));
+        let elsewhere = DirRef { id: DirId(9), ..DirRef::ROOT };
         for (token, root, proof) in [
-            (Token { path: "/a".into(), ..token.clone() }, ROOT, proof),
-            (Token { uid: Some(0), ..token.clone() }, ROOT, proof),
-            (Token { gids: vec![0], ..token.clone() }, ROOT, proof),
-            (Token { read_only: true, ..token.clone() }, ROOT, proof),
+            (Token { path: "/a".into(), ..token.clone() }, DirRef::ROOT, proof),
+            (Token { uid: Some(0), ..token.clone() }, DirRef::ROOT, proof),
+            (Token { gids: vec![0], ..token.clone() }, DirRef::ROOT, proof),
+            (Token { read_only: true, ..token.clone() }, DirRef::ROOT, proof),
             (token.clone(), elsewhere, proof),
-            (token.clone(), DirRef { ino: Ino(9), ..ROOT }, proof),
-            (token.clone(), ROOT, proof ^ 1),
+            (token.clone(), DirRef { ino: Ino(9), ..DirRef::ROOT }, proof),
+            (token.clone(), DirRef::ROOT, proof ^ 1),
         ] {
             assert!(!again().is_of(b"signing key", &token, &root, proof), "{token:?}");
             assert!(!back.is_of(b"signing key", &token, &root, proof), "{token:?}");

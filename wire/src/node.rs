@@ -21,6 +21,10 @@ codec! {
 }
 
 impl DirRef {
+    /// The root of the file system, with no ticket.
+    pub const ROOT: DirRef =
+        DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
+
     /// Whether both name the same directory, whatever their tickets.
     #[must_use]
     pub fn same(&self, other: &DirRef) -> bool {

@@ -5,7 +5,7 @@
 //! What the kernel does without us (`remount`, and with it `ro`) goes back to mount(8).
 //!
 //! mount(8) hands over no option that it takes for the default, such as `suid` and `dev`: what it does not forbid it allows.
-//! It forbids both to users, by name, unless the line in /etc/fstab allows them.
+//! To users mount(8) forbids both, by name, unless the line in /etc/fstab allows them.
 
 use std::{
     ffi::{OsStr, OsString},

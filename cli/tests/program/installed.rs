@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::harness::{Data, folder, pando, text};
+use crate::harness::{Data, Running, folder, pando, text};
 
 /// `make install` into `root`, without the build.
 fn install(root: &Path, args: &[&str]) {
@@ -47,7 +47,7 @@ fn make_install_brings_all_that_a_machine_needs_and_uninstall_takes_it_away() {
 }
 
 /// Runs a script in a mount namespace of its own, where /sbin has our helpers and nothing else.
-fn with_helpers(data: &Data, script: &str) -> String {
+fn with_helpers(data: &Data, server: &Running, script: &str) -> String {
     let root = folder();
     let sbin = root.path().join("sbin");
     fs::create_dir(&sbin).unwrap();
@@ -59,7 +59,8 @@ fn with_helpers(data: &Data, script: &str) -> String {
     let script = format!("set -e\nmount --bind {} /sbin\n{script}", text(&sbin));
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-c", &script]).env("MNT", &mnt);
-    command.env("TOKEN", data.admin_token()).env("FSTAB", root.path().join("fstab"));
+    command.env("SERVER", server.address()).env("TOKEN", data.admin_token());
+    command.env("FSTAB", root.path().join("fstab"));
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
@@ -73,26 +74,24 @@ fn mount_8_mounts_remounts_and_unmounts() {
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
-        mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN,entry_timeout=0"
+        &server,
+        r#"
+        mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN,entry_timeout=0"
         echo kept >"$MNT/file"
         findmnt --noheadings --output SOURCE,FSTYPE "$MNT"
-        awk -v mnt="$MNT" '$2 == mnt {{ print $1 }}' /proc/self/mounts
+        awk -v mnt="$MNT" '$2 == mnt { print $1 }' /proc/self/mounts
         mount -o remount,ro "$MNT"
         ! touch "$MNT/other" 2>/dev/null
         mount -o remount,rw "$MNT"
         touch "$MNT/other"
         findmnt --noheadings --output SOURCE,FSTYPE "$MNT"
         umount "$MNT"
-        mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN,ro"
+        mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN,ro"
         cat "$MNT/file"
         ! touch "$MNT/third" 2>/dev/null
-        umount {address}
+        umount $SERVER
         ! findmnt "$MNT"
         "#,
-            address = server.address(),
-        ),
     );
     let (source, address) = (format!("{} fuse.pando", server.address()), server.address());
     let lines: Vec<_> = said.lines().collect();
@@ -105,17 +104,17 @@ fn what_root_mounts_by_mount_8_has_set_id_bits_and_devices_unless_it_says_otherw
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
+        &server,
+        r#"
         chmod 755 "$(dirname "$MNT")"
-        try() {{
-            mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN,$1"
+        try() {
+            mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN,$1"
             chmod 4755 "$MNT/id"
             setpriv --reuid 1000 --clear-groups "$MNT/id" -u
             (: <"$MNT/null") 2>/dev/null && echo opened || echo closed
             umount "$MNT"
-        }}
-        mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN"
+        }
+        mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN"
         cp "$(command -v id)" "$MNT/id"
         mknod "$MNT/null" c 1 3
         chmod 666 "$MNT/null"
@@ -124,8 +123,6 @@ fn what_root_mounts_by_mount_8_has_set_id_bits_and_devices_unless_it_says_otherw
         try nodev,nosuid
         try defaults
         "#,
-            address = server.address(),
-        ),
     );
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines, ["0", "opened", "1000", "closed", "0", "opened"]);
@@ -137,9 +134,9 @@ fn what_is_bound_to_another_place_can_be_unmounted_there_alone() {
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
-        mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN"
+        &server,
+        r#"
+        mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN"
         echo kept >"$MNT/file"
         mkdir "$MNT/dir" "$MNT.dir"
         touch "$MNT.file"
@@ -153,12 +150,10 @@ fn what_is_bound_to_another_place_can_be_unmounted_there_alone() {
         echo below >"$MNT.dir/below"
         cat "$MNT.dir/below"
         timeout 20 umount "$MNT.dir"
-        mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN"
+        mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN"
         cat "$MNT/dir/below"
         umount "$MNT"
         "#,
-            address = server.address(),
-        ),
     );
     assert_eq!(said.lines().collect::<Vec<_>>(), ["kept", "kept", "below", "below"]);
     assert_eq!(server.stop(), Some(0));
@@ -170,10 +165,10 @@ fn mount_a_mounts_what_fstab_has_once() {
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
+        &server,
+        r#"
         options="_netdev,nofail,x-systemd.automount,x-systemd.mount-timeout=30s,token=$TOKEN"
-        echo "{address} $MNT fuse.pando $options 0 0" >"$FSTAB"
+        echo "$SERVER $MNT fuse.pando $options 0 0" >"$FSTAB"
         for time in first second; do mount --fstab "$FSTAB" --all; done
         mount --fstab "$FSTAB" --all --test-opts _netdev
         findmnt --noheadings --raw --output SOURCE,TARGET "$MNT"
@@ -182,8 +177,6 @@ fn mount_a_mounts_what_fstab_has_once() {
         umount "$MNT"
         ! findmnt "$MNT"
         "#,
-            address = server.address(),
-        ),
     );
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
@@ -197,9 +190,9 @@ fn fstab_mounts_and_a_dead_mount_is_mounted_anew() {
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
-        echo "{} $MNT fuse.pando rw,_netdev,nofail,x-systemd.automount,token=$TOKEN 0 0" >"$FSTAB"
+        &server,
+        r#"
+        echo "$SERVER $MNT fuse.pando rw,_netdev,nofail,x-systemd.automount,token=$TOKEN 0 0" >"$FSTAB"
         mount --fstab "$FSTAB" "$MNT"
         mkdir "$MNT/dir"
         # What serves the mount dies.
@@ -209,8 +202,6 @@ fn fstab_mounts_and_a_dead_mount_is_mounted_anew() {
         ls "$MNT"
         umount "$MNT"
         "#,
-            server.address()
-        ),
     );
     assert_eq!(said, "dir\n");
 }
@@ -221,29 +212,27 @@ fn mount_8_takes_the_options_of_administrators_and_refuses_others_by_name() {
     let server = data.serve(&[]);
     let said = with_helpers(
         &data,
-        &format!(
-            r#"
-        shown() {{ findmnt --noheadings --output OPTIONS "$MNT" | tr , '\n' | grep -xE "$1" | sort | tr '\n' ' '; echo; }}
+        &server,
+        r#"
+        shown() { findmnt --noheadings --output OPTIONS "$MNT" | tr , '\n' | grep -xE "$1" | sort | tr '\n' ' '; echo; }
         all="$(echo _netdev,nofail,x-systemd.automount,X-a=b,noauto,users,comment=x),token=$TOKEN"
-        mount -t fuse.pando {address} "$MNT" -o "$all,noexec,nosuid,nodev,noatime,sync,context=a:b:c"
+        mount -t fuse.pando $SERVER "$MNT" -o "$all,noexec,nosuid,nodev,noatime,sync,context=a:b:c"
         shown 'noexec|nosuid|nodev|noatime|sync|rw'
         cp /bin/true "$MNT/true"
         ! "$MNT/true" 2>/dev/null
         umount "$MNT"
-        mount -t fuse.pando {address} "$MNT" -o "$all,defaults,exec,suid,dev,strictatime,dirsync,async"
+        mount -t fuse.pando $SERVER "$MNT" -o "$all,defaults,exec,suid,dev,strictatime,dirsync,async"
         shown 'noexec|nosuid|nodev|relatime|sync|dirsync|rw'
         "$MNT/true" && echo executed
         umount "$MNT"
-        echo "{address} $MNT fuse.pando noauto,users,exec,ro,_netdev,nofail,token=$TOKEN 0 0" >"$FSTAB"
+        echo "$SERVER $MNT fuse.pando noauto,users,exec,ro,_netdev,nofail,token=$TOKEN 0 0" >"$FSTAB"
         mount --fstab "$FSTAB" "$MNT"
         shown 'noexec|nosuid|nodev|ro|rw'
         umount "$MNT"
         for wrong in quick size=1 nodiratime; do
-            ! mount -t fuse.pando {address} "$MNT" -o "token=$TOKEN,$wrong" 2>&1
+            ! mount -t fuse.pando $SERVER "$MNT" -o "token=$TOKEN,$wrong" 2>&1
         done
         "#,
-            address = server.address()
-        ),
     );
     let lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     assert_eq!(

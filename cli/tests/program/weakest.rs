@@ -32,7 +32,7 @@ fn name(text: &str) -> EntryName {
     EntryName::new(text.as_bytes()).unwrap()
 }
 
-/// What whoever may not do something must get.
+/// The answer that a request must get from a server if its sender may not do what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// It is about the session alone: an answer that has nothing to do with anybody else.
@@ -47,7 +47,7 @@ enum Verdict {
     Servers,
 }
 
-/// The table.
+/// The verdict that each kind of request gets of who may not ask it.
 fn verdict(request: &Request) -> Verdict {
     match request {
         Request::Lock(lock) if lock.mode.is_none() => Verdict::Own,
@@ -494,7 +494,7 @@ fn no_kind_of_request_gets_the_holder_of_a_weak_token_out_of_it() {
     });
 }
 
-/// What an administrator sees of a file.
+/// The attributes of a file, as an administrator sees them.
 fn state(admin: &mut Raw, file: &FileRef) -> Reply {
     admin.done(&Request::Getattr(Getattr { node: NodeRef::File(file.clone()) }))
 }

@@ -30,7 +30,7 @@ pub(super) struct Changes {
     /// Files and directories that the server has changed together with other servers: the last such change of each
     /// that is not known to be stable.
     shared: HashMap<Ino, u64>,
-    /// What this client did before this count of [`crate::contents::Files::stamp`] is stable at the server.
+    /// The highest count of [`crate::contents::Files::stamp`] up to which the server has all that this client did stable.
     stamp: u64,
 }
 

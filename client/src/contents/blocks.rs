@@ -194,8 +194,8 @@ impl Client {
         Ok(())
     }
 
-    /// What was to name these blocks has failed: tells the server, which deletes them, without waiting for it. Those in a store
-    /// that this client reaches itself stay, as one of them may be named: `pando fsck --gc` knows.
+    /// Tells the server that nothing will name these blocks, since the write has failed, and does not wait for it; the server
+    /// deletes them. Those in a store that this client reaches itself stay, as one of them may be named: `pando fsck --gc` knows.
     pub(crate) fn give_up_blocks(&self, cred: &Arc<Cred>, ino: Ino, blocks: Vec<BlockId>) {
         if blocks.is_empty() || matches!(self.core.files.io, BlockIo::Store(_)) {
             return;

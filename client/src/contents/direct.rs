@@ -23,7 +23,7 @@ const BATCH: u64 = 16;
 const MARGIN: Duration = Duration::from_secs(15);
 /// After a request that failed all blocks go through the server for so long.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
-/// So many batches are kept.
+/// The number of batches that are kept at most.
 const BATCHES_MAX: usize = 1024;
 
 /// A shared store.

@@ -379,7 +379,7 @@ impl Inner {
         self.lose_unsent()
     }
 
-    /// What was not sent is lost; how many bytes that were.
+    /// Forgets what was not sent, and returns how many bytes that were.
     pub(crate) fn lose_unsent(&mut self) -> u64 {
         let bytes = self.dirty.bytes();
         if !self.dirty.is_empty() {

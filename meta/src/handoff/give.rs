@@ -435,10 +435,13 @@ fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<()
 mod tests {
     use std::{cell::Cell, sync::Arc};
 
-    use base::ShardId;
+    use base::{ShardId, Time};
 
     use super::*;
-    use crate::{FreeBytes, Limits, ServerOptions, coordinator::tests::several::in_cluster_of};
+    use crate::{
+        FreeBytes, Limits, ServerOptions, coordinator::tests::several::in_cluster_of,
+        format::root_content,
+    };
 
     thread_local! {
         static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
@@ -453,38 +456,22 @@ mod tests {
             ServerOptions { limits, ..options }
         };
         in_cluster_of(options, async |three| {
-            let core = three.node(1).core.clone();
+            let core = &three.node(1).core;
             let frozen_max = core.inner.shared.options.limits.frozen_max;
-            let txn = core.inner.shared.cluster.as_ref().unwrap().next_txn();
-            let (ino, home, dir, shard) = (Ino(7), DirId(77), DirId(77), ShardId(1));
-            let (giver, taker) =
-                (Partition { shard, dir, number: 0 }, Partition { shard, dir, number: 1 });
-            let (moving, scan, spread) =
-                (Moving::Range((0, POS_MAX)), Scan::Open, Spread::Extendible);
-            let (next, foreseen, wanted_until) = (None, Box::default(), None);
+            let dir = DirId(77);
+            let giver = Partition { shard: ShardId(1), dir, number: 0 };
+            let share = Content { ino: Ino(7), home: dir, ..root_content(Time::default()) };
+            let shift = (Shift { giver: 0, taker: 1 }, Spread::Extendible);
+            let giving = Giving::new(core, giver, &share, shift, Moving::Range((0, POS_MAX)));
+            let mut giving = giving.expect("a server of several");
             FREE.set(0);
             tokio::time::sleep(Duration::from_secs(1)).await;
             let began = Instant::now();
-            let frozen = Some(began);
-            let giving = Giving {
-                core,
-                txn,
-                ino,
-                home,
-                giver,
-                taker,
-                moving,
-                scan,
-                spread,
-                next,
-                frozen,
-                foreseen,
-                wanted_until,
-            };
+            giving.frozen = Some(began);
             let name = (Key::from_slice(&giver.share()), Ino(8));
             let acts = async {
                 assert!(matches!(giving.put(0, Vec::new(), false).await, Event::Lost));
-                let step = Act::Detach(txn, giver, vec![name]);
+                let step = Act::Detach(giving.txn, giver, vec![name]);
                 assert_eq!(giving.step(step).await, Err(Stops::Late));
             };
             let ended = tokio::time::timeout(Duration::from_secs(60), acts).await;

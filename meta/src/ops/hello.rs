@@ -61,7 +61,7 @@ pub(crate) fn run(
     }
     // Where the root was not looked for, it is what the proof says, or there is nothing to be the root of yet.
     let (root, root_attr) = found.unwrap_or_else(|| {
-        let root = hello.resume.map_or(ROOT, |past| past.root);
+        let root = hello.resume.map_or(DirRef::ROOT, |past| past.root);
         (root, root_content(now).attr())
     });
     let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks, root };
@@ -299,8 +299,6 @@ fn open(
 
 /// The directory that a token makes the root.
 type Root = (DirRef, Attr);
-
-const ROOT: DirRef = DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 };
 
 /// Finds it; `None` where it is not looked for: who comes has it proven, and the server that begins sessions has this one
 /// still, or the whole tree is its root. Where the way to it leads over other servers, `way` has what is known of them, and

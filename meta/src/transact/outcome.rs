@@ -5,9 +5,10 @@
 //!
 //! A participant says committed if it was told so. If it has not prepared the transaction it promises that it never will
 //! ([`participant::ended`](super::participant::ended)): so its initiator, which needs its vote, cannot commit it, and it is
-//! aborted. If it has, and knows no more, it says so, and both stay in doubt. What it says of a transaction it stores as an `E` record, in the batch that does
-//! its part or makes the promise, and remembers until the initiator says that the transaction is over: not under way, and
-//! applied by all, if it was committed. Transactions with one participant have none of it.
+//! aborted. If it has, and knows no more, it says so, and both stay in doubt. What it says of a transaction it stores as
+//! an `E` record, in the batch that does its part or makes the promise, and remembers until the initiator says that the
+//! transaction is over: not under way, and applied by all, if it was committed. Transactions with one participant have none
+//! of it.
 //!
 //! Always true: only the initiator presumes; no participant says aborted that has voted for a transaction, unless it was
 //! told so.

@@ -1,7 +1,7 @@
 //! A value of every reply, answer and retry, and of both forms where a field may be missing.
 
 use base::{
-    ClusterMap, DirId, Epoch, FileKind, FsError, HashKey, Ino, Layout, Locality, SessionId, Splits,
+    ClusterMap, Epoch, FileKind, FsError, HashKey, Ino, Layout, Locality, SessionId, Splits,
     layout::POS_MAX,
 };
 use bytes::Bytes;
@@ -157,7 +157,7 @@ fn welcome() -> Welcome {
             inline_bytes_max: 4096,
         },
         map: map(),
-        root: crate::DirRef { id: DirId::ROOT, ino: Ino::ROOT, home: DirId::ROOT, ticket: 0 },
+        root: crate::DirRef::ROOT,
         root_attr: entry().attr,
         read_only: true,
         trusted: false,
