@@ -19,7 +19,7 @@ use base::{
 };
 use bytes::BytesMut;
 use wire::{
-    Answer, Create, DirRef, FileRef, Getattr, Hello, Link, Lookup, Mkdir, NodeRef, Rename,
+    Answer, Create, DirRef, FileRef, Getattr, Hello, Link, Lookup, Mkdir, NodeRef, Open, Rename,
     RenameMode, Reply, ReplyHeader, Request, RequestHeader, Resume, Retry, Welcome, frame,
 };
 
@@ -568,6 +568,60 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
             }
         }
     });
+}
+
+#[test]
+fn what_is_open_gets_no_name_in_a_subtree_that_it_has_left_on_any_server() {
+    let site = Site::of_three();
+    let mut admin = site.admin();
+    let root = admin.welcome.root;
+    let (inside, outside) = (admin.mkdir(root, "in"), admin.mkdir(root, "out"));
+    let token = site.token(&["--path", "/in"]);
+    let mut raw = Raw::open(&site.address, &token, Cred::ROOT);
+    let mine = raw.welcome.root;
+    // Their servers are several.
+    let dirs: Vec<_> = (0..6).map(|at| format!("dir{at}")).collect();
+    let made: Vec<_> = dirs.iter().map(|text| admin.mkdir(inside, text)).collect();
+    let shown: Vec<_> = dirs.iter().map(|text| raw.dir(mine, text)).collect();
+    let link = |file: &FileRef, dir: DirRef, to: &str| {
+        Request::Link(Link { target: NodeRef::File(file.clone()), dir, name: name(to) })
+    };
+    for (at, (&from, &dir)) in made.iter().zip(&shown).enumerate() {
+        let (left, stayed) = (format!("left{at}"), format!("stayed{at}"));
+        let opened = [&left, &stayed].map(|text| {
+            let born = admin.create(from, text);
+            if at % 2 == 1 {
+                // The inode is under no name then.
+                admin.done(&link(&born, outside, &format!("{text} too")));
+            }
+            let file = raw.file(dir, text);
+            let number = raw.calls;
+            let open = Request::Open(Open { file: file.clone(), number, access: 6 });
+            let shard = shard_of(dir.home, 0, raw.shards());
+            match raw.ask_at(shard, &open) {
+                Answer::Done(Reply::Opened(_)) => {}
+                Answer::Retry(Retry::AtBirth(ticket)) => {
+                    let file = FileRef { dir: DirRef { ticket, ..dir }, ..file.clone() };
+                    let open = Request::Open(Open { file, number, access: 6 });
+                    let answer = raw.ask_at(born.ino.shard(), &open);
+                    assert!(matches!(answer, Answer::Done(Reply::Opened(_))), "{answer:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+            file
+        });
+        let next = (at + 1) % made.len();
+        admin.rename((from, &left), (outside, &left));
+        admin.rename((from, &stayed), (made[next], &stayed));
+        for (to, &dir) in shown.iter().enumerate() {
+            for file in &opened {
+                let answer = raw.ask(&link(file, dir, &format!("got{to}")));
+                assert!(is_right(Verdict::Outside, &answer, false), "{at} to {to}: {answer:?}");
+            }
+        }
+        let found = raw.file(shown[next], &stayed);
+        raw.done(&link(&found, dir, &format!("again{at}")));
+    }
 }
 
 #[test]

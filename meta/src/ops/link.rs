@@ -6,6 +6,8 @@
 //! stored answer; for a first name the note that it has none is read and deleted as well.
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
 //! name any more, or none but in the trash and was not found there, EDQUOT when its first name is below a quota that is full.
+//! ESTALE when the session's token is for a subtree and the file, which it has open, is not under the name that it gives: the
+//! file may have left the subtree.
 
 use base::{Access, FsError, Ino, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
@@ -40,6 +42,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     }
     let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     vacant(txn, &dir, req)?;
+    if target.inode.nlink > 0 {
+        txn.has_name_within(file)?;
+    }
     // The old name may not be lost with the new one.
     txn.settle_birth(&dir)?;
     if target.inode.nlink == 0 {

@@ -192,11 +192,28 @@ impl Txn<'_> {
         self.stays_within(&file.dir)?;
         let dir = self.owner(&file.dir, &file.name)?;
         self.dir_permits(&dir, Access::EXECUTE)?;
-        match self.entry(&dir, &file.name)? {
+        self.is_in_share(&dir, file)
+    }
+
+    /// Refuses a file that a session with a subtree has open, unless its name in the subtree still leads to it. No record
+    /// of a file with several names tells where they are, so the name that the request has must be one of them.
+    pub(crate) fn has_name_within(&self, file: &FileRef) -> Result<()> {
+        if self.caller.standing.within.is_none() {
+            return Ok(());
+        }
+        self.settled(|txn| {
+            txn.stays_within(&file.dir)?;
+            txn.is_in_share(&txn.owner(&file.dir, &file.name)?, file)
+        })
+    }
+
+    /// Checks that a name leads to this file in the share that has it.
+    fn is_in_share(&self, dir: &Dir, file: &FileRef) -> Result<()> {
+        match self.entry(dir, &file.name)? {
             Some(EntryRecord::Link(ino)) if ino == file.ino => Ok(()),
             Some(EntryRecord::Node(inode)) if inode.ino == file.ino => Ok(()),
             Some(_) | None => {
-                self.still_has(&dir)?;
+                self.still_has(dir)?;
                 Err(FsError::Stale.into())
             }
         }

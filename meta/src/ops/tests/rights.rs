@@ -2,8 +2,8 @@
 
 use base::{Access, Clock as _, FileKind, FsError, Time};
 use wire::{
-    Answer, Claim, ClaimedFile, Create, FileRef, Getattr, Hello, Info, Lookup, NodeRef, Reply,
-    Request, Retry, Token,
+    Answer, Claim, ClaimedFile, Create, FileRef, Getattr, Hello, Info, Link, Lookup, NodeRef,
+    Reply, Request, Retry, Token,
 };
 
 use super::{
@@ -221,6 +221,62 @@ fn what_is_open_in_a_directory_that_leaves_the_subtree_stays_open() {
         client.write(&file, 0, b"here").await.unwrap();
         client.release(ino, client.opened()).await;
         assert!(is_stale(&mut client, getattr(NodeRef::File(file))).await);
+    });
+}
+
+#[test]
+fn a_file_that_is_open_gets_no_name_in_a_subtree_that_it_has_left() {
+    in_world(async |world| {
+        let mut admin = world.client().await;
+        let root = admin.root;
+        let a = admin.mkdir(&root, "a").await.unwrap();
+        let x = admin.mkdir(&a, "x").await.unwrap();
+        let mut client = world.client_with(&below("/a")).await;
+        let inside = client.root;
+        let dir = client.lookup(&inside, "x").await.unwrap().dir.unwrap();
+        let link = |file: &FileRef, to: &str| {
+            let target = NodeRef::File(file.clone());
+            Request::Link(Link { target, dir: inside, name: name(to) })
+        };
+        // One of them has two names, so its inode is not under either.
+        for (at, two) in [(0, false), (1, true)] {
+            let (gone, kept) = (format!("gone{at}"), format!("kept{at}"));
+            for text in [&gone, &kept] {
+                let made = admin.create(&x, text).await.unwrap();
+                if two {
+                    admin.link(&made, &root, &format!("{text} too")).await.unwrap();
+                }
+            }
+            let mut opened = Vec::new();
+            for text in [&gone, &kept] {
+                let ino = client.lookup(&dir, text).await.unwrap().attr.ino;
+                let file = FileRef { dir, name: name(text), ino };
+                client.open_file(&file).await.unwrap();
+                opened.push(file);
+            }
+            admin.rename((&x, &gone), (&root, &gone)).await.unwrap();
+            admin.rename((&x, &kept), (&a, &kept)).await.unwrap();
+            let stale = Answer::Refused(FsError::Stale);
+            for file in &opened {
+                assert_eq!(client.ask(link(file, "by its old name")).await, stale);
+                client.write(file, 0, b"open").await.unwrap();
+            }
+            let [gone, kept] = &opened[..] else { unreachable!() };
+            let pretended = FileRef { dir: inside, ..gone.clone() };
+            assert_eq!(client.ask(link(&pretended, "as if it were there")).await, stale);
+            let found = FileRef { dir: inside, ..kept.clone() };
+            let again = format!("again{at}");
+            client.link(&found, &inside, &again).await.unwrap();
+        }
+        let unnamed = client.tmpfile(&dir, true).await.unwrap();
+        client.link(&unnamed, &inside, "first").await.unwrap();
+
+        let file = admin.create(&x, "along").await.unwrap();
+        let file = FileRef { dir, ..file };
+        client.open_file(&file).await.unwrap();
+        admin.rename((&a, "x"), (&root, "x")).await.unwrap();
+        assert!(is_stale(&mut client, link(&file, "back")).await);
+        client.write(&file, 0, b"open").await.unwrap();
     });
 }
 
