@@ -95,8 +95,9 @@ pub(crate) fn run(
         group.enter(&session);
         let mut sessions = shared.sessions.lock();
         // Race: what was seen of it elsewhere is not so any more if it was evicted since, and nobody has found it here; or
-        // another core has opened it as well.
-        let overtaken = shared.evictions.load(Ordering::SeqCst) != evictions;
+        // another core has opened it as well. One with a new number nobody can have evicted.
+        let taken_over = hello.resume.is_some_and(|past| past.session == session.id);
+        let overtaken = taken_over && shared.evictions.load(Ordering::SeqCst) != evictions;
         if overtaken || sessions.contains_key(&session.id) {
             return Err(Fault::Retry(Retry::Busy));
         }
