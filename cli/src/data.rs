@@ -38,11 +38,12 @@ use crate::system::{SystemRandom, secret};
 ///
 /// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
 /// and `A`; in 3 blocks may be compressed, and
-/// there may be a trash; 4 are those of clusters only. Every data directory is one of the next version, but not the
+/// there may be a trash; 4 are those of clusters only; in 5, of clusters as well, records of kind `P` may end with the
+/// participants, and there are records of kind `E`. Every data directory is one of the next version, but not the
 /// other way round.
 const VERSION: u32 = 3;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 4;
+const VERSION_CLUSTER: u32 = 5;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -276,7 +277,7 @@ impl Filling {
         write_private(&path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
         let compression = (compression != Compression::None).then(|| compression.to_string());
         let name = name.to_owned();
-        let version = if server.is_some() { VERSION_CLUSTER } else { VERSION };
+        let version = version_of(server);
         let about = About { version, name, blocks: url, compression, server };
         finish(&path, &about.to_text()?)
             .with_context(|| format!("cannot write to {}", path.display()))
@@ -331,7 +332,7 @@ impl DataDir {
     pub(crate) fn open(path: &Path) -> anyhow::Result<DataDir> {
         let mut about = read_about(path)?;
         let directory = lock(path)?;
-        if about.version < VERSION {
+        if about.version < version_of(about.server) {
             upgrade(path, &mut about)?;
         }
         Ok(DataDir { path: path.to_owned(), about, _directory: directory })
@@ -483,10 +484,16 @@ fn open_blocks(path: &Path, url: Option<&str>, compression: Compression) -> anyh
     Ok(blocks.context("cannot open the block store")?.compressing(compression))
 }
 
+/// The version that a data directory has, of a file system of one server or of one of several.
+fn version_of(server: Option<u16>) -> u32 {
+    if server.is_some() { VERSION_CLUSTER } else { VERSION }
+}
+
 /// Brings a data directory up to date: from then on older programs refuse it. What its records need is done
 /// when they are next written, as each can be read in its old form.
 fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
-    let was = std::mem::replace(&mut about.version, VERSION);
+    let now = version_of(about.server);
+    let was = std::mem::replace(&mut about.version, now);
     let file = path.join(ABOUT);
     let new = file.with_extension("new");
     let text = about.to_text()?;
@@ -499,7 +506,7 @@ fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
         sync_folder(path)
     };
     write().with_context(|| format!("cannot upgrade {}", path.display()))?;
-    tracing::warn!(from = was, to = VERSION, "upgraded the on-disk version of {}", path.display());
+    tracing::warn!(from = was, to = now, "upgraded the on-disk version of {}", path.display());
     Ok(())
 }
 

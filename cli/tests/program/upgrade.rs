@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    harness::{folder, succeed, text},
+    harness::{Running, folder, pando, succeed, text},
     mounted::{Mountpoint, up},
 };
 
@@ -51,5 +51,32 @@ fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
     fs::write(at("a/new"), b"new").unwrap();
     let token = data.join("admin.token");
     succeed(&["fsck", running.address(), "--token", text(&token)]);
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn directories_of_a_cluster_are_upgraded_to_its_newest_version() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    let serves = || Running::start(pando(&args), "serving ");
+    let running = serves();
+    assert_eq!(running.stop(), Some(0));
+    let servers = [0, 1].map(|server| dir.join(format!("server-{server}")));
+    for server in &servers {
+        assert_eq!(version(server), 5);
+        // As the last program wrote it that knew only 4; records of before are read as they are.
+        let about = server.join("pando.json");
+        let text = fs::read_to_string(&about).unwrap();
+        fs::write(&about, text.replace("\"version\": 5", "\"version\": 4")).unwrap();
+        assert_eq!(version(server), 4);
+    }
+    let running = serves();
+    for server in &servers {
+        assert_eq!(version(server), 5);
+    }
+    let first = running.said.lines().find(|line| line.starts_with("server 0 at ")).unwrap();
+    let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
+    succeed(&["fsck", address, "--token", text(&servers[0].join("admin.token"))]);
     assert_eq!(running.stop(), Some(0));
 }
