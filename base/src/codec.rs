@@ -5,6 +5,7 @@
 //! could fill. The bytes are a contract: golden tests in `wire` and `meta` hold them.
 
 use bytes::Bytes;
+use smallvec::{Array, SmallVec};
 
 /// A value that can be written as bytes.
 pub trait Encode {
@@ -348,6 +349,26 @@ impl<T: Decode + Element> Decode for Vec<T> {
         let mut items = Vec::with_capacity(len.min(1024));
         for _ in 0..len {
             items.push(T::decode(input)?);
+        }
+        Ok(items)
+    }
+}
+
+impl<A: Array<Item: Encode + Element>> Encode for SmallVec<A> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_len(out, self.len());
+        for item in self {
+            item.encode(out);
+        }
+    }
+}
+
+impl<A: Array<Item: Decode + Element>> Decode for SmallVec<A> {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let len = take_len(input)?;
+        let mut items = SmallVec::with_capacity(len.min(1024));
+        for _ in 0..len {
+            items.push(A::Item::decode(input)?);
         }
         Ok(items)
     }

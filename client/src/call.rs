@@ -9,7 +9,7 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, LayoutNews, NodeRef, Release, Reply, Request, Retry};
+use wire::{Answer, LayoutNews, NodeRef, Release, Reply, Request, Retry, Stand};
 
 use crate::{
     Error,
@@ -102,14 +102,14 @@ fn shared_with_others(request: &Request) -> Option<Vec<Ino>> {
 }
 
 impl Core {
-    /// Sends a request that goes by `route`, and sees it through. `stand` is the version of the access cache
-    /// that it stands on, 0 by handle.
+    /// Sends a request that goes by `route`, and sees it through. `stand` is what it stands on of the access cache, nothing by
+    /// handle.
     pub(crate) async fn call(
         &self,
         cred: &Cred,
         route: impl Into<Route>,
         mut request: Request,
-        stand: u64,
+        stand: Stand,
     ) -> Result<Done, Failure> {
         // For whoever listens: it costs a comparison otherwise.
         let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
@@ -138,10 +138,10 @@ impl Core {
         route: impl Into<Route>,
         request: Request,
     ) -> Result<Done, Error> {
-        self.call(cred, route, request, 0).await.map_err(Failure::by_handle)
+        self.call(cred, route, request, Stand::NONE).await.map_err(Failure::by_handle)
     }
 
-    fn begin(&self, cred: &Cred, route: Route, request: Request, stand: u64) -> Ticket<'_> {
+    fn begin(&self, cred: &Cred, route: Route, request: Request, stand: Stand) -> Ticket<'_> {
         let channel = self.channels.of(route);
         if self.channels.must_join(channel.server)
             && let Some(core) = self.me.upgrade()
@@ -224,7 +224,7 @@ impl Core {
                 }
                 Answer::Retry(Retry::StaleCache(events)) => {
                     self.counters.stale();
-                    let since = ticket.stand();
+                    let since = ticket.stands_since();
                     self.cache.lock().apply(&events, since);
                     return Err(Failure::StaleCache);
                 }

@@ -29,7 +29,7 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep},
 };
-use wire::{Answer, ReplyHeader, Request, Statfs};
+use wire::{Answer, ReplyHeader, Request, Stand, Statfs};
 
 use self::slots::{INDEX_BITS, Inner, Link, State, put_request};
 pub(crate) use self::ticket::Ticket;
@@ -175,7 +175,7 @@ impl Channel {
         cred: &Cred,
         route: Route,
         request: Request,
-        stand: u64,
+        stand: Stand,
     ) -> Ticket<'_> {
         let mut inner = self.inner.lock();
         let key = inner.fill(cred, route, request, stand);
@@ -454,7 +454,8 @@ fn put_unheard(inner: &mut Inner, server: u16, call: u64, request: &Request) {
     let place = inner.router.place(Route::Server(server));
     let unanswered = inner.window.unanswered();
     let cred = Cred::default();
-    let put = put_request(&mut inner.out, call, place, Seq(0), unanswered, 0, &cred, request);
+    let put =
+        put_request(&mut inner.out, call, place, Seq(0), unanswered, &Stand::NONE, &cred, request);
     debug_assert!(put, "it is a few bytes");
 }
 

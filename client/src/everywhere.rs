@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use base::Layout;
 use futures::future::{Either, join, select, select_ok, try_join_all};
-use wire::{DirRef, FileRef, Load, Lookup, NodeRef, Reply, Request, Statfs, Status};
+use wire::{DirRef, FileRef, Load, Lookup, NodeRef, Reply, Request, Stand, Statfs, Status};
 
 use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, route::Route};
 
@@ -73,7 +73,8 @@ impl Client {
         let known: Vec<u16> = (0..self.servers()).filter(has_part).collect();
         let dir = NodeRef::Dir(*dir);
         // A directory that is gone has none.
-        let (synced, _) = join(synced, self.core.attributes_of(&self.cred, &dir, 0)).await;
+        let (synced, _) =
+            join(synced, self.core.attributes_of(&self.cred, &dir, &Stand::NONE)).await;
         synced?;
         let new = (0..self.servers()).filter(|server| !known.contains(server) && has_part(server));
         try_join_all(new.map(sync_at)).await.map(drop)

@@ -201,14 +201,14 @@ impl Client {
         if matches!(request, Request::Unlink(_)) {
             self.flush_name(&at.dir, &name).await;
         }
-        let done = self.core.call(&self.cred, at.dir.home, request, at.stand).await;
+        let done = self.core.call(&self.cred, at.dir.home, request, at.stand.clone()).await;
         let done = done.inspect_err(|failure| self.core.forget_if_stale(failure, &at.dir))?;
         Ok((done, at.dir, name))
     }
 
     async fn look_up(&self, at: &Parent, name: &EntryName) -> Result<Entry, Failure> {
         let request = Request::Lookup(wire::Lookup { dir: at.dir, name: name.clone() });
-        let done = self.core.call(&self.cred, at.dir.home, request, at.stand).await;
+        let done = self.core.call(&self.cred, at.dir.home, request, at.stand.clone()).await;
         let done = done.inspect_err(|failure| self.core.forget_if_stale(failure, &at.dir))?;
         match done.reply {
             Reply::Entry(entry) => Ok(entry),

@@ -5,7 +5,9 @@
 //! say is believed as far as it hangs together: each directory that was found must be the one that was predicted for
 //! the next guess. From the first that is not (it was once renamed, or is homed otherwise) the caller predicts anew.
 //!
-//! Answers of one round must be of one version of the invalidation list, or a rename may have happened between them.
+//! A rename may have happened between the answers of one round. It has not if they are of one version of the invalidation
+//! list, nor if each server had nothing in its list that touches the way, the predicted directories included, since a
+//! version before all of them. So where the versions differ the round is repeated on the lowest of them.
 //!
 //! Paper: InfiniFS §3.3.
 
@@ -13,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::{Cred, DirId, EntryName, FsError, HashMap, NameVersion};
 use futures::future::try_join_all;
-use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Walked};
+use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Stand, Walked, way_mark};
 
 use crate::{
     Error,
@@ -23,8 +25,8 @@ use crate::{
     route::Route,
 };
 
-/// How often a round is repeated whose answers are of different versions.
-const ROUNDS_MAX: u32 = 3;
+/// How many rounds there are at most: the second stands on a version.
+const ROUNDS_MAX: u32 = 2;
 /// What is kept of predictions that were wrong.
 const LEARNT_MAX: usize = 4096;
 
@@ -55,6 +57,23 @@ impl Learnt {
     }
 }
 
+/// The versions of the invalidation list that the answers of a round are of.
+struct Versions {
+    lowest: u64,
+    highest: u64,
+}
+
+impl Versions {
+    fn of(versions: impl Iterator<Item = u64> + Clone) -> Versions {
+        let (lowest, highest) = (versions.clone().min(), versions.max());
+        Versions { lowest: lowest.unwrap_or(0), highest: highest.unwrap_or(0) }
+    }
+
+    fn differ(&self) -> bool {
+        self.lowest != self.highest
+    }
+}
+
 /// One round of guesses: the path from a directory that is known.
 struct Round {
     from: DirRef,
@@ -76,15 +95,20 @@ impl Core {
         cred: &Cred,
         from: DirRef,
         names: &[EntryName],
-        stand: u64,
+        stand: &Stand,
         whole: bool,
     ) -> Result<Option<(Walked, u64)>, Failure> {
         let round = self.predict(from, names, whole);
+        let mut stand = stand.clone();
+        stand.way.extend(round.guesses.iter().map(|guess| way_mark(guess.dir)));
         for _ in 0..ROUNDS_MAX {
             self.counters.rounds();
-            let (answers, version) = match self.send_round(cred, &round, stand).await {
-                Ok(Some(answered)) => answered,
-                Ok(None) => continue,
+            let (answers, version) = match self.send_round(cred, &round, &stand).await {
+                Ok((_, versions)) if stand.is_none() && versions.differ() => {
+                    stand.version = versions.lowest;
+                    continue;
+                }
+                Ok((answers, versions)) => (answers, versions.lowest),
                 // The server does not take guesses of us.
                 Err(Failure::Error(Error::Refused(_) | Error::Fs(FsError::NotPermitted))) => break,
                 Err(failure) => return Err(failure),
@@ -125,13 +149,13 @@ impl Core {
         Round { from, guesses }
     }
 
-    /// The answers, in the order of the guesses, and their version; `None` when that is not one.
+    /// The answers, in the order of the guesses, and their versions.
     async fn send_round(
         &self,
         cred: &Cred,
         round: &Round,
-        stand: u64,
-    ) -> Result<Option<(Vec<Guessed>, u64)>, Failure> {
+        stand: &Stand,
+    ) -> Result<(Vec<Guessed>, Versions), Failure> {
         let mut by_server: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (index, guess) in round.guesses.iter().enumerate() {
             let route = Route::Partition(guess.home, guess.partition);
@@ -141,13 +165,10 @@ impl Core {
         let asked = by_server.iter().map(|(server, of)| {
             let guesses = of.iter().map(|index| round.guesses[*index].clone()).collect();
             let request = Request::Speculate(Speculate { guesses });
-            self.call(cred, Route::Server(*server), request, stand)
+            self.call(cred, Route::Server(*server), request, stand.clone())
         });
         let answered = try_join_all(asked).await?;
-        let version = answered.first().map_or(0, |done| done.version);
-        if answered.iter().any(|done| done.version != version) {
-            return Ok(None);
-        }
+        let versions = Versions::of(answered.iter().map(|done| done.version));
         let nothing = Guessed { dir: None, entry: None, error: None, layout: None };
         let mut answers = vec![nothing; round.guesses.len()];
         for (of, Done { reply, .. }) in by_server.values().zip(answered) {
@@ -157,7 +178,7 @@ impl Core {
             }
             of.iter().zip(guessed).for_each(|(index, guessed)| answers[*index] = guessed);
         }
-        Ok(Some((answers, version)))
+        Ok((answers, versions))
     }
 
     /// Of guesses at a partition without the name nothing was found but who has it.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use wire::{
     AllocateMode, Create, DirRef, Entry, FileRef, Getattr, Info, Link, LockFound, Lookup, Mkdir,
     NodeRef, ReaddirPage, Removexattr, Rename, RenameMode, Renamed, Reply, Request, Rmdir, Search,
-    Searched, SeekTo, SetXattr, Setattr, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
+    Searched, SeekTo, SetXattr, Setattr, Stand, Statfs, Symlink, Tmpfile, Unlink, XattrMode,
 };
 
 use crate::{
@@ -30,7 +30,7 @@ impl Client {
         new: New,
         exclusive: bool,
         open: bool,
-        stand: u64,
+        stand: Stand,
     ) -> Result<Made, Failure> {
         let opening = self.core.files.opening(None, Access::READ.and(Access::WRITE));
         let request = Request::Create(Create {
@@ -99,7 +99,7 @@ impl Client {
             return Ok(());
         }
         let stamp = self.core.files.stamp();
-        let (attr, _) = self.core.attributes_of(cred, node, 0).await?;
+        let (attr, _) = self.core.attributes_of(cred, node, &Stand::NONE).await?;
         entry.attr = self.core.files.seen(attr, stamp);
         entry.whole = true;
         Ok(())
@@ -126,7 +126,7 @@ impl Client {
         }
         let request = Request::Setattr(Setattr { node: node.clone(), set });
         let stamp = self.core.files.stamp();
-        let done = self.core.call(cred, node.home(), request, 0).await?;
+        let done = self.core.call(cred, node.home(), request, Stand::NONE).await?;
         let Reply::Attr(attr) = done.reply else { return Err(unexpected().into()) };
         match &file {
             Some(state) if set.size.is_some() => Ok(self.core.files.resized(state, attr)),
@@ -192,7 +192,7 @@ impl FileSystem for Client {
 
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
         let stamp = self.core.files.stamp();
-        let asked = self.core.attributes_of(cred, node, 0).await;
+        let asked = self.core.attributes_of(cred, node, &Stand::NONE).await;
         let (attr, _) = asked.map_err(Failure::by_handle)?;
         Ok(self.core.files.seen(attr, stamp))
     }
@@ -219,7 +219,7 @@ impl FileSystem for Client {
         exclusive: bool,
         open: bool,
     ) -> Result<Made> {
-        let made = self.create_in(cred, (dir, name), new, exclusive, open, 0).await;
+        let made = self.create_in(cred, (dir, name), new, exclusive, open, Stand::NONE).await;
         made.map_err(Failure::by_handle)
     }
 
@@ -307,7 +307,6 @@ impl FileSystem for Client {
             to_dir: *to.0,
             to_name: to.1.clone(),
             mode,
-            way: Vec::new(),
         });
         let done = self.core.ask(cred, from.0.home, request).await?;
         let Reply::Renamed(renamed) = done.reply else { return Err(unexpected()) };
@@ -323,7 +322,7 @@ impl FileSystem for Client {
         entries_max: u32,
         plus: bool,
     ) -> Result<ReaddirPage> {
-        let page = self.page(cred, dir, (after, entries_max, plus), 0).await;
+        let page = self.page(cred, dir, (after, entries_max, plus), Stand::NONE).await;
         let mut page = page.map_err(Failure::by_handle)?;
         if plus {
             self.complete_all(cred, dir, &mut page).await?;

@@ -8,7 +8,7 @@ use std::{pin::Pin, time::Duration};
 use base::{Attr, Cred, FileKind, Ino, Layout, Pauses};
 use futures::{FutureExt as _, StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{sleep, timeout};
-use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request};
+use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request, Stand};
 
 use crate::{
     AccessTimes, Client, FileSystem as _, Result,
@@ -34,8 +34,8 @@ pub(crate) struct Listing {
     cred: Cred,
     dir: DirRef,
     plus: bool,
-    /// See [`wire::RequestHeader`]; 0 once a server has answered.
-    stand: u64,
+    /// See [`wire::RequestHeader`]; nothing once a server has answered.
+    stand: Stand,
     /// Everything up to here was returned.
     after: u64,
     end: bool,
@@ -59,7 +59,7 @@ impl Listing {
         cred: &Cred,
         dir: &DirRef,
         plus: bool,
-        (after, stand): (u64, u64),
+        (after, stand): (u64, Stand),
     ) -> Listing {
         let divided = client.core.layouts.get(dir).map(|layout| Divided::new(after, layout));
         Listing {
@@ -98,7 +98,7 @@ impl Listing {
     async fn next_page(&mut self, max: u32) -> Result<Vec<ReaddirEntry>, Failure> {
         let (route, after) = (Route::Home(self.dir.home), self.after);
         let request = Readdir { dir: self.dir, after, entries_max: max, plus: self.plus };
-        match self.client.page_of(&self.cred, route, request, self.stand).await {
+        match self.client.page_of(&self.cred, route, request, self.stand.clone()).await {
             Ok(page) if page.layout.is_none() => {
                 (self.end, self.after) = (page.end, page.reach);
                 self.note(&page);
@@ -150,7 +150,8 @@ impl Listing {
         let part = (of_all / width.max(1)).max(PART_ENTRIES_MIN);
         let entries_max = if width > 1 { part } else { max };
         for ask in divided.merge.wants(ahead) {
-            let (client, cred, stand) = (self.client.clone(), self.cred.clone(), self.stand);
+            let (client, cred, stand) =
+                (self.client.clone(), self.cred.clone(), self.stand.clone());
             let route = Route::Partition(self.dir.home, ask.partition);
             let request = Readdir { dir: self.dir, after: ask.after, entries_max, plus: self.plus };
             divided.sent.push(Box::pin(async move {
@@ -172,7 +173,7 @@ impl Listing {
             Ok(page) => divided.merge.take(ask, page),
             Err(Failure::StaleLayout(news)) => divided.merge.correct(ask, &news),
             // By which path the directory was found does not matter any more.
-            Err(Failure::StaleCache) if self.stand == 0 => divided.merge.lose(ask),
+            Err(Failure::StaleCache) if self.stand.is_none() => divided.merge.lose(ask),
             Err(failure) => return Err(failure),
         }
         Ok(())
@@ -181,7 +182,7 @@ impl Listing {
     /// The server says that the directory is what it was found as.
     fn note(&mut self, page: &ReaddirPage) {
         (self.attr, self.parent_ino) = (page.attr, page.parent_ino);
-        self.stand = 0;
+        self.stand = Stand::NONE;
     }
 
     /// The whole directory's attributes.
@@ -190,7 +191,7 @@ impl Listing {
             return Ok(self.attr);
         }
         let node = NodeRef::Dir(self.dir);
-        let (attr, _) = self.client.core.attributes_of(&self.cred, &node, 0).await?;
+        let (attr, _) = self.client.core.attributes_of(&self.cred, &node, &Stand::NONE).await?;
         Ok(attr)
     }
 
@@ -206,7 +207,7 @@ impl Listing {
         let core = self.client.core.clone();
         core.spawn(async move {
             let node = NodeRef::Dir(dir);
-            if let Ok((attr, _)) = client.core.attributes_of(&cred, &node, 0).await {
+            if let Ok((attr, _)) = client.core.attributes_of(&cred, &node, &Stand::NONE).await {
                 client.touch_later(&cred, node, &attr);
             }
         });
@@ -236,7 +237,7 @@ impl Client {
         cred: &Cred,
         dir: &DirRef,
         (after, entries_max, plus): (u64, u32, bool),
-        stand: u64,
+        stand: Stand,
     ) -> Result<ReaddirPage, Failure> {
         let mut listing = Listing::new(self, cred, dir, plus, (after, stand));
         let mut ahead = Ahead { partitions: 1, entries: 0 };
@@ -262,7 +263,7 @@ impl Client {
         cred: &Cred,
         route: Route,
         request: Readdir,
-        stand: u64,
+        stand: Stand,
     ) -> Result<ReaddirPage, Failure> {
         let (stamp, dir) = (self.core.files.stamp(), request.dir);
         let done = self.core.call(cred, route, Request::Readdir(request), stand).await?;

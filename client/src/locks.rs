@@ -19,7 +19,7 @@ use base::{
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::time::sleep;
-use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request};
+use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request, Stand};
 
 use crate::{
     Client, Error, FileLock, Handle, Result,
@@ -291,7 +291,7 @@ impl Client {
                 settled,
             });
             let cred = Cred::default();
-            let call = pin!(self.core.call(&cred, route(asked.file.0), request, 0));
+            let call = pin!(self.core.call(&cred, route(asked.file.0), request, Stand::NONE));
             let answer = match select(call, interrupted.as_mut()).await {
                 Either::Left((answer, _)) => answer,
                 Either::Right(((), call)) => {

@@ -12,7 +12,9 @@ use std::time::Duration;
 use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::sleep;
-use wire::{DirRef, Entry, FileRef, Lookup, NodeRef, Reply, Request, Walk, Walked};
+use wire::{
+    DirRef, Entry, FileRef, Lookup, NodeRef, Reply, Request, Stand, Walk, Walked, way_mark,
+};
 
 use crate::{
     Error,
@@ -47,14 +49,9 @@ pub(crate) struct Parent {
     pub(crate) last: Last,
     /// The path ends in a slash: only a directory is meant.
     pub(crate) slash: bool,
-    /// See [`wire::RequestHeader::cache_version`].
-    pub(crate) stand: u64,
-    /// See [`wire::Rename::way`].
-    pub(crate) way: WayMarks,
+    /// See [`wire::RequestHeader::stand`].
+    pub(crate) stand: Stand,
 }
-
-/// The directories that a path went through, also where symbolic links led it elsewhere.
-pub(crate) type WayMarks = SmallVec<[u32; 8]>;
 
 /// What a path names.
 #[derive(Debug, Clone)]
@@ -82,12 +79,11 @@ impl Found {
 struct Way {
     /// The directories from the root to where we are.
     chain: SmallVec<[CachedDir; 4]>,
-    /// All that were passed.
-    marks: WayMarks,
+    /// All that were passed, also where symbolic links led the path elsewhere, and the oldest version that any part of the
+    /// chain comes from.
+    stand: Stand,
     steps: Steps,
     links: u32,
-    /// The oldest version that any part of the chain comes from; 0 while there is none.
-    stand: u64,
     /// Do not believe the cache.
     fresh: bool,
     /// What is asked of the end.
@@ -111,12 +107,12 @@ impl Way {
     }
 
     fn enter(&mut self, dir: CachedDir) {
-        self.marks.push(wire::way_mark(dir.dir.id));
+        self.stand.way.push(way_mark(dir.dir.id));
         self.chain.push(dir);
     }
 
     fn stands_on(&mut self, version: u64) {
-        self.stand = if self.stand == 0 { version } else { self.stand.min(version) };
+        self.stand.is_since(version);
     }
 
     /// Replaces a symbolic link, which was just taken off, by the steps of its target.
@@ -172,7 +168,7 @@ impl Core {
             None => Last::Dot,
         };
         let slash = way.steps.tail != Tail::Plain;
-        Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand, way: way.marks })
+        Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
     }
 
     /// What a path names. Attributes may be missing where they are wanted all the same: see [`Entry::whole`].
@@ -188,7 +184,7 @@ impl Core {
         let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
-            return self.found_on_the_way(cred, dir, way.stand).await;
+            return self.found_on_the_way(cred, dir, &way.stand).await;
         };
         let node = match entry.dir {
             Some(found) => NodeRef::Dir(found),
@@ -203,12 +199,16 @@ impl Core {
         &self,
         cred: &Cred,
         path: &[u8],
-    ) -> Result<(DirRef, u64), Failure> {
+    ) -> Result<(DirRef, Stand), Failure> {
         let steps = Steps::parse(path)?;
         let mut way = self.start(cred, steps, End::Dir).await?;
         let landing = self.advance_surely(cred, path, &mut way, 0, Links::Follow).await?;
         let dir = match landing {
-            Some(Landing { entry, .. }) => entry.dir.ok_or(FsError::NotDirectory)?,
+            Some(Landing { entry, .. }) => {
+                let dir = entry.dir.ok_or(FsError::NotDirectory)?;
+                way.stand.way.push(way_mark(dir.id));
+                dir
+            }
             None => way.top().dir,
         };
         Ok((dir, way.stand))
@@ -219,7 +219,7 @@ impl Core {
         &self,
         cred: &Cred,
         dir: DirRef,
-        stand: u64,
+        stand: &Stand,
     ) -> Result<Found, Failure> {
         let node = NodeRef::Dir(dir);
         let asked = self.attributes_of(cred, &node, stand).await;
@@ -241,13 +241,13 @@ impl Core {
             Some(root) => root,
             None => self.ask_root(cred).await?,
         };
-        let marks = smallvec![wire::way_mark(root.dir.id)];
-        Ok(Way { chain: smallvec![root], marks, steps, links: 0, stand: 0, fresh: false, end })
+        let stand = Stand { version: 0, way: smallvec![way_mark(root.dir.id)] };
+        Ok(Way { chain: smallvec![root], steps, links: 0, stand, fresh: false, end })
     }
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
         let dir = self.welcome().root;
-        let (attr, version) = self.attributes_of(cred, &NodeRef::Dir(dir), 0).await?;
+        let (attr, version) = self.attributes_of(cred, &NodeRef::Dir(dir), &Stand::NONE).await?;
         self.cache().set_root(attr, self.valid_from(version));
         Ok(CachedDir { dir, attr })
     }
@@ -265,9 +265,10 @@ impl Core {
             Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
-                way.marks.truncate(1);
-                let (chain, marks, end) = (way.chain.clone(), way.marks.clone(), way.end);
-                *way = Way { chain, marks, steps, links: 0, stand: 0, fresh: true, end };
+                way.stand.way.truncate(1);
+                let stand = Stand { version: 0, way: way.stand.way.clone() };
+                let (chain, end) = (way.chain.clone(), way.end);
+                *way = Way { chain, steps, links: 0, stand, fresh: true, end };
                 self.advance(cred, way, keep, links).await
             }
             ended => ended,
@@ -289,7 +290,7 @@ impl Core {
                     if way.chain.len() == 1 {
                         way.chain[0] = self.ask_root(cred).await?;
                     }
-                    self.permits_up(cred, way.top(), way.stand).await?;
+                    self.permits_up(cred, way.top(), &way.stand).await?;
                     way.steps.left.pop();
                     if way.chain.len() > 1 {
                         way.chain.pop();
@@ -320,7 +321,7 @@ impl Core {
     }
 
     /// Whether a path may go up from a directory. Where an ACL decides, the server says so with any look-up.
-    async fn permits_up(&self, cred: &Cred, dir: &CachedDir, stand: u64) -> Result<(), Failure> {
+    async fn permits_up(&self, cred: &Cred, dir: &CachedDir, stand: &Stand) -> Result<(), Failure> {
         if mode_decides(&dir.attr, cred) {
             return Ok(dir.permits_walk(cred)?);
         }
@@ -364,11 +365,11 @@ impl Core {
         let mut guessed = None;
         if names.len() > 1 && self.guesses() {
             let whole = way.end == End::Whole && way.steps.left.len() == names.len();
-            guessed = self.guess(cred, from, &names, way.stand, whole).await?;
+            guessed = self.guess(cred, from, &names, &way.stand, whole).await?;
         }
         let (walked, version) = match guessed {
             Some(guessed) => guessed,
-            None => self.walk(cred, from, names, way.stand).await?,
+            None => self.walk(cred, from, names, &way.stand).await?,
         };
         let version = self.valid_from(version);
         if walked.entries.is_empty() && walked.error.is_none() {
@@ -426,14 +427,14 @@ impl Core {
         cred: &Cred,
         from: DirRef,
         mut names: Vec<EntryName>,
-        stand: u64,
+        stand: &Stand,
     ) -> Result<(Walked, u64), Failure> {
         let request = if names.len() == 1 {
             Request::Lookup(Lookup { dir: from, name: names.pop().expect("there is one") })
         } else {
             Request::Walk(Walk { from, names })
         };
-        let done = self.call(cred, from.home, request, stand).await;
+        let done = self.call(cred, from.home, request, stand.clone()).await;
         let done = done.inspect_err(|failure| self.forget_if_stale(failure, &from))?;
         match done.reply {
             Reply::Entry(entry) => Ok((Walked { entries: vec![entry], error: None }, done.version)),

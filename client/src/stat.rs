@@ -7,7 +7,7 @@
 use base::{Attr, Cred, Pauses};
 use futures::future::join_all;
 use tokio::time::sleep;
-use wire::{DirRef, Getattr, NodeRef, Reply, Request, ShareStat};
+use wire::{DirRef, Getattr, NodeRef, Reply, Request, ShareStat, Stand};
 
 use crate::{
     call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX, Failure},
@@ -26,7 +26,7 @@ impl Core {
         &self,
         cred: &Cred,
         node: &NodeRef,
-        stand: u64,
+        stand: &Stand,
     ) -> Result<(Attr, u64), Failure> {
         if let NodeRef::Dir(dir) = node
             && let Some(layout) = self.layouts.get(dir)
@@ -34,7 +34,7 @@ impl Core {
             return Box::pin(self.attributes_of_all(cred, dir, Shares::new(layout), stand)).await;
         }
         let request = Request::Getattr(Getattr { node: node.clone() });
-        let done = self.call(cred, node.home(), request, stand).await?;
+        let done = self.call(cred, node.home(), request, stand.clone()).await?;
         match (done.reply, node) {
             (Reply::Attr(attr), _) => Ok((attr, done.version)),
             (Reply::Share(share), NodeRef::Dir(dir)) => {
@@ -52,7 +52,7 @@ impl Core {
         cred: &Cred,
         dir: &DirRef,
         mut shares: Shares,
-        stand: u64,
+        stand: &Stand,
     ) -> Result<(Attr, u64), Failure> {
         let (mut before, mut version, mut rounds) = (None, u64::MAX, 0);
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
@@ -94,11 +94,11 @@ impl Core {
         cred: &Cred,
         dir: &DirRef,
         partition: u16,
-        stand: u64,
+        stand: &Stand,
     ) -> Result<(Share, u64), Failure> {
         let request = Request::Getattr(Getattr { node: NodeRef::Dir(*dir) });
         let route = Route::Partition(dir.home, partition);
-        let done = self.call(cred, route, request, stand).await?;
+        let done = self.call(cred, route, request, stand.clone()).await?;
         match done.reply {
             Reply::Share(share) => Ok((Share::Part(share), done.version)),
             Reply::Attr(attr) => Ok((Share::All(attr), done.version)),

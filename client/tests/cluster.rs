@@ -16,8 +16,8 @@ use client::{Client, Config, Error, FileLock, FileSystem, Resolution};
 use script::{Peer, Server, attr, config_of, dir, entry_of_dir, name, welcome};
 use tokio::{task::JoinHandle, time::Instant};
 use wire::{
-    Answer, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply, Request,
-    Resume, Retry, Statfs, Welcome,
+    Answer, CacheEvents, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply,
+    Request, Resume, Retry, Stand, Statfs, Welcome, way_mark,
 };
 
 const ONE: &str = "one:1";
@@ -753,7 +753,7 @@ async fn a_cold_path_over_all_servers_is_one_message_to_each() {
     let peer = if shard_is_first(&end) { &mut first } else { &mut second };
     let (header, request) = peer.next().await;
     let Request::Getattr(asked) = request else { panic!("{request:?}") };
-    assert_eq!((asked.node, header.cache_version), (NodeRef::Dir(end), 1));
+    assert_eq!((asked.node, header.stand.version), (NodeRef::Dir(end), 1));
     peer.answer(&header, attr_of(end.ino)).await;
     task.await.unwrap().unwrap();
 }
@@ -795,23 +795,58 @@ async fn from_a_directory_that_is_not_as_predicted_on_it_is_guessed_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_do_not_agree_are_asked_one_after_the_other() {
+async fn servers_that_are_not_of_one_version_are_asked_again_on_the_lowest() {
     let World { client, mut servers, mut first } = connect().await;
     mkdir(&client, dir_on(1), "x");
     let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
     second.next().await;
-    let (tree, _) = deep_tree();
+    let (tree, end) = deep_tree();
+    let mut way: Vec<_> = tree.0.iter().map(|(dir, _)| way_mark(dir.id)).collect();
+    way.sort_unstable();
     let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    for _ in 0..3 {
-        answer_guesses(&mut first, &tree, 2).await;
-        answer_guesses(&mut second, &tree, 1).await;
+    answer_guesses(&mut first, &tree, 7).await;
+    answer_guesses(&mut second, &tree, 5).await;
+    // That something happened elsewhere meanwhile is in nobody's way now.
+    for (peer, version) in [(&mut first, 9), (&mut second, 8)] {
+        let (header, request) = peer.next().await;
+        let Request::Speculate(speculate) = request else { panic!("{request:?}") };
+        assert_eq!(header.stand.version, 5);
+        let mut marks = header.stand.way.to_vec();
+        marks.sort_unstable();
+        marks.dedup();
+        assert_eq!(marks, way, "all that is predicted is on the way");
+        let answers = speculate.guesses.iter().map(|guess| tree.guessed(guess)).collect();
+        peer.answer_at(&header, version, Answer::Done(Reply::Guessed(answers))).await;
     }
-    let (header, request) = first.next().await;
-    let Request::Walk(walk) = request else { panic!("{request:?}") };
-    assert_eq!(walk.names.len(), 4);
-    let walked = wire::Walked { entries: Vec::new(), error: Some(FsError::NotFound) };
-    first.answer(&header, Answer::Done(Reply::Walked(walked))).await;
-    assert_eq!(task.await.unwrap(), Err(Error::Fs(FsError::NotFound)));
+    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
+    assert_eq!(client.stats().speculations, 2);
+
+    // What was found is as old as the lowest version of the answers.
+    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+    let peer = if shard_is_first(&end) { &mut first } else { &mut second };
+    let (header, _) = peer.next().await;
+    assert!(header.stand.version <= 8 && header.stand.version > 0, "{:?}", header.stand);
+    peer.answer(&header, attr_of(end.ino)).await;
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_moved_between_two_rounds_is_resolved_anew() {
+    let World { client, mut servers, mut first } = connect().await;
+    mkdir(&client, dir_on(1), "x");
+    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
+    second.next().await;
+    let (tree, end) = deep_tree();
+    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
+    answer_guesses(&mut first, &tree, 7).await;
+    answer_guesses(&mut second, &tree, 5).await;
+    let (header, _) = first.next().await;
+    let events = CacheEvents { version: 8, reset: false, dirs: vec![tree.0[1].0.id] };
+    first.answer_at(&header, 8, Answer::Retry(Retry::StaleCache(events))).await;
+    answer_guesses(&mut second, &tree, 8).await;
+    answer_guesses(&mut first, &tree, 8).await;
+    answer_guesses(&mut second, &tree, 8).await;
+    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
 }
 
 #[tokio::test(start_paused = true)]
@@ -845,5 +880,5 @@ async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
     look(&client);
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
-    assert_eq!(header.cache_version, 0);
+    assert_eq!(header.stand, Stand::NONE);
 }

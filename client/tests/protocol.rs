@@ -22,7 +22,7 @@ use tokio::{
 };
 use wire::{
     Answer, CacheEvents, Created, Entry, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
-    frame::take_frame,
+    Stand, frame::take_frame,
 };
 
 async fn connect() -> (Client, Server, Peer) {
@@ -222,24 +222,24 @@ async fn an_outdated_path_is_resolved_again_and_a_current_one_is_not() {
     let task = make("/a/b");
     let (header, request) = peer.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
-    assert_eq!(header.cache_version, 0, "nothing is cached yet");
+    assert_eq!(header.stand, Stand::NONE, "nothing is cached yet");
     peer.answer_at(&header, 10, entry_of_dir(300)).await;
     let (header, _) = peer.next().await;
-    assert_eq!(header.cache_version, 10);
+    assert_eq!(header.stand.version, 10);
     peer.answer_at(&header, 10, entry_of_dir(301)).await;
     task.await.unwrap().unwrap();
 
     let task = make("/a/c");
     let (header, Request::Mkdir(mkdir)) = peer.next().await else { panic!("a was cached") };
     // The root, which permits the walk, was seen when the session was opened.
-    assert_eq!((header.cache_version, mkdir.dir), (1, dir(300)));
+    assert_eq!((header.stand.version, mkdir.dir), (1, dir(300)));
     let events = CacheEvents { version: 12, reset: false, dirs: vec![DirId(300)] };
     peer.answer_at(&header, 12, Answer::Retry(Retry::StaleCache(events))).await;
     let (header, request) = peer.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
     peer.answer_at(&header, 12, entry_of_dir(400)).await;
     let (header, Request::Mkdir(mkdir)) = peer.next().await else { panic!("a mkdir") };
-    assert_eq!((header.cache_version, mkdir.dir), (12, dir(400)));
+    assert_eq!((header.stand.version, mkdir.dir), (12, dir(400)));
     // The outdated one had a number, and has its answer.
     assert_eq!((header.seq, header.unanswered), (Seq(3), Seq(3)));
     peer.answer_at(&header, 12, Answer::Retry(Retry::StaleDir)).await;

@@ -5,8 +5,8 @@ use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use tokio::time::Instant;
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
-    Request, RequestHeader, Retry, Vote, way_mark,
+    Answer, AskOutcome, AskRoom, Born, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
+    RequestHeader, Retry, Vote,
 };
 
 use crate::{
@@ -199,7 +199,7 @@ fn in_session(
         }
     }
     // Race: what this group has moved is not in the list yet, and what it has written is seen already.
-    let unlisted = header.cache_version != 0 && !group.after.events.is_empty();
+    let unlisted = !header.stand.is_none() && !group.after.events.is_empty();
     let current =
         if unlisted { Err(Fault::WriteFirst) } else { is_current(shared, header, request) };
     if let Err(fault) = current {
@@ -498,27 +498,17 @@ pub(crate) fn admit(
 /// request that was executed is answered with its result, however old what it stood on is by now.
 pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     is_ours(shared, header, request)?;
-    if shared.cluster.is_some() && header.cache_version > shared.invalidations.version() {
+    if shared.cluster.is_some() && header.stand.version > shared.invalidations.version() {
         // Another server has told the client what this one has not heard yet.
         return Err(Fault::Retry(Retry::Busy));
     }
     if request.acts()
-        && header.cache_version != 0
-        && let Some(events) = shared.invalidations.since(header.cache_version)
-        && is_on_the_way(&events, request)
+        && !header.stand.is_none()
+        && let Some(events) = shared.invalidations.outdates(&header.stand)
     {
         return Err(Fault::Retry(Retry::StaleCache(events)));
     }
     Ok(())
-}
-
-/// Whether any of the events may have to do with what the request stands on.
-fn is_on_the_way(events: &CacheEvents, request: &Request) -> bool {
-    let way = match request {
-        Request::Rename(rename) => &rename.way[..],
-        _ => &[],
-    };
-    way.is_empty() || events.reset || events.dirs.iter().any(|dir| way.contains(&way_mark(*dir)))
 }
 
 /// Whether the request has come to the right server, and that may serve.
@@ -529,7 +519,7 @@ pub(crate) fn is_ours(shared: &Shared, header: &RequestHeader, request: &Request
     if let Some(cluster) = &shared.cluster {
         let map = cluster.map();
         let serves = cluster.has_lease()
-            || header.cache_version == 0 && cluster.serves_alone()
+            || header.stand.is_none() && cluster.serves_alone()
             || shared.bugs.has(Bug::LeaseIgnored);
         if !serves {
             return Err(Fault::Retry(Retry::Away));

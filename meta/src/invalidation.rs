@@ -1,19 +1,23 @@
 //! The invalidation list: which directories were moved or changed permissions, in order.
 //!
 //! Clients cache what they resolved and are not told of changes; a request that stands on a cached path
-//! carries the version it was resolved at, and is refused when the list has something newer (InfiniFS §3.4,
-//! lazy invalidation). The list is bounded; who is behind its start drops the whole cache.
+//! carries the version it was resolved at and the directories of the path, and is refused when something newer in the list
+//! has to do with one of them (InfiniFS §3.4, lazy invalidation). The list is bounded: who is half of it behind is refused,
+//! too, and told of all that it has missed, and who is behind its start drops the whole cache.
 
 use std::{
     collections::VecDeque,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use base::DirId;
+use base::{DirId, HashMap};
 use parking_lot::Mutex;
-use wire::CacheEvents;
+use wire::{CacheEvents, Stand, way_mark};
 
 const EVENTS_MAX: usize = 10_000;
+/// A client that has missed more than this is told, though nothing has happened on its way: it must hear of the events while
+/// the list has them.
+const MISSED_MAX: u64 = EVENTS_MAX as u64 / 2;
 
 /// The list. Its first version is drawn at start, so that no version of an earlier run is current. In a cluster the
 /// coordinator gives the versions, and the lists of all servers are the same as far as they have come; there, 0 means
@@ -22,8 +26,51 @@ pub(crate) struct Invalidations {
     version: AtomicU64,
     /// What was executed under an earlier version than this is written.
     settled: AtomicU64,
+    events: Mutex<Events>,
+}
+
+/// What the list knows.
+#[derive(Default)]
+struct Events {
     /// The events that led to the present version, oldest first.
-    events: Mutex<VecDeque<DirId>>,
+    dirs: VecDeque<DirId>,
+    /// The version to which the last of these led for each directory, by its mark.
+    latest: HashMap<u32, u64>,
+}
+
+impl Events {
+    /// Takes in the event that leads to `version`.
+    fn push(&mut self, dir: DirId, version: u64) {
+        self.dirs.push_back(dir);
+        self.latest.insert(way_mark(dir), version);
+        if self.dirs.len() > EVENTS_MAX
+            && let Some(oldest) = self.dirs.pop_front()
+        {
+            let led_to = version - EVENTS_MAX as u64;
+            let mark = way_mark(oldest);
+            if self.latest.get(&mark) == Some(&led_to) {
+                self.latest.remove(&mark);
+            }
+        }
+    }
+
+    /// Whether anything that is still known has happened on the way since the request's version.
+    fn touch(&self, stand: &Stand) -> bool {
+        stand.way.iter().any(|mark| self.latest.get(mark).is_some_and(|at| *at > stand.version))
+    }
+
+    /// What happened after `version`, if that is known.
+    fn since(&self, version: u64, now: u64) -> CacheEvents {
+        let missed = now.checked_sub(version).and_then(|missed| usize::try_from(missed).ok());
+        match missed {
+            Some(missed) if missed <= self.dirs.len() => CacheEvents {
+                version: now,
+                reset: false,
+                dirs: self.dirs.iter().skip(self.dirs.len() - missed).copied().collect(),
+            },
+            Some(_) | None => CacheEvents { version: now, reset: true, dirs: Vec::new() },
+        }
+    }
 }
 
 impl Invalidations {
@@ -49,7 +96,7 @@ impl Invalidations {
 
     /// How many events are kept.
     pub(crate) fn len(&self) -> usize {
-        self.events.lock().len()
+        self.events.lock().dirs.len()
     }
 
     /// Adds events; called before the operation that caused them is answered.
@@ -58,11 +105,15 @@ impl Invalidations {
             return;
         }
         let mut events = self.events.lock();
-        events.extend(dirs);
-        while events.len() > EVENTS_MAX {
-            events.pop_front();
+        self.append(&mut events, self.version(), dirs);
+    }
+
+    /// Adds the events that come after version `after`.
+    fn append(&self, events: &mut Events, after: u64, dirs: &[DirId]) {
+        for (dir, version) in dirs.iter().zip(after + 1..) {
+            events.push(*dir, version);
         }
-        self.version.fetch_add(dirs.len() as u64, Ordering::AcqRel);
+        self.version.store(after + dirs.len() as u64, Ordering::Release);
     }
 
     /// Takes in events that another server has given the versions after `after`; `false` when some before them are
@@ -74,21 +125,27 @@ impl Invalidations {
             return false;
         }
         let known = usize::try_from(now - after).unwrap_or(usize::MAX);
-        let new = dirs.get(known..).unwrap_or_default();
-        events.extend(new);
-        while events.len() > EVENTS_MAX {
-            events.pop_front();
-        }
-        self.version.fetch_add(new.len() as u64, Ordering::AcqRel);
+        self.append(&mut events, now, dirs.get(known..).unwrap_or_default());
         true
     }
 
-    /// Begins anew at `version`, unless the list is there already: who knows an earlier one drops everything.
-    pub(crate) fn begin_anew(&self, version: u64) {
+    /// Begins anew at `version`, with the events that led to it, unless the list is there already: who knows a version before
+    /// these drops everything.
+    pub(crate) fn begin_anew(&self, version: u64, dirs: &[DirId]) {
         let mut events = self.events.lock();
         if self.version() < version {
-            events.clear();
-            self.version.store(version, Ordering::Release);
+            *events = Events::default();
+            self.append(&mut events, version - dirs.len() as u64, dirs);
+        }
+    }
+
+    /// All that the list has, for a server whose list has not begun (InfiniFS §4.2).
+    pub(crate) fn all(&self) -> CacheEvents {
+        let events = self.events.lock();
+        CacheEvents {
+            version: self.version(),
+            reset: true,
+            dirs: events.dirs.iter().copied().collect(),
         }
     }
 
@@ -103,16 +160,22 @@ impl Invalidations {
             return None;
         }
         let events = self.events.lock();
-        let now = self.version();
-        let missed = now.checked_sub(version).and_then(|missed| usize::try_from(missed).ok());
-        match missed {
-            Some(missed) if missed <= events.len() => Some(CacheEvents {
-                version: now,
-                reset: false,
-                dirs: events.iter().skip(events.len() - missed).copied().collect(),
-            }),
-            Some(_) | None => Some(CacheEvents { version: now, reset: true, dirs: Vec::new() }),
+        Some(events.since(version, self.version()))
+    }
+
+    /// What makes a request stale that stands on this: all that has happened since, if any of it has to do with its way, or if
+    /// it is very much. `None`: nothing does.
+    pub(crate) fn outdates(&self, stand: &Stand) -> Option<CacheEvents> {
+        if stand.version == self.version() {
+            return None;
         }
+        let events = self.events.lock();
+        let now = self.version();
+        let is_heard = now
+            .checked_sub(stand.version)
+            .is_some_and(|missed| missed <= MISSED_MAX.min(events.dirs.len() as u64));
+        let stays = is_heard && !stand.way.is_empty() && !events.touch(stand);
+        (!stays).then(|| events.since(stand.version, now))
     }
 }
 
@@ -131,11 +194,51 @@ mod tests {
         assert_eq!(events.dirs, [DirId(8), DirId(9)]);
     }
 
+    fn stand(version: u64, dirs: &[u128]) -> Stand {
+        Stand { version, way: dirs.iter().map(|dir| way_mark(DirId(*dir))).collect() }
+    }
+
+    #[test]
+    fn a_request_is_outdated_by_what_happened_on_its_way_since() {
+        let list = Invalidations::new(100);
+        list.add(&[DirId(7), DirId(8)]);
+        assert_eq!(list.outdates(&stand(102, &[7, 8])), None);
+        assert_eq!(list.outdates(&stand(100, &[1, 2, 9])), None);
+        assert_eq!(list.outdates(&stand(101, &[1, 7])), None, "it was before");
+        let events = list.outdates(&stand(101, &[1, 8])).unwrap();
+        assert_eq!((events.version, events.dirs), (102, vec![DirId(8)]));
+        let events = list.outdates(&stand(100, &[7])).unwrap();
+        assert_eq!((events.version, events.dirs), (102, vec![DirId(7), DirId(8)]));
+        assert!(list.outdates(&stand(101, &[])).is_some(), "its way is not known");
+        assert!(list.outdates(&stand(99, &[1])).unwrap().reset, "what it missed is not known");
+        assert!(list.outdates(&stand(103, &[1])).unwrap().reset, "it is of another run");
+        list.add(&[DirId(7)]);
+        assert!(list.outdates(&stand(102, &[7])).is_some(), "it has happened again");
+    }
+
+    #[test]
+    fn who_is_far_behind_is_told_before_the_list_has_forgotten() {
+        let list = Invalidations::new(100);
+        list.add(&[DirId(7)]);
+        let missed = usize::try_from(MISSED_MAX).unwrap();
+        list.add(&vec![DirId(8); missed - 1]);
+        assert_eq!(list.outdates(&stand(100, &[1])), None);
+        list.add(&[DirId(8)]);
+        let events = list.outdates(&stand(100, &[1])).unwrap();
+        assert_eq!((events.reset, events.dirs.len()), (false, missed + 1));
+        // What is forgotten is forgotten as a whole.
+        list.add(&vec![DirId(9); EVENTS_MAX - missed - 1]);
+        assert!(list.outdates(&stand(100, &[1])).is_some_and(|events| !events.reset));
+        list.add(&[DirId(9)]);
+        assert!(list.outdates(&stand(100, &[1])).unwrap().reset);
+        assert_eq!(list.events.lock().latest.len(), 2);
+    }
+
     #[test]
     fn a_list_that_is_filled_by_another_has_no_gaps_and_nothing_twice() {
         let list = Invalidations::new(0);
         assert!(!list.take_in(0, &[DirId(1)]), "it has not begun");
-        list.begin_anew(100);
+        list.begin_anew(100, &[]);
         assert!(list.take_in(100, &[DirId(1), DirId(2)]));
         assert!(list.take_in(100, &[DirId(1), DirId(2), DirId(3)]));
         assert!(list.take_in(100, &[DirId(1)]));
@@ -145,17 +248,30 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_begins_with_all_of_another_tells_the_same() {
+        let (list, other) = (Invalidations::new(100), Invalidations::new(0));
+        list.add(&[DirId(7), DirId(8)]);
+        let all = list.all();
+        other.begin_anew(all.version, &all.dirs);
+        for version in 99..=103 {
+            assert_eq!(other.since(version), list.since(version), "{version}");
+        }
+        assert_eq!(other.outdates(&stand(100, &[9])), None);
+        assert!(other.outdates(&stand(100, &[8])).is_some());
+    }
+
+    #[test]
     fn a_list_that_begins_anew_tells_everybody_to_drop_everything_and_never_goes_back() {
         let list = Invalidations::new(0);
-        list.begin_anew(100);
+        list.begin_anew(100, &[]);
         assert!(list.take_in(100, &[DirId(1)]));
-        list.begin_anew(101);
+        list.begin_anew(101, &[]);
         assert_eq!(list.since(100).unwrap().dirs, [DirId(1)]);
         assert!(!list.began_anew_since(101) && !list.began_anew_since(100));
-        list.begin_anew(500);
+        list.begin_anew(500, &[]);
         assert!(list.began_anew_since(101));
         assert!(list.since(101).unwrap().reset);
-        list.begin_anew(400);
+        list.begin_anew(400, &[]);
         assert_eq!(list.version(), 500);
     }
 

@@ -11,7 +11,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 /// The first bytes a client sends: "PANDO" and a zero, then the version as two bytes, low one first.
 pub const MAGIC: &[u8; 6] = b"PANDO\0";
 /// The protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 /// The opening: magic and version.
 pub const OPENING_BYTES: usize = MAGIC.len() + 2;
 

@@ -21,6 +21,7 @@ pub mod peer;
 pub mod quota;
 pub mod request;
 pub mod session;
+mod stand;
 pub mod token;
 
 pub use admin::{
@@ -41,7 +42,7 @@ pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
-    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked, way_mark,
+    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked,
 };
 pub use node::{
     DirRef, Entry, FileRef, LayoutNews, NodeRef, Removexattr, Search, Searched, SetXattr,
@@ -62,6 +63,7 @@ pub use quota::{
 };
 pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
+pub use stand::{Stand, Way, way_mark};
 pub use token::{Token, TokenError};
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Replies carry the attributes as the operation's own transaction left them.
 
-use base::{Attr, DirId, EntryName, FileKind, FsError, Ino, Layout, SetAttr, codec};
+use base::{Attr, EntryName, FileKind, FsError, Ino, Layout, SetAttr, codec};
 use bytes::Bytes;
 
 use crate::{
@@ -204,17 +204,7 @@ codec! {
         pub to_name: EntryName,
         /// What may happen to the new name.
         pub mode: RenameMode,
-        /// The directories that both paths went through, by [`way_mark`], if the request stands on a cache: only what
-        /// happened to these makes it stale. Empty: whatever happened does.
-        pub way: Vec<u32>,
     }
-}
-
-/// A directory on the way of a path: the low 32 bits of its id. Another one may have the same, so that a way is taken to
-/// have changed that has not.
-#[must_use]
-pub fn way_mark(dir: DirId) -> u32 {
-    u32::try_from(dir.0 & u128::from(u32::MAX)).expect("masked")
 }
 
 codec! {

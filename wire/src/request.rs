@@ -8,6 +8,7 @@ use crate::{
     admin, data, file,
     frame::{self, FrameError},
     handoff, lock, namespace, node, observe, peer, quota, session,
+    stand::Stand,
 };
 
 codec! {
@@ -24,8 +25,8 @@ codec! {
         pub seq: Seq,
         /// The lowest number still unanswered: stored answers before it may be forgotten.
         pub unanswered: Seq,
-        /// Version of the client's access cache if the request stands on it (by path); 0 by handle.
-        pub cache_version: u64,
+        /// What the client has cached of the path that led to the request.
+        pub stand: Stand,
         /// Who asks.
         pub cred: Cred,
     }
@@ -53,7 +54,7 @@ impl RequestHeader {
             epoch: Epoch(0),
             seq: Seq(0),
             unanswered: Seq(1),
-            cache_version: 0,
+            stand: Stand::NONE,
             cred: Cred::default(),
         }
     }

@@ -254,10 +254,11 @@ fn figures_of_a_cluster_of_processes_leave_nothing_behind() {
     let (out, data) = (folder(), folder());
     let small = ["--samples", "2", "--operations", "16", "--servers", "2", "--rtt", "50us"];
     let paths = ["--depth", "2", "--out", text(out.path()), "--directory", text(data.path())];
-    let figures = ["bench", "figures", "infinifs", "--only", "fig10"];
-    let said = succeed(&[&figures[..], &small, &paths].concat());
-    assert!(said.contains("fig10: Figure 10"), "{said}");
-    assert!(out.path().join("fig10.svg").exists());
+    let few = ["--crowds", "3", "--in-flight", "4"];
+    let figures = ["bench", "figures", "infinifs", "--only", "fig10,storm"];
+    let said = succeed(&[&figures[..], &small, &few, &paths].concat());
+    assert!(said.contains("fig10: Figure 10") && said.contains("storm: Stats beside"), "{said}");
+    assert!(out.path().join("fig10.svg").exists() && out.path().join("storm.svg").exists());
     assert!(is_empty(data.path()));
 }
 

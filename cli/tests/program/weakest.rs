@@ -186,7 +186,6 @@ fn aim(request: &mut Request, dir: DirRef, file: &FileRef) {
         Request::Rmdir(req) => (req.dir, req.name) = (dir, file.name.clone()),
         Request::Rename(req) => {
             (req.from_dir, req.from_name, req.to_dir) = (dir, file.name.clone(), dir);
-            req.way = Vec::new();
         }
         Request::Readdir(req) => (req.dir, req.after) = (dir, 0),
         Request::Open(req) => req.file = file.clone(),
@@ -358,7 +357,6 @@ impl Raw {
             to_dir: to.0,
             to_name: name(to.1),
             mode: RenameMode::Replace,
-            way: Vec::new(),
         }));
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use base::{Cred, Encode as _, FsError, Seq};
 use tokio::time::Instant;
-use wire::{Answer, ReplyHeader, Request};
+use wire::{Answer, ReplyHeader, Request, Stand};
 
 use super::{Answered, Counters, Key, Order, stable::Changes};
 use crate::{
@@ -77,8 +77,8 @@ pub(super) struct Slot {
     pub(super) request: Request,
     pub(super) cred: Cred,
     pub(super) route: Route,
-    /// Version of the access cache that the request stands on.
-    pub(super) stand: u64,
+    /// What the request stands on of the access cache.
+    pub(super) stand: Stand,
     /// Zero: no number, or none yet.
     pub(super) seq: Seq,
     /// The session in which the call began, or took its number.
@@ -122,9 +122,17 @@ impl Inner {
         self.silent = false;
     }
 
-    pub(super) fn fill(&mut self, cred: &Cred, route: Route, request: Request, stand: u64) -> Key {
+    pub(super) fn fill(
+        &mut self,
+        cred: &Cred,
+        route: Route,
+        request: Request,
+        stand: Stand,
+    ) -> Key {
         self.arrivals += 1;
         let arrival = self.arrivals;
+        // The way is of no use without a version.
+        let stand = if stand.is_none() { Stand::NONE } else { stand };
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.state = State::Queued;
@@ -232,7 +240,7 @@ impl Inner {
             place,
             slot.seq,
             self.window.unanswered(),
-            slot.stand,
+            &slot.stand,
             &slot.cred,
             &slot.request,
         );
@@ -365,7 +373,7 @@ pub(super) fn put_request(
     place: Place,
     seq: Seq,
     unanswered: Seq,
-    stand: u64,
+    stand: &Stand,
     cred: &Cred,
     request: &Request,
 ) -> bool {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use base::{Cred, Ino};
-use wire::Request;
+use wire::{Request, Stand};
 
 use super::{
     Answered, Channel, Key, Order,
@@ -82,16 +82,16 @@ impl<'a> Ticket<'a> {
     }
 
     /// Takes a request back that has not happened here, and its number with it; with whom it is of and what it stands on.
-    pub(crate) fn withdraw(self) -> (Cred, Request, u64) {
+    pub(crate) fn withdraw(self) -> (Cred, Request, Stand) {
         let mut inner = self.channel.inner.lock();
         let slot = inner.held(self.key);
         let request = mem::replace(&mut slot.request, Request::Ping);
-        (mem::take(&mut slot.cred), request, slot.stand)
+        (mem::take(&mut slot.cred), request, slot.stand.clone())
     }
 
     /// The version of the access cache that the request stands on.
-    pub(crate) fn stand(&self) -> u64 {
-        self.channel.inner.lock().held(self.key).stand
+    pub(crate) fn stands_since(&self) -> u64 {
+        self.channel.inner.lock().held(self.key).stand.version
     }
 
     /// What `look` sees in the request.

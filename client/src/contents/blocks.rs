@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, BlocksError, SignedFor};
 use tokio::sync::watch;
-use wire::{BlockDrop, BlockGet, BlockPut, Reply, Request, data::BlockPart};
+use wire::{BlockDrop, BlockGet, BlockPut, Reply, Request, Stand, data::BlockPart};
 
 use super::direct::Direct;
 use crate::{Client, Error, Result, call::Failure, client::unexpected, route::Route};
@@ -355,7 +355,7 @@ impl Client {
 
     async fn load_from_server(&self, cred: &Cred, ino: Ino, part: BlockPart, len: u32) -> Loaded {
         let get = Request::BlockGet(BlockGet { part, len });
-        match self.core.call(cred, Route::Shard(ino.shard()), get, 0).await {
+        match self.core.call(cred, Route::Shard(ino.shard()), get, Stand::NONE).await {
             Ok(done) => match done.reply {
                 Reply::Data(bytes) => Ok(Some(bytes)),
                 _ => Err(unexpected()),

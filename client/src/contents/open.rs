@@ -17,7 +17,7 @@ use base::{Access, Cred, FsError, Ino};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::sleep;
-use wire::{FileRef, Open, Opened, Release, Reply, Request};
+use wire::{FileRef, Open, Opened, Release, Reply, Request, Stand};
 
 use super::{
     Files, OpenFile, Table,
@@ -170,7 +170,7 @@ impl Client {
         let opening = self.core.files.opening(Some(file.ino), self.may(access));
         let access = access.map_or(0, |access| u8::try_from(access.bits()).expect("three bits"));
         let request = Request::Open(Open { file: file.clone(), number: opening.number, access });
-        let done = self.core.call(cred, file.dir.home, request, 0).await?;
+        let done = self.core.call(cred, file.dir.home, request, Stand::NONE).await?;
         let Done { reply: Reply::Opened(opened), run, .. } = done else {
             return Err(unexpected().into());
         };

@@ -192,12 +192,9 @@ impl Client {
             to_dir: to_at.dir,
             to_name: to_name.clone(),
             mode,
-            way: from_at.way.iter().chain(&to_at.way).copied().collect(),
         });
-        let stand = match (from_at.stand, to_at.stand) {
-            (0, other) | (other, 0) => other,
-            (one, other) => one.min(other),
-        };
+        let mut stand = from_at.stand.clone();
+        stand.add(&to_at.stand);
         let done = self.core.call(&self.cred, from_at.dir.home, request, stand).await;
         let done = done.inspect_err(|failure| {
             self.core.forget_if_stale(failure, &from_at.dir);

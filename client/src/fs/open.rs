@@ -131,7 +131,8 @@ impl Client {
         let new = New { kind: FileKind::File, mode: options.mode, rdev: 0 };
         let place = (&at.dir, name);
         let exclusive = options.exclusive;
-        let made = self.create_in(&self.cred, place, new, exclusive, true, at.stand).await?;
+        let made =
+            self.create_in(&self.cred, place, new, exclusive, true, at.stand.clone()).await?;
         if let Some(handle) = made.handle {
             let file = FileRef { dir: at.dir, name: name.clone(), ino: made.entry.attr.ino };
             return Ok(Opened::File(Box::new(File::new(self, handle, file, options))));

@@ -112,7 +112,6 @@ fn names() -> Vec<Request> {
             to_dir: crate::DirRef { ticket: 0, ..dir() },
             to_name: name("newer"),
             mode: RenameMode::NoReplace,
-            way: vec![7, u32::MAX],
         }),
         Request::Readdir(Readdir {
             dir: dir(),

@@ -4,10 +4,11 @@ use base::{
     Attr, BlockId, Cred, DirId, EntryName, Epoch, FileKind, FsError, Ino, Seq, ShardId, Time,
 };
 use bytes::Bytes;
+use smallvec::smallvec;
 
 use crate::{
     BlockPart, ChunkSlices, DirRef, Entry, FileRef, Lookup, OpenState, RequestHeader, Slice,
-    SliceSource,
+    SliceSource, Stand,
 };
 
 pub(super) fn name(text: &str) -> EntryName {
@@ -101,7 +102,7 @@ pub(super) fn request_header() -> RequestHeader {
         epoch: Epoch(2),
         seq: Seq(70_001),
         unanswered: Seq(69_999),
-        cache_version: 12,
+        stand: Stand { version: 12, way: smallvec![7, 0xfff_ffff] },
         cred: cred(),
     }
 }

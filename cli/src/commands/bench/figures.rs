@@ -20,6 +20,7 @@ mod renames;
 mod scaling;
 mod sfs;
 mod site;
+mod storm;
 
 use std::{
     fs,
@@ -92,6 +93,10 @@ struct Params {
     /// Clients of the experiment with many.
     #[arg(long, default_value = "32", value_name = "N")]
     clients: NonZeroU16,
+    /// Numbers of clients of the experiment with renames beside them, of at most 1000.
+    #[arg(long, default_value = "8,64,512", value_name = "N,...", value_delimiter = ',',
+          value_parser = value_parser!(u16).range(1..=1000))]
+    crowds: Vec<u16>,
     /// Directories above the files of figures 10 and 11; cold stats and mispredictions have 20 and 24, as is said.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = value_parser!(u16).range(1..=200))]
     depth: u16,
@@ -133,6 +138,8 @@ enum Experiment {
     Cold,
     /// What invalidations cost.
     Invalidation,
+    /// Stats beside a storm of renames.
+    Storm,
     /// mkdir and renames beside creates.
     Rates,
     /// Entries of a large tree over servers, by the placement alone.
@@ -168,6 +175,7 @@ impl Experiment {
             Experiment::Fig15 => mispredictions::run(params).await,
             Experiment::Cold => cold::run(params).await,
             Experiment::Invalidation => invalidation::run(params).await,
+            Experiment::Storm => storm::run(params).await,
             Experiment::Rates => rates::run(params).await,
             Experiment::Balance => Ok(placement::run()),
         }
@@ -270,6 +278,7 @@ impl Params {
             "in-flight" => self.in_flight.to_string(),
             "files" => self.files.to_string(),
             "clients" => self.clients.to_string(),
+            "crowds" => format!("{:?}", self.crowds),
             "depth" => self.depth.to_string(),
             "rtt" => humantime::format_duration(self.rtt).to_string(),
             "seconds" => self.seconds.to_string(),

@@ -7,7 +7,7 @@ use tokio::{
     task::{AbortHandle, LocalSet},
 };
 
-use wire::{Answer, PeerRead, Reply, RequestHeader};
+use wire::{Answer, PeerRead, Reply, RequestHeader, Stand, Way};
 
 use super::*;
 use crate::{cluster::Visit, driver::is_ours, format_joined, peer::Open};
@@ -241,6 +241,7 @@ fn a_lease_after_one_that_has_ended_waits_for_what_any_core_has_executed() {
 #[test]
 fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_it_is_back() {
     in_cluster(async |three| {
+        let before = announce(three.node(0).shared(), &[DirId(600)]).await.unwrap();
         three.kill(2);
         let began = Instant::now();
         let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
@@ -251,7 +252,11 @@ fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_
         assert!(!three.node(2).cluster().has_lease());
         three.settle().await;
         assert_eq!((three.node(2).version(), three.serving()), (version, vec![true; 3]));
-        assert!(three.node(2).shared().invalidations.since(version - 1).unwrap().reset);
+        // It was told all of the list, also what it had before it was gone.
+        let list = &three.node(2).shared().invalidations;
+        let events = list.since(before - 1).unwrap();
+        assert_eq!((events.reset, events.dirs), (false, vec![DirId(600), DirId(700)]));
+        assert!(list.since(before - 2).unwrap().reset);
     });
 }
 
@@ -290,11 +295,12 @@ fn without_the_coordinator_leases_end_and_with_it_they_come_back() {
 }
 
 /// What a server makes of a request about what it has, that stands on this version of its list.
-fn asked(three: &Three, server: u16, cache_version: u64) -> Result<()> {
+fn asked(three: &Three, server: u16, version: u64) -> Result<()> {
     let node = three.node(usize::from(server));
     let epoch = node.cluster().map().epoch;
     let place = RequestHeader { shard: ShardId(server), epoch, ..RequestHeader::bare(1) };
-    let header = RequestHeader { cache_version, ..place };
+    let stand = Stand { version, way: Way::new() };
+    let header = RequestHeader { stand, ..place };
     let dir = wire::DirRef { id: DirId(7), ino: base::Ino(7), home: DirId(7), ticket: 0 };
     let request = Request::Getattr(wire::Getattr { node: wire::NodeRef::Dir(dir) });
     is_ours(node.shared(), &header, &request)

@@ -119,7 +119,6 @@ async fn perform(world: &mut World, client: &mut Client, dirs: &mut Vec<DirRef>,
                 to_dir: at(to),
                 to_name: self::name(NAMES[*new]),
                 mode,
-                way: Vec::new(),
             };
             let _ = client.attempt(Request::Rename(rename)).await;
         }

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wire::{
     Answer, DirRef, FileRef, FsckPoll, FsckProgress, FsckStart, Hello, NodeRef, Reply, ReplyHeader,
-    Request, RequestHeader, Resume, Token, Welcome, frame,
+    Request, RequestHeader, Resume, Stand, Token, Welcome, frame, way_mark,
 };
 
 use super::world::World;
@@ -24,7 +24,7 @@ pub(crate) struct Client {
     pub(crate) root: DirRef,
     pub(crate) cred: Cred,
     /// Version of the cache that the next requests stand on; 0 for none.
-    pub(crate) stands_on: u64,
+    pub(crate) stands_on: Stand,
     /// The header of the latest reply.
     pub(crate) latest: ReplyHeader,
     pub(crate) seq: Seq,
@@ -83,7 +83,7 @@ impl Client {
             welcome,
             root,
             cred: Cred::ROOT,
-            stands_on: 0,
+            stands_on: Stand::NONE,
             latest: ReplyHeader { call: 0, cache_version: 0 },
             seq: Seq(0),
             shard: ShardId(3),
@@ -198,13 +198,19 @@ impl Client {
             epoch: Epoch(1),
             seq,
             unanswered,
-            cache_version: self.stands_on,
+            stand: self.stands_on.clone(),
             cred: self.cred.clone(),
             ..RequestHeader::bare(self.calls)
         };
         let mut out = Vec::new();
         assert!(header.put(request, &mut out));
         self.send_bytes(&out).await;
+    }
+
+    /// Lets the next requests stand on what was just heard, if it was found through these directories.
+    pub(crate) fn goes_by(&mut self, way: &[&DirRef]) {
+        let way = way.iter().map(|dir| way_mark(dir.id)).collect();
+        self.stands_on = Stand { version: self.latest.cache_version, way };
     }
 
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {

@@ -8,7 +8,7 @@ use std::sync::{
 use base::{ByteRange, Ino, LockKind, LockMode, SetAttr};
 use wire::{
     Answer, Create, DirRef, Entry, Link, Lock, Mkdir, NodeRef, Release, Rename, RenameMode, Reply,
-    Request, Retry, Rmdir, SetXattr, Setattr, Unlink, XattrMode,
+    Request, Retry, Rmdir, SetXattr, Setattr, Stand, Unlink, XattrMode,
 };
 
 use super::{
@@ -128,7 +128,6 @@ fn concurrent_renames_lose_no_file_and_double_none() {
                     to_dir: dirs[draw(2)],
                     to_name: name(&format!("f{}", draw(6))),
                     mode,
-                    way: Vec::new(),
                 };
                 let answer = insist(client, &Request::Rename(rename)).await;
                 moved += usize::from(matches!(answer, Answer::Done(_)));
@@ -168,7 +167,7 @@ fn concurrent_renames_of_directories_make_no_loop() {
                 let (from_dir, to_dir) = (dirs[draw(7)], dirs[draw(7)]);
                 let (from_name, to_name) = (text.clone(), text);
                 let mode = RenameMode::NoReplace;
-                let rename = Rename { from_dir, from_name, to_dir, to_name, mode, way: Vec::new() };
+                let rename = Rename { from_dir, from_name, to_dir, to_name, mode };
                 let answer = insist(client, &Request::Rename(rename)).await;
                 moved += usize::from(matches!(answer, Answer::Done(_)));
             }
@@ -209,7 +208,7 @@ fn whatever_two_cores_do_leaves_nothing_to_find() {
 fn move_to_root(root: DirRef, from: &str, to: &str) -> Request {
     let (from_dir, to_dir, mode) = (root, root, RenameMode::NoReplace);
     let (from_name, to_name) = (name(from), name(to));
-    Request::Rename(Rename { from_dir, from_name, to_dir, to_name, mode, way: Vec::new() })
+    Request::Rename(Rename { from_dir, from_name, to_dir, to_name, mode })
 }
 
 /// What the clients of two cores do, both of which know `/a` and `/a/b`: of the first the next write is held up, and
@@ -228,7 +227,7 @@ fn while_a_write_is_held<T: Send>(
         let (engine, both) = (world.engine.clone(), Barrier::new(2));
         done = Some(on_two_cores(world, async |core, client| {
             client.stat(&b).await.unwrap();
-            client.stands_on = client.latest.cache_version;
+            client.goes_by(&[&client.root.clone(), &a, &b]);
             both.wait();
             if core == 1 {
                 engine.hold_next_write(hold);
@@ -256,7 +255,7 @@ fn what_was_checked_on_an_old_path_is_there_before_the_path_has_changed() {
         },
     ] {
         let change_and_look = async |client: &mut Client, b: DirRef| {
-            client.stands_on = 0;
+            client.stands_on = Stand::NONE;
             let answer = client.ask(change(client.root, b)).await;
             assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
             client.page(&b, 0, 100).await.unwrap().entries.len() == 1
@@ -273,7 +272,7 @@ fn who_has_seen_a_directory_in_its_new_place_is_not_followed_by_who_goes_by_the_
         matches!(answer, Answer::Done(_))
     };
     let look_and_create_by_path = async |client: &mut Client, b: DirRef| {
-        let known = std::mem::take(&mut client.stands_on);
+        let known = std::mem::replace(&mut client.stands_on, Stand::NONE);
         let moved = client.try_lookup(&client.root.clone(), "z").await.is_some();
         client.stands_on = known;
         let answer = client.ask(create(b, "f")).await;
@@ -391,8 +390,7 @@ pub(super) async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usi
         (5..=7, _) => {
             let mode = [RenameMode::Replace, RenameMode::Exchange][exchange];
             let (from_dir, from_name) = (dir, name(text));
-            let way = Vec::new();
-            Request::Rename(Rename { from_dir, from_name, to_dir, to_name: to, mode, way })
+            Request::Rename(Rename { from_dir, from_name, to_dir, to_name: to, mode })
         }
         (_, None) => return false,
         (8, Some(entry)) => Request::Link(Link { target: node(&entry), dir: to_dir, name: to }),

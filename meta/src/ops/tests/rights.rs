@@ -256,7 +256,7 @@ fn a_file_that_is_open_gets_no_name_in_a_subtree_that_it_has_left() {
             }
             admin.rename((&x, &gone), (&root, &gone)).await.unwrap();
             admin.rename((&x, &kept), (&a, &kept)).await.unwrap();
-            let stale = Answer::Refused(FsError::Stale);
+            let stale = Answer::Failed(FsError::Stale);
             for file in &opened {
                 assert_eq!(client.ask(link(file, "by its old name")).await, stale);
                 client.write(file, 0, b"open").await.unwrap();

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use base::{Cred, FsError, Seq, limits::REQUESTS_IN_FLIGHT_MAX};
 use tokio::io::AsyncWriteExt as _;
 use wire::{
-    Answer, Claim, ClaimedFile, FileRef, Mkdir, Opened, Rename, RenameMode, Reply, Request, Retry,
-    Rmdir, Statfs, Token, Unlink, frame, way_mark,
+    Answer, Claim, ClaimedFile, FileRef, Getattr, Lookup, Mkdir, NodeRef, Opened, Rename,
+    RenameMode, Reply, Request, Retry, Rmdir, Statfs, Token, Unlink, frame,
 };
 
 use super::{
@@ -117,7 +117,7 @@ fn a_repeated_request_is_answered_whatever_has_become_of_what_it_stood_on() {
         let mut client = world.client().await;
         let root = client.root;
         let dir = client.mkdir(&root, "d").await.unwrap();
-        client.stands_on = client.latest.cache_version;
+        client.goes_by(&[&root, &dir]);
         let request = Request::Mkdir(Mkdir { dir, name: name("sub"), mode: 0 });
         let first = client.ask_as(Seq(2), Seq(2), request.clone()).await;
         let mut other = world.client().await;
@@ -126,7 +126,7 @@ fn a_repeated_request_is_answered_whatever_has_become_of_what_it_stood_on() {
         let new = client.ask_as(Seq(3), Seq(3), request).await;
         let Answer::Retry(Retry::StaleCache(events)) = new else { panic!("{new:?}") };
         assert_eq!((events.reset, events.dirs.as_slice()), (false, &[dir.id][..]));
-        client.stands_on = events.version;
+        client.stands_on.version = events.version;
         client.seq = Seq(3);
         client.mkdir(&dir, "other").await.unwrap();
         world.restart().await;
@@ -138,28 +138,39 @@ fn a_repeated_request_is_answered_whatever_has_become_of_what_it_stood_on() {
 }
 
 #[test]
-fn a_rename_is_stale_only_by_what_happened_on_its_way() {
+fn a_request_is_stale_only_by_what_happened_on_its_way() {
     in_world(async |world| {
         let mut client = world.client().await;
         let root = client.root;
         let dir = client.mkdir(&root, "d").await.unwrap();
+        let below = client.mkdir(&dir, "below").await.unwrap();
         client.mkdir(&root, "elsewhere").await.unwrap();
-        client.create(&dir, "f").await.unwrap();
-        client.stands_on = client.latest.cache_version;
-        let rename = |from: &str, to: &str, way: Vec<u32>| {
-            let (from_name, to_name) = (name(from), name(to));
-            let mode = RenameMode::Replace;
-            Request::Rename(Rename { from_dir: dir, from_name, to_dir: dir, to_name, mode, way })
-        };
-        let way = vec![way_mark(root.id), way_mark(dir.id)];
+        let file = client.create(&below, "f").await.unwrap();
+        client.goes_by(&[&root, &dir, &below]);
         let mut other = world.client().await;
+        let rename = |from: &str, to: &str| {
+            let (from_name, to_name, mode) = (name(from), name(to), RenameMode::Replace);
+            let rename = Rename { from_dir: below, from_name, to_dir: below, to_name, mode };
+            Request::Rename(rename)
+        };
         other.rename((&root, "elsewhere"), (&root, "moved")).await.unwrap();
-        let answer = client.ask(rename("f", "g", Vec::new())).await;
-        assert!(matches!(answer, Answer::Retry(Retry::StaleCache(_))), "{answer:?}");
-        let answer = client.ask(rename("f", "g", way.clone())).await;
-        assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+        for request in [
+            Request::Lookup(Lookup { dir: below, name: name("f") }),
+            Request::Getattr(Getattr { node: NodeRef::File(file.clone()) }),
+            rename("f", "g"),
+            mkdir(&client, "made"),
+        ] {
+            let known = client.stands_on.clone();
+            client.stands_on.way.clear();
+            let answer = client.ask(request.clone()).await;
+            assert!(matches!(answer, Answer::Retry(Retry::StaleCache(_))), "{answer:?}");
+            client.stands_on = known;
+            let answer = client.ask(request).await;
+            assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+        }
+        // What is above moves what is below along.
         other.rename((&root, "d"), (&root, "e")).await.unwrap();
-        let answer = client.ask(rename("g", "h", way)).await;
+        let answer = client.ask(rename("g", "h")).await;
         let Answer::Retry(Retry::StaleCache(events)) = answer else { panic!("{answer:?}") };
         assert_eq!(events.dirs.last(), Some(&dir.id));
     });
@@ -403,8 +414,7 @@ fn what_concerns_only_the_session_needs_neither_user_nor_map() {
             panic!()
         };
         assert!(matches!(statfs, Statfs { bytes, bytes_free, .. } if bytes_free < bytes));
-        let refused =
-            client.ask(Request::Lookup(wire::Lookup { dir: root, name: name("x") })).await;
+        let refused = client.ask(Request::Lookup(Lookup { dir: root, name: name("x") })).await;
         assert_eq!(refused, Answer::Failed(FsError::NotPermitted));
         client.cred = user(7);
         let root = client.root;

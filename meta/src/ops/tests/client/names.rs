@@ -151,7 +151,6 @@ impl Client {
             to_dir: *to.0,
             to_name: name(to.1),
             mode,
-            way: Vec::new(),
         };
         self.get(Request::Rename(rename)).await.map(drop)
     }
