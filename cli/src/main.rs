@@ -18,6 +18,7 @@ mod logging;
 mod mounting;
 mod mounts;
 mod near;
+mod notify;
 mod observed;
 mod output;
 mod panics;

@@ -13,7 +13,7 @@ use tokio::task::LocalSet;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
-    failure, mounting, output,
+    failure, mounting, notify, output,
     signals::Stop,
     trace::TraceArgs,
 };
@@ -122,6 +122,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         if args.daemon || !args.quiet {
             output::print(&ready(&mountpoint))?;
         }
+        notify::ready();
         leave_terminal(args.daemon, log)?;
         mounting.serve(&mut stop, std::future::pending()).await
     })?;

@@ -16,7 +16,7 @@ use crate::{
     connect::{self, Servers},
     data::{self, Joining},
     failure::usage,
-    output,
+    notify, output,
     server::{self, Listen, Options, Role, Running},
     serving::Serving,
     signals::Stop,
@@ -303,6 +303,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             data::write_coordinators(&args.data, told)?;
         }
         announce(serving.running())?;
+        notify::ready();
         let failed = tokio::select! {
             () = stop.asked() => None,
             error = serving.failed() => Some(error),

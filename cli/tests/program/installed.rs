@@ -1,8 +1,14 @@
 //! What `make install` installs, and mount(8) and /etc/fstab through it.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
 
-use crate::harness::{Data, Running, folder, pando, text};
+use crate::harness::{Data, Running, folder, pando, succeed, text, unmount};
 
 /// `make install` into `root`, without the build.
 fn install(root: &Path, args: &[&str]) {
@@ -26,6 +32,7 @@ fn make_install_brings_all_that_a_machine_needs_and_uninstall_takes_it_away() {
         "usr/share/man/man8/mount.fuse.pando.8",
         "usr/lib/systemd/system/pando-server.service",
         "usr/lib/systemd/system/pando-mount@.service",
+        "usr/lib/sysusers.d/pando.conf",
         "usr/share/bash-completion/completions/pando",
         "usr/share/zsh/site-functions/_pando",
         "usr/share/fish/vendor_completions.d/pando.fish",
@@ -44,6 +51,115 @@ fn make_install_brings_all_that_a_machine_needs_and_uninstall_takes_it_away() {
     install(root.path(), &["--remove"]);
     let left = Command::new("find").arg(root.path()).args(["-not", "-type", "d"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+}
+
+/// The value of a unit's setting.
+fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
+    let mut values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.next().unwrap_or_else(|| panic!("no {name} in {unit}"))
+}
+
+#[test]
+fn the_units_start_what_format_has_made_and_systemd_reads_them() {
+    let root = folder();
+    install(root.path(), &[]);
+    let units = root.path().join("usr/lib/systemd/system");
+    let server = units.join("pando-server.service");
+    let unit = fs::read_to_string(&server).unwrap();
+    // What the unit serves, as `pando format` leaves it.
+    let served = setting(&unit, "ExecStart").split_once("--data ").unwrap().1;
+    let served = Path::new(served.split(' ').next().unwrap());
+    let condition = Path::new(setting(&unit, "ConditionPathExists"));
+    let condition = condition.strip_prefix(served).expect("it is in the data directory");
+    let data = Data::formatted();
+    assert!(data.path().join(condition).exists(), "{}", condition.display());
+    let user = setting(&unit, "User");
+    let users = fs::read_to_string(root.path().join("usr/lib/sysusers.d/pando.conf")).unwrap();
+    assert!(users.lines().any(|line| line.starts_with(&format!("u {user} -"))), "{users}");
+    let state = Path::new("/var/lib").join(setting(&unit, "StateDirectory"));
+    assert_eq!(state, served, "the user gets what it serves");
+
+    // As systemd itself would be asked, with the program where it is.
+    let mounted = units.join("pando-mount@srv-data.service");
+    fs::copy(units.join("pando-mount@.service"), &mounted).unwrap();
+    let program = format!("{}/usr/bin", text(root.path()));
+    for unit in [&server, &mounted] {
+        let with = fs::read_to_string(unit).unwrap().replace("/usr/bin", &program);
+        fs::write(unit, with).unwrap();
+    }
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]).args([&server, &mounted]);
+    match verify.output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && said.is_empty(), "{said}");
+        }
+        // A machine without systemd.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+    }
+}
+
+#[test]
+fn the_installed_server_needs_no_rights_and_tells_systemd_when_it_listens() {
+    const NOBODY: &str = "65534";
+    let root = folder();
+    install(root.path(), &[]);
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(root.path(), open).unwrap();
+    let data = root.path().join("data");
+    succeed(&["format", "--data", text(&data)]);
+    let ours = Command::new("chown").args(["-R", NOBODY]).arg(&data).status().unwrap();
+    assert!(ours.success());
+    let socket = root.path().join("notify");
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
+
+    let unit = root.path().join("usr/lib/systemd/system/pando-server.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    assert_eq!((setting(&unit, "Type"), setting(&unit, "CapabilityBoundingSet")), ("notify", ""));
+    let start = setting(&unit, "ExecStart").replace("/var/lib/pando", text(&data));
+    let start = start.replace("/usr/bin", text(&root.path().join("usr/bin")));
+    let mut server = Command::new("setpriv");
+    server.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"]);
+    server.args(["--bounding-set=-all", "--inh-caps=-all"]);
+    server.args(start.split(' ').filter(|word| !word.starts_with('$')));
+    server.args(["--listen", "127.0.0.1:0", "--http", "off"]).env("NOTIFY_SOCKET", &socket);
+    let server = Running::start(server, "serving ");
+    systemd.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut said = [0; 64];
+    let length = systemd.recv(&mut said).expect("it says when it listens");
+    assert_eq!(&said[..length], b"READY=1");
+
+    let token = data.join("admin.token");
+    let bench = ["bench", "md", server.address(), "--files", "20", "--token", text(&token)];
+    succeed(&bench);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_mount_tells_systemd_when_it_is_mounted() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let mnt = data.folder.path().join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    let socket = data.folder.path().join("notify");
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    let token = data.admin_token();
+    let args = ["mount", server.address(), text(&mnt), "--foreground", "--token", text(&token)];
+    let mut mount = pando(&[&args[..], &["--quiet"]].concat());
+    mount.env("NOTIFY_SOCKET", &socket);
+    let mut mount = mount.spawn().unwrap();
+    systemd.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let told = systemd.recv(&mut [0; 64]);
+    let wrote = fs::write(mnt.join("file"), "there at once");
+    let served = server.address().to_owned();
+    let said = succeed(&["sessions", &served, "--token", text(&token)]);
+    unmount(&mnt);
+    assert!(mount.wait().unwrap().success());
+    told.expect("it says when it is mounted");
+    wrote.unwrap();
+    assert!(said.contains(&format!("mounted at {}", text(&mnt))), "{said}");
+    assert_eq!(server.stop(), Some(0));
 }
 
 /// Runs a script in a mount namespace of its own, where /sbin has our helpers and nothing else.
