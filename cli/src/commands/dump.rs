@@ -9,27 +9,33 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use base::{BlockId, Decode as _, FsError, HashSet};
 use client::{Client, DumpError};
 use indicatif::{ProgressBar, ProgressStyle};
 use meta::dump::{DUMP_OPENING, Frame, Frames, Header, Trailer};
+use tokio::time::timeout;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
     output,
+    signals::Stop,
 };
 
 /// Bytes of a dump that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 const CANNOT_WRITE: &str = "cannot write the dump";
 const LOST: &str = "the dump was lost";
+const INTERRUPTED: &str = "interrupted";
+/// Servers are told for so long that a dump is given up.
+const END_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Write a copy of a file system, as of one moment, while it is served. Needs the administrator's token.
 ///
-/// It has every name, attribute, link, extended attribute and setting, and contents that rest with their metadata;
-/// contents in blocks are named, and copied as well with --contents. What is open without a name is left out. `pando
-/// load` makes a file system of it. FILE is there when all of it is; `-` is stdout.
+/// It has every name, attribute, link, extended attribute and setting, and the contents of files; with --metadata-only
+/// contents in blocks are only named. Files that are deleted but still open are left out. `pando load` makes a file system
+/// of it. FILE appears when it is whole, and a line says what is in it; `-` is stdout. A dump that is interrupted leaves
+/// nothing.
 ///
 /// On several servers all of them are dumped together: changes wait for the moment that is taken, some milliseconds as a rule and three
 /// seconds at most, and how long it was is told. If a server does not answer then there is no dump, and everybody goes on.
@@ -42,22 +48,37 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     token: TokenArgs,
-    /// Copy the blocks of files too.
+    /// Leave out contents of files in blocks. Who loads it needs the blocks from elsewhere.
     #[arg(long)]
+    metadata_only: bool,
+    /// Copy the contents of files, which is what is done without --metadata-only.
+    #[arg(long, hide = true, conflicts_with = "metadata_only")]
     contents: bool,
+    /// Replace FILE if it is there.
+    #[arg(long)]
+    force: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let stdout = args.file.as_os_str() == "-";
+    if !stdout && !args.force && args.file.symlink_metadata().is_ok() {
+        bail!("{} is there already; --force replaces it", args.file.display());
+    }
     let config = connect::config(args.server.0.clone(), args.token.read()?, "pando dump");
     connect::runtime()?.block_on(async {
-        let client = connect::connect(config).await?;
-        if args.file.as_os_str() == "-" {
-            copy(&client, io::stdout().lock(), args.contents).await?;
+        let mut stop = Stop::listen()?;
+        let client = tokio::select! {
+            client = connect::connect(config) => client?,
+            () = stop.asked() => bail!(INTERRUPTED),
+        };
+        let contents = !args.metadata_only;
+        if stdout {
+            let copied = copy(&client, io::stdout().lock(), contents, &mut stop).await?;
+            // Where the dump goes is no place for it. With no stderr there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{copied}");
         } else {
-            let copied = to_file(&client, &args.file, args.contents).await?;
-            if client.servers() > 1 {
-                output::print(&copied.to_string())?;
-            }
+            let copied = to_file(&client, &args.file, contents, &mut stop).await?;
+            output::print(&copied.to_string())?;
         }
         anyhow::Ok(client.close().await?)
     })?;
@@ -65,13 +86,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The file gets its name when it is whole and stable.
-async fn to_file(client: &Client, path: &Path, contents: bool) -> anyhow::Result<Copied> {
+async fn to_file(
+    client: &Client,
+    path: &Path,
+    contents: bool,
+    stop: &mut Stop,
+) -> anyhow::Result<Copied> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let failed = || format!("cannot write {}", path.display());
     let mut file = File::create(&part).with_context(failed)?;
     let copied = async {
-        let copied = copy(client, &mut file, contents).await?;
+        let copied = copy(client, &mut file, contents, stop).await?;
         file.sync_all().and_then(|()| fs::rename(&part, path)).with_context(failed)?;
         anyhow::Ok(copied)
     };
@@ -86,18 +112,48 @@ async fn to_file(client: &Client, path: &Path, contents: bool) -> anyhow::Result
 /// What was written, and what it took of others.
 struct Copied {
     all: Trailer,
-    paused: Duration,
+    /// Blocks that are named, and not in it.
+    left_out: u64,
+    /// How long changes waited, where there are several servers.
+    paused: Option<Duration>,
 }
 
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Trailer { records, blocks, .. }, ms) = (self.all, self.paused.as_secs_f64() * 1e3);
-        write!(f, "dumped {records} records, {blocks} blocks; changes waited for {ms:.1} ms")
+        let Trailer { records, blocks, .. } = self.all;
+        match self.left_out {
+            0 => write!(f, "dumped {records} records and the contents of {blocks} blocks")?,
+            left => {
+                write!(f, "dumped {records} records; the contents of {left} blocks are NOT in it")?
+            }
+        }
+        match self.paused {
+            Some(paused) => write!(f, "; changes waited for {:.1} ms", paused.as_secs_f64() * 1e3),
+            None => Ok(()),
+        }
     }
 }
 
-async fn copy(client: &Client, out: impl Write, contents: bool) -> anyhow::Result<Copied> {
-    let mut dump = match client.dump_start().await {
+async fn copy(
+    client: &Client,
+    out: impl Write,
+    contents: bool,
+    stop: &mut Stop,
+) -> anyhow::Result<Copied> {
+    let started = {
+        let mut starting = std::pin::pin!(client.dump_start());
+        tokio::select! {
+            started = &mut starting => started,
+            () = stop.asked() => {
+                // It may be there already: then it is known, and can be ended.
+                if let Ok(Ok(dump)) = timeout(END_TIMEOUT, starting).await {
+                    end(client, dump).await;
+                }
+                bail!(INTERRUPTED)
+            }
+        }
+    };
+    let mut dump = match started {
         Err(DumpError::Failed(client::Error::Fs(FsError::Busy))) => {
             bail!("a dump is being made already")
         }
@@ -106,14 +162,30 @@ async fn copy(client: &Client, out: impl Write, contents: bool) -> anyhow::Resul
         }
         started => started.context("cannot start the dump")?,
     };
-    let paused = dump.paused;
-    let copied = pages(client, &mut dump, out, contents).await;
-    // Whole or not, no server need keep it.
-    let ended = dump.end(client).await;
-    let copied = Copied { all: copied?, paused };
-    ended.context(LOST)?;
+    let paused = (client.servers() > 1).then_some(dump.paused);
+    let copied = tokio::select! {
+        biased;
+        () = stop.asked() => Err(anyhow!(INTERRUPTED)),
+        copied = pages(client, &mut dump, out, contents) => copied,
+    };
+    let (all, left_out) = match copied {
+        Ok(copied) => copied,
+        Err(error) => {
+            // No server need keep it.
+            end(client, dump).await;
+            return Err(error);
+        }
+    };
+    dump.end(client).await.context(LOST)?;
+    let copied = Copied { all, left_out, paused };
     tracing::info!("{copied}");
     Ok(copied)
+}
+
+/// Tells the servers that nobody goes on with a dump, as far as they are there: the others forget it by themselves.
+async fn end(client: &Client, dump: client::Dump) {
+    // Why there is no dump is said already.
+    let _ = timeout(END_TIMEOUT, dump.end(client)).await;
 }
 
 async fn pages(
@@ -121,7 +193,8 @@ async fn pages(
     dump: &mut client::Dump,
     out: impl Write,
     contents: bool,
-) -> anyhow::Result<Trailer> {
+) -> anyhow::Result<(Trailer, u64)> {
+    let mut left_out = 0;
     let header = Header::from_bytes(&dump.header).context("the server's answer cannot be read")?;
     let mut file = Dump {
         out: BufWriter::with_capacity(BUFFER_BYTES, out),
@@ -136,13 +209,17 @@ async fn pages(
         }
         if contents {
             file.blocks(client, page.server, page.blocks).await?;
+        } else {
+            // Chunks of one file may share a block.
+            let blocks: HashSet<_> = page.blocks.into_iter().map(|(block, _)| block).collect();
+            left_out += blocks.len() as u64;
         }
     }
     let trailer = file.frames.seen;
     file.put(&Frame::Trailer(trailer))?;
     file.out.flush().context(CANNOT_WRITE)?;
     file.bar.finish_and_clear();
-    Ok(trailer)
+    Ok((trailer, left_out))
 }
 
 /// A dump that is being written.

@@ -1,11 +1,20 @@
 //! `pando dump` and `pando load`.
 
-use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, process::Command};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    process::{Command, Stdio},
+};
 
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::{
-    harness::{fail, folder, succeed, text},
+    harness::{fail, folder, pando, run, stderr, succeed, text},
     mounted::{Mountpoint, dev, up},
 };
 
@@ -36,7 +45,8 @@ fn a_dump_with_contents_is_loaded_into_an_equal_file_system() {
     let token = data.join("admin.token");
     fs::File::open(&mount.0).unwrap().sync_all().unwrap();
     let dump = ["dump", running.address(), text(&file), "--token", text(&token)];
-    succeed(&[&dump[..], &["--contents"]].concat());
+    let said = succeed(&dump);
+    assert!(said.ends_with(" and the contents of 1 blocks\n"), "{said}");
     let before = listing(&mount.0);
     assert_eq!(running.stop(), Some(0));
 
@@ -101,7 +111,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
     // Any of the servers will do.
     let last = addresses.rsplit(',').next().unwrap();
     let said = succeed(&["dump", last, text(&file), "--token", text(&token), "--contents"]);
-    assert!(said.starts_with("dumped ") && said.contains("; changes waited for "), "{said}");
+    assert!(said.contains("the contents of 40 blocks; changes waited for "), "{said}");
     let before = listing(&mount.0);
     assert_eq!(running.stop(), Some(0));
 
@@ -173,5 +183,77 @@ fn what_one_server_had_is_loaded_for_several_with_its_limits() {
     let exceeds = more.write_all(&vec![b'x'; 2_000_000]).and_then(|()| more.sync_all());
     assert_eq!(exceeds.unwrap_err().raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
     drop(more);
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn a_dump_says_what_is_in_it_and_replaces_no_file_unasked() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let data = folder.path().join("data");
+    let running = up(&data, &mount);
+    fs::write(mount.0.join("large"), [b'x'; 200_000]).unwrap();
+    fs::File::open(&mount.0).unwrap().sync_all().unwrap();
+    let (file, token) = (folder.path().join("dump"), data.join("admin.token"));
+    let dump = ["dump", running.address(), text(&file), "--token", text(&token)];
+    succeed(&dump);
+    let whole = fs::read(&file).unwrap();
+    assert!(whole.len() > 200_000);
+    for more in [&[][..], &["--metadata-only"]] {
+        let said = fail(1, &[&dump[..], more].concat());
+        assert!(said.contains("is there already; --force replaces it"), "{said}");
+        assert!(fs::read(&file).unwrap() == whole);
+    }
+    let both = run(&[&dump[..], &["--contents", "--metadata-only"]].concat());
+    assert_eq!(both.status.code(), Some(2));
+    let said = succeed(&[&dump[..], &["--metadata-only", "--force"]].concat());
+    assert!(said.ends_with("; the contents of 1 blocks are NOT in it\n"), "{said}");
+    assert!(fs::metadata(&file).unwrap().len() < 100_000);
+    // What goes to stdout is the dump alone.
+    let output = run(&["dump", running.address(), "-", "--token", text(&token)]);
+    assert!(output.status.success() && output.stdout.starts_with(b"PANDODUMP"));
+    assert!(stderr(&output).ends_with(" and the contents of 1 blocks\n"), "{}", stderr(&output));
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
+fn a_dump_that_is_interrupted_leaves_nothing_here_nor_at_the_server() {
+    let folder = folder();
+    let mount = Mountpoint::new(folder.path());
+    let data = folder.path().join("data");
+    let running = up(&data, &mount);
+    for file in ["1", "2", "3", "4"] {
+        fs::write(mount.0.join(file), vec![b'x'; 2_000_000]).unwrap();
+    }
+    let token = data.join("admin.token");
+    // Nobody reads what it writes but its beginning, so it does not come to its end.
+    let (file, part) = (folder.path().join("dump"), folder.path().join("dump.part"));
+    assert!(Command::new("mkfifo").arg(&part).status().unwrap().success());
+    let mut held = fs::OpenOptions::new().read(true).write(true).open(&part).unwrap();
+    let dump = |file: &Path| {
+        ["dump", running.address(), text(file), "--token", text(&token)].map(str::to_owned)
+    };
+    let args = dump(&file);
+    let mut dumping =
+        pando(&args.each_ref().map(String::as_str)).stderr(Stdio::piped()).spawn().unwrap();
+    held.read_exact(&mut [0; 10]).unwrap();
+    let other = folder.path().join("other");
+    let args = dump(&other);
+    let said = fail(1, &args.each_ref().map(String::as_str));
+    assert!(said.contains("a dump is being made already"), "{said}");
+    let pid = Pid::from_raw(i32::try_from(dumping.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    // It stands in a write, and sees the signal when it asks for the next contents.
+    let mut drain = Command::new("cat").stdin(held).stdout(Stdio::null()).spawn().unwrap();
+    let ended = dumping.wait().unwrap();
+    drain.kill().unwrap();
+    drain.wait().unwrap();
+    assert_eq!(ended.code(), Some(1));
+    let mut said = String::new();
+    dumping.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said.lines().last(), Some("pando: interrupted"));
+    assert!(!part.exists() && !file.exists());
+    // Another one can be made at once.
+    succeed(&args.each_ref().map(String::as_str));
     assert_eq!(running.stop(), Some(0));
 }
