@@ -44,11 +44,11 @@ impl Program {
         self
     }
 
-    /// As it is, but listening at `address`.
-    fn listening(&mut self, address: &str) {
-        let at = self.args.iter().position(|arg| arg == "--listen");
-        if let Some(value) = at.and_then(|at| self.args.get_mut(at + 1)) {
-            *value = address.into();
+    /// As it is, but with another value of an option that it has.
+    fn with(&mut self, option: &str, value: &str) {
+        let at = self.args.iter().position(|arg| arg == option);
+        if let Some(old) = at.and_then(|at| self.args.get_mut(at + 1)) {
+            *old = value.into();
         }
     }
 }
@@ -62,6 +62,8 @@ pub(crate) struct Child {
     /// Held, so that what it prints later has somewhere to go.
     _said: BufReader<ChildStdout>,
     address: String,
+    /// Where its status page is.
+    page: Option<String>,
     /// Its end was told of.
     told: bool,
 }
@@ -95,10 +97,14 @@ impl Child {
         // `serving NAME at HOST:PORT, ...`
         let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
         let address = address.split(',').next().unwrap_or_default().trim().to_owned();
+        let page = line.split_once("status page http://").map(|(_, page)| page.trim().to_owned());
         // When it is started again it is found where it was.
-        program.listening(&address);
+        program.with("--listen", &address);
+        if let Some(page) = &page {
+            program.with("--http", page);
+        }
         let pid = process.id().unwrap_or_default();
-        Ok(Child { program, process, pid, _said: said, address, told: false })
+        Ok(Child { program, process, pid, _said: said, address, page, told: false })
     }
 
     /// As [`Child::start`], in place of one that has ended. When it cannot be, its end is told again.
@@ -115,6 +121,11 @@ impl Child {
     /// Where it listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where its status page is, for people: nothing, or what goes into a list.
+    pub(crate) fn page(&self) -> String {
+        self.page.as_ref().map_or_else(String::new, |page| format!("status page http://{page}, "))
     }
 
     /// Its number and its log, for people.

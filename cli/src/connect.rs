@@ -5,7 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context as _, anyhow};
 use client::{Client, Config};
 use futures::future::join_all;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use wire::Standing;
 
 use crate::{data, failure::usage};
 
@@ -13,6 +18,8 @@ use crate::{data, failure::usage};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it is looked for the reason then.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// One that cannot be reached is asked again after so long.
+const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// The option that names a token.
 #[derive(Debug, Default, clap::Args)]
@@ -82,20 +89,63 @@ async fn within(
         Ok(connected) => {
             connected.with_context(|| format!("cannot open a session at {}", servers.join(",")))
         }
-        Err(_) => {
-            let reasons = join_all(servers.iter().map(|server| why_not(server))).await;
-            let seconds = CONNECT_TIMEOUT.as_secs();
-            Err(anyhow!("no session after {seconds} s: {}", reasons.join("; ")))
-        }
+        Err(_) => Err(no_session(&servers).await),
     }
+}
+
+/// How the first of these servers that answers stands; `None`: none has answered in time. What does not answer at once is
+/// asked again, as it may be starting.
+pub(crate) async fn standing(config: &Config) -> anyhow::Result<Option<Standing>> {
+    let (began, mut told) = (Instant::now(), false);
+    loop {
+        for server in &config.addresses {
+            if let Some(standing) = Client::standing(config, server).await? {
+                return Ok(Some(standing));
+            }
+        }
+        if began.elapsed() > CONNECT_TIMEOUT {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(servers = config.addresses.join(","), "waiting for the server");
+        }
+        tokio::time::sleep(ASK_AGAIN_PAUSE).await;
+    }
+}
+
+/// Whether anybody listens at one of these addresses.
+pub(crate) async fn any_answers(servers: &[String]) -> bool {
+    let reached = servers.iter().map(|server| timeout(PROBE_TIMEOUT, TcpStream::connect(server)));
+    join_all(reached).await.into_iter().any(|reached| matches!(reached, Ok(Ok(_))))
+}
+
+/// What is said when there is no session.
+pub(crate) async fn no_session(servers: &[String]) -> anyhow::Error {
+    let reasons = join_all(servers.iter().map(|server| why_not(server))).await;
+    let seconds = CONNECT_TIMEOUT.as_secs();
+    anyhow!("no session after {seconds} s: {}", reasons.join("; "))
 }
 
 /// Why a server opens no session, as far as one more connection tells.
 async fn why_not(server: &str) -> String {
     match timeout(PROBE_TIMEOUT, TcpStream::connect(server)).await {
-        Ok(Ok(_)) => format!(
-            "{server} can be reached and does not serve, as before a cluster is complete, or while its coordinator is away"
-        ),
+        Ok(Ok(mut stream)) => {
+            // A server says nothing before it was asked something.
+            let said = timeout(PROBE_TIMEOUT, async {
+                let mut said = [0; 64];
+                stream.write_all(&wire::frame::opening()).await?;
+                stream.read(&mut said).await.map(|length| said[..length].to_vec())
+            });
+            match said.await {
+                Ok(Ok(said)) if said.starts_with(b"HTTP/") => format!(
+                    "{server} does not speak Pando's protocol: is it the address of a status page?"
+                ),
+                Ok(_) | Err(_) => format!(
+                    "{server} accepts connections but does not serve: the cluster is incomplete, its coordinator is \
+                     down, or the server has all the sessions that it takes"
+                ),
+            }
+        }
         Ok(Err(error)) => format!("{server} cannot be reached: {error}"),
         Err(_) => format!("{server} does not answer"),
     }

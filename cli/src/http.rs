@@ -19,7 +19,7 @@ use axum::{
 use futures::FutureExt as _;
 use meta::Server;
 use tokio::{runtime::Runtime, sync::watch};
-use wire::Load;
+use wire::{Load, Standing};
 
 /// The page: one file without anything from elsewhere.
 const PAGE: &str = include_str!("http/page.html");
@@ -91,8 +91,8 @@ async fn page(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> 
 async fn status(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> {
     let server = serving(&phases).map_err(unavailable)?;
     let (status, load) = (server.status(), server.load());
-    let problem = failure(&server, &load).or_else(|| lack(&server).map(ToOwned::to_owned));
-    let text = serde_json::to_string(&json::page(status, load, problem));
+    let standing = standing(&server, &load);
+    let text = serde_json::to_string(&json::page(status, load, standing));
     let headers: [(HeaderName, &str); 2] =
         [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, text.expect("it has no map whose keys are not strings")))
@@ -101,7 +101,9 @@ async fn status(State(phases): State<Phases>) -> Result<impl IntoResponse, Words
 async fn metrics(State(phases): State<Phases>) -> Result<impl IntoResponse, Words> {
     let server = serving(&phases).map_err(unavailable)?;
     let (status, load) = (server.status(), server.load());
-    let text = metrics::render(&status, &load, failure(&server, &load).is_none());
+    let standing = standing(&server, &load);
+    let healthy = failure(&server, &load).is_none();
+    let text = metrics::render(&status, &load, &standing, healthy);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
 
@@ -116,18 +118,31 @@ async fn healthz(State(phases): State<Phases>) -> Words {
     }
 }
 
-/// Whether clients should be sent here. A server whose disk is nearly full is the only one that has these files,
-/// and reads and removals are the way back: so it is ready, and says what it lacks.
+/// Whether clients should be sent here, which they should not while the server has no lease. A server whose disk is nearly
+/// full is the only one that has these files, and reads and removals are the way back: so it is ready, and says what is
+/// wrong; so does a coordinator that hears nothing of another server.
 async fn readyz(State(phases): State<Phases>) -> Words {
     let server = match serving(&phases) {
         Ok(server) => server,
         Err(phase) => return unavailable(phase),
     };
-    match (failure(&server, &server.load()), lack(&server)) {
-        (Some(problem), _) => unavailable(&problem),
-        (None, Some(lack)) => (StatusCode::OK, format!("ok, but {lack}\n")),
-        (None, None) => (StatusCode::OK, "ok\n".to_owned()),
+    let standing = standing(&server, &server.load());
+    match &standing.problems[..] {
+        _ if !standing.ready => unavailable(&standing.unready),
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        problems => (StatusCode::OK, format!("ok, but {}\n", problems.join("; "))),
     }
+}
+
+/// How the server stands, to which this thread adds what only others than its cores can see.
+fn standing(server: &Server, load: &Load) -> Standing {
+    let mut standing = server.standing();
+    if let Some(problem) = failure(server, load).filter(|_| standing.ready) {
+        standing.ready = false;
+        standing.problems.insert(0, problem.clone());
+        standing.unready = problem;
+    }
+    standing
 }
 
 /// Why only a restart can help, if that is so.
@@ -137,11 +152,6 @@ fn failure(server: &Server, load: &Load) -> Option<String> {
     }
     let busy = Duration::from_nanos(gauge(load, "busy_nanos"));
     (busy > STUCK).then(|| format!("a core has been busy with one group for {} s", busy.as_secs()))
-}
-
-/// What the server cannot do for now, though it serves everything else.
-fn lack(server: &Server) -> Option<&'static str> {
-    server.refuses_writes().then_some("writes are refused: the disk is nearly full")
 }
 
 fn gauge(load: &Load, name: &str) -> u64 {

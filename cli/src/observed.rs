@@ -36,6 +36,15 @@ impl From<&wire::Operation> for Operation {
     }
 }
 
+/// What a server is among those of its file system.
+pub(crate) fn role(standing: &wire::Standing) -> &'static str {
+    match (standing.servers, standing.server) {
+        (1, _) => "only server",
+        (_, 0) => "coordinator",
+        _ => "member",
+    }
+}
+
 /// What happened between two moments; `None` when nothing did.
 pub(crate) fn between(
     earlier: Option<&wire::Operation>,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use base::Cred;
-use wire::{FsInfo, FsckPoll, FsckProgress, FsckStart, Repair, Reply, Request, Status, Welcome};
+use wire::{
+    FsInfo, FsckPoll, FsckProgress, FsckStart, Repair, Reply, Request, Standing, Status, Welcome,
+};
 
 use crate::{
     Config, Error, Result, Stats,
@@ -49,6 +51,15 @@ impl Client {
     /// As [`Client::connect`].
     pub async fn connect_incomplete(config: Config) -> Result<Client> {
         Client::begin(config, false).await
+    }
+
+    /// Asks the server at `address` how it stands, once and without a session: also one that may not serve now answers.
+    /// `None`: there was no answer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the token does not administer, or the server does not know it.
+    pub async fn standing(config: &Config, address: &str) -> Result<Option<Standing>> {
+        session::standing(config, address).await
     }
 
     async fn begin(config: Config, complete: bool) -> Result<Client> {

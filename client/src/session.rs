@@ -21,8 +21,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use wire::{
-    Answer, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim, NodeRef, Reply,
-    ReplyHeader, Request, RequestHeader, Resume, Retry, Stream, Welcome,
+    Answer, AskStanding, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim,
+    NodeRef, Reply, ReplyHeader, Request, RequestHeader, Resume, Retry, Standing, Stream, Welcome,
     frame::{opening, take_frame},
 };
 
@@ -83,7 +83,7 @@ enum Failed {
     Frame(#[from] FrameError),
     #[error("no answer in time")]
     Time,
-    #[error("server is not ready, or has all the connections or sessions that it takes")]
+    #[error("the server is not ready, or is full (connections or sessions at their limit)")]
     NotReady,
     #[error("another server begins sessions")]
     Elsewhere(ClusterMap),
@@ -130,6 +130,19 @@ pub(crate) async fn open(
         sleep(pauses.draw(config.random.as_ref())).await;
     }
     Err(Error::Refused("no address to connect to".to_owned()))
+}
+
+/// Asks a server how it stands, once and without a session; `None`: there was no answer.
+pub(crate) async fn standing(config: &Config, address: &str) -> Result<Option<Standing>, Error> {
+    let asked = async {
+        let mut talk = Talk::begin(config, address, patience(None)).await?;
+        talk.ask(&Request::Standing(AskStanding { token: config.token.clone() })).await
+    };
+    match asked.await {
+        Ok((Reply::Standing(standing), _)) => Ok(Some(standing)),
+        Err(Failed::Refused(reason)) => Err(Error::Refused(reason)),
+        Ok(_) | Err(_) => Ok(None),
+    }
 }
 
 /// How long a server may say nothing. A session ends when its server hears nothing of it for a lease, also after a

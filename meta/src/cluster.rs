@@ -71,6 +71,10 @@ pub(crate) struct Cluster {
     map: RwLock<Arc<ClusterMap>>,
     /// When the lease ends, milliseconds as [`Cluster::time`] counts.
     lease_ends: AtomicU64,
+    /// When the server started, milliseconds as [`Cluster::time`] counts.
+    opened: u64,
+    /// When the coordinator was last heard of, likewise; 0: not yet.
+    heard: AtomicU64,
     /// The lease has ended, and all that was executed under it is written.
     alone: AtomicBool,
     transactions: AtomicU64,
@@ -111,6 +115,8 @@ impl Cluster {
             me: member.server,
             servers: member.servers,
             run,
+            opened: millis((options.awake_or_not)()),
+            heard: AtomicU64::new(0),
             options,
             map: RwLock::new(Arc::new(member.map.clone())),
             lease_ends: AtomicU64::new(0),
@@ -197,6 +203,32 @@ impl Cluster {
     pub(crate) fn lease_left(&self) -> Duration {
         let ends = Duration::from_millis(self.lease_ends.load(Ordering::Acquire));
         ends.saturating_sub(self.time())
+    }
+
+    /// For how long there has been no lease: since it ended, or since the start. `None`: there is one.
+    pub(crate) fn without_lease(&self) -> Option<Duration> {
+        let (now, ends) = (millis(self.time()), self.lease_ends.load(Ordering::Acquire));
+        (now >= ends).then(|| Duration::from_millis(now.saturating_sub(ends.max(self.opened))))
+    }
+
+    /// For how long the server still serves without a lease; zero while it has one, or no longer may.
+    pub(crate) fn alone_left(&self) -> Duration {
+        if self.has_lease() || !self.serves_alone() {
+            return Duration::ZERO;
+        }
+        let ends = Duration::from_millis(self.lease_ends.load(Ordering::Acquire));
+        (ends + self.options.alone).saturating_sub(self.time())
+    }
+
+    /// The coordinator has answered.
+    pub(crate) fn hears_coordinator(&self) {
+        self.heard.store(millis(self.time()).max(1), Ordering::Release);
+    }
+
+    /// Whether the coordinator has answered within a lease, as far as this server knows how long one is.
+    pub(crate) fn coordinator_answers(&self) -> bool {
+        let heard = self.heard.load(Ordering::Acquire);
+        heard > 0 && millis(self.time()).saturating_sub(heard) < millis(self.options.lease)
     }
 
     /// Whether requests that stand on no cached path may be served, although the lease has ended.

@@ -14,6 +14,7 @@ mod leases;
 mod link;
 pub(crate) mod roster;
 pub(crate) mod run;
+mod watch;
 pub(crate) mod ways;
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -127,6 +128,11 @@ impl State {
         engine.sync()
     }
 
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.roster.lease_ms)
+    }
+
+    /// How long the leases are that are given now: none before there is a map.
     fn lease_ms(&self) -> u64 {
         if self.member.map.servers.is_empty() { 0 } else { self.roster.lease_ms }
     }
@@ -266,6 +272,19 @@ pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> 
     } else {
         Err(Fault::Retry(Retry::Busy))
     }
+}
+
+/// Number of servers that were heard of within a lease; `None` on a server that is not the coordinator.
+pub(crate) fn heard(shared: &Shared) -> Option<u16> {
+    let Some(cluster) = &shared.cluster else { return Some(1) };
+    let state = cluster.coordinator.as_ref()?.state.lock();
+    let now = Instant::now();
+    let recently = |server: &u16| {
+        let standing = state.leases.standing(*server, now);
+        standing.and_then(|standing| standing.silent).is_some_and(|silent| silent < state.lease())
+    };
+    let heard = (0..cluster.servers).filter(recently).count();
+    Some(u16::try_from(heard).expect("no more than there are"))
 }
 
 /// The cluster, for administrators; a server that is alone says that it is.

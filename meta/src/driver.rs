@@ -122,6 +122,10 @@ pub(crate) fn execute(
 ) -> Outcome {
     let Incoming { connection, header, request, .. } = incoming;
     let reply = ReplyHeader { call: header.call, cache_version: shared.invalidations.version() };
+    if let Request::Standing(ask) = request {
+        let result = ops::observe::standing(shared, ask, now).map(Reply::Standing);
+        return finish(shared, incoming, reply, result);
+    }
     if shared.is_halted() {
         connection.reply(reply, &Answer::Halted);
         return Outcome::Answered(Verdict::Halted);

@@ -221,6 +221,7 @@ impl Client {
                 req.locks.iter_mut().for_each(|lock| self.aim_ino(&mut lock.ino));
             }
             Request::Hello(_)
+            | Request::Standing(_)
             | Request::Ping
             | Request::Bye
             | Request::Statfs

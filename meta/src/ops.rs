@@ -11,7 +11,7 @@ mod link;
 pub(crate) mod lock;
 mod lookup;
 pub(crate) mod mkdir;
-mod observe;
+pub(crate) mod observe;
 mod open;
 mod readdir;
 pub(crate) mod rename;
@@ -171,6 +171,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
             speculate::run(txn, req).map(Reply::Guessed)
         }
         Request::Hello(_)
+        | Request::Standing(_)
         | Request::Sync
         | Request::BlockPut(_)
         | Request::BlockGet(_)

@@ -6,6 +6,7 @@
 mod counters;
 mod inos;
 mod options;
+mod standing;
 mod status;
 
 use std::{
@@ -281,10 +282,10 @@ impl Server {
         Counters::add(&self.shared.counters.connections_refused);
     }
 
-    /// Whether the disks are so full that writes are refused.
+    /// Whether clients should be sent here, and what is wrong.
     #[must_use]
-    pub fn refuses_writes(&self) -> bool {
-        self.shared.room.level() != Level::Enough
+    pub fn standing(&self) -> wire::Standing {
+        self.shared.standing()
     }
 
     /// What the server is doing.

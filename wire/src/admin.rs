@@ -334,6 +334,47 @@ codec! {
 }
 
 codec! {
+    /// How does the server stand? It is asked without a session, with an administrator's token, and answered also by a
+    /// server that may not serve now. Answer: [`Standing`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct AskStanding {
+        /// The token, as text (see [`crate::token`]).
+        pub token: String,
+    }
+}
+
+codec! {
+    /// How a server stands among those of its file system, and what is wrong.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Standing {
+        /// The file system's name.
+        pub name: String,
+        /// The server's number; 0 is the coordinator, or the only one.
+        pub server: u16,
+        /// Number of servers that the file system was formatted for.
+        pub servers: u16,
+        /// Number of servers that the coordinator has heard of within a lease. `None`: this server is another one.
+        pub heard: Option<u16>,
+        /// Where this server looks for the coordinator. Empty: it is the coordinator, the only one, or does not know.
+        pub coordinator: String,
+        /// Milliseconds since the server started.
+        pub uptime_ms: u64,
+        /// Milliseconds that are left of the lease; 0: there is none.
+        pub lease_ms: u64,
+        /// Milliseconds since the lease ended, or since the start. `None`: there is a lease, or no need of one.
+        pub without_lease_ms: Option<u64>,
+        /// Milliseconds for which the server still serves, without a lease, what stands on no cached path.
+        pub alone_ms: u64,
+        /// Clients should be sent there.
+        pub ready: bool,
+        /// Why not, in words; empty when the server is ready.
+        pub unready: String,
+        /// Everything that is wrong, `unready` included, a line each.
+        pub problems: Vec<String>,
+    }
+}
+
+codec! {
     /// A page of a dump.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DumpPage {

@@ -49,6 +49,8 @@ impl Request {
         let (mutates, needs, about) = match self {
             // The session and what belongs to it; a new one needs some room, which `meta::ops::hello` knows.
             Request::Hello(_)
+            // Without a session: `meta::driver` looks at its token.
+            | Request::Standing(_)
             | Request::Ping
             | Request::Claim(_)
             | Request::Statfs

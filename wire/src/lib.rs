@@ -25,9 +25,10 @@ mod stand;
 pub mod token;
 
 pub use admin::{
-    DumpNext, DumpPage, DumpStage, DumpStarted, DumpStep, FsckFix, FsckFixes, FsckInos, FsckMend,
-    FsckNames, FsckPoll, FsckProgress, FsckQuotas, FsckStart, Info, InosPage, Mend, MendLinks,
-    MendQuota, NamesOf, ProcessStatus, QuotaOf, Repair, SessionStatus, Status,
+    AskStanding, DumpNext, DumpPage, DumpStage, DumpStarted, DumpStep, FsckFix, FsckFixes,
+    FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, FsckQuotas, FsckStart, Info, InosPage,
+    Mend, MendLinks, MendQuota, NamesOf, ProcessStatus, QuotaOf, Repair, SessionStatus, Standing,
+    Status,
 };
 pub use data::{
     Allocate, AllocateMode, BlockDrop, BlockGet, BlockMap, BlockMapped, BlockPart, BlockPut,

@@ -258,6 +258,8 @@ codec! {
         Evict(observe::Evict) = 74,
         /// Locks that are held or waited for.
         Locks(observe::LocksQuery) = 75,
+        /// How the server stands, asked without a session.
+        Standing(admin::AskStanding) = 76,
         /// Start a copy of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` when one is made.
         DumpStart = 80,
         /// Go on with it.
@@ -384,6 +386,8 @@ codec! {
         Opens(observe::OpenPage) = 43,
         /// To `Locks`.
         Locks(observe::LockPage) = 44,
+        /// To `Standing`.
+        Standing(admin::Standing) = 45,
         /// To `PeerRead`.
         Values(Vec<Option<bytes::Bytes>>) = 90,
         /// To `Prepare`.

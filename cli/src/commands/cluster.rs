@@ -66,6 +66,11 @@ fn imbalance(servers: &[Server]) -> Option<f64> {
 }
 
 impl Cluster {
+    /// What is wrong, a line each.
+    pub(super) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
     /// Lines for people.
     pub(super) fn to_text(&self) -> String {
         let total = self.servers.iter().map(|server| server.requests).sum::<u64>().max(1);
@@ -87,7 +92,7 @@ impl Cluster {
         let heads = ["SERVER", "ADDRESS", "SHARDS", "REQUESTS", "SHARE", "LEASE", "BEHIND"];
         let (there, all) = (self.servers.len(), self.servers_expected);
         let imbalance =
-            self.imbalance.map(|most| format!(", the busiest has {most:.2} of the mean"));
+            self.imbalance.map(|most| format!(", busiest server: {most:.2} x the mean"));
         let mut text = format!("servers  {there} of {all}{}\n", imbalance.unwrap_or_default());
         text += &indent(&output::table(&heads, &rows));
         text += &format!(

@@ -12,6 +12,7 @@ use crate::{
     signals::Stop,
 };
 
+const TOKEN: &str = "admin.token";
 const LISTEN: &str = "127.0.0.1:7420";
 /// How often it is seen whether a process has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -24,10 +25,10 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
 ///
-/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the
-/// administrator's token. A directory that is missing is made and formatted; one that is there is served again, by as
-/// many servers. What is printed are the addresses and process ids: a server that is killed shows what a cluster does
-/// then.
+/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in DIR/server-I, its log
+/// in DIR/server-I.log. DIR/admin.token is the administrator's token. A directory that is missing is made and formatted; one
+/// that is there is served again, by as many servers. What is printed are the addresses,
+/// status pages and process ids: a server that is killed shows what a cluster does then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of servers.
@@ -36,7 +37,8 @@ pub(crate) struct Args {
     /// Where everything is.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Where server 0 listens; the others take the ports after it. Port 0: each takes a free one.
+    /// Where server 0 listens; the others take the ports after it, and the status pages of all the ports after these.
+    /// Port 0: each takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
     /// Mount the file system there, too.
@@ -104,7 +106,7 @@ impl Cluster<'_> {
     }
 
     fn token(&self) -> PathBuf {
-        self.args.dir.join("admin.token")
+        self.args.dir.join(TOKEN)
     }
 
     fn data(&self, server: u16) -> PathBuf {
@@ -129,7 +131,7 @@ impl Cluster<'_> {
             let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
             format::of_servers(&first, name, servers)?;
         }
-        fs::copy(first.join("admin.token"), self.token())
+        fs::copy(first.join(TOKEN), self.token())
             .with_context(|| format!("cannot write {}", self.token().display()))?;
         Ok(())
     }
@@ -150,7 +152,8 @@ impl Cluster<'_> {
         let program = if self.args.serve_options.contains("--http") {
             program
         } else {
-            program.arg("--http").arg("off")
+            let page = self.args.servers + server;
+            program.arg("--http").arg(server::port_after(&self.args.listen, page)?)
         };
         Ok(match self.servers.first() {
             None if self.args.servers == 1 => program,
@@ -190,7 +193,8 @@ impl Cluster<'_> {
     fn announce(&self) -> anyhow::Result<()> {
         let mut text = String::new();
         for child in &self.servers {
-            text += &format!("{} at {}, {}\n", child.name(), child.address(), child.process());
+            let (page, process) = (child.page(), child.process());
+            text += &format!("{} at {}, {page}{process}\n", child.name(), child.address());
         }
         if let (Some(mount), Some(mountpoint)) = (&self.mount, &self.args.mount) {
             text += &format!("mounted at {}, {}\n", mountpoint.display(), mount.process());

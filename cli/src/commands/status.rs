@@ -2,19 +2,24 @@
 
 use std::{process::ExitCode, time::Duration};
 
+use client::Config;
 use serde::Serialize;
+use tokio::time::timeout;
 
 use super::cluster::Cluster;
 use crate::{
     connect::{self, Servers, TokenArgs},
-    observed::{Operation, micros},
+    observed::{self, Operation, micros},
     output,
 };
 
-/// Print what a server is doing: file system, sessions, counters. Needs the administrator's token.
+/// Print how a server stands, and what it is doing: file system, sessions, counters. Needs the administrator's token.
 ///
-/// Of a file system with several servers it prints what they all are and have: shards, share of the requests, what is
-/// left of their leases, and what is wrong. The rest is of the coordinator.
+/// The first line is the state: `serving`, or what is wrong. Of a file system with several servers it prints what they all
+/// are and have: shards, share of the requests, what is left of their leases, and what is wrong. The rest is of the
+/// coordinator. A server that does not serve now prints what it knows.
+///
+/// Exit codes: 0 all is well; 3 something is wrong, as the first line says; 1 nobody answers, or refuses; 2 wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -27,24 +32,121 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// The exit code when a server answers, and something is wrong.
+const WRONG: u8 = 3;
+/// A session with a server that is not ready is waited for so long: it may have been found at a bad moment.
+const UNREADY_TIMEOUT: Duration = Duration::from_secs(2);
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0, args.token.read()?, "pando status");
-    let status = connect::runtime()?.block_on(async {
-        let client = connect::connect_incomplete(config).await?;
-        let status = connect::for_administrators(client.status().await)?;
-        let load = client.server_load().await?;
-        let cluster = client.cluster().await?;
-        client.close().await?;
-        let operations = load.operations.iter().map(Operation::from).collect();
-        let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
-        anyhow::Ok(Status { operations, cluster, ..Status::from(status) })
+    let (standing, status) = connect::runtime()?.block_on(async {
+        let Some(standing) = connect::standing(&config).await? else {
+            return Err(connect::no_session(&config.addresses).await);
+        };
+        // The coordinator answers administrators also before the cluster is complete.
+        let status = if standing.ready || standing.server == 0 {
+            Some(Box::pin(ask(config)).await?)
+        } else {
+            timeout(UNREADY_TIMEOUT, Box::pin(ask(config))).await.ok().transpose()?
+        };
+        anyhow::Ok((Standing::new(standing, status.as_ref()), status))
     })?;
     if args.json {
-        output::print_json(&status)?;
+        output::print_json(&Whole { standing: &standing, status: status.as_ref() })?;
     } else {
-        output::print(&status.to_text())?;
+        let status = status.as_ref().map(Status::to_text).unwrap_or_default();
+        output::print(&(standing.to_text() + &status))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if standing.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+async fn ask(config: Config) -> anyhow::Result<Status> {
+    let client = connect::connect_incomplete(config).await?;
+    let status = connect::for_administrators(client.status().await)?;
+    let load = client.server_load().await?;
+    let cluster = client.cluster().await?;
+    client.close().await?;
+    let operations = load.operations.iter().map(Operation::from).collect();
+    let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
+    anyhow::Ok(Status { operations, cluster, ..Status::from(status) })
+}
+
+/// How the server that was asked stands.
+#[derive(Serialize)]
+struct Standing {
+    /// `serving`, or what is wrong.
+    state: String,
+    ready: bool,
+    problems: Vec<String>,
+    role: &'static str,
+    server: u16,
+    servers_expected: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers_heard: Option<u16>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    coordinator: String,
+    lease_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_lease_ms: Option<u64>,
+    alone_ms: u64,
+    server_uptime_ms: u64,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    standing: &'a Standing,
+    #[serde(flatten)]
+    status: Option<&'a Status>,
+}
+
+impl Standing {
+    /// `status` has what the coordinator says, if it was reached.
+    fn new(standing: wire::Standing, status: Option<&Status>) -> Standing {
+        let role = observed::role(&standing);
+        let mut problems = standing.problems;
+        let cluster = status.and_then(|status| status.cluster.as_ref());
+        for problem in cluster.map(Cluster::problems).unwrap_or_default() {
+            if !problems.contains(problem) {
+                problems.push(problem.clone());
+            }
+        }
+        let state = match (standing.ready, &problems[..]) {
+            (true, []) => "serving".to_owned(),
+            (true, problems) => format!("serving, but {}", problems.join("; ")),
+            (false, problems) => format!("NOT SERVING: {}", problems.join("; ")),
+        };
+        Standing {
+            state,
+            ready: standing.ready,
+            problems,
+            role,
+            server: standing.server,
+            servers_expected: standing.servers,
+            servers_heard: standing.heard,
+            coordinator: standing.coordinator,
+            lease_ms: standing.lease_ms,
+            without_lease_ms: standing.without_lease_ms,
+            alone_ms: standing.alone_ms,
+            server_uptime_ms: standing.uptime_ms,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut rows = vec![("state", self.state.clone())];
+        if self.servers_expected > 1 {
+            let (server, servers) = (self.server, self.servers_expected);
+            let up = humantime::format_duration(Duration::from_secs(self.server_uptime_ms / 1000));
+            let role = match &self.coordinator[..] {
+                "" => self.role.to_owned(),
+                coordinator => format!("{}, the coordinator is at {coordinator}", self.role),
+            };
+            rows.push(("asked", format!("server {server} of {servers}, up for {up}")));
+            rows.push(("role", role));
+        }
+        output::rows(&rows)
+    }
 }
 
 #[derive(Serialize)]

@@ -1,7 +1,7 @@
 //! `/status.json`: what the status page shows, and anybody else on this machine may see: no paths.
 
 use serde::Serialize;
-use wire::{Load, SessionStatus, Status};
+use wire::{Load, SessionStatus, Standing, Status};
 
 use crate::observed::{self, Operation};
 
@@ -11,7 +11,20 @@ pub(super) struct Page {
     name: String,
     uuid: String,
     version: String,
+    /// What is wrong, in one line.
     problem: Option<String>,
+    problems: Vec<String>,
+    /// Clients should be sent here.
+    ready: bool,
+    role: &'static str,
+    server: u16,
+    servers_expected: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers_heard: Option<u16>,
+    coordinator: String,
+    lease_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_lease_ms: Option<u64>,
     uptime_seconds: u64,
     /// Seconds since the start, finely.
     at_seconds: f64,
@@ -38,8 +51,8 @@ struct Session {
     open_files: u64,
 }
 
-/// What to show; `problem` is why the server does not take every request, if it does not.
-pub(super) fn page(status: Status, load: Load, problem: Option<String>) -> Page {
+/// What to show.
+pub(super) fn page(status: Status, load: Load, standing: Standing) -> Page {
     let quantile = |name: &str| {
         let found = load.distributions.iter().find(|(other, _)| other == name);
         found.map_or(0.0, |(_, distribution)| observed::quantile(distribution, 0.99) / 1000.0)
@@ -61,7 +74,16 @@ pub(super) fn page(status: Status, load: Load, problem: Option<String>) -> Page 
         name: status.name,
         uuid: format!("{:032x}", status.uuid),
         version: status.version,
-        problem,
+        problem: Some(standing.problems.join("; ")).filter(|problem| !problem.is_empty()),
+        ready: standing.ready,
+        role: observed::role(&standing),
+        server: standing.server,
+        servers_expected: standing.servers,
+        servers_heard: standing.heard,
+        coordinator: standing.coordinator,
+        lease_ms: standing.lease_ms,
+        without_lease_ms: standing.without_lease_ms,
+        problems: standing.problems,
         uptime_seconds: status.uptime_seconds,
         durability: status.durability,
         commit_interval_ms: status.commit_interval_ms,
@@ -104,6 +126,24 @@ pub(super) mod tests {
         }
     }
 
+    pub(in super::super) fn standing(ready: bool) -> Standing {
+        let unready = if ready { "" } else { "no lease" };
+        Standing {
+            name: "a".to_owned(),
+            server: 1,
+            servers: 2,
+            heard: None,
+            coordinator: "b:1".to_owned(),
+            uptime_ms: 61_000,
+            lease_ms: 0,
+            without_lease_ms: None,
+            alone_ms: 0,
+            ready,
+            unready: unready.to_owned(),
+            problems: if ready { Vec::new() } else { vec![unready.to_owned()] },
+        }
+    }
+
     pub(in super::super) fn load() -> Load {
         Load {
             at_us: 1_500_000,
@@ -119,7 +159,9 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_is_told_numbers() {
-        let page = serde_json::to_value(page(status(), load(), None)).unwrap();
+        let unready = serde_json::to_value(page(status(), load(), standing(false))).unwrap();
+        assert_eq!((&unready["ready"], &unready["problem"]), (&false.into(), &"no lease".into()));
+        let page = serde_json::to_value(page(status(), load(), standing(true))).unwrap();
         assert_eq!(page["operations"][0]["name"], "create");
         assert_eq!(page["operations"][0]["count"], 7);
         assert_eq!(page["counters"]["create"], 7);

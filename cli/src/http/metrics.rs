@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use wire::{Distribution, Load, Status};
+use wire::{Distribution, Load, Standing, Status};
+
+use crate::observed;
 
 /// What a metric is, besides its value.
 struct Metric {
@@ -37,6 +39,11 @@ const GAUGES: &[Metric] = &[
     ),
     metric("writable", "writable", "1 while there is room on the disks for writes."),
     metric("lease", "lease", "1 while the server has a lease, or is the only one."),
+    seconds("lease_left_nanos", "lease_left_seconds", "What is left of the lease."),
+    metric("coordinator", "coordinator", "1 on the coordinator, or the only server."),
+    metric("servers_expected", "servers_expected", "Servers that the file system has."),
+    metric("servers_heard", "servers_heard", "Those that the coordinator hears of."),
+    metric("servers_silent", "servers_silent", "Those that it does not hear of."),
     metric("alone", "alone", "1 while it serves without a lease what stands on no cached path."),
     metric("sessions_max", "sessions_max", "How many sessions there may be."),
     metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
@@ -123,13 +130,14 @@ const HISTOGRAMS: &[Metric] = &[
 ];
 
 /// All metrics of a server.
-pub(super) fn render(status: &Status, load: &Load, healthy: bool) -> String {
+pub(super) fn render(status: &Status, load: &Load, standing: &Standing, healthy: bool) -> String {
     let mut page = Page(String::new());
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let open = status.sessions.iter().map(|session| session.open_files).sum();
     for (name, help, value) in [
         ("healthy", "1 while the server can vouch for its data.", u64::from(healthy)),
-        ("ready", "1 while clients should be sent here.", u64::from(healthy)),
+        ("ready", "1 while clients should be sent here.", u64::from(standing.ready)),
+        ("problems", "What is wrong; /status.json names it.", count(standing.problems.len())),
         ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
         ("shards", "Shards that the server serves.", u64::from(status.shards)),
         ("sessions", "Open sessions.", count(status.sessions.len())),
@@ -171,7 +179,11 @@ pub(super) fn render(status: &Status, load: &Load, healthy: bool) -> String {
     page.transactions(load);
     let (name, version) = (escape(&status.name), escape(&status.version));
     page.family("info", "gauge", "What is served, as labels.");
-    let labels = format!("name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\"", status.uuid);
+    let (role, server) = (observed::role(standing), standing.server);
+    let labels = format!(
+        "name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\",role=\"{role}\",server=\"{server}\"",
+        status.uuid
+    );
     page.sample("info", &labels, 1);
     page.0
 }
@@ -285,7 +297,8 @@ mod tests {
 
     #[test]
     fn every_metric_has_a_type_before_its_values() {
-        let text = render(&json::tests::status(), &json::tests::load(), false);
+        let standing = json::tests::standing(false);
+        let text = render(&json::tests::status(), &json::tests::load(), &standing, false);
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let family = ["_bucket", "_sum", "_count"]
@@ -296,7 +309,8 @@ mod tests {
             let kind = text.find(&format!("# TYPE {family} ")).expect("it has a type");
             assert!(kind < text.find(&format!("\n{line}\n")).unwrap(), "{line}");
         }
-        for line in ["pando_create_total 7", "pando_healthy 0", "pando_ready 0"] {
+        for line in ["pando_create_total 7", "pando_healthy 0", "pando_ready 0", "pando_problems 1"]
+        {
             assert!(text.lines().any(|other| other == line), "{line}: {text}");
         }
         assert!(text.contains("name=\"a \\\"b\\\" <c>\""));
@@ -304,7 +318,8 @@ mod tests {
 
     #[test]
     fn buckets_are_cumulative_and_in_seconds() {
-        let text = render(&json::tests::status(), &json::tests::load(), true);
+        let standing = json::tests::standing(true);
+        let text = render(&json::tests::status(), &json::tests::load(), &standing, true);
         let buckets: Vec<&str> = text
             .lines()
             .filter_map(|line| {

@@ -13,8 +13,12 @@ use client::{Client, Config, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
-use crate::harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text};
+use crate::{
+    harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text},
+    serve::get,
+};
 
 const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--http", "off"];
 
@@ -71,11 +75,19 @@ impl Forming {
     }
 }
 
-/// The cluster's part of `pando status --json`.
+/// What `pando status --json` says, with exit code 3 if it says that something is wrong.
+fn all_status(server: &str, token: &Path) -> Value {
+    let output = run(&["status", server, "--token", text(token), "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    let sound = status["problems"].as_array().unwrap().is_empty();
+    assert_eq!(output.status.code(), Some(if sound { 0 } else { 3 }), "{status:#}");
+    status
+}
+
+/// The cluster's part of it.
 fn status(server: &str, token: &Path) -> Value {
-    let said = succeed(&["status", server, "--token", text(token), "--json"]);
-    let status: Value = serde_json::from_str(&said).unwrap();
-    status["cluster"].clone()
+    all_status(server, token)["cluster"].clone()
 }
 
 /// Waits until nothing is wrong.
@@ -115,6 +127,155 @@ fn servers_join_serve_and_come_back() {
     assert_eq!((back.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
 }
 
+/// A server with a status page and a log, which outlive it.
+struct Watched {
+    running: Running,
+    /// Of this start; the whole log with those before it is in the file.
+    log: PathBuf,
+}
+
+impl Watched {
+    fn start(args: &[&str], log: &Path) -> Watched {
+        let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let mut command = pando(args);
+        command.stderr(file);
+        Watched { running: Running::start(command, "serving "), log: log.to_owned() }
+    }
+
+    /// The code and the body of a page.
+    fn page(&self, path: &str) -> (u16, String) {
+        let answer = get(self.running.http(), path);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.trim().to_owned())
+    }
+
+    fn gauge(&self, name: &str) -> String {
+        let metrics = self.page("/metrics").1;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).to_owned()
+    }
+
+    /// Waits for a line of the log that has all of these.
+    fn logs(&self, parts: &[&str]) {
+        let has = || {
+            let log = fs::read_to_string(&self.log).unwrap();
+            log.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+        };
+        for _ in 0..200 {
+            if has() {
+                return;
+            }
+            pause(Duration::from_millis(50));
+        }
+        panic!("no line with {parts:?} in {}", fs::read_to_string(&self.log).unwrap());
+    }
+
+    /// Waits until `/readyz` says something of this, and sees that everything else says it too.
+    fn until(&self, token: &Path, ready: bool, part: &str) {
+        let mut said = self.page("/readyz");
+        // `ok` alone, and not `ok, but`.
+        let says = |body: &str| if part == "ok" { body == part } else { body.contains(part) };
+        for _ in 0..200 {
+            if (said.0 == 200) == ready && says(&said.1) {
+                break;
+            }
+            pause(Duration::from_millis(50));
+            said = self.page("/readyz");
+        }
+        assert_eq!((said.0 == 200, says(&said.1)), (ready, true), "{said:?}");
+        assert_eq!(self.gauge("pando_ready"), u8::from(ready).to_string());
+        assert_eq!(self.gauge("pando_problems") == "0", said.1 == "ok");
+        let page: Value = serde_json::from_str(&self.page("/status.json").1).unwrap();
+        let status = all_status(self.running.address(), token);
+        for shown in [&page, &status] {
+            assert_eq!(shown["ready"], ready, "{shown:#}");
+            let problems = shown["problems"].to_string();
+            assert!(said.1 == "ok" || problems.contains(part), "{part}: {problems}");
+        }
+        let first = run(&["status", self.running.address(), "--token", text(token)]).stdout;
+        let first = String::from_utf8(first).unwrap().lines().next().unwrap().to_owned();
+        let state = status["state"].as_str().unwrap();
+        let begins = match (ready, &said.1[..]) {
+            (true, "ok") => "serving",
+            (true, _) => "serving, but ",
+            (false, _) => "NOT SERVING: ",
+        };
+        assert!(first.starts_with("state ") && first.contains(begins), "{first}");
+        assert!(state.starts_with(begins) && (said.1 == "ok" || state.contains(part)), "{state}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_alike_everywhere() {
+    let data = formatted("2");
+    let (token, logs) = (data.admin_token(), folder());
+    let page = ["--http", "127.0.0.1:0"];
+    let (data_of_it, log) = (data.path(), logs.path().join("coordinator"));
+    let serve = ["serve", "--data", text(&data_of_it), "--coordinator", "--cluster-lease", "500ms"];
+    let coordinator =
+        Watched::start(&[&serve[..], &["--listen", "127.0.0.1:0"], &page].concat(), &log);
+    let address = coordinator.running.address().to_owned();
+    // Before all have joined nobody is ready.
+    coordinator.until(&token, false, "1 of 2 servers have not joined");
+    coordinator.logs(&["WARN", "1 of 2 servers have not joined"]);
+
+    let second = logs.path().join("second");
+    let mut joined = join(&second, &address, &token);
+    joined.truncate(joined.len() - 2);
+    joined.extend(page);
+    let log = logs.path().join("member");
+    let member = Watched::start(&joined, &log);
+    until_sound(&address, &token);
+    coordinator.until(&token, true, "ok");
+    member.until(&token, true, "ok");
+    coordinator.logs(&["WARN", "serving again"]);
+    assert_eq!(coordinator.gauge("pando_servers_silent"), "0");
+    assert_eq!(coordinator.gauge("pando_servers_expected"), "2");
+    assert!(coordinator.gauge("pando_lease_left_seconds").parse::<f64>().unwrap() > 0.0);
+
+    // A server is lost: the coordinator names it, and is ready itself.
+    let lost = member.running.address().to_owned();
+    drop(member);
+    coordinator.until(&token, true, &format!("server 1 at {lost} has no lease"));
+    assert_eq!(coordinator.gauge("pando_servers_silent"), "1");
+    coordinator.logs(&["WARN", "nothing is heard of a server", "server=1", &lost]);
+    let member = Watched::start(&joined, &log);
+    coordinator.until(&token, true, "ok");
+    coordinator.logs(&["WARN", "is back", "server=1"]);
+    member.until(&token, true, "ok");
+
+    // The coordinator is lost: the other one is not ready, and says what it knows.
+    let (killed, last) = (coordinator.running.pid(), coordinator.log.clone());
+    kill_process(killed, Signal::KILL).unwrap();
+    let wanted = format!("the coordinator at {address} does not answer");
+    member.until(&token, false, &wanted);
+    assert_eq!(member.gauge("pando_lease"), "0");
+    member.logs(&["WARN", "the lease has ended"]);
+    let began = Instant::now();
+    let status = all_status(member.running.address(), &token);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!((&status["role"], &status["server"]), (&"member".into(), &1.into()));
+    assert_eq!(status["coordinator"], address);
+    assert!(status["without_lease_ms"].as_u64() > Some(0), "{status:#}");
+    drop(coordinator);
+
+    let again = Watched::start(&[&serve[..], &["--listen", &address], &page].concat(), &last);
+    member.until(&token, true, "ok");
+    member.logs(&["WARN", "serving again"]);
+    again.until(&token, true, "ok");
+    assert_eq!((member.running.stop(), again.running.stop()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_port_of_a_status_page_is_told_from_one_of_a_server() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let token = data.admin_token();
+    let said = fail(1, &["sessions", server.http(), "--token", text(&token)]);
+    assert!(said.contains("is it the address of a status page?"), "{said}");
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn a_server_that_has_joined_comes_back_before_the_cluster_is_complete() {
     let forming = Forming::of("3");
@@ -134,7 +295,7 @@ fn who_does_not_serve_is_told_from_who_cannot_be_reached() {
     let said = fail(1, &["sessions", &both, "--token", text(&forming.token)]);
     assert!(said.contains("127.0.0.1:1 cannot be reached"), "{said}");
     assert!(
-        said.contains(&format!("{} can be reached and does not serve", forming.address)),
+        said.contains(&format!("{} accepts connections but does not serve", forming.address)),
         "{said}"
     );
 }
@@ -298,6 +459,14 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
     let second = said.find(|line| line.starts_with("server 1 at ")).unwrap();
     let ready = said.find(|line| line.starts_with("serving ")).unwrap();
     assert!(ready.contains("admin.token"), "{ready}");
+    let page = |line: &str| {
+        let page = line.split_once("status page http://").expect("each has a page").1;
+        page.split(',').next().unwrap().to_owned()
+    };
+    let of_second = page(&second);
+    for page in [&page(&first), &of_second] {
+        assert!(get(page, "/readyz").contains("200 OK"), "{page}");
+    }
 
     kill_process(pid(&second), Signal::KILL).unwrap();
     let ended = said.find(|line| line.starts_with("server 1 has ended")).unwrap();
@@ -305,6 +474,7 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
     let again = said.find(|line| line.starts_with("server 1 was started again")).unwrap();
     let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
     until_sound(address, &dir.join("admin.token"));
+    assert!(get(&of_second, "/metrics").contains("role=\"member\",server=\"1\""));
 
     kill_process(Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap(), Signal::TERM)
         .unwrap();

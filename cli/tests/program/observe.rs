@@ -134,6 +134,10 @@ fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
             assert!(family(&families, name).is_some(), "{file}: there is no {name}");
         }
     }
+    let alerts = document("contrib/prometheus/alerts.yml");
+    for wanted in ["expr: up{", "absent(pando_info)", "pando_ready == 0", "pando_servers_silent"] {
+        assert!(alerts.contains(wanted), "no alert has {wanted}");
+    }
     let dashboard: Value = serde_json::from_str(&document("contrib/grafana/pando.json")).unwrap();
     assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() >= 8));
     assert_eq!(server.stop(), Some(0));

@@ -60,6 +60,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::LockCancel(_)
         | Request::LockClaim(_) => Verdict::Own,
         Request::Hello(_)
+        | Request::Standing(_)
         | Request::Claim(_)
         | Request::BlockPut(_)
         | Request::BlockGet(_)

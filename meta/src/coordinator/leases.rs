@@ -38,6 +38,8 @@ pub(crate) struct Beat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) left: Duration,
+    /// The lease has ended for certain, also one that an earlier run of the coordinator gave.
+    pub(crate) overdue: bool,
     pub(crate) silent: Option<Duration>,
     pub(crate) version: u64,
     pub(crate) requests: u64,
@@ -142,7 +144,8 @@ impl Leases {
         let (version, requests) = (holder.version.max(holder.has), holder.requests);
         // What a server lacked that has died since is told when it is back.
         let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
-        Some(Standing { left, silent, version, requests, in_doubt })
+        let overdue = holder.until <= now;
+        Some(Standing { left, overdue, silent, version, requests, in_doubt })
     }
 }
 

@@ -12,6 +12,7 @@ use wire::{Announce, Heartbeat, Reply, Request};
 use super::{
     Coordinator, heartbeat,
     link::{Link, Lost},
+    watch::Watch,
 };
 use crate::{
     Core, Problem,
@@ -46,21 +47,11 @@ pub(crate) async fn run(core: Core) {
 /// Asks for leases.
 async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut coordinator = Link::new(shared, cluster, 0);
-    let mut had = false;
+    let mut watch = Watch::default();
     loop {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
-        if had != cluster.has_lease() {
-            had = !had;
-            match had {
-                true => tracing::info!("the coordinator has given a lease: serving"),
-                false => tracing::warn!(
-                    alone = ?cluster.options.alone,
-                    "the lease has ended: what stands on cached paths waits until the coordinator answers, and all \
-                     else when the server has been alone for so long"
-                ),
-            }
-        }
+        watch.look(cluster);
         // Until it has said that it has begun its list anew, nothing that is announced can be told to it.
         if shared.invalidations.began_anew_since(version) {
             continue;
@@ -108,6 +99,7 @@ async fn ask(
             _ => return Err(Lost),
         }
     };
+    cluster.hears_coordinator();
     let given = Duration::from_millis(lease.ms);
     if let Err(error) = take_lease(shared, cluster, asked, lease).await {
         shared.halt(Problem::of(&error));

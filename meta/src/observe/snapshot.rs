@@ -1,12 +1,16 @@
 //! The counts of all cores, added up for whoever looks.
 
+use std::time::Duration;
+
 use base::{HashMap, SessionId, Tagged as _};
 use wire::{Distribution, Load, Operation, Request};
 
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, phases, sketch::Rates,
 };
-use crate::{cluster::Cluster, room::Level, server::Shared, transact::recover::PATIENCE};
+use crate::{
+    cluster::Cluster, coordinator, room::Level, server::Shared, transact::recover::PATIENCE,
+};
 
 /// How many busy sessions and directories are told.
 const BUSY_TOLD: usize = 32;
@@ -119,6 +123,8 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let oldest = in_doubt.map_or(0, |in_doubt| in_doubt.oldest_ms.saturating_mul(1_000_000));
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let cluster = shared.cluster.as_ref();
+    let expected = cluster.map_or(1, |cluster| cluster.servers);
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let gauges = [
         ("cores", count(observed.cores.len())),
         ("connections", sum(|core| core.connections.get())),
@@ -140,6 +146,9 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("sessions_max", count(shared.options.limits.sessions_max)),
         ("writable", u64::from(shared.room.level() == Level::Enough)),
         ("lease", u64::from(cluster.is_none_or(Cluster::has_lease))),
+        ("lease_left_nanos", nanos(cluster.map_or(Duration::ZERO, Cluster::lease_left))),
+        ("coordinator", u64::from(cluster.is_none_or(Cluster::coordinates))),
+        ("servers_expected", u64::from(expected)),
         ("alone", u64::from(cluster.is_some_and(|it| !it.has_lease() && it.serves_alone()))),
         ("slow_operations", observed.slow.after(u64::MAX).1),
         ("slow_threshold_nanos", observed.slow_nanos()),
@@ -150,7 +159,14 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("store_table_reader_bytes", engine.table_reader_bytes),
         ("store_compaction_pending_bytes", engine.compaction_pending_bytes),
     ];
-    gauges.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let mut gauges: Vec<_> =
+        gauges.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    // Only the coordinator knows.
+    if let Some(heard) = coordinator::heard(shared) {
+        gauges.push(("servers_heard".to_owned(), u64::from(heard)));
+        gauges.push(("servers_silent".to_owned(), u64::from(expected.saturating_sub(heard))));
+    }
+    gauges
 }
 
 /// Rates of sessions and directories, in thousandths of a request per second, the busiest first.

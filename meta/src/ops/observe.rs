@@ -4,25 +4,36 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{Access, DirId, FsError, Ino, SessionId, locks::LockHeld};
+use base::{Access, DirId, FsError, Ino, SessionId, Time, locks::LockHeld};
 use wire::{
-    BusyDirectory, BusySession, Evict, Load, LockEntry, LockPage, LocksQuery, OpenPage, OpensQuery,
-    SessionDetail, SlowLog, SlowOperation, SlowQuery,
+    AskStanding, BusyDirectory, BusySession, Evict, Load, LockEntry, LockPage, LocksQuery,
+    OpenPage, OpensQuery, SessionDetail, SlowLog, SlowOperation, SlowQuery, Standing, Token,
 };
 
 use super::info;
 use crate::{
     driver,
-    error::Result,
+    error::{Fault, Result},
     file_locks::Shown,
     observe::{self, Stages, Subject, Verdict},
     record::{Content, EntryRecord, Location, Slot, key, key::Part},
-    server::Counters,
+    server::{Counters, Shared},
     txn::{Dir, Txn},
 };
 
 /// No page has more inodes.
 const OPENS_MAX: usize = 10_000;
+
+/// How the server stands, for an administrator who may have no session: it is asked for when something is wrong.
+pub(crate) fn standing(shared: &Shared, req: &AskStanding, now: Time) -> Result<Standing> {
+    let token = Token::verify(&req.token, &shared.config.signing_key, now)
+        .map_err(|error| Fault::Refused(error.to_string()))?;
+    if token.administers() {
+        Ok(shared.standing())
+    } else {
+        Err(Fault::Refused("only an administrator's token may ask this".into()))
+    }
+}
 
 /// The busy directories, with their paths.
 pub(crate) fn load(txn: &Txn<'_>) -> Load {

@@ -3,9 +3,9 @@
 use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId};
 
 use crate::{
-    BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
-    OpenFile, OpenPage, OpensQuery, Operation, Reply, Request, SessionDetail, SlowLog,
-    SlowOperation, SlowQuery,
+    AskStanding, BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage,
+    LocksQuery, OpenFile, OpenPage, OpensQuery, Operation, Reply, Request, SessionDetail, SlowLog,
+    SlowOperation, SlowQuery, Standing,
 };
 
 pub(super) fn requests() -> Vec<Request> {
@@ -23,11 +23,12 @@ pub(super) fn requests() -> Vec<Request> {
             max: 1000,
         }),
         Request::Locks(LocksQuery { after: Ino(0), session: None, ino: None, max: 7 }),
+        Request::Standing(AskStanding { token: "pando1.00".into() }),
     ]
 }
 
 pub(super) fn replies() -> Vec<Reply> {
-    vec![Reply::Load(load()), Reply::Slow(slow()), sessions(), opens(), locks()]
+    vec![Reply::Load(load()), Reply::Slow(slow()), sessions(), opens(), locks(), standing()]
 }
 
 fn load() -> Load {
@@ -74,6 +75,23 @@ fn slow() -> SlowLog {
             stages: vec![("execute".into(), 120_000_000)],
         }],
     }
+}
+
+fn standing() -> Reply {
+    Reply::Standing(Standing {
+        name: "pando".into(),
+        server: 1,
+        servers: 3,
+        heard: Some(2),
+        coordinator: "a:7420".into(),
+        uptime_ms: 70_000,
+        lease_ms: 0,
+        without_lease_ms: Some(12_345),
+        alone_ms: 587_655,
+        ready: false,
+        unready: "no lease".into(),
+        problems: vec!["no lease".into(), "the disk is nearly full".into()],
+    })
 }
 
 fn sessions() -> Reply {

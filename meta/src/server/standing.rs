@@ -1,0 +1,87 @@
+//! How a server stands: whether clients should be sent to it, and what is wrong. The status page, `/readyz`, `/metrics`
+//! and `pando status` say what is said here, and nothing else.
+//!
+//! A server is ready when it can answer whoever comes, so not while it has no lease, although it may go on for those who
+//! are there. A full disk is a problem of a server that is ready: reads and removals are the way back.
+
+use std::time::Duration;
+
+use super::{Level, Shared};
+use crate::{
+    cluster::Cluster,
+    coordinator::{self, millis},
+    transact::recover::PATIENCE,
+};
+
+impl Shared {
+    /// How this server stands.
+    pub(crate) fn standing(&self) -> wire::Standing {
+        let cluster = self.cluster.as_ref();
+        let mut problems = match cluster {
+            Some(it) if !it.coordinates() => self.doubts(it).into_iter().collect(),
+            Some(_) | None => coordinator::status(self).map_or_else(|_| vec![], |it| it.problems),
+        };
+        let unready = self.unready(&problems);
+        if let Some(why) = unready.clone().filter(|why| !problems.contains(why)) {
+            problems.insert(0, why);
+        }
+        if self.room.level() != Level::Enough {
+            problems.push("writes are refused: the disk is nearly full".to_owned());
+        }
+        let time = |of: fn(&Cluster) -> Duration| cluster.map_or(0, |cluster| millis(of(cluster)));
+        let coordinator = cluster.filter(|it| !it.coordinates()).and_then(|it| it.address(0));
+        wire::Standing {
+            name: self.config.name.clone(),
+            server: cluster.map_or(0, |cluster| cluster.me),
+            servers: cluster.map_or(1, |cluster| cluster.servers),
+            heard: coordinator::heard(self),
+            coordinator: coordinator.unwrap_or_default(),
+            uptime_ms: millis(self.started.elapsed()),
+            lease_ms: time(Cluster::lease_left),
+            without_lease_ms: cluster.and_then(Cluster::without_lease).map(millis),
+            alone_ms: time(Cluster::alone_left),
+            ready: unready.is_none(),
+            unready: unready.unwrap_or_default(),
+            problems,
+        }
+    }
+
+    /// Why clients should not be sent here, if so; `problems` are those of the cluster.
+    fn unready(&self, problems: &[String]) -> Option<String> {
+        if let Some(problem) = &*self.halted.borrow() {
+            return Some(problem.to_string());
+        }
+        let cluster = self.cluster.as_ref()?;
+        let without = cluster.without_lease()?;
+        if cluster.coordinates() {
+            let incomplete = problems.iter().find(|problem| problem.starts_with("nothing is"));
+            return Some(incomplete.cloned().unwrap_or_else(|| "no lease yet".to_owned()));
+        }
+        let coordinator = cluster.address(0).unwrap_or_else(|| "an unknown address".to_owned());
+        let since = if cluster.had_lease() { "no lease for" } else { "no lease since the start," };
+        let why = if cluster.coordinator_answers() {
+            "waits until all servers are there"
+        } else {
+            "does not answer"
+        };
+        let seconds = without.as_secs();
+        let mut said = format!("{since} {seconds} s: the coordinator at {coordinator} {why}");
+        let alone = cluster.alone_left();
+        if !alone.is_zero() {
+            let seconds = alone.as_secs();
+            said += &format!("; what mounts have open is served for {seconds} s more");
+        }
+        Some(said)
+    }
+
+    /// What is in doubt here, of a server whose coordinator tells the rest.
+    fn doubts(&self, cluster: &Cluster) -> Option<String> {
+        let doubt = self.prepared.in_doubt(cluster.me, PATIENCE)?;
+        Some(format!(
+            "transactions in doubt here: {}, the oldest for {} s; waiting for server {}",
+            doubt.count,
+            doubt.oldest_ms / 1000,
+            doubt.server
+        ))
+    }
+}
