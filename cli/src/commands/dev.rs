@@ -1,6 +1,12 @@
 //! `pando dev`: a whole cluster on this machine, each server a process of its own.
 
-use std::{fs, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
 use clap::value_parser;
@@ -26,8 +32,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
 ///
 /// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in DIR/server-I, its log
-/// in DIR/server-I.log. DIR/admin.token is the administrator's token. A directory that is missing is made and formatted; one
-/// that is there is served again, by as many servers. What is printed are the addresses,
+/// in DIR/server-I.log. DIR/admin.token is the administrator's token. A directory that is missing or empty is formatted;
+/// one that has a cluster is served again, by as many servers; any other is refused. What is printed are the addresses,
 /// status pages and process ids: a server that is killed shows what a cluster does then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -122,18 +128,22 @@ impl Cluster<'_> {
         let (dir, servers) = (&self.args.dir, self.args.servers);
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         ensure!(
+            !data::is_formatted(dir),
+            "{} is the data directory of a server; `pando dev` takes one of its own",
+            dir.display()
+        );
+        ensure!(
             !data::is_formatted(&self.data(servers)),
             "{} holds a cluster of more than {servers} servers: --servers",
             dir.display()
         );
         let first = self.data(0);
         if !data::is_formatted(&first) {
+            holds_nothing_else(dir)?;
             let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
             format::of_servers(&first, name, servers)?;
         }
-        fs::copy(first.join(TOKEN), self.token())
-            .with_context(|| format!("cannot write {}", self.token().display()))?;
-        Ok(())
+        copy_token(&first.join(TOKEN), &self.token())
     }
 
     /// How a server is started.
@@ -245,4 +255,34 @@ impl Cluster<'_> {
         }
         Ok(())
     }
+}
+
+/// Sees that a directory without a cluster has nothing but what an earlier attempt to make one may have left.
+fn holds_nothing_else(dir: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let name = entry?.file_name();
+        let ours = name.to_str().is_some_and(|name| name.starts_with("server-"));
+        ensure!(
+            ours || name == "lost+found",
+            "{} holds no cluster, and is not empty: it holds {}",
+            dir.display(),
+            name.display()
+        );
+    }
+    Ok(())
+}
+
+/// Puts the administrator's token beside the servers, unless it is there. That of another file system is left.
+fn copy_token(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        ensure!(
+            data::read_token(from)? == data::read_token(to)?,
+            "{} is another token than that of the cluster, {}: move it away",
+            to.display(),
+            from.display()
+        );
+        return Ok(());
+    }
+    fs::copy(from, to).with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(())
 }

@@ -491,6 +491,40 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
 }
 
 #[test]
+fn dev_leaves_directories_and_tokens_of_others_alone() {
+    // A server may be at work in it.
+    let data = Data::formatted();
+    let token = fs::read(data.admin_token()).unwrap();
+    let dev = |dir: &Path| {
+        let args = ["dev", "--dir", text(dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+        fail(1, &args)
+    };
+    let said = dev(&data.path());
+    assert!(said.contains("is the data directory of a server"), "{said}");
+    assert_eq!(fs::read(data.admin_token()).unwrap(), token);
+    assert!(!data.path().join("server-0").exists());
+
+    let folder = folder();
+    let dir = folder.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("admin.token"), &token).unwrap();
+    let said = dev(&dir);
+    assert!(said.contains("is not empty: it holds admin.token"), "{said}");
+    assert_eq!(fs::read(dir.join("admin.token")).unwrap(), token);
+
+    // A cluster is there, and the token beside it is another's.
+    fs::remove_file(dir.join("admin.token")).unwrap();
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    assert_eq!(Running::start(pando(&args), "serving ").stop(), Some(0));
+    fs::write(dir.join("admin.token"), &token).unwrap();
+    let said = dev(&dir);
+    assert!(said.contains("another token than that of the cluster"), "{said}");
+    assert_eq!(fs::read(dir.join("admin.token")).unwrap(), token);
+    fs::remove_file(dir.join("admin.token")).unwrap();
+    assert_eq!(Running::start(pando(&args), "serving ").stop(), Some(0));
+}
+
+#[test]
 fn a_setting_of_the_file_system_is_set_on_a_cluster_and_stays() {
     let folder = folder();
     let dir = folder.path().join("dev");
