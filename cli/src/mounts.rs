@@ -14,6 +14,9 @@ use std::{
         fs::{DirBuilderExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
@@ -24,6 +27,8 @@ use rustix::{
 
 /// The type that the kernel's table shows.
 const TYPE: &str = "fuse.pando";
+/// A mount that nobody serves says so at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One of our mounts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,12 +121,20 @@ fn unescape(text: &[u8]) -> PathBuf {
 }
 
 impl Mount {
-    /// Whether nobody serves it any more: an earlier process was killed.
+    /// Whether nobody serves it any more: an earlier process was killed. A mount whose server is away is not dead, and would
+    /// not answer: it is asked only if no process says that it serves it, and not waited for.
     pub(crate) fn is_dead(&self) -> bool {
-        match rustix::fs::statfs(&self.path) {
-            Err(Errno::NOTCONN | Errno::CONNABORTED) => true,
-            Ok(_) | Err(_) => false,
+        if self.keeper().is_some() {
+            return false;
         }
+        let (tell, told) = mpsc::channel();
+        let path = self.path.clone();
+        let asked = thread::Builder::new().spawn(move || {
+            // Nobody may be waiting any more.
+            let _ = tell.send(rustix::fs::statfs(&path).err());
+        });
+        let answer = asked.ok().and_then(|_| told.recv_timeout(ANSWER_TIMEOUT).ok()).flatten();
+        matches!(answer, Some(Errno::NOTCONN | Errno::CONNABORTED))
     }
 
     /// The process that serves it, if it said so and lives; must be found before unmounting.
@@ -151,12 +164,13 @@ impl Keeper {
         text.trim().parse().ok()
     }
 
-    /// Returns when the process has ended.
-    pub(crate) fn wait(self) -> anyhow::Result<()> {
-        loop {
-            match flock(&self.0, FlockOperation::LockShared) {
-                Err(Errno::INTR) => {}
-                locked => return locked.context("cannot wait for the mount's process"),
+    /// Whether the process has ended.
+    pub(crate) fn has_ended(&self) -> anyhow::Result<bool> {
+        match flock(&self.0, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+            locked => {
+                locked.context("cannot wait for the mount's process")?;
+                Ok(true)
             }
         }
     }

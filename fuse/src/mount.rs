@@ -110,6 +110,8 @@ pub enum Unmount {
     WhenIdle,
     /// Take it out of the tree now, and end it when its last user is gone.
     Lazy,
+    /// Take it out of the tree now, and have its users lose it: what they wait for fails. Without root as [`Unmount::Lazy`].
+    Force,
 }
 
 /// Unmounts. The thread that serves the mount must not wait for this: it may have to answer first.
@@ -123,6 +125,7 @@ pub fn unmount(mountpoint: &Path, when: Unmount) -> Result<(), MountError> {
     let flags = match when {
         Unmount::WhenIdle => UnmountFlags::NOFOLLOW,
         Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
     };
     rustix::mount::unmount(mountpoint, flags).map_err(|errno| kernel(mountpoint, errno))
 }

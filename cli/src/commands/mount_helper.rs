@@ -68,7 +68,7 @@ struct UmountArgs {
     /// Take it out of the tree at once, and end it when nobody uses it any more.
     #[arg(short = 'l')]
     lazy: bool,
-    /// The same.
+    /// As `pando umount --force`: whoever uses it loses it, and what was not sent is lost.
     #[arg(short = 'f')]
     force: bool,
     /// Write nothing to /etc/mtab (nothing is).
@@ -151,13 +151,17 @@ fn mount(args: &MountArgs) -> anyhow::Result<Command> {
 }
 
 fn umount(args: &UmountArgs) -> anyhow::Result<Command> {
-    if args.lazy || args.force {
+    if args.lazy && !args.force {
         let mut command = Command::new("umount");
         command.arg("-i").arg("-l").arg(&args.mountpoint);
         return Ok(command);
     }
     let mut command = Command::new(this_program()?);
-    command.arg("umount").arg(&args.mountpoint);
+    command.arg("umount");
+    if args.force {
+        command.arg("--force");
+    }
+    command.arg(&args.mountpoint);
     Ok(command)
 }
 

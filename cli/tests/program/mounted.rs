@@ -3,12 +3,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 use rustix::process::Signal;
+use tokio::time::Instant;
 
-use crate::harness::{Data, Running, fail, folder, pando, run, stderr, succeed, text};
+use crate::harness::{
+    Data, Running, fail, folder, pando, pause, run, stderr, succeed, text, unmount,
+};
 
 /// A directory to mount on. Whatever a failed test leaves mounted is taken away.
 pub(crate) struct Mountpoint(pub(crate) PathBuf);
@@ -182,4 +186,59 @@ fn a_mount_that_fails_says_why() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot use the mount point"), "{}", stderr(&output));
     assert_eq!(server.stop(), Some(0));
+}
+
+/// A mount whose server was killed, with a file in it.
+fn without_server(folder: &Path) -> Mountpoint {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let mount = Mountpoint::new(folder);
+    let token = data.admin_token();
+    succeed(&["mount", server.address(), text(&mount.0), "--token", text(&token)]);
+    fs::write(mount.0.join("file"), "sent").unwrap();
+    fs::File::open(mount.0.join("file")).unwrap().sync_all().unwrap();
+    server.signal(Signal::KILL);
+    drop(server);
+    mount
+}
+
+#[test]
+fn umount_does_not_wait_for_a_server_that_is_away() {
+    let folder = folder();
+    let mount = without_server(folder.path());
+    let began = Instant::now();
+    unmount(&mount.0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(!mount.is_mounted());
+}
+
+#[test]
+fn a_mount_is_taken_from_those_that_wait_for_its_server() {
+    let folder = folder();
+    let mount = without_server(folder.path());
+    let mut waits = Command::new("cat");
+    waits.arg(mount.0.join("other")).stderr(Stdio::piped());
+    let waits = waits.stdin(Stdio::null()).spawn().unwrap();
+    let pid = waits.id();
+    // It waits in the kernel for the mount to answer.
+    let is_waiting = || {
+        let stack = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        stack.contains("fuse") || stack.contains("request_wait")
+    };
+    while !is_waiting() {
+        pause(Duration::from_millis(10));
+    }
+    // A new mount there does not take it for one that a crash has left.
+    let began = Instant::now();
+    let said = fail(1, &["umount", text(&mount.0)]);
+    assert!(said.contains("is in use") && said.contains("--force"), "{said}");
+    assert!(mount.is_mounted());
+    succeed(&["umount", "--force", text(&mount.0)]);
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+    assert!(!mount.is_mounted());
+    let output = waits.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    // Its process has ended, too: nothing is found to unmount, and nothing waits.
+    let said = fail(1, &["umount", "--force", text(&mount.0)]);
+    assert!(said.contains("no file system of pando is mounted"), "{said}");
 }

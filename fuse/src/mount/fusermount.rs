@@ -60,7 +60,7 @@ pub(super) fn unmount(path: &Path, when: Unmount) -> Result<(), MountError> {
     command.arg("-u");
     match when {
         Unmount::WhenIdle => {}
-        Unmount::Lazy => {
+        Unmount::Lazy | Unmount::Force => {
             command.arg("-z");
         }
     }
