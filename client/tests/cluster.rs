@@ -672,7 +672,7 @@ async fn what_is_cached_outlives_the_restart_of_a_server() {
     look(&client);
     let (header, request) = first.next().await;
     let Request::Lookup(lookup) = request else { panic!("{request:?}") };
-    assert_eq!((lookup.dir, header.cache_version), (below, 1));
+    assert_eq!((lookup.dir, header.stand.version), (below, 1));
 }
 
 /// The directory `text` in `parent` as it is predicted.
