@@ -279,7 +279,21 @@ fn syncs_reach_the_file_system() {
         assert_eq!(mounted.seen.count("fsync"), 2);
         File::open(mounted.root()).unwrap().sync_all().unwrap();
         assert_eq!(mounted.seen.count("sync_dir"), 1);
+        assert_eq!(mounted.seen.count("sync"), 0);
+    });
+}
+
+#[test]
+fn a_sync_of_everything_is_not_told_to_a_mount() {
+    on_each(|mounted| {
+        let file = read_write().open(mounted.path("file")).unwrap();
+        file.write_all_at(b"0123456789", 0).unwrap();
+        let asked = || ["sync", "sync_dir", "fsync", "flush"].map(|op| mounted.seen.count(op));
+        // Linux hands it to virtiofs only: it succeeds, and the file system hears nothing of it.
         rustix::fs::syncfs(&file).unwrap();
+        assert_eq!(asked(), [0; 4]);
+        File::open(mounted.root()).unwrap().sync_all().unwrap();
+        assert_eq!(mounted.seen.count("sync_dir"), 1);
     });
 }
 
