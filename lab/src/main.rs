@@ -57,6 +57,9 @@ struct Sim {
     /// Have many clients use one directory that splits and merges.
     #[arg(long)]
     crowd: bool,
+    /// Give servers one to three cores, and let some be away for longer than a lease.
+    #[arg(long)]
+    wide: bool,
     /// Plant a bug in the servers, by its name.
     #[arg(long)]
     bug: Option<String>,
@@ -99,8 +102,8 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let Sim { trace: print, calm, servers, crowd, .. } = *args;
-    let options = Options { bug, print, calm, servers, crowd };
+    let Sim { trace: print, calm, servers, crowd, wide, .. } = *args;
+    let options = Options { bug, print, calm, servers, crowd, wide };
     if let Some(seed) = args.seed {
         let report = sim::run(seed, options)?;
         println!("{report:#?}");

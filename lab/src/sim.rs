@@ -65,6 +65,8 @@ pub struct Options {
     pub servers: Option<u16>,
     /// Names of large directories are about to move all the time.
     pub crowd: bool,
+    /// Servers may have several cores, and be away for longer than a lease.
+    pub wide: bool,
 }
 
 /// A world that went well.
@@ -89,16 +91,20 @@ pub struct Failure {
     pub servers: u16,
     /// Whether it was drawn as a crowd.
     pub crowd: bool,
+    /// Whether its servers may have had several cores.
+    pub wide: bool,
     /// What was wrong.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, servers, crowd, what } = self;
+        let Failure { seed, servers, crowd, wide, what } = self;
         let crowd = if *crowd { " --crowd" } else { "" };
-        let replay =
-            format!("cargo run -p lab -- sim --servers {servers}{crowd} --seed {seed} --trace");
+        let wide = if *wide { " --wide" } else { "" };
+        let replay = format!(
+            "cargo run -p lab -- sim --servers {servers}{crowd}{wide} --seed {seed} --trace"
+        );
         write!(f, "seed {seed}: {what}\nreplay: {replay}")
     }
 }
@@ -112,7 +118,8 @@ impl std::error::Error for Failure {}
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
     let draw = if options.crowd { Plan::draw_crowd } else { Plan::draw };
-    run_plan(draw(seed, servers), options)
+    let plan = draw(seed, servers);
+    run_plan(if options.wide { plan.wide() } else { plan }, options)
 }
 
 /// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
@@ -160,7 +167,13 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
         }
     };
     if !problems.is_empty() {
-        return Err(Failure { seed, servers, crowd, what: problems.join("\n  and ") });
+        return Err(Failure {
+            seed,
+            servers,
+            crowd,
+            wide: options.wide,
+            what: problems.join("\n  and "),
+        });
     }
     let (hash, events) = trace.hash();
     Ok(Report { counts, hash, events, ms })

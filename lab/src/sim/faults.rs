@@ -26,6 +26,7 @@ pub async fn run(world: World) -> anyhow::Result<()> {
             Aim::Promises => break_promises(&world, &random).await,
             Aim::Leases => outlast_leases(&world, &random).await,
             Aim::Answers => delay_answers(&world, &random).await,
+            Aim::Away => stay_away(&world, &random).await,
         }
     };
     futures::try_join!(hit_anything(&world), aimed).map(|_| ())
@@ -81,6 +82,28 @@ async fn outlast_leases(world: &World, random: &SimRandom) -> anyhow::Result<()>
         world.network().wall(one, other, time);
         world.network().wall(other, one, time);
         world.wait(time).await;
+    }
+}
+
+/// A server, and now and then the coordinator, is dead for up to some leases.
+async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    let lease = u64::try_from(world.plan().server_lease.as_millis()).expect("a short time");
+    loop {
+        world.wait(random.ms(lease / 2..lease * 2)).await;
+        let (coordinator, others) = world.hosts().split_first().expect("there are several");
+        let coordinates = random.one_in(3);
+        let host = if coordinates { coordinator } else { &others[random.index(others.len())] };
+        let time = random.ms(lease..lease * 4);
+        world.trace().say(format_args!("away {:?} {time:?}", host.place()));
+        host.keep_away(true);
+        strike(world, host, random);
+        world.count(|counts| {
+            counts.away += 1;
+            counts.coordinators_away += u64::from(coordinates);
+        });
+        world.wait(time).await;
+        host.keep_away(false);
+        host.start()?;
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Plan {
     pub seed: u64,
     /// How many servers there are.
     pub servers: u16,
+    /// How many cores each of them has.
+    pub cores: usize,
     /// For how long a server of several may serve without being heard of.
     pub server_lease: Duration,
     /// For how long it goes on after that with what stands on no cached path.
@@ -76,6 +78,8 @@ pub enum Aim {
     Leases,
     /// Answers to clients come late, from one server and not from others.
     Answers,
+    /// A server, or the coordinator, is dead for longer than a lease.
+    Away,
 }
 
 /// When `/` has a quota, so that what is used is counted.
@@ -121,7 +125,17 @@ impl Plan {
         SimRandom::new(seed).stream("how many").pick(&[1, 1, 2, 3, 4])
     }
 
-    /// What `seed` decides, with as many servers.
+    /// As it is, but servers may have several cores, and where no faults are aimed at anything a server, or the
+    /// coordinator, may be away for longer than a lease.
+    #[must_use]
+    pub fn wide(self) -> Plan {
+        let random = SimRandom::new(self.seed).stream("wide");
+        let cores = random.pick(&[1, 2, 3]);
+        let away = random.one_in(2) && self.aim == Aim::Nothing && self.servers > 1;
+        Plan { cores, aim: if away { Aim::Away } else { self.aim }, ..self }
+    }
+
+    /// What `seed` decides, with as many servers of one core.
     #[must_use]
     pub fn draw(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("plan");
@@ -135,6 +149,7 @@ impl Plan {
         Plan {
             seed,
             servers,
+            cores: 1,
             server_lease,
             alone: SimRandom::new(seed)
                 .stream("alone")

@@ -20,8 +20,8 @@ use std::{
 
 use anyhow::Context as _;
 use base::Clock;
-use futures::TryStreamExt as _;
-use meta::{Bug, ClusterOptions, FormatOptions, Limits, Offload, Server, ServerOptions};
+use futures::{TryStreamExt as _, future::join_all, join};
+use meta::{Bug, ClusterOptions, Core, FormatOptions, Limits, Offload, Server, ServerOptions};
 use store::{Batch, Blocks, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
@@ -64,6 +64,8 @@ struct Inner {
     disk_ms_slow: Arc<AtomicU64>,
     trace: Trace,
     running: RefCell<Option<Running>>,
+    /// Nobody starts it.
+    away: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
 }
 
@@ -138,6 +140,7 @@ impl Host {
                 random,
                 trace: trace.clone(),
                 running: RefCell::default(),
+                away: Cell::default(),
                 counters: RefCell::default(),
             }),
         })
@@ -201,6 +204,7 @@ impl Host {
                 disk_ms_slow: Arc::default(),
                 trace: before.trace.clone(),
                 running: RefCell::default(),
+                away: Cell::default(),
                 counters: RefCell::default(),
             }),
         }
@@ -215,13 +219,13 @@ impl Host {
         Ok(meta::format_joined(engine.as_ref(), joined, member, plan.servers)?)
     }
 
-    /// Starts a server, if none runs.
+    /// Starts a server, if none runs and the machine is not away.
     ///
     /// # Errors
     /// When it cannot open the file system.
     pub fn start(&self) -> anyhow::Result<()> {
         let inner = &self.inner;
-        if inner.running.borrow().is_some() {
+        if inner.running.borrow().is_some() || inner.away.get() {
             return Ok(());
         }
         let process = Process::new();
@@ -241,7 +245,7 @@ impl Host {
         inner.trace.note("start", &[u64::from(inner.server)]);
         let body = Rc::new(Body::default());
         body.tasks.replace(Some(Box::pin(serve(
-            server.clone(),
+            (0..inner.plan.cores).map(|index| server.core(index)).collect(),
             inner.network.listen(inner.server, address_of(inner.server), &process),
         ))));
         spawn_local(run(Rc::clone(&body)));
@@ -253,6 +257,7 @@ impl Host {
         let Inner { plan, network, server, .. } = &*self.inner;
         let started = Instant::now();
         ServerOptions {
+            cores: plan.cores,
             durability: plan.durability,
             commit_interval: plan.commit_interval,
             lease: plan.lease,
@@ -351,6 +356,17 @@ impl Host {
         }
     }
 
+    /// From now on nobody can start the server, or somebody can again.
+    pub fn keep_away(&self, away: bool) {
+        self.inner.away.set(away);
+    }
+
+    /// Whether nobody can start the server.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        self.inner.away.get()
+    }
+
     /// What the server does from now on is counted; it dies with the last step if it is a victim.
     pub fn count_steps(&self, steps: &Arc<Steps>, is_victim: bool) {
         if let Some(running) = &*self.inner.running.borrow() {
@@ -398,6 +414,7 @@ impl Host {
     /// # Errors
     /// As [`Host::start`].
     pub fn recover(&self) -> anyhow::Result<()> {
+        self.keep_away(false);
         self.stop(false);
         self.slow_down(Duration::ZERO);
         self.pardon();
@@ -493,17 +510,16 @@ async fn run(body: Rc<Body>) {
     .await;
 }
 
-/// What a server process does.
-async fn serve(server: Server, mut connections: mpsc::UnboundedReceiver<End>) {
+/// What a server process does. Its cores take connections in turn.
+async fn serve(cores: Vec<Core>, mut connections: mpsc::UnboundedReceiver<End>) {
     let local = LocalSet::new();
-    let core = server.core(0);
     let accept = async {
-        while let Some(end) = connections.recv().await {
+        for core in cores.iter().cycle() {
+            let Some(end) = connections.recv().await else { return };
             let core = core.clone();
             spawn_local(async move { core.serve(end).await });
         }
     };
-    local
-        .run_until(async { futures::join!(core.run(), Box::pin(core.background()), accept) })
-        .await;
+    let run = join_all(cores.iter().map(Core::run));
+    local.run_until(async { join!(run, Box::pin(cores[0].background()), accept) }).await;
 }

@@ -4,6 +4,7 @@
 //! world gets, the seed decides.
 
 mod below;
+mod beside;
 mod contents;
 mod crossed;
 mod crowd;
@@ -21,6 +22,8 @@ mod race;
 mod thrown;
 
 use std::pin::Pin;
+
+use base::Locality;
 
 use super::{
     plan::{Aim, Quotas},
@@ -69,7 +72,9 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             (1, Aim::Leases | Aim::Answers) => 8,
             (2, Aim::Answers) => 6,
             (2, Aim::Leases) => 9,
-            (_, Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Answers) => random.below(8),
+            (_, Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Answers | Aim::Away) => {
+                random.below(8)
+            }
         };
         let choice = match choice {
             // A removed file that is kept has a name: the model's has none.
@@ -88,6 +93,10 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             8 => Work::new("moved", moved::set_up(world, number).await?),
             _ => Work::new("crossed", crossed::set_up(world, number).await?),
         });
+    }
+    // Where each directory is on a server of its own.
+    if world.plan().aim == Aim::Away && world.plan().locality == Locality::Directory {
+        works.push(Work::new("beside", beside::set_up(world).await?));
     }
     if world.plan().trash {
         works.push(Work::new("thrown", thrown::set_up(world, 4).await?));

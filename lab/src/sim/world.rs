@@ -76,6 +76,28 @@ pub struct Counts {
     pub handoffs_begun: u64,
     /// and those that were committed.
     pub handoffs_done: u64,
+    /// Servers that were dead for longer than a lease.
+    pub away: u64,
+    /// Of these the coordinator.
+    pub coordinators_away: u64,
+    /// Leases of servers that ended before the next one came.
+    pub leases_ended: u64,
+    /// Transactions over several servers that were begun,
+    pub transactions_begun: u64,
+    /// those that were not committed,
+    pub transactions_aborted: u64,
+    /// and those whose outcome a participant had to ask for.
+    pub transactions_recovered: u64,
+    /// How often a server was asked anything while another one was away: once for each of both,
+    pub beside_asked: u64,
+    /// and how often it answered meanwhile.
+    pub beside_answered: u64,
+    /// Changes that a quota has refused.
+    pub refused: u64,
+    /// Locks that were taken, and given back.
+    pub locks: u64,
+    /// Files and directories that were found in the trash.
+    pub thrown: u64,
     /// Histories that were checked for linearizability.
     pub histories: u64,
     /// Operations in them.
@@ -320,6 +342,10 @@ impl World {
             inodes_reclaimed: sum("inodes_reclaimed"),
             handoffs_begun: sum("handoffs_begun"),
             handoffs_done: sum("handoffs_done"),
+            leases_ended: sum("leases_ended"),
+            transactions_begun: sum("transactions_begun"),
+            transactions_aborted: sum("transactions_aborted"),
+            transactions_recovered: sum("transactions_recovered"),
             ..*self.inner.counts.borrow()
         }
     }
@@ -389,6 +415,17 @@ impl Counts {
         self.inodes_reclaimed += other.inodes_reclaimed;
         self.handoffs_begun += other.handoffs_begun;
         self.handoffs_done += other.handoffs_done;
+        self.away += other.away;
+        self.coordinators_away += other.coordinators_away;
+        self.leases_ended += other.leases_ended;
+        self.transactions_begun += other.transactions_begun;
+        self.transactions_aborted += other.transactions_aborted;
+        self.transactions_recovered += other.transactions_recovered;
+        self.beside_asked += other.beside_asked;
+        self.beside_answered += other.beside_answered;
+        self.refused += other.refused;
+        self.locks += other.locks;
+        self.thrown += other.thrown;
         self.histories += other.histories;
         self.history_operations += other.history_operations;
         self.history_states += other.history_states;

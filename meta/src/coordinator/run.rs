@@ -51,7 +51,7 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     loop {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
-        watch.look(cluster);
+        watch.look(shared, cluster);
         // Until it has said that it has begun its list anew, nothing that is announced can be told to it.
         if shared.invalidations.began_anew_since(version) {
             continue;

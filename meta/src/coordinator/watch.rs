@@ -8,7 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::cluster::Cluster;
+use crate::{
+    cluster::Cluster,
+    server::{Counters, Shared},
+};
 
 /// A server that has no lease so long after its start says so. A cluster that is being started takes less.
 const FIRST_LEASE_WITHIN: Duration = Duration::from_secs(5);
@@ -27,18 +30,18 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Logs what has changed since the last look.
-    pub(super) fn look(&mut self, cluster: &Cluster) {
+    pub(super) fn look(&mut self, shared: &Shared, cluster: &Cluster) {
         match &cluster.coordinator {
             Some(coordinator) => {
                 self.look_at_missing(cluster, coordinator);
-                self.look_at_lease(cluster);
+                self.look_at_lease(shared, cluster);
                 self.look_at_others(cluster, coordinator);
             }
-            None => self.look_at_lease(cluster),
+            None => self.look_at_lease(shared, cluster),
         }
     }
 
-    fn look_at_lease(&mut self, cluster: &Cluster) {
+    fn look_at_lease(&mut self, shared: &Shared, cluster: &Cluster) {
         let (has, had) = (cluster.has_lease(), self.had);
         self.had = has;
         if has && std::mem::take(&mut self.lacking) {
@@ -46,6 +49,7 @@ impl Watch {
         } else if has && !had {
             tracing::info!("the coordinator has given a lease: serving");
         } else if had && !has {
+            Counters::add(&shared.counters.leases_ended);
             self.lacking = true;
             tracing::warn!(
                 alone = ?cluster.options.alone,

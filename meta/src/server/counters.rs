@@ -32,6 +32,14 @@ counters! {
     duplicates_suppressed,
     /// Requests refused because another core held a lock, and run again.
     lock_conflicts,
+    /// Leases of this server that ended before the coordinator gave it another one.
+    leases_ended,
+    /// Transactions over several servers that this one has begun,
+    transactions_begun,
+    /// those of them that were not committed,
+    transactions_aborted,
+    /// and those of other servers that were prepared here, and ended when this server asked for their outcome.
+    transactions_recovered,
     /// Transactions over several servers that met another one, or something that had changed, and began anew.
     transactions_repeated,
     /// Handoffs of names that this server began to give,

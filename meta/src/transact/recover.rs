@@ -25,6 +25,7 @@ use crate::{
     core::Step,
     observe::Laps,
     record::{Key, Record, key},
+    server::Counters,
 };
 
 /// How often it is looked for transactions whose outcome is late.
@@ -126,20 +127,22 @@ pub(crate) async fn run(core: Core) {
 
 /// Asks how a transaction ended, and ends it here if that is known.
 async fn ask(core: &Core, txn: TxnId) {
+    let shared = &core.inner.shared;
     let others = others_of(core, txn);
     let commit = match outcome_of(core, txn, &others).await {
         Some(Outcome::Committed) => true,
-        Some(Outcome::Aborted) if core.inner.shared.prepared.birth(txn) == Some(Has::Content) => {
+        Some(Outcome::Aborted) if shared.prepared.birth(txn) == Some(Has::Content) => {
             return run::orphan(core, txn).await;
         }
         Some(Outcome::Aborted) => false,
         Some(Outcome::Pending) => return,
         None => {
             // Nothing is promised yet: a prepare that relies on a hold which was let go is refused.
-            core.inner.shared.prepared.let_go(txn);
+            shared.prepared.let_go(txn);
             return;
         }
     };
+    Counters::add(&shared.counters.transactions_recovered);
     core.step(Step::Decide(Decide { txn, commit })).await;
 }
 

@@ -329,11 +329,15 @@ impl Run<'_> {
             self.shared.births.begin(txn, server, child);
         }
         self.shared.initiated.begin(txn);
+        Counters::add(&self.shared.counters.transactions_begun);
         let ended = self.prepared(remote, txn, &plan, is_birth, held.as_ref()).await;
         drop(moves);
         self.halts().await;
         self.shared.initiated.end(txn);
         let committed = matches!(ended, Ok(Attempt::Committed));
+        if !committed {
+            Counters::add(&self.shared.counters.transactions_aborted);
+        }
         if is_birth && committed {
             self.core.inner.counts().transactions.record(moved, &Part::BEFORE, &self.laps);
             births::tell(self.core, txn);

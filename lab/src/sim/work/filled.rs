@@ -146,7 +146,10 @@ impl Fills {
         };
         self.world.trace().say(format_args!("{path} made: {made:?}"));
         match made {
-            Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => return Ok(()),
+            Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => {
+                self.world.count(|counts| counts.refused += 1);
+                return Ok(());
+            }
             made => made.with_context(|| format!("make {path}"))?,
         }
         self.counts(place, &name)?;
@@ -186,7 +189,10 @@ impl Fills {
         let renamed = self.client.rename(&old, &new).await;
         self.world.trace().say(format_args!("{old} to {new}: {renamed:?}"));
         match renamed {
-            Err(Error::Fs(FsError::QuotaExceeded)) if from == Place::Beside => return Ok(()),
+            Err(Error::Fs(FsError::QuotaExceeded)) if from == Place::Beside => {
+                self.world.count(|counts| counts.refused += 1);
+                return Ok(());
+            }
             Err(Error::Fs(FsError::NotFound)) if self.world.plan().is_lossy() => {
                 self.names.remove(name);
                 return Ok(());

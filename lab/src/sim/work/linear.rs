@@ -61,8 +61,8 @@ pub(super) async fn set_up(
         for (number, machine) in machines.iter().enumerate() {
             let at_once = match aim {
                 Aim::Answers => random.within(1..4),
-                Aim::Nothing | Aim::Promises | Aim::Leases if random.one_in(3) => 2,
-                Aim::Nothing | Aim::Promises | Aim::Leases => 1,
+                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away if random.one_in(3) => 2,
+                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away => 1,
             };
             let workers_of = (0..at_once).map(|hand| Worker {
                 name: format!("{number}.{hand}"),

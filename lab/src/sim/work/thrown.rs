@@ -141,6 +141,7 @@ impl Workload {
         let below = format!("{}/", self.dir);
         let mut found = Vec::new();
         for thrown in trash::all(&self.client).await? {
+            self.world.count(|counts| counts.thrown += 1);
             if !thrown.path.starts_with(&below) {
                 continue;
             }
