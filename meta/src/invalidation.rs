@@ -18,6 +18,8 @@ const EVENTS_MAX: usize = 10_000;
 /// A client that has missed more than this is told, though nothing has happened on its way: it must hear of the events while
 /// the list has them.
 const MISSED_MAX: u64 = EVENTS_MAX as u64 / 2;
+/// A longer way is not compared, which bounds the work: whatever happened makes it stale.
+const WAY_MAX: usize = 1024;
 
 /// The list. Its first version is drawn at start, so that no version of an earlier run is current. In a cluster the
 /// coordinator gives the versions, and the lists of all servers are the same as far as they have come; there, 0 means
@@ -174,7 +176,8 @@ impl Invalidations {
         let is_heard = now
             .checked_sub(stand.version)
             .is_some_and(|missed| missed <= MISSED_MAX.min(events.dirs.len() as u64));
-        let stays = is_heard && !stand.way.is_empty() && !events.touch(stand);
+        let is_compared = (1..=WAY_MAX).contains(&stand.way.len());
+        let stays = is_heard && is_compared && !events.touch(stand);
         (!stays).then(|| events.since(stand.version, now))
     }
 }
@@ -210,6 +213,8 @@ mod tests {
         let events = list.outdates(&stand(100, &[7])).unwrap();
         assert_eq!((events.version, events.dirs), (102, vec![DirId(7), DirId(8)]));
         assert!(list.outdates(&stand(101, &[])).is_some(), "its way is not known");
+        assert_eq!(list.outdates(&stand(101, &[1; 1024])), None);
+        assert!(list.outdates(&stand(101, &[1; 1025])).is_some(), "its way is very long");
         assert!(list.outdates(&stand(99, &[1])).unwrap().reset, "what it missed is not known");
         assert!(list.outdates(&stand(103, &[1])).unwrap().reset, "it is of another run");
         list.add(&[DirId(7)]);
