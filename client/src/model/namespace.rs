@@ -183,6 +183,14 @@ impl State {
         if attr.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
+        // What is open may have left the subtree.
+        if who.limited
+            && attr.nlink > 0
+            && let NodeRef::File(file) = target
+            && self.child(self.dir(&file.dir)?, &file.name) != Some(ino)
+        {
+            return Err(FsError::Stale);
+        }
         if attr.nlink == 0 && !self.inode(ino).linkable {
             return Err(FsError::NotFound);
         }
