@@ -66,6 +66,8 @@ pub(crate) struct AccessCache {
     bytes_max: u64,
     /// The version of the server's list that everything here is at least as new as; 0 while nothing is known.
     version: u64,
+    /// How often everything was dropped: versions of before say nothing of what came after.
+    resets: u64,
     /// The root's own attributes may be outdated.
     root_stale: bool,
     /// What was asked for longer ago is not believed, milliseconds; and the present time.
@@ -85,6 +87,7 @@ impl AccessCache {
             bytes: 0,
             bytes_max,
             version: 0,
+            resets: 0,
             root_stale: false,
             lease_ms: None,
             now: Time::default(),
@@ -133,7 +136,14 @@ impl AccessCache {
         self.warmest = NONE;
         self.bytes = 0;
         self.version = version;
+        self.resets += 1;
         self.root_stale = false;
+    }
+
+    /// How often everything was dropped. The list of a server may have begun anew then, and its versions cannot be compared with
+    /// those of before.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets
     }
 
     /// See [`AccessCache`]: what a request that stands on the cache carries.

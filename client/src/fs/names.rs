@@ -173,8 +173,13 @@ impl Client {
     }
 
     async fn try_rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Failure> {
+        let resets = self.core.cache.lock().resets();
         let from_at = self.core.resolve_parent(&self.cred, from).await?;
         let to_at = self.core.resolve_parent(&self.cred, to).await?;
+        // Race: the server was started anew in between, and its new versions may be lower than that of the first path.
+        if self.core.cache.lock().resets() != resets {
+            return Err(Failure::StaleCache);
+        }
         let (Last::Name(from_name), Last::Name(to_name)) = (&from_at.last, &to_at.last) else {
             return Err(FsError::Busy.into());
         };
