@@ -104,8 +104,9 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             self.counters.rounds();
             let (answers, version) = match self.send_round(cred, &round, &stand).await {
+                // With a lease nothing is validated: the path is walked.
                 Ok((_, versions)) if stand.is_none() && versions.differ() => {
-                    stand.version = versions.lowest;
+                    stand.version = self.valid_from(versions.lowest);
                     continue;
                 }
                 Ok((answers, versions)) => (answers, versions.lowest),
