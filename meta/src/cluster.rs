@@ -285,7 +285,7 @@ pub(crate) async fn take_lease(
     let Lease { ms, map, events, settings, roots } = lease;
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
-        shared.invalidations.begin_anew(events.version, &events.dirs);
+        shared.invalidations.begin_anew(events.version);
     } else if !shared.invalidations.take_in(after, &events.dirs) {
         // It is no answer to what was asked, and nothing to stand on.
         return Ok(());

@@ -204,12 +204,8 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     Ok(Lease { ms, map, events, settings, roots })
 }
 
-/// What a server that has come to `version` must take in. One that was started anew gets the whole list, so that clients
-/// who were told by it before need not drop what they have cached.
+/// What a server that has come to `version` must take in.
 fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
-    if version == 0 {
-        return log.all();
-    }
     let now = log.version();
     log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
 }

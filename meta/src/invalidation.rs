@@ -131,23 +131,12 @@ impl Invalidations {
         true
     }
 
-    /// Begins anew at `version`, with the events that led to it, unless the list is there already: who knows a version before
-    /// these drops everything.
-    pub(crate) fn begin_anew(&self, version: u64, dirs: &[DirId]) {
+    /// Begins anew at `version`, unless the list is there already: who knows an earlier one drops everything.
+    pub(crate) fn begin_anew(&self, version: u64) {
         let mut events = self.events.lock();
         if self.version() < version {
             *events = Events::default();
-            self.append(&mut events, version - dirs.len() as u64, dirs);
-        }
-    }
-
-    /// All that the list has, for a server whose list has not begun (InfiniFS §4.2).
-    pub(crate) fn all(&self) -> CacheEvents {
-        let events = self.events.lock();
-        CacheEvents {
-            version: self.version(),
-            reset: true,
-            dirs: events.dirs.iter().copied().collect(),
+            self.version.store(version, Ordering::Release);
         }
     }
 
@@ -243,7 +232,7 @@ mod tests {
     fn a_list_that_is_filled_by_another_has_no_gaps_and_nothing_twice() {
         let list = Invalidations::new(0);
         assert!(!list.take_in(0, &[DirId(1)]), "it has not begun");
-        list.begin_anew(100, &[]);
+        list.begin_anew(100);
         assert!(list.take_in(100, &[DirId(1), DirId(2)]));
         assert!(list.take_in(100, &[DirId(1), DirId(2), DirId(3)]));
         assert!(list.take_in(100, &[DirId(1)]));
@@ -253,30 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_begins_with_all_of_another_tells_the_same() {
-        let (list, other) = (Invalidations::new(100), Invalidations::new(0));
-        list.add(&[DirId(7), DirId(8)]);
-        let all = list.all();
-        other.begin_anew(all.version, &all.dirs);
-        for version in 99..=103 {
-            assert_eq!(other.since(version), list.since(version), "{version}");
-        }
-        assert_eq!(other.outdates(&stand(100, &[9])), None);
-        assert!(other.outdates(&stand(100, &[8])).is_some());
-    }
-
-    #[test]
     fn a_list_that_begins_anew_tells_everybody_to_drop_everything_and_never_goes_back() {
         let list = Invalidations::new(0);
-        list.begin_anew(100, &[]);
+        list.begin_anew(100);
         assert!(list.take_in(100, &[DirId(1)]));
-        list.begin_anew(101, &[]);
+        list.begin_anew(101);
         assert_eq!(list.since(100).unwrap().dirs, [DirId(1)]);
         assert!(!list.began_anew_since(101) && !list.began_anew_since(100));
-        list.begin_anew(500, &[]);
+        list.begin_anew(500);
         assert!(list.began_anew_since(101));
         assert!(list.since(101).unwrap().reset);
-        list.begin_anew(400, &[]);
+        list.begin_anew(400);
         assert_eq!(list.version(), 500);
     }
 
