@@ -1,4 +1,4 @@
-//! What systemd is told of a unit of `Type=notify`: that the server listens, or the mount is mounted.
+//! Messages to systemd of a unit of `Type=notify`: that the server listens, or the mount is mounted.
 //!
 //! `serve` and `mount` call it; where nobody asked (`NOTIFY_SOCKET`) it does nothing.
 

@@ -36,7 +36,7 @@ impl From<&wire::Operation> for Operation {
     }
 }
 
-/// What a server is among those of its file system.
+/// The role of a server among those of its file system.
 pub(crate) fn role(standing: &wire::Standing) -> &'static str {
     match (standing.servers, standing.server) {
         (1, _) => "only server",

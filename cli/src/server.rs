@@ -84,7 +84,7 @@ pub(crate) struct Options {
     pub(crate) peer_rtt: Duration,
 }
 
-/// What a server is among those of its file system.
+/// The role of a server among those of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The only one.

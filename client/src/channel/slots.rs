@@ -77,7 +77,7 @@ pub(super) struct Slot {
     pub(super) request: Request,
     pub(super) cred: Cred,
     pub(super) route: Route,
-    /// What the request stands on of the access cache.
+    /// The part of the access cache that the request stands on.
     pub(super) stand: Stand,
     /// Zero: no number, or none yet.
     pub(super) seq: Seq,
