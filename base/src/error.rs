@@ -109,8 +109,70 @@ impl FsError {
     /// The number that `errno` has on Linux (x86-64 and arm64 agree); it is also the tag on the wire.
     #[must_use]
     pub fn errno(self) -> i32 {
-        i32::from(codec::Encode::to_vec(&self)[0])
+        i32::from(codec::Tagged::tag(&self))
     }
+
+    /// The variant of an `errno`, if a file system answers with it.
+    #[must_use]
+    pub fn of_errno(errno: u8) -> Option<FsError> {
+        codec::Decode::from_bytes(&vec![errno].into()).ok()
+    }
+
+    /// The name of its `errno`: `ENOENT`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FsError::NotPermitted => "EPERM",
+            FsError::NotFound => "ENOENT",
+            FsError::Io => "EIO",
+            FsError::NoSuchDevice => "ENXIO",
+            FsError::TooBig => "E2BIG",
+            FsError::BadHandle => "EBADF",
+            FsError::TryAgain => "EAGAIN",
+            FsError::Denied => "EACCES",
+            FsError::Busy => "EBUSY",
+            FsError::Exists => "EEXIST",
+            FsError::CrossDevice => "EXDEV",
+            FsError::NotDirectory => "ENOTDIR",
+            FsError::IsDirectory => "EISDIR",
+            FsError::Invalid => "EINVAL",
+            FsError::TextBusy => "ETXTBSY",
+            FsError::FileTooBig => "EFBIG",
+            FsError::NoSpace => "ENOSPC",
+            FsError::ReadOnly => "EROFS",
+            FsError::TooManyLinks => "EMLINK",
+            FsError::Range => "ERANGE",
+            FsError::NameTooLong => "ENAMETOOLONG",
+            FsError::NotEmpty => "ENOTEMPTY",
+            FsError::Loop => "ELOOP",
+            FsError::NoData => "ENODATA",
+            FsError::Overflow => "EOVERFLOW",
+            FsError::NotSupported => "EOPNOTSUPP",
+            FsError::Stale => "ESTALE",
+            FsError::QuotaExceeded => "EDQUOT",
+            FsError::Deadlock => "EDEADLK",
+            FsError::NoLocks => "ENOLCK",
+            FsError::Interrupted => "EINTR",
+            FsError::TimedOut => "ETIMEDOUT",
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+#[must_use]
+pub fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some errors repeat their cause.
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -122,5 +184,20 @@ mod tests {
         assert_eq!(FsError::NotFound.errno(), 2);
         assert_eq!(FsError::Stale.errno(), 116);
         assert_eq!(FsError::NotEmpty.errno(), 39);
+        assert_eq!(FsError::of_errno(2), Some(FsError::NotFound));
+        assert_eq!(FsError::of_errno(3), None);
+        assert_eq!(FsError::NotEmpty.name(), "ENOTEMPTY");
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] FsError);
+        #[derive(Debug, thiserror::Error)]
+        #[error("it says: {0}")]
+        struct Repeats(#[source] FsError);
+        assert_eq!(describe(&Outer(FsError::Io)), "outer: input/output error");
+        assert_eq!(describe(&Repeats(FsError::Io)), "it says: input/output error");
     }
 }

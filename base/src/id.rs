@@ -9,6 +9,9 @@ use crate::codec::{Decode, DecodeError, Element, Encode, Reader};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        id!($(#[$doc])* $name($inner) as "{:x}");
+    };
+    ($(#[$doc:meta])* $name:ident($inner:ty) as $form:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub $inner);
@@ -21,7 +24,7 @@ macro_rules! id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:x}", self.0)
+                write!(f, $form, self.0)
             }
         }
 
@@ -48,8 +51,8 @@ id! {
 }
 id! {
     /// An inode number: the shard where the inode was born (high 16 bits) and that shard's counter.
-    /// Never given out twice.
-    Ino(u64)
+    /// Never given out twice. Shown in decimal, as `ls -i` does.
+    Ino(u64) as "{}"
 }
 id! {
     /// A shard: a hash bucket of the namespace. Their number is fixed when a file system is formatted.

@@ -5,9 +5,22 @@
 //! Precise to microseconds where the runtime has the time: a timer of the kernel ends shortly before, and what is
 //! left is spun; so it is for measurements, and costs CPU time of the process that dials.
 //!
+//! With jitter each piece takes longer by a random time of its own, drawn exponentially: most take little, and a few
+//! much, as on a network with queues. What was sent before never arrives after what was sent later. The draws are those of
+//! a seed: each connection and direction has its own sequence.
+//!
 //! Always true: no more than [`UNDER_WAY_MAX`] bytes are under way in a direction; then the sender waits.
 
-use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use rustix::time::{
@@ -28,18 +41,56 @@ const READ_BYTES: usize = 64 << 10;
 /// How long before its time a delivery is waited for by spinning: longer than a thread takes to wake up.
 const SPIN: Duration = Duration::from_micros(60);
 
+/// A piece is held up by no more than so many times the mean.
+const JITTER_TIMES_MAX: f64 = 20.0;
+
 /// A network with a round trip.
-#[derive(Clone)]
 pub struct Delayed {
     network: Arc<dyn Dial>,
     each_way: Duration,
+    /// The mean of what is added in each direction.
+    jitter: Duration,
+    seed: u64,
+    /// Connections so far.
+    dialled: AtomicU64,
 }
 
 impl Delayed {
     /// `network`, with connections on which a question and its answer take `round_trip` longer.
     #[must_use]
     pub fn new(network: Arc<dyn Dial>, round_trip: Duration) -> Delayed {
-        Delayed { network, each_way: round_trip / 2 }
+        let (jitter, dialled) = (Duration::ZERO, AtomicU64::new(0));
+        Delayed { network, each_way: round_trip / 2, jitter, seed: 0, dialled }
+    }
+
+    /// The same where a question and its answer take `mean` longer on average: the time that each of them takes is
+    /// random, drawn from `seed`.
+    #[must_use]
+    pub fn with_jitter(self, mean: Duration, seed: u64) -> Delayed {
+        Delayed { jitter: mean / 2, seed, ..self }
+    }
+}
+
+/// How long pieces take in one direction of a connection.
+struct Way {
+    least: Duration,
+    jitter: Duration,
+    state: u64,
+}
+
+impl Way {
+    /// The next piece's time.
+    #[expect(clippy::cast_precision_loss, reason = "a draw has 53 bits")]
+    fn draw(&mut self) -> Duration {
+        if self.jitter.is_zero() {
+            return self.least;
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // Above 0, and 1 at most.
+        let uniform = (((mixed ^ mixed >> 31) >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        self.least + self.jitter.mul_f64((-uniform.ln()).min(JITTER_TIMES_MAX))
     }
 }
 
@@ -47,25 +98,32 @@ impl Dial for Delayed {
     fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
             let stream = self.network.dial(address).await?;
-            if self.each_way.is_zero() {
+            if self.each_way.is_zero() && self.jitter.is_zero() {
                 return Ok(stream);
             }
+            let number = self.dialled.fetch_add(1, Ordering::Relaxed);
+            let way = |direction: u64| {
+                // Sequences of one seed lie far apart.
+                let state =
+                    self.seed ^ (2 * number + direction).wrapping_mul(0xd1b5_4a32_d192_ed03);
+                Way { least: self.each_way, jitter: self.jitter, state }
+            };
             let (near, far) = duplex(READ_BYTES);
             let (sent, received) = split(far);
             let (incoming, outgoing) = split(stream);
             // They end with the connection: its loss is seen at both ends.
-            tokio::spawn(carry(sent, outgoing, self.each_way));
-            tokio::spawn(carry(incoming, received, self.each_way));
+            tokio::spawn(carry(sent, outgoing, way(0)));
+            tokio::spawn(carry(incoming, received, way(1)));
             Ok(Box::new(near) as Box<dyn Stream>)
         })
     }
 }
 
-/// Carries bytes from one end to the other, each `delay` after it was read.
+/// Carries bytes from one end to the other, each so long after it was read as `way` says, in order.
 async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    delay: Duration,
+    mut way: Way,
 ) -> io::Result<()> {
     let timer = Timer::new()?;
     let mut under_way: VecDeque<(Duration, Vec<u8>)> = VecDeque::new();
@@ -91,7 +149,9 @@ async fn carry(
                 0 => ended = true,
                 read => {
                     bytes += read;
-                    under_way.push_back((monotonic() + delay, buffer[..read].to_vec()));
+                    let before = under_way.back().map_or(Duration::ZERO, |(due, _)| *due);
+                    let due = before.max(monotonic() + way.draw());
+                    under_way.push_back((due, buffer[..read].to_vec()));
                 }
             }
         }
@@ -187,6 +247,53 @@ mod tests {
                 assert_eq!(near.read_u8().await.unwrap(), question);
                 assert!(monotonic() - start >= round_trip);
             }
+        });
+    }
+
+    fn draws(seed: u64) -> Vec<Duration> {
+        let jitter = Duration::from_micros(100);
+        let mut way = Way { least: Duration::from_micros(50), jitter, state: seed };
+        (0..20_000).map(|_| way.draw()).collect()
+    }
+
+    #[test]
+    fn jitter_is_that_of_its_seed_and_has_a_tail() {
+        let mut drawn = draws(7);
+        assert_eq!(drawn, draws(7));
+        assert_ne!(drawn, draws(8));
+        let mean = drawn.iter().sum::<Duration>() / 20_000;
+        assert!(mean.abs_diff(Duration::from_micros(150)) < Duration::from_micros(5), "{mean:?}");
+        drawn.sort_unstable();
+        assert!(drawn[0] >= Duration::from_micros(50));
+        // Of exponential times the median is 0.69 and the 99th percentile 4.6 times the mean.
+        let beyond = |at: usize| drawn[at] - Duration::from_micros(50);
+        assert!(beyond(10_000).abs_diff(Duration::from_micros(69)) < Duration::from_micros(5));
+        assert!(beyond(19_800).abs_diff(Duration::from_micros(460)) < Duration::from_micros(50));
+    }
+
+    #[test]
+    fn jitter_keeps_the_order_of_bytes() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (here, mut far) = duplex(READ_BYTES);
+            let pipe = Arc::new(Pipe(Mutex::new(Some(here))));
+            let network = Delayed::new(pipe, Duration::ZERO);
+            let network = network.with_jitter(Duration::from_micros(300), 1);
+            let mut near = network.dial("").await.unwrap();
+            let write = async {
+                for number in 0u8..200 {
+                    near.write_all(&[number]).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+                drop(near);
+            };
+            let read = async {
+                let mut bytes = Vec::new();
+                far.read_to_end(&mut bytes).await.unwrap();
+                bytes
+            };
+            let ((), bytes) = tokio::join!(write, read);
+            assert!(bytes.into_iter().eq(0u8..200));
         });
     }
 

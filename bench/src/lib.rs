@@ -20,6 +20,7 @@ mod plan;
 pub mod probes;
 pub mod report;
 mod run;
+pub mod scale;
 mod summary;
 mod target;
 mod worker;

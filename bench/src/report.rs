@@ -116,18 +116,19 @@ impl Floors {
     }
 
     /// CPU microseconds of a server that does a phase with nothing but the floors in series: the frames, and the
-    /// engine's part.
+    /// engine's part where the phase needs the engine.
     #[must_use]
     pub fn server_cpu_us(&self, echo: &str, phase: &str) -> Option<f64> {
         let engine = match phase {
-            "file_stat" | "file_open" | "dir_stat" => "engine_get_hit",
+            // What was used lately is not read from the engine.
+            "file_stat" | "file_open" | "dir_stat" => None,
             "file_create" | "file_remove" | "file_rename" | "dir_create" | "dir_remove"
-            | "dir_rename" => "engine_create",
+            | "dir_rename" => Some("engine_create"),
             // A listing has no floor of its own.
             _ => return None,
         };
         let cpu = |name| self.0.get(name)?.server_cpu_us_per_op;
-        Some(cpu(echo)? + cpu(engine)?)
+        Some(cpu(echo)? + engine.map_or(Some(0.0), cpu)?)
     }
 
     /// The rate beside which a phase of a run is drawn: the null file system for a mount, and for the native client
@@ -199,17 +200,24 @@ pub fn targets(lines: &[Line]) -> String {
     for line in lines {
         let Line::Target(row) = line else { continue };
         let (least, most) = row.spread;
+        let spread = match row.runs {
+            1 => "one run".to_owned(),
+            _ => format!("{} to {}", figure(least), figure(most)),
+        };
+        let met = match row.met {
+            _ if row.floor_beaten => "**no: the floor is wrong**",
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "–",
+        };
         let floor = row.floor.map_or_else(|| "–".to_owned(), figure);
         let ratio = row.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
         text += &format!(
-            "| {} | {} | {} {} | {} to {} | {floor} | {ratio} | {} | `{}` |\n",
+            "| {} | {} | {} {} | {spread} | {floor} | {ratio} | {met} | `{}` |\n",
             row.target,
             row.goal,
             figure(row.reached),
             row.unit,
-            figure(least),
-            figure(most),
-            if row.met { "yes" } else { "**no**" },
             row.command,
         );
     }

@@ -10,12 +10,14 @@ mod everywhere;
 mod format;
 mod fsck;
 mod info;
+mod inode;
 mod load;
 mod locks;
 mod man;
 mod mount;
 pub(crate) mod mount_helper;
 mod opens;
+mod place;
 mod profile;
 mod restore;
 mod serve;
@@ -24,6 +26,7 @@ mod settings;
 mod status;
 mod token;
 mod top;
+mod trash;
 mod umount;
 mod up;
 mod version;
@@ -36,16 +39,19 @@ use crate::{logging::LogFormat, trace::TraceArgs};
 
 pub(crate) use serve::size;
 
+/// Where the help of each command shows options that all have: at its end.
+const GLOBAL: &str = "Options of every command";
+
 /// Pando: a metadata service for distributed file systems.
 #[derive(Debug, Parser)]
 #[command(name = "pando", version, propagate_version = false, disable_help_subcommand = true)]
 #[command(after_help = "Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong.")]
 pub(crate) struct Cli {
     /// What goes into the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
-    #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL")]
+    #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL", help_heading = GLOBAL)]
     pub(crate) log_level: String,
     /// The form of the log: lines for people, or a JSON object in each line.
-    #[arg(long, global = true, env = "PANDO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, env = "PANDO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = GLOBAL)]
     pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,

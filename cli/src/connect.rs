@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use base::Cred;
 use client::{Client, Config};
 use futures::future::join_all;
 use tokio::{
@@ -10,12 +11,14 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use wire::Standing;
+use wire::{Standing, Token};
 
 use crate::{data, failure::usage};
 
 /// A server that does not answer for so long is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A command that has failed leaves its servers within so long.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it is looked for the reason then.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// One that cannot be reached is asked again after so long.
@@ -61,12 +64,20 @@ pub(crate) fn servers(text: &str) -> Result<Servers, String> {
 #[derive(Debug, Clone)]
 pub(crate) struct Servers(pub(crate) Vec<String>);
 
-/// How to reach a server; `purpose` is shown with the session.
+/// How to reach a server; `purpose` is shown with the session. It acts as root, or as the only user that the token lets act.
 pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Config {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let only = only_user(&token);
     let mut config = Config::new(servers, token);
+    config.cred = only.unwrap_or(config.cred);
     config.client_name = format!("{host} pid {} {purpose}", std::process::id());
     config
+}
+
+/// As whom alone a token lets somebody act; `None`: as anybody, or it is no token, which the server will say.
+pub(crate) fn only_user(token: &str) -> Option<Cred> {
+    let token = Token::unverified(token).ok()?;
+    Some(Cred { uid: token.uid?, gid: *token.gids.first()?, groups: Vec::new() })
 }
 
 /// Opens a session.
@@ -158,6 +169,18 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .thread_name("blocking")
         .build()
         .context("cannot start a runtime")
+}
+
+/// Ends a session when its command is done: so one that failed does not stay in the list of sessions until its lease is over.
+/// A server that is away is not waited for then.
+pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow::Result<T> {
+    if done.is_ok() {
+        client.close().await?;
+    } else {
+        // The error that is told is the first one.
+        let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
+    }
+    done
 }
 
 /// What only administrators may ask: the error says so in words.

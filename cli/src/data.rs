@@ -9,6 +9,7 @@
 //! DIR/member        the number that a server drew before it joined a cluster
 //! DIR/coordinator   where a server that has joined was told that the coordinator is
 //! DIR/address       where the server listens, while it runs
+//! DIR/boot          the run of the machine in which a server of a cluster last had a lease
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without `pando.json`
@@ -17,7 +18,9 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -32,7 +35,7 @@ use store::{
 };
 use wire::{Joined, Token};
 
-use crate::system::{SystemRandom, secret};
+use crate::system::{self, SystemRandom, secret};
 
 /// Version of the layout above and of the records in `meta/`.
 ///
@@ -55,6 +58,7 @@ const ADMIN_TOKEN: &str = "admin.token";
 const MEMBER: &str = "member";
 const COORDINATOR: &str = "coordinator";
 const ADDRESS: &str = "address";
+const BOOT: &str = "boot";
 /// What helps when files are damaged.
 const ADVICE: &str = "load a dump into another directory (`pando load`), or bring back a copy";
 /// The folder that a new ext4 disk has.
@@ -390,6 +394,7 @@ impl DataDir {
             let (written, kept) = (log.batches().len(), meta::kept(log.batches(), blocks)?);
             if kept < written {
                 tracing::warn!(lost = written - kept, "a power cut took the newest operations");
+                DataDir::forget_boot(&self.path);
             }
             log.cut(kept)?;
         }
@@ -425,6 +430,25 @@ impl DataDir {
         self.path.join(META)
     }
 
+    /// Whether a server has had a lease with this directory since the machine was started: then nothing that it had
+    /// answered is lost since, as its log was written, if not to the disk.
+    pub(crate) fn ran_since_boot(&self) -> bool {
+        let noted = fs::read_to_string(self.path.join(BOOT)).ok();
+        noted.is_some_and(|noted| this_run(&self.path).as_deref() == Some(noted.trim()))
+    }
+
+    /// A server has a lease with this directory.
+    pub(crate) fn note_boot(path: &Path) -> io::Result<()> {
+        let Some(run) = this_run(path) else { return Ok(()) };
+        fs::write(path.join(BOOT), format!("{run}\n"))
+    }
+
+    /// What the server that ends now had answered may be lost.
+    pub(crate) fn forget_boot(path: &Path) {
+        // Where it stays nothing can be written, and the server cannot serve.
+        let _ = fs::remove_file(path.join(BOOT));
+    }
+
     /// Says where the server listens: an address in each line.
     pub(crate) fn write_address(&self, addresses: &[String]) -> anyhow::Result<()> {
         write_addresses(&self.path.join(ADDRESS), addresses)
@@ -435,6 +459,12 @@ impl DataDir {
         // It says nothing that anybody relies on.
         let _ = fs::remove_file(self.path.join(ADDRESS));
     }
+}
+
+/// A name of the run of this machine and of where the metadata are, which a copy of them does not have.
+fn this_run(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path.join(META)).ok()?;
+    Some(format!("{} {} {}", system::boot()?, meta.dev(), meta.ino()))
 }
 
 /// The key that signs tokens. Takes no lock: a server may be running.

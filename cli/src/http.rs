@@ -4,6 +4,7 @@
 //! It has a thread of its own, so that no scrape delays a request. It only reads, everything it says comes
 //! from `Server::status` and `Server::load`, and it names no path: whoever reaches it may read it.
 
+mod help;
 mod json;
 mod metrics;
 

@@ -8,6 +8,7 @@
 //! its causes.
 
 mod accept;
+mod block_trial;
 mod children;
 mod commands;
 mod connect;
@@ -15,6 +16,7 @@ mod data;
 mod failure;
 mod http;
 mod logging;
+mod mount_log;
 mod mounting;
 mod mounts;
 mod near;

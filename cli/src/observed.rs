@@ -1,7 +1,9 @@
 //! What a server counted, as programs and people read it. `status`, `top`, `profile` and the status page use it.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
-use wire::Distribution;
+use wire::{Distribution, Load};
 
 /// One kind of operation since the start, or between two moments.
 #[derive(Debug, Clone, Serialize, PartialEq)]
@@ -9,8 +11,12 @@ pub(crate) struct Operation {
     pub(crate) name: String,
     /// All outcomes together.
     pub(crate) count: u64,
-    /// Those that were not done: errnos, refusals, halts.
+    /// Those that found nothing of that name: `ENOENT`, which programs that look for files get all day.
+    pub(crate) not_found: u64,
+    /// Those that were not done for another reason: other errnos, refusals, halts.
     pub(crate) failed: u64,
+    /// Those of `failed`, by errno, `refused` and `halted`.
+    pub(crate) errors: serde_json::Map<String, serde_json::Value>,
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -21,13 +27,15 @@ pub(crate) struct Operation {
 impl From<&wire::Operation> for Operation {
     fn from(operation: &wire::Operation) -> Operation {
         let count = operation.outcomes.iter().map(|(_, count)| count).sum();
-        let failed =
-            |(name, _): &&(String, u64)| matches!(name.as_str(), "failed" | "refused" | "halted");
+        let errors = operation.outcomes.iter().filter(|(name, count)| is_error(name) && *count > 0);
+        let not_found = operation.outcomes.iter().find(|(name, _)| name == NOT_FOUND);
         let stages = operation.stages.iter().map(|(name, nanos)| (name.clone(), nanos / 1000));
         Operation {
             name: operation.name.clone(),
             count,
-            failed: operation.outcomes.iter().filter(failed).map(|(_, count)| count).sum(),
+            not_found: not_found.map_or(0, |(_, count)| *count),
+            failed: errors.clone().map(|(_, count)| count).sum(),
+            errors: map(errors.cloned()),
             mean_us: mean(&operation.latency) / 1000.0,
             p50_us: quantile(&operation.latency, 0.5) / 1000.0,
             p99_us: quantile(&operation.latency, 0.99) / 1000.0,
@@ -36,12 +44,122 @@ impl From<&wire::Operation> for Operation {
     }
 }
 
+impl Operation {
+    /// How many failed, and of what: `3 (EIO 2, EEXIST 1)`.
+    pub(crate) fn failures(&self) -> String {
+        if self.failed == 0 {
+            return "0".to_owned();
+        }
+        let each: Vec<_> =
+            self.errors.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        format!("{} ({})", self.failed, each.join(", "))
+    }
+}
+
+/// The outcome of a look at what is not there.
+const NOT_FOUND: &str = "ENOENT";
+
+/// Whether an outcome is a failure that somebody may want to know of.
+fn is_error(outcome: &str) -> bool {
+    let errno = outcome.starts_with('E') && outcome != NOT_FOUND;
+    errno || matches!(outcome, "refused" | "halted")
+}
+
 /// The role of a server among those of its file system.
 pub(crate) fn role(standing: &wire::Standing) -> &'static str {
     match (standing.servers, standing.server) {
         (1, _) => "only server",
         (_, 0) => "coordinator",
         _ => "member",
+    }
+}
+
+/// What several servers count, as if they were one. Whoever one of them cannot name another may know.
+pub(crate) fn together(loads: &[&Load]) -> Load {
+    let mut sum = Load {
+        at_us: 0,
+        operations: Vec::new(),
+        distributions: Vec::new(),
+        gauges: Vec::new(),
+        counters: Vec::new(),
+        busy_sessions: Vec::new(),
+        busy_directories: Vec::new(),
+    };
+    for load in loads {
+        sum.at_us = sum.at_us.max(load.at_us);
+        add_all(&mut sum.gauges, &load.gauges);
+        add_all(&mut sum.counters, &load.counters);
+        for (name, distribution) in &load.distributions {
+            match sum.distributions.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => add(known, distribution),
+                None => sum.distributions.push((name.clone(), distribution.clone())),
+            }
+        }
+        for operation in &load.operations {
+            match sum.operations.iter_mut().find(|known| known.name == operation.name) {
+                Some(known) => {
+                    add_all(&mut known.outcomes, &operation.outcomes);
+                    add_all(&mut known.stages, &operation.stages);
+                    add(&mut known.latency, &operation.latency);
+                }
+                None => sum.operations.push(operation.clone()),
+            }
+        }
+        for busy in &load.busy_sessions {
+            match sum.busy_sessions.iter_mut().find(|known| known.session == busy.session) {
+                Some(known) => {
+                    known.milli_rate += busy.milli_rate;
+                    if known.client.is_empty() {
+                        known.client.clone_from(&busy.client);
+                    }
+                }
+                None => sum.busy_sessions.push(busy.clone()),
+            }
+        }
+        for busy in &load.busy_directories {
+            match sum.busy_directories.iter_mut().find(|known| known.dir == busy.dir) {
+                Some(known) => {
+                    known.milli_rate += busy.milli_rate;
+                    if known.path.is_empty() {
+                        known.path.clone_from(&busy.path);
+                    }
+                }
+                None => sum.busy_directories.push(busy.clone()),
+            }
+        }
+    }
+    sum.busy_sessions.sort_by_key(|busy| Reverse(busy.milli_rate));
+    sum.busy_directories.sort_by_key(|busy| Reverse(busy.milli_rate));
+    sum
+}
+
+fn add_all(sum: &mut Vec<(String, u64)>, more: &[(String, u64)]) {
+    for (name, value) in more {
+        match sum.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known += value,
+            None => sum.push((name.clone(), *value)),
+        }
+    }
+}
+
+fn add(sum: &mut Distribution, more: &Distribution) {
+    sum.buckets.resize(sum.buckets.len().max(more.buckets.len()), 0);
+    for (sum, more) in sum.buckets.iter_mut().zip(&more.buckets) {
+        *sum += more;
+    }
+    sum.sum += more.sum;
+}
+
+/// Which of several servers something is of: a line above it, and nothing where there is one server.
+pub(crate) fn servers(numbers: &[u16], of: u16) -> String {
+    match numbers {
+        _ if of == 1 => String::new(),
+        all if all.len() == usize::from(of) => format!("all {of} servers\n"),
+        [one] => format!("server {one} of {of}\n"),
+        some => {
+            let some: Vec<_> = some.iter().map(ToString::to_string).collect();
+            format!("servers {} of {of}\n", some.join(" and "))
+        }
     }
 }
 
@@ -143,6 +261,21 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_not_there_is_no_failure() {
+        let outcomes = [("done", 4), ("ENOENT", 3), ("EIO", 2), ("refused", 1), ("halted", 0)];
+        let outcomes = outcomes.map(|(name, count)| (name.to_owned(), count)).to_vec();
+        let operation = wire::Operation {
+            name: "lookup".into(),
+            outcomes,
+            latency: Distribution::default(),
+            stages: Vec::new(),
+        };
+        let operation = Operation::from(&operation);
+        assert_eq!((operation.count, operation.not_found, operation.failed), (10, 3, 3));
+        assert_eq!(operation.failures(), "3 (EIO 2, refused 1)");
+    }
+
+    #[test]
     fn between_two_moments_is_what_came_in_between() {
         let operation = |count: u64| wire::Operation {
             name: "create".into(),
@@ -155,6 +288,43 @@ mod tests {
         assert_eq!((passed.count, passed.mean_us), (15, 0.5));
         assert_eq!(between(Some(&later), &later), None);
         assert_eq!(between(None, &later), Some(later.clone()));
+    }
+
+    #[test]
+    fn what_servers_count_is_added_up_and_a_client_has_the_name_that_one_knows() {
+        let load = |create: u64, client: &str, session: u64| Load {
+            at_us: create,
+            operations: vec![wire::Operation {
+                name: "create".into(),
+                outcomes: vec![("done".into(), create)],
+                latency: Distribution { unit: 1000, buckets: vec![0, create], sum: create * 500 },
+                stages: vec![("execute".into(), create)],
+            }],
+            distributions: vec![],
+            gauges: vec![("connections".into(), create)],
+            counters: vec![],
+            busy_sessions: vec![wire::BusySession {
+                session: base::SessionId(session),
+                client: client.into(),
+                milli_rate: create,
+            }],
+            busy_directories: vec![],
+        };
+        let sum = together(&[&load(3, "", 7), &load(4, "mount", 7), &load(9, "", 0)]);
+        assert_eq!(Operation::from(&sum.operations[0]).count, 16);
+        assert_eq!(sum.operations[0].latency.buckets, [0, 16]);
+        assert_eq!(sum.gauges, [("connections".to_owned(), 16)]);
+        let busy: Vec<_> =
+            sum.busy_sessions.iter().map(|busy| (&*busy.client, busy.milli_rate)).collect();
+        assert_eq!(busy, [("", 9), ("mount", 7)]);
+    }
+
+    #[test]
+    fn it_is_said_of_which_servers_something_is() {
+        assert_eq!(servers(&[0], 1), "");
+        assert_eq!(servers(&[0, 1, 2], 3), "all 3 servers\n");
+        assert_eq!(servers(&[1], 3), "server 1 of 3\n");
+        assert_eq!(servers(&[0, 2], 3), "servers 0 and 2 of 3\n");
     }
 
     #[test]

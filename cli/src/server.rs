@@ -11,6 +11,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
     num::NonZeroUsize,
+    path::PathBuf,
     sync::Arc,
     thread,
     time::Duration,
@@ -19,6 +20,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use bench::Delayed;
 use client::SystemClock;
+use futures::FutureExt as _;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
 use store::{Blocks, RocksConfig};
@@ -26,10 +28,12 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
     task::LocalSet,
+    time::Instant,
 };
 
 use crate::{
     accept::{Accepted, Acceptor, Slots},
+    block_trial,
     data::DataDir,
     failure::usage,
     http::{self, Phase},
@@ -42,6 +46,8 @@ use crate::{
 const RESERVE_BYTES: u64 = 256 << 20;
 /// What a file system on a store without bounds says it has, in bytes: a pebibyte.
 const UNBOUNDED: u64 = 1 << 50;
+/// How often is looked whether a server of a cluster has a lease, until it has.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a stop waits for work that was handed to other threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// So many connections may wait to be accepted, where the system allows it.
@@ -170,8 +176,13 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
     let page = page.map(StatusPage::start).transpose()?;
 
+    let begun = Instant::now();
     let blocks = data.blocks()?;
+    let trial = block_trial::run(&data.blocks()?)?;
     let server = open(&data, blocks.clone(), options, address)?;
+    if let Err(cause) = trial {
+        server.block_store_failed(&cause);
+    }
     let (stop, stopped) = watch::channel(false);
     let near = options.near.then_some(options.cores.get());
     let threads = Vec::new();
@@ -185,6 +196,18 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         let _ = running.stop();
         return Err(error);
     }
+    tracing::info!(
+        name = running.name(),
+        version = env!("CARGO_PKG_VERSION"),
+        data = %running.data.path().display(),
+        %address,
+        page = http.map(|http| http.to_string()),
+        cores = options.cores,
+        durability = ?options.durability,
+        role = ?options.role,
+        took = ?begun.elapsed(),
+        "serving"
+    );
     Ok(running)
 }
 
@@ -220,13 +243,22 @@ impl Running {
         if let Some(page) = &self.page {
             page.tell(Phase::Stopping);
         }
+        tracing::info!("stopping");
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
             // A panic was logged, and is an error of `failed`.
             let _ = thread.join();
         }
         self.data.remove_address();
-        self.server.sync().context("cannot make the last changes stable")
+        let halted = self.server.halted().now_or_never().is_some();
+        let synced = self.server.sync();
+        if halted || synced.is_err() {
+            // No thread notes it any more.
+            DataDir::forget_boot(self.data.path());
+        }
+        synced.context("cannot make the last changes stable")?;
+        tracing::info!("stopped: all that was answered is on stable storage");
+        Ok(())
     }
 
     fn write_address(&self) -> anyhow::Result<()> {
@@ -249,6 +281,7 @@ impl Running {
             let core = Core {
                 server: self.server.clone(),
                 index,
+                member: self.data.server().map(|_| self.data.path().to_owned()),
                 connections,
                 acceptor: acceptor.take(),
                 stopped: stopped.clone(),
@@ -277,6 +310,8 @@ fn open(
     let usual = RocksConfig::default();
     let memtable_bytes = options.memtable.unwrap_or(usual.memtable_bytes);
     let store = RocksConfig { memtable_bytes, ..usual };
+    // What it finds to be lost is known to who is told of the cluster.
+    let engine = Arc::new(data.engine(&blocks, &store)?);
     let options = ServerOptions {
         address: address.to_string(),
         cores: options.cores.get() + usize::from(options.near),
@@ -293,7 +328,6 @@ fn open(
         cluster: cluster(data, options, address)?,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let engine = Arc::new(data.engine(&blocks, &store)?);
     Server::open(engine, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))
 }
@@ -348,6 +382,7 @@ fn cluster(
         lease,
         alone: options.alone,
         awake_or_not: Arc::new(system::since_boot),
+        kept_all: data.ran_since_boot(),
     }))
 }
 
@@ -425,6 +460,8 @@ fn runtime() -> anyhow::Result<Runtime> {
 struct Core {
     server: Server,
     index: usize,
+    /// The data directory, of a server of several.
+    member: Option<PathBuf>,
     connections: mpsc::UnboundedReceiver<Accepted>,
     acceptor: Option<Acceptor>,
     stopped: watch::Receiver<bool>,
@@ -442,6 +479,9 @@ impl Core {
                 let background = core.clone();
                 tokio::task::spawn_local(async move { background.background().await });
                 tokio::task::spawn_local(acceptor.run());
+                if let Some(data) = self.member.take() {
+                    tokio::task::spawn_local(note_boot(self.server.clone(), data));
+                }
             }
             tokio::task::spawn_local(take_connections(core, self.connections));
             // The sender lives as long as the server.
@@ -449,6 +489,16 @@ impl Core {
         });
         drop(tasks);
         runtime.shutdown_timeout(STOP_TIMEOUT);
+    }
+}
+
+/// Notes once that the server has had a lease.
+async fn note_boot(server: Server, data: PathBuf) {
+    while !server.has_had_lease() {
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+    if let Err(error) = DataDir::note_boot(&data) {
+        tracing::warn!(%error, "clients will drop what they have cached when this server is restarted");
     }
 }
 

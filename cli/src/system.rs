@@ -58,6 +58,12 @@ pub(crate) fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
+/// A name of the run of this machine's kernel; `None` where it does not say.
+pub(crate) fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// What this process uses of the machine.
 pub(crate) fn process_status() -> wire::ProcessStatus {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
@@ -88,6 +94,12 @@ pub(crate) fn memory(process: u32) -> Option<Memory> {
     Some(Memory { resident: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
 }
 
+/// Lets the peak of a process' memory begin anew from what it occupies now, when the kernel permits that.
+pub(crate) fn forget_peak(process: u32) {
+    // Otherwise the peak is that of a longer time, which is no less.
+    let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
+}
+
 /// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth of a second.
 pub(crate) fn process_cpu(process: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -102,6 +114,18 @@ pub(crate) fn process_cpu(process: u32) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peak_that_is_forgotten_begins_anew() {
+        let me = std::process::id();
+        let bytes = vec![1_u8; 64 << 20];
+        assert!(bytes.iter().all(|byte| *byte == 1));
+        drop(bytes);
+        let before = memory(me).unwrap();
+        forget_peak(me);
+        let after = memory(me).unwrap();
+        assert!(after.peak + (32 << 20) < before.peak, "{} {}", after.peak, before.peak);
+    }
 
     #[test]
     fn a_process_is_seen_alike_from_inside_and_outside() {

@@ -96,7 +96,7 @@ impl AccessCache {
         cache
     }
 
-    /// Lets entries expire so long after they were asked for; see [`crate::Config::cache_lease`].
+    /// Lets entries expire so long after they were asked for, each by itself; see [`crate::Config::cache_lease`].
     pub(crate) fn expire_after(&mut self, lease: Option<Duration>, now: Time) {
         self.lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         self.now = now;
@@ -173,8 +173,8 @@ impl AccessCache {
     pub(crate) fn child(&mut self, dir: &DirRef, name: &EntryName) -> Option<CachedDir> {
         let at = self.at(dir)?;
         let child = *self.entry(at).children.get(name)?;
+        // What expired is asked for anew by itself: leases of what is below it go on.
         if self.has_expired(child) {
-            self.remove(child);
             return None;
         }
         if self.entry(child).children.is_empty() {
@@ -506,6 +506,29 @@ mod tests {
         cache.set_now(at(1500));
         assert_eq!(cache.child(&root, &name("a")), None);
         assert!(cache.root().is_some());
+        cache.check();
+    }
+
+    #[test]
+    fn a_directory_whose_lease_has_ended_is_renewed_by_itself() {
+        let mut cache = cache(10_000);
+        let root = dir(1, 1).dir;
+        let (above, below) = (dir(300, 2), dir(301, 3));
+        let at = |ms| Time::default().plus_ms(ms);
+        cache.expire_after(Some(Duration::from_secs(1)), at(0));
+        cache.insert(&root, &name("a"), above, 0);
+        cache.set_now(at(900));
+        cache.insert(&above.dir, &name("b"), below, 0);
+        cache.set_now(at(1000));
+        assert_eq!(cache.child(&root, &name("a")), None);
+        cache.insert(&root, &name("a"), above, 0);
+        assert_eq!(cache.child(&root, &name("a")), Some(above));
+        assert_eq!(cache.child(&above.dir, &name("b")), Some(below));
+        cache.set_now(at(1900));
+        assert_eq!(cache.child(&above.dir, &name("b")), None);
+        // Another directory of that name is not renewed by it.
+        cache.insert(&root, &name("a"), dir(302, 4), 0);
+        assert_eq!(cache.child(&above.dir, &name("b")), None);
         cache.check();
     }
 

@@ -205,7 +205,11 @@ impl Core {
                     return Ok(Done { reply, version, run });
                 }
                 Answer::Failed(error) => return Err(error.into()),
-                Answer::Refused(reason) => return Err(Error::Refused(reason).into()),
+                Answer::Refused(reason) => {
+                    let error = Error::refused(reason);
+                    self.note_refusal(&error);
+                    return Err(error.into());
+                }
                 Answer::Halted => ticket.reopen(true, incarnation),
                 Answer::Retry(Retry::NoSession) => ticket.reopen(false, incarnation),
                 Answer::Retry(Retry::Busy) => {

@@ -46,6 +46,9 @@ const SILENCE_HALF: Duration = Duration::from_millis(250);
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
+/// A server that must be there is asked so often whether it is.
+const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Of how many wrong partitions calls are told apart.
 pub(crate) const PROBES_COUNTED: usize = 4;
 
@@ -281,6 +284,19 @@ impl Channel {
             // It is asked when it has said nothing by itself.
             asked = inner.heard == heard;
             heard = inner.heard;
+        }
+    }
+
+    /// Returns when nothing was heard of the server for so long, although it was asked.
+    pub(crate) async fn gone(&self, patience: Duration) {
+        let (mut heard, mut since) = (self.inner.lock().heard, Instant::now());
+        while since.elapsed() < patience {
+            sleep(PRESENCE_INTERVAL).await;
+            self.probe();
+            let now = self.inner.lock().heard;
+            if now != heard {
+                (heard, since) = (now, Instant::now());
+            }
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Config {
     /// The client is made within a `LocalSet` and used on its thread alone: its background work runs in local tasks
     /// there, beside whoever calls it, without a way through the runtime between them.
     pub local: bool,
+    /// The process that whole-file locks of [`File`](crate::File) are said to be of. This one, unless a simulation says otherwise.
+    pub pid: u32,
     /// When reads bring access times up to date.
     pub access_times: AccessTimes,
     /// How paths are resolved where the cache does not reach, if there are several servers.
@@ -82,6 +84,7 @@ impl Config {
             dirty_bytes_max: 64 << 20,
             blocks: None,
             local: false,
+            pid: std::process::id(),
             access_times: AccessTimes::Relative,
             resolution: Resolution::Speculative,
             cache_lease: None,
@@ -180,6 +183,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// A server is being asked where another one is.
     pub(crate) asks_for_map: AtomicBool,
+    /// It was logged that the token has ended.
+    expiry_told: AtomicBool,
     /// Itself, for the tasks that it starts.
     pub(crate) me: Weak<Core>,
     pub(crate) cache: Mutex<AccessCache>,
@@ -209,6 +214,7 @@ impl Core {
             learnt: Mutex::default(),
             counters: Counters::default(),
             asks_for_map: AtomicBool::new(false),
+            expiry_told: AtomicBool::new(false),
             me: Weak::clone(me),
             welcome: Mutex::new(Arc::new(welcome)),
             runtime: runtime::Handle::current(),
@@ -280,6 +286,14 @@ impl Core {
                 && self.files.user_of(*handle) == Some(uid)
         };
         if holders.iter().any(lost) { Err(FsError::Io.into()) } else { Ok(()) }
+    }
+
+    /// Says once that nothing will be done any more; each request gets the error.
+    pub(crate) fn note_refusal(&self, error: &Error) {
+        let ended = matches!(error, Error::TokenExpired);
+        if ended && !self.expiry_told.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "nothing works any more");
+        }
     }
 
     /// Takes in what a server says of the session on a new connection, `again` where there was one to it before: whether

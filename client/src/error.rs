@@ -1,6 +1,7 @@
 //! What can go wrong for a program, and what to do next.
 
 use base::FsError;
+use wire::TokenError;
 
 /// The result of every operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,18 +20,63 @@ pub enum Error {
     /// The server refuses the token, the protocol, or the request. Nothing happened; asking again will not help.
     #[error("refused by the server: {0}")]
     Refused(String),
+    /// The token has ended. Nothing happened; open a new client with a new token.
+    #[error("refused by the server: token expired")]
+    TokenExpired,
+    /// A server does not answer: its number, and its address. Only what needs all servers, and ends without one of them,
+    /// says so.
+    #[error("server {0} at {1} does not answer")]
+    Silent(u16, String),
     /// The client was closed.
     #[error("client closed")]
     Closed,
 }
 
+/// `EKEYEXPIRED` of Linux, which no file system operation answers with.
+const KEY_EXPIRED: i32 = 127;
+
 impl Error {
-    /// The errno that a program behind a mount sees.
+    /// What a server says that refuses, in words.
+    pub(crate) fn refused(reason: String) -> Error {
+        if reason == TokenError::Expired.to_string() {
+            Error::TokenExpired
+        } else {
+            Error::Refused(reason)
+        }
+    }
+
+    /// The errno that a program behind a mount sees: `EKEYEXPIRED` once the token has ended, and `EACCES` where the server
+    /// refuses the client for another reason.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Fs(error) => error.errno(),
+            Error::TokenExpired => KEY_EXPIRED,
+            Error::Refused(_) => FsError::Denied.errno(),
+            Error::SessionLost | Error::Silent(..) | Error::Closed => FsError::Io.errno(),
+        }
+    }
+
+    /// As [`Error::errno`], where nothing but the answers of a file system will do.
     #[must_use]
     pub fn as_fs(&self) -> FsError {
         match self {
             Error::Fs(error) => *error,
-            Error::SessionLost | Error::Refused(_) | Error::Closed => FsError::Io,
+            Error::TokenExpired | Error::Refused(_) => FsError::Denied,
+            Error::SessionLost | Error::Silent(..) | Error::Closed => FsError::Io,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_has_ended_is_told_apart() {
+        let ended = Error::refused(TokenError::Expired.to_string());
+        assert_eq!((ended.errno(), ended.as_fs()), (127, FsError::Denied));
+        assert_eq!(Error::refused("no".to_owned()).errno(), 13);
+        assert_eq!(Error::SessionLost.errno(), 5);
     }
 }

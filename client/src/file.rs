@@ -185,7 +185,7 @@ impl File {
     /// `NoLocks` when the session has as many as it may; `SessionLost`.
     pub async fn lock(&self, mode: LockMode) -> Result<()> {
         let never = std::future::pending();
-        self.client.lock_wait(self.handle, self.handle.0, whole(mode), never).await
+        self.client.lock_wait(self.handle, self.handle.0, self.whole(mode), never).await
     }
 
     /// As [`File::lock`], without waiting.
@@ -193,7 +193,7 @@ impl File {
     /// # Errors
     /// `TryAgain` when another has it; a lock of another mode that this file had is lost then.
     pub async fn try_lock(&self, mode: LockMode) -> Result<()> {
-        FileSystem::lock(&self.client, self.handle, self.handle.0, whole(mode)).await
+        FileSystem::lock(&self.client, self.handle, self.handle.0, self.whole(mode)).await
     }
 
     /// Gives the lock back, once what was written is sent.
@@ -239,7 +239,7 @@ impl File {
     /// # Errors
     /// When the session was lost.
     pub async fn get_lock(&self, range: ByteRange, mode: LockMode) -> Result<Option<LockFound>> {
-        let lock = FileLock { range, kind: LockKind::Range, ..whole(mode) };
+        let lock = FileLock { range, kind: LockKind::Range, ..self.whole(mode) };
         self.client.find_lock(self.handle, self.handle.0, lock).await
     }
 
@@ -251,7 +251,7 @@ impl File {
         if !may {
             return Err(FsError::BadHandle.into());
         }
-        Ok(FileLock { range, kind: LockKind::Range, ..whole(mode) })
+        Ok(FileLock { range, kind: LockKind::Range, ..self.whole(mode) })
     }
 
     /// Makes it longer, or a range of it zeros (`fallocate`).
@@ -321,6 +321,12 @@ impl File {
         )
     }
 
+    /// A lock of the whole file, asked for by this process.
+    fn whole(&self, mode: LockMode) -> FileLock {
+        let pid = self.client.core.config.pid;
+        FileLock { kind: LockKind::Whole, mode, range: ByteRange::ALL, pid }
+    }
+
     /// Sends what was written and closes the file.
     ///
     /// # Errors
@@ -350,9 +356,4 @@ impl Drop for File {
             let _ = self.client.release_handle(self.handle);
         }
     }
-}
-
-/// A lock of the whole file, asked for by this process.
-fn whole(mode: LockMode) -> FileLock {
-    FileLock { kind: LockKind::Whole, mode, range: ByteRange::ALL, pid: std::process::id() }
 }

@@ -11,16 +11,17 @@
 //! Blocks that nothing names are removed at the end, if that is asked. A block is where the inode is whose contents it has, and
 //! nothing of another server names it: so each server removes those of its own store, by itself.
 //!
-//! It holds findings and repairs in pages, never what was checked.
+//! It holds findings and repairs in pages, never what was checked. A server that is gone ends the check (`present`).
 
 mod mend;
+mod present;
 mod sides;
 
 use futures::future::{join_all, try_join_all};
-use wire::{FsckPoll, FsckProgress, FsckStart, Reply, Request};
+use wire::{FsckFixes, FsckPoll, FsckProgress, FsckStart, Reply, Request};
 
-use crate::{Client, Result, client::unexpected};
-use mend::{Repairs, Round};
+use crate::{Client, Error, Result, client::unexpected};
+use mend::{Repairs, Round, TURN_LAST};
 use sides::Suspects;
 
 /// What servers count of blocks that nothing names.
@@ -54,7 +55,8 @@ impl Client {
     /// Starts a check on all servers; with `gc` they remove blocks at the end that nothing names. For administrators.
     ///
     /// # Errors
-    /// `Busy` when one is running; `NotPermitted` when the token does not administer.
+    /// `Busy` when one is running; `NotPermitted` when the token does not administer; [`Error::Silent`] when a
+    /// server does not answer for 15 seconds.
     pub async fn fsck_start_everywhere(&self, gc: bool) -> Result<Fsck> {
         let jobs = self.start_all(false).await?;
         Ok(Fsck { jobs, suspects: None, repairs: None, gc, state: State::Checking })
@@ -73,7 +75,7 @@ impl Client {
     async fn start_all(&self, gc: bool) -> Result<Vec<u64>> {
         let started = (0..self.servers()).map(|server| async move {
             let request = Request::FsckStart(FsckStart { gc });
-            match self.ask_server(server, request).await? {
+            match self.unless_gone(self.ask_server(server, request)).await? {
                 Reply::Job(job) => Ok(job),
                 _ => Err(unexpected()),
             }
@@ -101,8 +103,41 @@ impl Fsck {
     /// How far it is, all servers taken together; `cancel` ends it. It goes on only when it is asked.
     ///
     /// # Errors
-    /// `NotFound` when a server does not know of it any more: it was started anew.
+    /// `NotFound` when a server does not know of it any more: it was started anew. [`Error::Silent`] when nothing was heard of a
+    /// server for 15 seconds; the check has ended then.
     pub async fn poll(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
+        let polled = client.unless_gone(Box::pin(self.go_on(client, cancel))).await;
+        if let Err(Error::Silent(..)) = &polled {
+            self.give_up(client).await;
+        }
+        polled
+    }
+
+    /// What was found and can be repaired, in words, when the check is done: also what is beyond the findings that are told
+    /// with its progress, of which each server tells the first only.
+    ///
+    /// # Errors
+    /// As [`Fsck::poll`].
+    pub async fn findings(&self, client: &Client) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for (server, job) in (0..).zip(&self.jobs) {
+            for turn in 0..=TURN_LAST {
+                let mut from = 0;
+                loop {
+                    let fixes = mend::fixes(client, server, FsckFixes { job: *job, turn, from });
+                    let fixes = client.unless_gone(fixes).await?;
+                    let Some(last) = fixes.last() else { break };
+                    from = last.number.saturating_add(1);
+                    lines.extend(fixes.into_iter().flat_map(|fix| fix.lines).map(|line| {
+                        if self.jobs.len() > 1 { of_server(server, line) } else { line }
+                    }));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    async fn go_on(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let mut progress = match &mut self.state {
             State::Done(progress) => return Ok(progress.clone()),
             State::Checking => self.check(client, cancel).await?,

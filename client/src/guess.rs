@@ -111,7 +111,9 @@ impl Core {
                 }
                 Ok((answers, versions)) => (answers, versions.lowest),
                 // The server does not take guesses of us.
-                Err(Failure::Error(Error::Refused(_) | Error::Fs(FsError::NotPermitted))) => break,
+                Err(Failure::Error(
+                    Error::Refused(_) | Error::TokenExpired | Error::Fs(FsError::NotPermitted),
+                )) => break,
                 Err(failure) => return Err(failure),
             };
             self.learn_layouts(&round, &answers);

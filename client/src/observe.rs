@@ -22,13 +22,31 @@ impl Client {
         }
     }
 
-    /// Operations that took long, of those after number `after`; from now on those of `threshold_us`
+    /// Everything that `server` counts, by its position in the cluster map. It waits for a server that is not there, as all
+    /// that name one.
+    ///
+    /// # Errors
+    /// As [`Client::server_load`].
+    pub async fn load_of(&self, server: u16) -> Result<Load> {
+        match self.ask_server(server, Request::Load).await? {
+            Reply::Load(load) => Ok(load),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Operations that took long at `server`, of those after number `after`; from now on those of `threshold_us`
     /// microseconds are kept, if it is given.
     ///
     /// # Errors
     /// As [`Client::server_load`].
-    pub async fn slow(&self, threshold_us: Option<u64>, after: u64) -> Result<SlowLog> {
-        match self.ask_root(Request::Slow(SlowQuery { threshold_us, after })).await?.reply {
+    pub async fn slow(
+        &self,
+        server: u16,
+        threshold_us: Option<u64>,
+        after: u64,
+    ) -> Result<SlowLog> {
+        let query = SlowQuery { threshold_us, after };
+        match self.ask_server(server, Request::Slow(query)).await? {
             Reply::Slow(log) => Ok(log),
             _ => Err(unexpected()),
         }

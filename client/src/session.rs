@@ -115,7 +115,7 @@ pub(crate) async fn open(
         }
         let failed = match attempt(config, &address, past, complete, &mut claims).await {
             Ok(opened) => return Ok(opened),
-            Err(Failed::Refused(reason)) => return Err(Error::Refused(reason)),
+            Err(Failed::Refused(reason)) => return Err(Error::refused(reason)),
             Err(Failed::Elsewhere(map)) => {
                 elsewhere = root_address(&map);
                 sleep(pauses.draw(config.random.as_ref())).await;
@@ -140,7 +140,7 @@ pub(crate) async fn standing(config: &Config, address: &str) -> Result<Option<St
     };
     match asked.await {
         Ok((Reply::Standing(standing), _)) => Ok(Some(standing)),
-        Err(Failed::Refused(reason)) => Err(Error::Refused(reason)),
+        Err(Failed::Refused(reason)) => Err(Error::refused(reason)),
         Ok(_) | Err(_) => Ok(None),
     }
 }
@@ -331,8 +331,8 @@ async fn keep(core: Arc<Core>, server: u16, mut opened: Option<Opened>) {
             Either::Right(_) => {}
         }
     };
-    if let Error::Refused(reason) = &error {
-        tracing::error!(server, reason, "the server refuses this client");
+    if let Error::Refused(_) | Error::TokenExpired = &error {
+        tracing::error!(server, %error, "this client ends");
     }
     channel.end(&error);
 }

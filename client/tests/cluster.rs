@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod script;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base::{
     Access, ByteRange, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, LockKind, LockMode,
@@ -866,8 +866,10 @@ async fn who_must_prove_walks_or_wants_to_walk_does_not_guess() {
 #[tokio::test(start_paused = true)]
 async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
     let lease = Some(Duration::from_secs(1));
-    let change =
-        |config| Config { cache_lease: lease, resolution: Resolution::Sequential, ..config };
+    let clock = Arc::new(script::Seconds::default());
+    let its = clock.clone();
+    let resolution = Resolution::Sequential;
+    let change = |config| Config { cache_lease: lease, resolution, clock: its, ..config };
     let World { client, mut first, .. } = connect_with(change).await;
     let below = dir_on(0);
     let look = |client: &Client| go(client, async move |client| client.stat("/a/b").await);
@@ -881,4 +883,9 @@ async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
     assert_eq!(header.stand, Stand::NONE);
+    // When the lease has ended the path is asked for again.
+    clock.set(2);
+    look(&client);
+    let (_, request) = first.next().await;
+    assert!(matches!(request, Request::Walk(_)), "{request:?}");
 }

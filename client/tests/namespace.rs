@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod world;
 
+use std::time::Duration;
+
 use base::{Cred, FileKind, FsError, SetTime, Time};
 use client::{Client, Config, Error, OpenOptions};
 use wire::{RenameMode, Token, XattrMode};
@@ -179,6 +181,23 @@ async fn a_token_for_a_subtree_sees_it_as_the_root() {
 
         let wrong = Config { token: "pando1.00".into(), ..limited };
         assert!(matches!(Client::connect(wrong).await, Err(Error::Refused(_))));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_file_that_left_the_subtree_of_a_token_is_told_to_be_stale_soon() {
+    World::run(async |world| {
+        let admin = world.client().await;
+        admin.create_dir_all("/a", 0o777).await.unwrap();
+        admin.write("/a/f", b"1").await.unwrap();
+        let token = Token { path: "/a".into(), ..Token::administrator() };
+        let client = Client::connect(world.config_with(&token)).await.unwrap();
+        let file = client.open("/f").await.unwrap();
+        admin.rename("/a/f", "/f").await.unwrap();
+        let began = tokio::time::Instant::now();
+        assert_eq!(fs(file.link("/back").await), FsError::Stale);
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     })
     .await;
 }

@@ -349,10 +349,10 @@ async fn a_refusal_is_told_in_the_servers_words() {
     let script = async {
         let mut peer = server.accept().await;
         let (header, _) = peer.next().await;
-        peer.answer(&header, refused("token expired")).await;
+        peer.answer(&header, refused("not you")).await;
     };
     let (client, ()) = tokio::join!(Client::connect(config), script);
-    assert_eq!(client.map(|_| ()), Err(Error::Refused("token expired".into())));
+    assert_eq!(client.map(|_| ()), Err(Error::Refused("not you".into())));
 
     let (client, mut server, mut peer) = connect().await;
     let task = mkdir(&client, "a");
@@ -361,7 +361,7 @@ async fn a_refusal_is_told_in_the_servers_words() {
     let mut peer = server.accept().await;
     let (header, _) = peer.next().await;
     peer.answer(&header, refused("token expired")).await;
-    let error = Err(Error::Refused("token expired".into()));
+    let error = Err(Error::TokenExpired);
     assert_eq!(task.await.unwrap().map(|_| ()), error);
     assert_eq!(client.stat("/").await.map(|_| ()), error);
 }

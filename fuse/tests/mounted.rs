@@ -178,10 +178,17 @@ fn flock_and_fcntl_locks_do_not_meet_but_each_excludes() {
     assert!(start_role("fcntl-try", &path).end().success());
 }
 
-/// Not a test of its own: what the processes that `start_role` starts do.
+/// The exit code of a test program of which a test has failed.
+const FAILED_TEST: i32 = 101;
+
+/// What the processes that `start_role` starts do. As a test: one without a part to play fails.
 #[test]
 fn child_role() {
-    let Ok(role) = std::env::var("FUSE_TEST_ROLE") else { return };
+    let Ok(role) = std::env::var("FUSE_TEST_ROLE") else {
+        let status = start_role("nothing", Path::new("/")).end();
+        assert_eq!(status.code(), Some(FAILED_TEST), "{status}");
+        return;
+    };
     let path = std::env::var_os("FUSE_TEST_PATH").unwrap();
     let file = || File::options().write(true).open(&path).unwrap();
     let done = match role.as_str() {

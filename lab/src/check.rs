@@ -2,12 +2,13 @@
 //! one server.
 //!
 //! `durable`, `visible` and `linear` are what workloads compare answers with; the others look at
-//! what is left when it ends.
+//! what is left when it ends. `planted` shows that they can fail.
 
 pub mod durable;
 pub mod errors;
 pub mod linear;
 pub mod owned;
+pub mod planted;
 pub mod quota;
 pub mod rescued;
 pub mod trash;

@@ -1,7 +1,7 @@
 //! `lab`: simulated worlds from the command line.
 //!
 //! `lab sim --seeds N` runs worlds and prints what happened in them; `lab sim --seed X --trace` replays one.
-//! `lab load DIR` is a program for others to run on a mount.
+//! `lab planted` runs the worlds that must find a bug. `lab load DIR` is a program for others to run on a mount.
 #![expect(clippy::print_stdout, reason = "a program prints what it found")]
 
 use std::{
@@ -27,6 +27,12 @@ struct Cli {
 enum Command {
     /// Run simulated worlds.
     Sim(Sim),
+    /// Run the worlds that must find a planted bug, with the bug and without.
+    Planted {
+        /// Where a pinned seed finds its bug no more, search another one and write it to the table.
+        #[arg(long)]
+        pin: bool,
+    },
     /// Work in a new directory of any file system until the standard input ends; then check it.
     Load {
         /// The directory to make.
@@ -68,6 +74,7 @@ struct Sim {
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Sim(args) => simulate(&args),
+        Command::Planted { pin } => planted(pin),
         Command::Load { dir } => load(&dir),
     };
     match ended {
@@ -91,6 +98,14 @@ fn load(dir: &Path) -> anyhow::Result<()> {
     })?;
     println!("{operations} operations");
     Ok(())
+}
+
+fn planted(pin: bool) -> anyhow::Result<()> {
+    let missed = sim::planted::run_all(pin, |planted, found| match found {
+        Ok(failure) => println!("{:?}: {failure}\n", planted.bug),
+        Err(missed) => println!("{:?}: MISSED: {missed}\n", planted.bug),
+    })?;
+    if missed == 0 || pin { Ok(()) } else { bail!("{missed} pinned seeds find their bug no more") }
 }
 
 fn simulate(args: &Sim) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! Server processes, their data, and how they are killed. The crash and power cut tests run on them.
 //!
-//! Whatever goes wrong here ends the test with a panic.
+//! Whatever goes wrong here ends the test with a panic; so does a panic in the log of a process.
 
 mod cluster;
 
@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 pub use cluster::Cluster;
 
@@ -36,6 +36,8 @@ pub struct Server {
     _folder: Option<TempDir>,
     address: String,
     process: Option<(Child, BufReader<ChildStdout>)>,
+    /// What all its processes say.
+    log: NamedTempFile,
 }
 
 impl Server {
@@ -63,7 +65,8 @@ impl Server {
         let formatted = formatted.expect("the program can be started");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         let data = data.to_owned();
-        Server { data, _folder: None, address: free_address(), process: None }
+        let log = NamedTempFile::with_prefix("pando-log.").expect("there is room for a log");
+        Server { data, _folder: None, address: free_address(), process: None, log }
     }
 
     /// Where its data is.
@@ -107,7 +110,9 @@ impl Server {
         let mut command = pando();
         command.args(["serve", "--http", "off", "--cores", "2"]).args(options);
         command.args(["--listen", &self.address, "--data"]).arg(self.data());
-        let mut process = command.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let log = fs::File::options().append(true).open(self.log.path()).expect("the log is ours");
+        command.stdout(Stdio::piped()).stderr(log);
+        let mut process = command.spawn().expect("it can be started");
         let mut said = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut line = String::new();
         said.read_line(&mut line).expect("it says that it serves");
@@ -136,7 +141,23 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        look_through("a server", self.log.path());
     }
+}
+
+/// Looks for panics in the log of a process. Where the test has failed the end of the log is shown.
+fn look_through(what: &str, log: &Path) {
+    let said = fs::read(log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    if std::thread::panicking() {
+        let lines: Vec<_> = said.lines().collect();
+        eprintln!(
+            "the log of {what} ends so:\n{}",
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        );
+        return;
+    }
+    assert!(!said.contains("panicked"), "{what} has panicked:\n{said}");
 }
 
 /// More servers than this program starts.

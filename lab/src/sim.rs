@@ -8,6 +8,7 @@
 //! * `network`, `pipe`: connections that delay, cut up, break and echo.
 //! * `disk`, `server`: processes that die at any moment, and what outlives them.
 //! * `world`: what a workload is given. `work`: the workloads.
+//! * `play`: worlds of tests that do by themselves what goes wrong. `planted`: the bugs that worlds must find.
 //! * `trace`: what happened; one seed has one history, and the same hash every time.
 
 pub mod clock;
@@ -18,6 +19,8 @@ pub mod jail;
 pub mod network;
 mod pipe;
 pub mod plan;
+pub mod planted;
+pub mod play;
 pub mod random;
 pub mod server;
 pub mod show;
@@ -28,7 +31,6 @@ pub mod world;
 use std::{
     fmt,
     ops::Range,
-    panic::{self, AssertUnwindSafe},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -155,10 +157,8 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
     let (seed, servers, crowd) = (plan.seed, plan.servers, plan.crowd);
     let trace = Trace::new(options.print);
-    // What it was is a problem of the trace.
-    let ended = panic::catch_unwind(AssertUnwindSafe(|| in_a_runtime(plan, options, &trace)))
-        .unwrap_or_else(|_| Err(anyhow::anyhow!("the world itself panicked")));
-    let mut problems = trace.problems();
+    let (ended, mut problems) = trace::hear(&trace, || in_a_runtime(plan, options, &trace));
+    let ended = ended.unwrap_or_else(|| Err(anyhow::anyhow!("the world itself panicked")));
     let (counts, ms) = match ended {
         Ok(ended) => ended,
         Err(error) => {
@@ -181,7 +181,6 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
 
 fn in_a_runtime(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let _listening = trace::listen(trace);
     let local = LocalSet::new();
     let ended = runtime.block_on(local.run_until(live(plan, options, trace)));
     drop(local);

@@ -18,7 +18,10 @@ use anyhow::{Context as _, bail, ensure};
 use base::FsError;
 use client::{Client, Error, OpenOptions};
 use lab::{
-    check,
+    check::{
+        self,
+        planted::{self, Pin},
+    },
     sim::{disk::Steps, plan::Plan, world::World},
 };
 use meta::{Bug, Durability};
@@ -350,13 +353,17 @@ fn a_file_that_is_moved_into_a_new_directory_outlives_each_crash() -> anyhow::Re
 
 #[test]
 fn crashes_find_what_is_wrong() -> anyhow::Result<()> {
-    for bug in [Bug::ConfirmedEarly, Bug::LostBirthForgotten] {
+    for (bug, seed, word) in [
+        (Bug::ConfirmedEarly, Some(63), "is not there, but its contents are"),
+        (Bug::LostBirthForgotten, Some(43), "stale file handle"),
+    ] {
         let all = crashes(Scene::Chain, Death::Power, Durability::Relaxed, Some(bug))?;
-        let found = all.iter().enumerate().find_map(|(number, crash)| {
-            let failed = run(Scene::Chain, crash.durability, Some(crash), Some(bug)).err()?;
-            Some(format!("crash {number}, {crash:?}: {failed:#}"))
+        let pin = Pin { seed, word, seeds: 0..all.len() as u64 };
+        let found = planted::find(&pin, |number, planted| {
+            let crash = all.get(usize::try_from(number)?).context("there are fewer crashes")?;
+            run(Scene::Chain, crash.durability, Some(crash), planted.then_some(bug)).map(drop)
         });
-        println!("{bug:?}: {}", found.with_context(|| format!("{bug:?} is not found"))?);
+        println!("{bug:?}: {}", found.with_context(|| format!("{bug:?}"))?);
     }
     Ok(())
 }

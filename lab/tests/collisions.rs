@@ -8,9 +8,8 @@ use base::{DirId, EntryName, FsError, Locality, NameVersion};
 use client::Client;
 use lab::{
     check,
-    sim::{plan::Plan, trace::Trace, world::World},
+    sim::{plan::Plan, play::test_in, world::World},
 };
-use tokio::{runtime::Builder, task::LocalSet};
 use wire::{NodeRef, RenameMode};
 
 /// There are 64 ids besides the root's.
@@ -25,7 +24,6 @@ struct Tree {
 
 /// Runs a test on one server and on three, with directories that are homed alone or by subtrees, with an access cache and without.
 fn everywhere(test: impl AsyncFn(&mut Tree, &Client)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     for (servers, locality, access_cache) in [
         (1, Locality::Directory, true),
         (1, Locality::Subtree, true),
@@ -41,9 +39,7 @@ fn everywhere(test: impl AsyncFn(&mut Tree, &Client)) {
             split_threshold: u64::MAX,
             ..Plan::draw(1, servers)
         };
-        LocalSet::new().block_on(&runtime, async {
-            let world = World::new(plan, None, &Trace::new(false)).unwrap();
-            world.form().await.unwrap();
+        test_in(plan, async |world| {
             let machine = world.connect("maker").await.unwrap();
             let mut tree = Tree { world: world.clone(), dirs: BTreeMap::new(), made: 0 };
             for top in 0..5 {

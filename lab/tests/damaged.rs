@@ -65,6 +65,7 @@ async fn linked(client: &Client) -> Vec<String> {
 #[test]
 fn names_of_an_inode_that_is_gone() {
     in_cluster(async |world, client| {
+        world.trace().expect("run `pando fsck`");
         let dirs = linked(client).await;
         assert_eq!(remove(world, b'I', b"I").await, 1);
         for dir in dirs {
@@ -81,6 +82,7 @@ fn names_of_an_inode_that_is_gone() {
 #[test]
 fn directories_without_a_content_record() {
     in_cluster(async |world, client| {
+        world.trace().expect("run `pando fsck`");
         client.mkdir("/above", 0o755).await.unwrap();
         for number in 0..6 {
             client.mkdir(format!("/above/{number}"), 0o755).await.unwrap();
@@ -128,6 +130,7 @@ async fn remove_contents_below(world: &World) {
 #[test]
 fn permissions_of_directories_whose_entries_are_gone() {
     in_cluster(async |world, client| {
+        world.trace().expect("run `pando fsck`");
         let mut open = Vec::new();
         for number in 0..6 {
             let path = format!("/closed-{number}");

@@ -15,7 +15,10 @@ use anyhow::{Context as _, bail, ensure};
 use base::{DirId, FsError};
 use client::{Client, Error, FileSystem as _, OpenOptions};
 use lab::{
-    check,
+    check::{
+        self,
+        planted::{self, Pin},
+    },
     sim::{
         disk::Steps,
         plan::{Plan, Weather},
@@ -470,8 +473,12 @@ fn a_dead_server_stops_only_what_is_on_it() -> anyhow::Result<()> {
 
 #[test]
 fn it_finds_that_looks_wait_for_what_is_in_doubt() -> anyhow::Result<()> {
-    let failures = die_everywhere(Scene::Rename, Duration::from_secs(3600))?;
-    println!("{}", failures.first().context("it is not found")?);
+    let pin = Pin { seed: Some(5), word: "takes too long", seeds: 1..300 };
+    let found = planted::find(&pin, |step, planted| {
+        let doubt_max = if planted { Duration::from_secs(3600) } else { DOUBT_MAX };
+        run(Scene::Rename, step, doubt_max, None).map(drop)
+    })?;
+    println!("{found}");
     Ok(())
 }
 
@@ -524,11 +531,12 @@ fn what_a_participant_has_refused_does_not_happen_when_it_arrives() -> anyhow::R
 
 #[test]
 fn it_finds_that_a_refusal_is_not_kept() -> anyhow::Result<()> {
-    let part = |after| {
-        let after = Duration::from_millis(after);
-        part(Scene::RenameOfThird, after, ALONE, Some(Bug::RefusalNotKept)).err()
-    };
-    println!("{:#}", (0..60).find_map(part).context("it is not found")?);
+    let pin = Pin { seed: Some(30), word: "/moved", seeds: 0..60 };
+    let found = planted::find(&pin, |after, planted| {
+        let (after, bug) = (Duration::from_millis(after), planted.then_some(Bug::RefusalNotKept));
+        part(Scene::RenameOfThird, after, ALONE, bug).map(drop)
+    })?;
+    println!("{found}");
     Ok(())
 }
 

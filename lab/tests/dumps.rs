@@ -17,23 +17,27 @@ use anyhow::{Context as _, ensure};
 use base::{FsError, Locality, placement::shard_of};
 use client::{Client, DumpError, Error};
 use lab::{
-    check,
+    check::{
+        self,
+        planted::{self, Pin},
+    },
     sim::{
         dumped::Dumped,
         plan::{Aim, Plan, Weather},
+        play,
         random::SimRandom,
-        trace::Trace,
         world::World,
     },
 };
 use meta::Bug;
 use tokio::{
-    runtime::Builder,
-    task::{JoinHandle, LocalSet, spawn_local},
-    time::timeout,
+    task::{JoinHandle, spawn_local},
+    time::{Instant, timeout},
 };
 use wire::NodeRef;
 
+/// A look takes no longer, in the weather of these worlds, whatever is dumped.
+const LOOK_MAX: Duration = Duration::from_millis(400);
 /// In the time of the world. Whoever waits longer waits for ever.
 const PATIENCE: Duration = Duration::from_secs(3000);
 /// Directories of one kind, which are on all servers.
@@ -59,21 +63,14 @@ fn plan(seed: u64, servers: u16) -> Plan {
 fn in_world<T>(
     plan: Plan,
     bug: Option<Bug>,
-    play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
+    act: impl AsyncFnOnce(World) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let local = LocalSet::new();
-    let ended = runtime.block_on(local.run_until(async {
-        let world = World::new(plan, bug, &Trace::new(false))?;
-        world.form().await?;
+    play::in_world(plan, bug, PATIENCE, async |world| {
         if world.plan().trash {
             check::trash::keep(&world, "1").await?;
         }
-        timeout(PATIENCE, play(world)).await.context("it hangs")?
-    }));
-    drop(local);
-    drop(runtime);
-    ended
+        act(world).await
+    })
 }
 
 /// What is done one after the other: how much was begun, and how much was answered.
@@ -87,6 +84,8 @@ struct Done {
 struct Load {
     world: World,
     ends: Cell<bool>,
+    /// How long a look took at most.
+    longest_look: Cell<Duration>,
     done: RefCell<BTreeMap<&'static str, Done>>,
 }
 
@@ -124,7 +123,8 @@ impl Load {
         client.unlink("/thrown/first").await?;
         machine.close().await?;
         let done = RefCell::default();
-        let load = Rc::new(Load { world: world.clone(), ends: Cell::new(false), done });
+        let (ends, longest_look) = (Cell::new(false), Cell::new(Duration::ZERO));
+        let load = Rc::new(Load { world: world.clone(), ends, longest_look, done });
         let works = vec![
             spawn_local(Rc::clone(&load).work("pairs", pair)),
             spawn_local(Rc::clone(&load).work("chains", chain)),
@@ -132,6 +132,7 @@ impl Load {
             spawn_local(Rc::clone(&load).work("linked", link)),
             spawn_local(Rc::clone(&load).work("above", move_dir)),
             spawn_local(Rc::clone(&load).work("thrown", throw)),
+            spawn_local(Rc::clone(&load).look()),
         ];
         Ok((load, works))
     }
@@ -155,6 +156,21 @@ impl Load {
             if random.one_in(4) {
                 self.world.wait(random.ms(0..6)).await;
             }
+        }
+        machine.close().await
+    }
+
+    /// Looks at what never changes, on all servers.
+    async fn look(self: Rc<Self>) -> anyhow::Result<()> {
+        let machine = self.world.connect("looks").await?;
+        for dir in (0..DIRS).cycle() {
+            if self.ends.get() {
+                break;
+            }
+            let began = Instant::now();
+            machine.client.stat(format!("/pairs/{dir}")).await?;
+            self.longest_look.set(began.elapsed().max(self.longest_look.get()));
+            self.world.wait(Duration::from_millis(1)).await;
         }
         machine.close().await
     }
@@ -313,8 +329,15 @@ async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a world in which dumps are taken; for how long changes waited at most.
-fn dumps_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<Duration> {
+/// How long changes waited at most, and looks.
+#[derive(Debug, Clone, Copy)]
+struct Waited {
+    changes: Duration,
+    looks: Duration,
+}
+
+/// Runs a world in which dumps are taken.
+fn dumps_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<Waited> {
     in_world(plan(seed, servers), bug, async |world| {
         let (load, works) = Load::begin(&world).await?;
         let machine = world.connect("dumps").await?;
@@ -329,36 +352,45 @@ fn dumps_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<Duratio
         for host in world.hosts() {
             host.kill();
         }
-        let paused = taken.iter().map(|taken| taken.dumped.paused).max();
+        let changes = taken.iter().map(|taken| taken.dumped.paused).max().unwrap_or_default();
+        let waited = Waited { changes, looks: load.longest_look.get() };
         for (number, taken) in (1..).zip(taken) {
             look(&world, taken).await.with_context(|| format!("dump {number}"))?;
         }
-        Ok(paused.unwrap_or_default())
+        Ok(waited)
     })
 }
 
 #[test]
 fn a_dump_of_a_cluster_is_its_tree_at_one_moment() {
-    let mut paused = Vec::new();
+    let mut waited = Vec::new();
     for seed in 0..24 {
         let servers = [2, 3, 4][usize::try_from(seed % 3).unwrap()];
         match dumps_of(seed, servers, None) {
-            Ok(longest) => paused.push(longest),
+            Ok(longest) => waited.push(longest),
             Err(error) => panic!("seed {seed}, {servers} servers: {error:#}"),
         }
     }
-    paused.sort_unstable();
-    println!("changes waited, of all dumps of a world the longest: {paused:?}");
+    println!("of all dumps of a world the longest: {waited:?}");
+    assert!(waited.iter().any(|waited| !waited.changes.is_zero()), "changes never wait");
+    for Waited { changes, looks } in waited {
+        assert!(changes <= Duration::from_secs(3), "changes waited for {changes:?}");
+        assert!(looks < LOOK_MAX, "a look waited for {looks:?}");
+    }
 }
 
 #[test]
 fn a_dump_for_which_nobody_waits_is_found_out() {
-    let found = (0..40).find_map(|seed| dumps_of(seed, 3, Some(Bug::PauseIgnored)).err());
-    println!("{:#}", found.expect("one of them is not of one moment"));
+    let pin = Pin { seed: Some(0), word: "dump ", seeds: 0..40 };
+    let found = planted::find(&pin, |seed, planted| {
+        dumps_of(seed, 3, planted.then_some(Bug::PauseIgnored)).map(drop)
+    });
+    println!("{}", found.unwrap());
 }
 
 #[test]
 fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
+    let interrupted = Cell::new(0);
     for seed in 0..6 {
         let ended = in_world(plan(seed, 3), None, async |world| {
             let (load, works) = Load::begin(&world).await?;
@@ -376,6 +408,7 @@ fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
             died?;
             if let Err(error) = dumped {
                 println!("seed {seed}: {error:#}");
+                interrupted.set(interrupted.get() + 1);
                 let known = |error: &DumpError| match error {
                     DumpError::Silent(_) | DumpError::Failed(Error::Refused(_)) => true,
                     DumpError::Failed(Error::Fs(error)) => *error == FsError::NotFound,
@@ -398,6 +431,7 @@ fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
         });
         ended.map_err(|error| format!("seed {seed}: {error:#}")).unwrap();
     }
+    assert!(interrupted.get() > 0, "no death has ended a dump");
 }
 
 #[test]

@@ -7,11 +7,11 @@ use base::placement::shard_of;
 use client::Client;
 use lab::sim::{
     plan::Plan,
+    play::test_in,
     server::Host,
-    trace::Trace,
     world::{Machine, World},
 };
-use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+use tokio::time::timeout;
 use wire::{DirRef, NodeRef, XattrMode};
 
 const SERVERS: u16 = 3;
@@ -21,7 +21,6 @@ const FROZEN_MAX: Duration = Duration::from_millis(260);
 
 /// Runs a test in a world in which nothing goes wrong by itself, and a partition with so many entries splits.
 fn in_a_world(seed: u64, split_threshold: u64, test: impl AsyncFn(&World, &Machine)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let long = Duration::from_secs(1000);
     let plan = Plan {
         shards: SHARDS,
@@ -30,11 +29,9 @@ fn in_a_world(seed: u64, split_threshold: u64, test: impl AsyncFn(&World, &Machi
         split_threshold,
         ..Plan::draw(seed, SERVERS)
     };
-    LocalSet::new().block_on(&runtime, async {
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    test_in(plan, async |world| {
         let maker = world.connect("maker").await.unwrap();
-        test(&world, &maker).await;
+        test(world, &maker).await;
         maker.close().await.unwrap();
     });
 }

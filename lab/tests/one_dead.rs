@@ -152,7 +152,7 @@ async fn run(words: Vec<String>) -> Option<Duration> {
 
 #[tokio::test(flavor = "current_thread")]
 async fn one_dead_server_of_three_stops_only_what_is_on_it() {
-    watch(Cluster::kill).await;
+    watch(|cluster, server| assert!(cluster.kill(server))).await;
 }
 
 #[tokio::test(flavor = "current_thread")]

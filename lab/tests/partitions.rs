@@ -4,15 +4,18 @@
 
 use std::{cell::Cell, time::Duration};
 
+use anyhow::bail;
 use base::{Cred, EntryName, FileKind, FsError, Layout, Splits, Subsets};
 use client::{Client, Error, FileSystem as _};
-use lab::sim::{
-    plan::{Plan, Weather},
-    trace::Trace,
-    world::{Machine, World},
+use lab::{
+    check::planted::{self, Pin},
+    sim::{
+        plan::{Plan, Weather},
+        play::{in_world, test_in},
+        world::{Machine, World},
+    },
 };
 use meta::Bug;
-use tokio::{runtime::Builder, task::LocalSet};
 use wire::{DirRef, NodeRef, RenameMode, XattrMode};
 
 const SERVERS: u16 = 3;
@@ -52,7 +55,6 @@ struct Divided {
 
 /// Runs a test with both spreads; nothing goes wrong.
 fn with_both(test: impl AsyncFn(&Divided)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     for spread in [Spread::Extendible, Spread::Subsets] {
         let long = Duration::from_secs(1000);
         let plan = Plan {
@@ -64,16 +66,14 @@ fn with_both(test: impl AsyncFn(&Divided)) {
             split_threshold: u64::MAX,
             ..Plan::draw(1, SERVERS)
         };
-        LocalSet::new().block_on(&runtime, async {
-            let world = World::new(plan, None, &Trace::new(false)).unwrap();
-            world.form().await.unwrap();
+        test_in(plan, async |world| {
             let maker = world.connect("maker").await.unwrap();
             maker.client.mkdir("/d", 0o755).await.unwrap();
             divide(&maker.client, spread, PARTITIONS).await;
             let NodeRef::Dir(dir) = maker.client.resolve("/d").await.unwrap() else {
                 panic!("it is a directory")
             };
-            let divided = Divided { world, maker, dir, spread };
+            let divided = Divided { world: world.clone(), maker, dir, spread };
             test(&divided).await;
             divided.maker.close().await.unwrap();
         });
@@ -407,8 +407,7 @@ fn files_are_found_under_their_names_in_every_partition() {
 
 /// Moves a file to and fro between two names of a divided directory, by two clients; a refusal of the second that never
 /// could be, as it was always there under one of them.
-fn refused(seed: u64, bug: Option<Bug>) -> Option<FsError> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+fn refused(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
     let drawn = Plan::draw(seed, SERVERS);
     let plan = Plan {
         shards: 16,
@@ -419,9 +418,7 @@ fn refused(seed: u64, bug: Option<Bug>) -> Option<FsError> {
         weather: Weather { delay_ms_max: 6, stall_one_in: 1000, ..drawn.weather },
         ..drawn
     };
-    LocalSet::new().block_on(&runtime, async {
-        let world = World::new(plan, bug, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    in_world(plan, bug, Duration::from_secs(3600), async |world| {
         let (mover, other) =
             (world.connect("mover").await.unwrap(), world.connect("other").await.unwrap());
         mover.client.mkdir("/d", 0o755).await.unwrap();
@@ -455,19 +452,18 @@ fn refused(seed: u64, bug: Option<Bug>) -> Option<FsError> {
         }
         mover.close().await.unwrap();
         other.close().await.unwrap();
-        wrong
+        wrong.map_or(Ok(()), |error| bail!("refused with {error:?}"))
     })
 }
 
 #[test]
 fn a_refusal_is_of_what_was_there_at_one_moment() {
-    let found = (0..20).find_map(|seed| refused(seed, Some(Bug::RefusedUnseen)));
-    assert_eq!(
-        found,
-        Some(FsError::Exists),
-        "the other name was free as long as this one was there"
-    );
+    // The other name was free as long as this one was there.
+    let pin = Pin { seed: None, word: "refused with Exists", seeds: 0..20 };
+    let found =
+        planted::find(&pin, |seed, planted| refused(seed, planted.then_some(Bug::RefusedUnseen)));
+    found.unwrap();
     for seed in 0..20 {
-        assert_eq!(refused(seed, None), None, "seed {seed}");
+        refused(seed, None).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     }
 }

@@ -11,10 +11,9 @@ use base::{Locality, placement::shard_of};
 use client::{Client, New};
 use lab::sim::{
     plan::Plan,
-    trace::Trace,
+    play::test_in,
     world::{Machine, World},
 };
-use tokio::{runtime::Builder, task::LocalSet};
 use wire::{Load, NodeRef, XattrMode};
 
 const SERVERS: u16 = 4;
@@ -34,13 +33,7 @@ fn in_cluster(test: impl AsyncFnOnce(&World)) {
         split_threshold: u64::MAX,
         ..Plan::draw(1, SERVERS)
     };
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let local = LocalSet::new();
-    runtime.block_on(local.run_until(async {
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
-        test(&world).await;
-    }));
+    test_in(plan, test);
 }
 
 /// What an operation costs.

@@ -2,8 +2,11 @@
 //!
 //! `lab sim` runs more of them, and replays one.
 #![expect(clippy::print_stdout, reason = "what happened in the worlds is a part of the result")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
-use lab::sim::{Options, run, run_many};
+use std::{ops::Range, time::Instant};
+
+use lab::sim::{Failure, Options, planted, run, run_many, world::Counts};
 use meta::Bug;
 
 /// One server.
@@ -13,8 +16,24 @@ fn alone() -> Options {
 
 const SEEDS: u64 = 1000;
 /// For each number of servers.
-const CLUSTER_SEEDS: u64 = 120;
+const CLUSTER_SEEDS: u64 = 160;
 const CROWD_SEEDS: u64 = 20;
+
+/// The time, of which tests print how much they take.
+#[expect(clippy::disallowed_methods, reason = "no result depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Runs worlds, of which none may go wrong; what happened in them, and how long that took.
+fn sum_of(what: &str, seeds: Range<u64>, options: Options) -> Counts {
+    let (started, count) = (now(), seeds.end - seeds.start);
+    let (sum, failures) = run_many(seeds, options);
+    println!("{count} {what} in {:.1?}: {sum:#?}", started.elapsed());
+    failures.iter().take(5).for_each(|failure: &Failure| println!("{failure}"));
+    assert!(failures.is_empty(), "{} of {count} {what} went wrong", failures.len());
+    sum
+}
 
 /// All that was to happen happened.
 fn assert_happened(counts: &[(&str, u64)]) {
@@ -25,10 +44,7 @@ fn assert_happened(counts: &[(&str, u64)]) {
 
 #[test]
 fn every_world_keeps_its_promises() {
-    let (sum, failures) = run_many(1..SEEDS + 1, alone());
-    println!("{SEEDS} seeds: {sum:#?}");
-    failures.iter().take(5).for_each(|failure| println!("{failure}"));
-    assert!(failures.is_empty(), "{} worlds went wrong", failures.len());
+    let sum = sum_of("worlds", 1..SEEDS + 1, alone());
     assert_happened(&[
         ("kills", sum.kills),
         ("power cuts", sum.power_cuts),
@@ -65,10 +81,8 @@ fn every_cluster_keeps_its_promises() {
     for servers in 2..=4 {
         let start = 1000 * u64::from(servers);
         let options = Options { servers: Some(servers), wide: true, ..Options::default() };
-        let (sum, failures) = run_many(start..start + CLUSTER_SEEDS, options);
-        println!("{CLUSTER_SEEDS} seeds of {servers} servers: {sum:#?}");
-        failures.iter().take(3).for_each(|failure| println!("{failure}"));
-        assert!(failures.is_empty(), "{} clusters went wrong", failures.len());
+        let what = format!("clusters of {servers} servers");
+        let sum = sum_of(&what, start..start + CLUSTER_SEEDS, options);
         assert_happened(&[
             ("kills", sum.kills),
             ("power cuts", sum.power_cuts),
@@ -107,10 +121,8 @@ fn every_crowd_keeps_its_promises() {
         let start = 1000 * u64::from(servers);
         let options =
             Options { servers: Some(servers), crowd: true, wide: true, ..Options::default() };
-        let (sum, failures) = run_many(start..start + CROWD_SEEDS, options);
-        println!("{CROWD_SEEDS} crowds of {servers} servers: {sum:#?}");
-        failures.iter().take(3).for_each(|failure| println!("{failure}"));
-        assert!(failures.is_empty(), "{} crowds went wrong", failures.len());
+        let what = format!("crowds of {servers} servers");
+        let sum = sum_of(&what, start..start + CROWD_SEEDS, options);
         assert!(sum.handoffs_done >= CROWD_SEEDS * 5, "few names have moved");
         assert_happened(&[
             ("kills", sum.kills),
@@ -126,76 +138,76 @@ fn every_crowd_keeps_its_promises() {
     }
 }
 
-/// How many seeds it takes to find a bug; in a `crowd` names are about to move all the time.
-fn seeds_to_find(bug: Bug, servers: u16, crowd: bool, seeds_max: u64) {
-    let options = Options { bug: Some(bug), servers: Some(servers), crowd, ..Options::default() };
-    let found = (1..=seeds_max).find_map(|seed| run(seed, options).err());
-    println!("{bug:?}: {}", found.expect("it is found"));
-}
-
 macro_rules! finds {
-    ($($name:ident: $bug:ident of $servers:literal within $seeds:literal,)*) => {
+    ($($name:ident: $bug:ident,)*) => {
         $(#[test]
         fn $name() {
-            seeds_to_find(Bug::$bug, $servers, false, $seeds);
+            find(Bug::$bug);
         })*
+
+        #[test]
+        fn every_bug_in_the_table_has_a_test() {
+            let mut table: Vec<_> =
+                planted::all().unwrap().into_iter().map(|line| format!("{:?}", line.bug)).collect();
+            table.sort_unstable();
+            let mut tests = vec![$(stringify!($bug)),*];
+            tests.sort_unstable();
+            assert_eq!(table, tests);
+        }
     };
 }
 
-macro_rules! finds_in_a_crowd {
-    ($($name:ident: $bug:ident of $servers:literal within $seeds:literal,)*) => {
-        $(#[test]
-        fn $name() {
-            seeds_to_find(Bug::$bug, $servers, true, $seeds);
-        })*
-    };
+/// The world that the table names finds a bug, and nothing is wrong in it without the bug.
+fn find(bug: Bug) {
+    let started = now();
+    let table = planted::all().unwrap();
+    let line = table.iter().find(|line| line.bug == bug).expect("a line of its own");
+    let found = line.find().unwrap_or_else(|missed| panic!("{bug:?}: {missed}"));
+    println!("{bug:?}: {found}\nin {:.1?}", started.elapsed());
 }
 
 finds! {
-    it_finds_that_answers_are_not_stored: AnswerNotStored of 1 within 10,
-    it_finds_that_echoes_are_executed: EchoExecuted of 1 within 600,
-    it_finds_that_answers_leave_before_the_write: AnswerBeforeWrite of 1 within 10,
-    it_finds_that_nobody_waits_for_the_sync: SyncNotAwaited of 1 within 10,
-    it_finds_that_inode_numbers_are_not_reserved: InosNotReserved of 1 within 10,
-    it_finds_that_opens_are_ignored: OpensIgnored of 1 within 50,
-    it_finds_that_the_number_of_a_release_is_ignored: ReleaseNumberIgnored of 1 within 300,
-    it_finds_that_claims_are_not_awaited: ClaimsNotAwaited of 1 within 100,
-    it_finds_that_moves_are_not_announced: MoveNotAnnounced of 1 within 300,
-    it_finds_that_blocks_are_deleted_early: BlockDeletedEarly of 1 within 500,
-    it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited of 1 within 300,
-    it_finds_that_a_stale_inode_is_accepted: StaleInoAccepted of 1 within 300,
-    it_finds_that_announcements_are_not_awaited: AnnounceNotAwaited of 3 within 1500,
-    it_finds_versions_without_their_events: VersionWithoutEvent of 3 within 100,
-    it_finds_that_what_is_prepared_is_not_held: PreparedNotHeld of 3 within 50,
-    it_finds_that_what_is_held_is_seen: HoldNotKept of 3 within 1500,
-    it_finds_that_what_is_prepared_is_forgotten: PreparedForgotten of 3 within 100,
-    it_finds_that_expectations_are_ignored: ExpectationsIgnored of 3 within 150,
-    it_finds_that_what_is_prepared_is_not_awaited: PreparedNotAwaited of 3 within 150,
-    it_finds_that_a_commit_is_not_awaited: CommitNotAwaited of 3 within 600,
-    it_finds_that_a_commit_is_not_noted: CommitNotNoted of 3 within 300,
-    it_finds_that_a_charge_is_lost: ChargeLost of 3 within 50,
-    it_finds_that_a_commit_is_forgotten_early: CommitForgottenEarly of 3 within 1000,
-    it_finds_that_a_commit_is_applied_twice: CommitAppliedTwice of 3 within 50,
-    it_finds_that_a_late_prepare_is_kept: LatePrepareKept of 3 within 50,
-    it_finds_that_a_prepare_is_not_stored: PrepareNotStored of 3 within 50,
-    it_finds_that_a_promise_is_not_stable: PromiseNotStable of 3 within 200,
-    it_finds_that_an_outcome_is_acknowledged_early: AcknowledgedEarly of 3 within 400,
-    it_finds_that_what_is_pending_is_said_to_be_aborted: PendingSaidAborted of 3 within 200,
-    it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored of 3 within 500,
-    it_finds_that_renames_ignore_each_other: GraphIgnored of 3 within 200,
-    it_finds_that_a_share_is_not_expected: ShareNotExpected of 3 within 100,
-    it_finds_that_directories_are_confirmed_early: ConfirmedEarly of 3 within 200,
-    it_finds_that_a_lost_birth_is_forgotten: LostBirthForgotten of 3 within 200,
-    it_finds_that_what_is_given_back_below_a_quota_is_used: AllowanceKept of 3 within 100,
-    it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone of 3 within 100,
-    it_finds_that_a_merged_partition_is_forgotten: MergedForgotten of 3 within 50,
-    it_finds_that_a_late_look_up_is_taken: LateLookupTaken of 3 within 400,
-}
-
-finds_in_a_crowd! {
-    it_finds_a_layout_that_is_published_early: LayoutPublishedEarly of 3 within 5,
-    it_finds_changes_that_are_not_sent_again: ChangesForgotten of 3 within 10,
-    it_finds_names_that_move_while_they_are_changed: NotFrozen of 3 within 10,
-    it_finds_a_sweep_of_what_is_owned: OwnedSwept of 3 within 10,
-    it_finds_a_page_that_ends_within_a_run: PageEndsInRun of 3 within 30,
+    it_finds_that_answers_are_not_stored: AnswerNotStored,
+    it_finds_that_echoes_are_executed: EchoExecuted,
+    it_finds_that_answers_leave_before_the_write: AnswerBeforeWrite,
+    it_finds_that_nobody_waits_for_the_sync: SyncNotAwaited,
+    it_finds_that_inode_numbers_are_not_reserved: InosNotReserved,
+    it_finds_that_opens_are_ignored: OpensIgnored,
+    it_finds_that_the_number_of_a_release_is_ignored: ReleaseNumberIgnored,
+    it_finds_that_claims_are_not_awaited: ClaimsNotAwaited,
+    it_finds_that_moves_are_not_announced: MoveNotAnnounced,
+    it_finds_that_blocks_are_deleted_early: BlockDeletedEarly,
+    it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited,
+    it_finds_that_a_stale_inode_is_accepted: StaleInoAccepted,
+    it_finds_that_announcements_are_not_awaited: AnnounceNotAwaited,
+    it_finds_versions_without_their_events: VersionWithoutEvent,
+    it_finds_that_what_is_prepared_is_not_held: PreparedNotHeld,
+    it_finds_that_what_is_held_is_seen: HoldNotKept,
+    it_finds_that_what_is_prepared_is_forgotten: PreparedForgotten,
+    it_finds_that_expectations_are_ignored: ExpectationsIgnored,
+    it_finds_that_what_is_prepared_is_not_awaited: PreparedNotAwaited,
+    it_finds_that_a_commit_is_not_awaited: CommitNotAwaited,
+    it_finds_that_a_commit_is_not_noted: CommitNotNoted,
+    it_finds_that_a_charge_is_lost: ChargeLost,
+    it_finds_that_a_commit_is_forgotten_early: CommitForgottenEarly,
+    it_finds_that_a_commit_is_applied_twice: CommitAppliedTwice,
+    it_finds_that_a_late_prepare_is_kept: LatePrepareKept,
+    it_finds_that_a_prepare_is_not_stored: PrepareNotStored,
+    it_finds_that_a_promise_is_not_stable: PromiseNotStable,
+    it_finds_that_an_outcome_is_acknowledged_early: AcknowledgedEarly,
+    it_finds_that_what_is_pending_is_said_to_be_aborted: PendingSaidAborted,
+    it_finds_that_the_end_of_a_lease_is_ignored: LeaseIgnored,
+    it_finds_that_renames_ignore_each_other: GraphIgnored,
+    it_finds_that_a_share_is_not_expected: ShareNotExpected,
+    it_finds_that_directories_are_confirmed_early: ConfirmedEarly,
+    it_finds_that_a_lost_birth_is_forgotten: LostBirthForgotten,
+    it_finds_that_what_is_given_back_below_a_quota_is_used: AllowanceKept,
+    it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone,
+    it_finds_that_a_merged_partition_is_forgotten: MergedForgotten,
+    it_finds_that_a_late_look_up_is_taken: LateLookupTaken,
+    it_finds_a_layout_that_is_published_early: LayoutPublishedEarly,
+    it_finds_changes_that_are_not_sent_again: ChangesForgotten,
+    it_finds_names_that_move_while_they_are_changed: NotFrozen,
+    it_finds_a_sweep_of_what_is_owned: OwnedSwept,
+    it_finds_a_page_that_ends_within_a_run: PageEndsInRun,
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::{Cred, DirId, EntryName, FsError, NameVersion, placement::shard_of};
 use client::{Client, Error, FileSystem};
-use lab::sim::{network::Place, plan::Plan, trace::Trace, world::World};
-use tokio::{task::LocalSet, time::timeout};
+use lab::sim::{network::Place, plan::Plan, play::test_in, world::World};
+use tokio::time::timeout;
 use wire::{DirRef, FileRef, NodeRef, Token, XattrMode};
 
 const SERVERS: u16 = 4;
@@ -27,12 +27,8 @@ fn name(name: &str) -> EntryName {
 
 /// Runs a test on `/d0/d1/...`, with a file in each directory, beside which there is `/secret/file`.
 fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let plan = Plan { split_threshold: u64::MAX, ..Plan::draw(3, SERVERS) };
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    let plan = Plan { split_threshold: u64::MAX, ..Plan::draw(3, SERVERS) };
+    test_in(plan, async |world| {
         let machine = world.connect("makes").await.unwrap();
         let client = &machine.client;
         for depth in 0..=DEPTH {
@@ -43,7 +39,7 @@ fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
         }
         client.mkdir("/secret", 0o777).await.unwrap();
         client.write("/secret/file", b"secret").await.unwrap();
-        test(&world, client).await;
+        test(world, client).await;
     });
 }
 
@@ -218,6 +214,7 @@ async fn evict(all: &Client, token: &Token) -> usize {
 #[test]
 fn who_is_evicted_has_nothing_of_a_subtree_that_was_moved_away() {
     on_a_cluster(async |world, all| {
+        world.trace().expect("the server refuses this client");
         let token = of(&path(2));
         for (round, taken) in [false, true].into_iter().enumerate() {
             let machine = world.connect_with("inside", &token).await.unwrap();
@@ -295,6 +292,7 @@ fn a_session_comes_to_further_servers_wherever_its_directory_is() {
 #[test]
 fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
     on_a_cluster(async |world, all| {
+        world.trace().expect("the server refuses this client");
         let mut came = 0;
         for depth in 2..=DEPTH {
             let Some((inside, root, server)) = before_it_comes(world, depth).await else {

@@ -11,11 +11,10 @@ use lab::{
     check,
     sim::{
         plan::Plan,
-        trace::Trace,
+        play::test_in,
         world::{Machine, World},
     },
 };
-use tokio::{runtime::Builder, task::LocalSet};
 use wire::{NodeRef, RenameMode, XattrMode};
 
 const SERVERS: u16 = 4;
@@ -41,14 +40,11 @@ fn with_trash(locality: Locality, test: impl AsyncFn(&World, &Machine)) {
         split_threshold: u64::MAX,
         ..Plan::draw(1, SERVERS)
     };
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    test_in(plan, async |world| {
         let maker = world.connect("maker").await.unwrap();
-        keep(&world, &maker.client, "1").await;
-        test(&world, &maker).await;
-        check::fsck(&world, &maker.client).await.unwrap();
+        keep(world, &maker.client, "1").await;
+        test(world, &maker).await;
+        check::fsck(world, &maker.client).await.unwrap();
         maker.close().await.unwrap();
     });
 }
@@ -295,14 +291,15 @@ fn a_removal_needs_no_server_more_than_without_a_trash() {
             let touched = more(executed(world), before.1);
             (more(client.requests_by_server(), before.0).iter().sum::<u64>(), touched)
         };
+        let mut strangers = 0;
         for number in 2..20 {
             let (requests, touched) = cost(&|| format!("{path}/{number}"), false).await;
             let only: Vec<u64> = (0..4).map(|server| u64::from(server == owner)).collect();
-            // A heartbeat may come in between: not more than one.
             assert_eq!(requests, 1);
-            let strangers = touched.iter().zip(&only).filter(|(is, only)| is > only).count();
-            assert!(strangers <= 1, "{touched:?}, and {owner} has it");
+            strangers += touched.iter().zip(&only).filter(|(is, only)| is > only).count();
         }
+        // Heartbeats of three servers come in between: each of them once, as this takes less than a lease.
+        assert!(strangers <= 3, "others executed {strangers} requests");
         let with: Vec<_> = {
             let mut all = Vec::new();
             for number in 0..10 {

@@ -21,10 +21,11 @@ use tokio::time::Instant;
 use wire::{Dial, Lease, PeerHello};
 
 use crate::{
-    OpenError,
+    OpenError, Problem,
     coordinator::{Coordinator, millis},
     record::{Record, Settings, key},
     server::Shared,
+    unsynced,
 };
 
 /// How a server reaches the others.
@@ -40,6 +41,8 @@ pub struct ClusterOptions {
     pub alone: Duration,
     /// What leases are measured with: a time since some start that goes on while the machine sleeps.
     pub awake_or_not: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// All that this server had answered when it last ended is still there: its machine has not been started anew since.
+    pub kept_all: bool,
 }
 
 codec! {
@@ -126,6 +129,11 @@ impl Cluster {
             member: member.member,
             coordinator,
         }
+    }
+
+    /// Whether all that this server had answered in earlier runs is still there.
+    pub(crate) fn kept_all(&self) -> bool {
+        self.options.kept_all
     }
 
     /// The newest map.
@@ -281,11 +289,12 @@ pub(crate) async fn take_lease(
     cluster: &Cluster,
     asked: Duration,
     lease: Lease,
-) -> Result<(), store::Error> {
+) -> Result<(), Problem> {
+    let failed = |error: store::Error| Problem::of(&error);
     let Lease { ms, map, events, settings, roots } = lease;
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
-        shared.invalidations.begin_anew(events.version);
+        shared.invalidations.begin_anew(events.version, &events.dirs);
     } else if !shared.invalidations.take_in(after, &events.dirs) {
         // It is no answer to what was asked, and nothing to stand on.
         return Ok(());
@@ -293,8 +302,9 @@ pub(crate) async fn take_lease(
     if map.is_some_and(|map| cluster.learn(map)) {
         let mut batch = Batch::default();
         batch.put(&key::member(), &cluster.to_member().to_record());
-        shared.engine.write(batch)?;
-        shared.engine.sync()?;
+        shared.engine.write(batch).map_err(failed)?;
+        // With the blocks that the log names before it, or a power cut may take it with them.
+        unsynced::sync(shared)?;
     }
     match settings.map(|settings| Settings::from_record(&settings)) {
         None => {}
@@ -302,7 +312,7 @@ pub(crate) async fn take_lease(
             let mut batch = Batch::default();
             batch.put(&key::settings(), &settings.to_record());
             shared.sync.writing();
-            shared.engine.write(batch)?;
+            shared.engine.write(batch).map_err(failed)?;
             shared.sync.written();
             shared.set_settings(settings);
             tracing::info!(?settings, "the settings of the file system have changed");

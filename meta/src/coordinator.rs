@@ -42,7 +42,8 @@ use crate::{
     invalidation::Invalidations,
     quota::ask::Ledgers,
     record::{Record as _, key},
-    server::Shared,
+    server::{Durability, Shared},
+    unsynced,
 };
 
 /// So many versions of the log are reserved at a time.
@@ -120,12 +121,24 @@ impl Coordinator {
 }
 
 impl State {
+    /// Makes it stable before the server serves.
     fn store(&self, engine: &dyn Engine) -> std::result::Result<(), store::Error> {
+        engine.write(self.to_batch())?;
+        engine.sync()
+    }
+
+    /// Makes it stable. Blocks that the log names before it are made so, too: after a power cut that took one of them, the log
+    /// would be cut there.
+    fn store_for(&self, shared: &Shared) -> Result<()> {
+        shared.engine.write(self.to_batch())?;
+        unsynced::sync(shared).map_err(Fault::Halt)
+    }
+
+    fn to_batch(&self) -> Batch {
         let mut batch = Batch::default();
         batch.put(&key::roster(), &self.roster.to_record());
         batch.put(&key::member(), &self.member.to_record());
-        engine.write(batch)?;
-        engine.sync()
+        batch
     }
 
     fn lease(&self) -> Duration {
@@ -156,7 +169,7 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     let server = match state.roster.join(cluster.servers, req) {
         Place::Known(server) => server,
         Place::New(server) => {
-            state.store(shared.engine.as_ref())?;
+            state.store_for(shared)?;
             tracing::info!(server, address = req.address, "a server has joined");
             server
         }
@@ -187,14 +200,17 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
             tracing::info!(epoch = map.epoch.0, servers = ?map.servers, "a new cluster map");
             state.member.map = map;
         }
-        state.store(shared.engine.as_ref())?;
+        state.store_for(shared)?;
         cluster.learn(state.member.map.clone());
     }
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
-    let events = events_since(&shared.invalidations, req.version);
-    let Heartbeat { version, requests, roots, in_doubt, .. } = *req;
-    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt });
+    if req.version == 0 && !req.kept_all {
+        state.leases.has_lost(from, shared.invalidations.version());
+    }
+    let events = events_since(&shared.invalidations, req.version, state.leases.lost(from));
+    let Heartbeat { version, requests, roots, in_doubt, strict, .. } = *req;
+    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt, strict });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
     coordinator.changed.notify_waiters();
     // Race: its own may have changed since it asked.
@@ -204,8 +220,13 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     Ok(Lease { ms, map, events, settings, roots })
 }
 
-/// What a server that has come to `version` must take in.
-fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
+/// What a server that has come to `version` must take in. One that was started anew gets the list, so that clients who were
+/// told by it before need not drop what they have cached; but only what came after it has last lost something, at `lost`.
+/// What is lost is undone without an event, so what was cached before may not be so.
+fn events_since(log: &Invalidations, version: u64, lost: u64) -> CacheEvents {
+    if version == 0 {
+        return log.all_after(lost);
+    }
     let now = log.version();
     log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
 }
@@ -222,7 +243,7 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
         let version = shared.invalidations.version() + dirs.len() as u64;
         if version >= state.roster.versions_end {
             state.roster.versions_end = version + VERSIONS_RESERVED;
-            state.store(shared.engine.as_ref())?;
+            state.store_for(shared)?;
         }
         shared.invalidations.add(dirs);
         (version, state.leases.ends())
@@ -303,6 +324,14 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
                 |silent| format!("nothing was heard of it for {} s", silent.as_secs()),
             );
             problems.push(format!("server {server} at {} has no lease: {silent}", member.address));
+        }
+        let strict = shared.options.durability == Durability::Strict;
+        if standing.silent.is_some() && standing.strict != strict {
+            let durability = |strict| if strict { "strict" } else { "relaxed" };
+            let (its, ours) = (durability(standing.strict), durability(strict));
+            problems.push(format!(
+                "server {server} has --durability {its}, and the coordinator {ours}: start both alike"
+            ));
         }
         if let Some(InDoubt { count, oldest_ms, server: waited_for }) = standing.in_doubt {
             problems.push(format!(

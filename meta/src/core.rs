@@ -18,6 +18,7 @@ use tokio::{
 use wire::{Answer, ReplyHeader, Retry};
 
 use crate::{
+    block_store,
     bugs::{self, Bug},
     compact,
     driver::{self, Incoming, Outcome},
@@ -200,6 +201,7 @@ impl Core {
             crate::serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
             compact::run(self.clone()),
+            block_store::watch(shared),
             crate::fsck::run_repairs(self.clone()),
             crate::fsck::run_asked(self.clone()),
             crate::trash::run(self.clone()),

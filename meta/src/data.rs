@@ -138,6 +138,7 @@ pub(crate) fn task(
                 Counters::add(&shared.counters.block_put);
                 shared.room.wrote(put.data.len(), shared.engine.as_ref());
                 let result = shared.blocks.put(put.block, put.data).await;
+                shared.note_blocks(&session, ("put", put.block), &result);
                 moving.end_block(bytes);
                 let made = matches!(result, Ok(true));
                 let made = made.then(|| u32::try_from(bytes).expect("a block's length"));
@@ -151,12 +152,14 @@ pub(crate) fn task(
             if let Err(fault) = may_get(session, get) {
                 return Some(Err(fault));
             }
-            let (get, bytes) = (get.clone(), get.len as usize);
+            let (get, bytes, session) = (get.clone(), get.len as usize, Arc::clone(session));
             moving.begin_block(bytes);
             Box::pin(async move {
                 Counters::add(&shared.counters.block_get);
                 let range = get.part.offset..get.part.offset.saturating_add(get.len);
-                let result = shared.blocks.get(get.part.block, get.part.block_bytes, range).await;
+                let block = get.part.block;
+                let result = shared.blocks.get(block, get.part.block_bytes, range).await;
+                shared.note_blocks(&session, ("get", block), &result);
                 moving.end_block(bytes);
                 answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
             })
@@ -271,7 +274,10 @@ async fn addresses(
         let counter = counter.ok_or(Answer::Failed(FsError::Invalid))?;
         let block = BlockId::new(sign.first.session(), counter);
         let url = shared.blocks.sign(block, sign.packed, access, SIGNED_FOR).await;
-        let url = url.map_err(|error| refuse(&error))?;
+        let url = url.map_err(|error| {
+            tracing::error!(%block, error = describe(&error), "cannot sign the address of a block");
+            refuse(&error)
+        })?;
         urls.push(url.ok_or(Answer::Failed(FsError::NotPermitted))?);
     }
     let valid_ms = u64::try_from(SIGNED_FOR.as_millis()).unwrap_or(u64::MAX);
@@ -286,9 +292,10 @@ fn refuse(error: &BlocksError) -> Answer {
         BlocksError::Bounds { .. } => Answer::Failed(FsError::Invalid),
         // It stays as it is: somebody may have named it.
         BlocksError::Exists { .. } => Answer::Failed(FsError::Exists),
-        other => {
-            tracing::error!(error = describe(other), "a block cannot be read or written");
-            Answer::Failed(FsError::Io)
-        }
+        BlocksError::Corrupt { .. }
+        | BlocksError::Refused(_)
+        | BlocksError::Config { .. }
+        | BlocksError::Store(_)
+        | BlocksError::Io(_) => Answer::Failed(FsError::Io),
     }
 }

@@ -5,8 +5,8 @@ use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
 use tokio::time::Instant;
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, HurryBirths, PeerHello, Reply, ReplyHeader, Request,
-    RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
+    Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
@@ -26,6 +26,9 @@ use crate::{
     txn::{Caller, Group, Promise, Remote, Txn},
     unheard,
 };
+
+/// With more, a refusal is remembered as one that has the client drop all that it has cached.
+const EVENTS_KEPT_MAX: usize = 32;
 
 /// A request that has arrived.
 pub(crate) struct Incoming {
@@ -281,6 +284,11 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
         | Fault::Halt(_) => None,
     };
     match last {
+        // There is one for each number that a client may use: a long list would be kept thousands of times.
+        Some(Answer::Retry(Retry::StaleCache(events))) if events.dirs.len() > EVENTS_KEPT_MAX => {
+            let all = CacheEvents { reset: true, dirs: Vec::new(), ..events };
+            session.answered(seq, Answer::Retry(Retry::StaleCache(all)).to_vec().into());
+        }
         Some(answer) => session.answered(seq, answer.to_vec().into()),
         None => session.not_executed(seq),
     }
@@ -590,8 +598,14 @@ pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     let lease = txn.shared.options.lease;
     match txn.shared.session(session) {
         Some(found) if found.begin_end_if_over(lease, txn.now) => {
+            let token_ended = found.has_expired(txn.now);
             forget_session(txn, session)?;
-            tracing::info!(%session, client = found.client, "session expired");
+            let client = &found.client;
+            if token_ended {
+                tracing::warn!(%session, client, "session ended: its token has expired");
+            } else {
+                tracing::info!(%session, client, "session expired: nothing was heard of its client");
+            }
             Counters::add(&txn.shared.counters.sessions_expired);
             Ok(())
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub(crate) use base::error::describe;
 use base::{DecodeError, FsError};
 use wire::Retry;
 
@@ -63,18 +64,6 @@ impl From<DecodeError> for Fault {
         tracing::error!(%error, "a record is damaged; run `pando fsck`");
         Fault::Answer(FsError::Io)
     }
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// Why a server could not start.

@@ -19,6 +19,7 @@ mod dirs;
 mod files;
 mod names;
 mod packed;
+mod paths;
 mod quotas;
 mod repair;
 mod report;
@@ -134,7 +135,7 @@ fn has_blocks_of_its_own(shared: &Shared) -> bool {
 pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
     let latest = shared.jobs.latest.lock();
     let job = latest.as_ref().filter(|job| job.number == req.job).ok_or(FsError::NotFound)?;
-    if req.cancel {
+    if req.cancel && !job.report.is_done() {
         job.report.cancel();
     }
     Ok(job.report.progress())
@@ -195,9 +196,11 @@ pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
 
 impl Drop for Check {
     fn drop(&mut self) {
-        // The core is going away, perhaps in the middle: whoever still walks must stop.
-        self.report.cancel();
-        self.report.finish();
+        if !self.report.is_done() {
+            // The core is going away, in the middle: whoever still walks must stop.
+            self.report.cancel();
+            self.report.finish();
+        }
     }
 }
 
@@ -212,6 +215,11 @@ async fn settle(shared: &Shared) {
 impl Check {
     /// Does it, from the first record to the last block.
     pub(crate) async fn run(self) {
+        self.rounds().await;
+        self.report.finish();
+    }
+
+    async fn rounds(&self) {
         for _ in 0..ROUNDS_MAX {
             match self.check().await {
                 Err(error) => {
@@ -256,7 +264,11 @@ impl Check {
         if self.report.is_cancelled() {
             return Err("it was cancelled".into());
         }
-        listing.find_missing(shared, &self.report).await;
+        let missing = listing.missing(shared, &self.report).await;
+        if !missing.is_empty() {
+            let names = paths::of(shared, &self.report, blocks::inodes(&missing)).await?;
+            blocks::tell(missing, &names, &self.report);
+        }
         if let Some(cluster) = &shared.cluster {
             across::check(shared, cluster, &self.report).await?;
             // Other servers may have put blocks into the store, and name them.

@@ -131,13 +131,24 @@ impl Invalidations {
         true
     }
 
-    /// Begins anew at `version`, unless the list is there already: who knows an earlier one drops everything.
-    pub(crate) fn begin_anew(&self, version: u64) {
+    /// Begins anew at `version`, with the events that led to it, unless the list is there already: who knows a version before
+    /// these drops everything.
+    pub(crate) fn begin_anew(&self, version: u64, dirs: &[DirId]) {
         let mut events = self.events.lock();
         if self.version() < version {
             *events = Events::default();
-            self.version.store(version, Ordering::Release);
+            self.append(&mut events, version - dirs.len() as u64, dirs);
         }
+    }
+
+    /// What the list has of what came after `version`, for a server whose list has not begun (InfiniFS §4.2).
+    pub(crate) fn all_after(&self, version: u64) -> CacheEvents {
+        let events = self.events.lock();
+        let last = self.version();
+        let few = usize::try_from(last.saturating_sub(version)).unwrap_or(usize::MAX);
+        let skipped = events.dirs.len().saturating_sub(few);
+        let dirs = events.dirs.iter().skip(skipped).copied().collect();
+        CacheEvents { version: last, reset: true, dirs }
     }
 
     /// Whether it has begun anew since it had come to `version`, or so much has come that it is as if it had.
@@ -232,7 +243,7 @@ mod tests {
     fn a_list_that_is_filled_by_another_has_no_gaps_and_nothing_twice() {
         let list = Invalidations::new(0);
         assert!(!list.take_in(0, &[DirId(1)]), "it has not begun");
-        list.begin_anew(100);
+        list.begin_anew(100, &[]);
         assert!(list.take_in(100, &[DirId(1), DirId(2)]));
         assert!(list.take_in(100, &[DirId(1), DirId(2), DirId(3)]));
         assert!(list.take_in(100, &[DirId(1)]));
@@ -242,17 +253,36 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_begins_with_all_of_another_tells_the_same() {
+        let (list, other) = (Invalidations::new(100), Invalidations::new(0));
+        list.add(&[DirId(7), DirId(8)]);
+        let all = list.all_after(0);
+        other.begin_anew(all.version, &all.dirs);
+        for version in 99..=103 {
+            assert_eq!(other.since(version), list.since(version), "{version}");
+        }
+        assert_eq!(other.outdates(&stand(100, &[9])), None);
+        assert!(other.outdates(&stand(100, &[8])).is_some());
+        let part = Invalidations::new(0);
+        let all = list.all_after(101);
+        part.begin_anew(all.version, &all.dirs);
+        assert_eq!(part.since(101), list.since(101));
+        assert!(part.since(100).unwrap().reset);
+        assert_eq!(list.all_after(102).dirs, []);
+    }
+
+    #[test]
     fn a_list_that_begins_anew_tells_everybody_to_drop_everything_and_never_goes_back() {
         let list = Invalidations::new(0);
-        list.begin_anew(100);
+        list.begin_anew(100, &[]);
         assert!(list.take_in(100, &[DirId(1)]));
-        list.begin_anew(101);
+        list.begin_anew(101, &[]);
         assert_eq!(list.since(100).unwrap().dirs, [DirId(1)]);
         assert!(!list.began_anew_since(101) && !list.began_anew_since(100));
-        list.begin_anew(500);
+        list.begin_anew(500, &[]);
         assert!(list.began_anew_since(101));
         assert!(list.since(101).unwrap().reset);
-        list.begin_anew(400);
+        list.begin_anew(400, &[]);
         assert_eq!(list.version(), 500);
     }
 

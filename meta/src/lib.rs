@@ -7,6 +7,7 @@
 //! One request goes in a straight line: `serve` (bytes to messages) → `core` (a group of requests, one
 //! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
 
+mod block_store;
 mod bugs;
 mod cluster;
 mod compact;
@@ -37,6 +38,7 @@ mod quota;
 mod recent;
 mod reclaim;
 mod record;
+mod refusals;
 mod room;
 mod serve;
 mod server;

@@ -19,7 +19,7 @@ mod trace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{DirId, SessionId};
+use base::{DirId, FsError, SessionId};
 use tokio::time::Instant;
 use wire::Answer;
 
@@ -56,7 +56,7 @@ pub(crate) enum Verdict {
     #[default]
     Done,
     /// The file system's own answer, an errno.
-    Failed,
+    Failed(FsError),
     /// It must be asked again.
     Retry,
     /// The server has stopped serving.
@@ -68,29 +68,29 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// All, by index.
-    pub(crate) const NAMES: [&str; 6] =
-        ["done", "failed", "retry", "halted", "refused", "repeated"];
+    /// Those that are no errno, by index.
+    pub(crate) const NAMES: [&str; 5] = ["done", "retry", "halted", "refused", "repeated"];
 
     /// What an answer says.
     pub(crate) fn of(answer: &Answer) -> Verdict {
         match answer {
             Answer::Done(_) => Verdict::Done,
-            Answer::Failed(_) => Verdict::Failed,
+            Answer::Failed(error) => Verdict::Failed(*error),
             Answer::Retry(_) => Verdict::Retry,
             Answer::Halted => Verdict::Halted,
             Answer::Refused(_) => Verdict::Refused,
         }
     }
 
-    pub(crate) fn index(self) -> usize {
+    /// What it is called: one of [`Verdict::NAMES`], or an errno's name.
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Verdict::Done => 0,
-            Verdict::Failed => 1,
-            Verdict::Retry => 2,
-            Verdict::Halted => 3,
-            Verdict::Refused => 4,
-            Verdict::Repeated => 5,
+            Verdict::Failed(error) => error.name(),
+            Verdict::Done => Verdict::NAMES[0],
+            Verdict::Retry => Verdict::NAMES[1],
+            Verdict::Halted => Verdict::NAMES[2],
+            Verdict::Refused => Verdict::NAMES[3],
+            Verdict::Repeated => Verdict::NAMES[4],
         }
     }
 }

@@ -203,7 +203,7 @@ mod tests {
         moved.add(&[DirId(600)]);
         paths.learn((DirId(500), Ino(9), up(402)), 8, &moved);
         assert_eq!(paths.get(DirId(500), Ino(9), &moved), Some(up(402)));
-        moved.begin_anew(100);
+        moved.begin_anew(100, &[]);
         assert_eq!(paths.get(DirId(501), Ino(9), &moved), None);
         paths.learn((DirId(501), Ino(9), up(400)), 9, &moved);
         assert_eq!(paths.get(DirId(501), Ino(9), &moved), None);

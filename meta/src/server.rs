@@ -25,6 +25,7 @@ use wire::FsInfo;
 
 use crate::{
     Core, OpenError, Problem,
+    block_store::BlockStore,
     bugs::{Bug, Planted},
     cluster::Cluster,
     compact::CompactQueue,
@@ -44,6 +45,7 @@ use crate::{
     quota::Quotas,
     reclaim::Backlog,
     record::{Config, Record as _, SessionRecord, key, system::StoredAnswer},
+    refusals::Refusals,
     room::{Level, Room},
     session::Session,
     sync::SyncQueue,
@@ -73,6 +75,8 @@ pub struct Server {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) blocks: Blocks,
+    pub(crate) block_store: BlockStore,
+    pub(crate) refusals: Refusals,
     pub(crate) config: Config,
     settings: RwLock<crate::record::Settings>,
     pub(crate) quotas: Quotas,
@@ -165,6 +169,7 @@ impl Server {
     ) -> Result<Server, OpenError> {
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
+        let begun = tokio::time::Instant::now();
         unsynced::forget(engine.as_ref(), config.shards)?;
         let Limits { free, reserve, .. } = options.limits.clone();
         let room = Room::new(free, reserve, engine.as_ref());
@@ -195,6 +200,11 @@ impl Server {
         let births = Births::default();
         recover::load(engine.as_ref(), &prepared, &births, bugs)?;
         let started = tokio::time::Instant::now();
+        tracing::info!(
+            sessions = sessions.len(),
+            took = ?started.duration_since(begun),
+            "what was there before the start is read; its sessions may come back"
+        );
         let incarnation = random.next();
         let (cluster, version) =
             match Cluster::open(engine.as_ref(), incarnation, options.cluster.as_ref())? {
@@ -210,6 +220,8 @@ impl Server {
         }
         let shared = Shared {
             blocks,
+            block_store: BlockStore::default(),
+            refusals: Refusals::default(),
             cluster,
             alone: ClusterMap::single(&options.address, config.shards),
             incarnation,
@@ -282,10 +294,21 @@ impl Server {
         Counters::add(&self.shared.counters.connections_refused);
     }
 
+    /// A trial of the block store, before the server served, has failed: it is tried until it works.
+    pub fn block_store_failed(&self, cause: &str) {
+        self.shared.block_store.has_failed_a_trial(cause);
+    }
+
     /// Whether clients should be sent here, and what is wrong.
     #[must_use]
     pub fn standing(&self) -> wire::Standing {
         self.shared.standing()
+    }
+
+    /// Whether it has had a lease since it was opened, so that the coordinator knows whether it had lost anything before.
+    #[must_use]
+    pub fn has_had_lease(&self) -> bool {
+        self.shared.cluster.as_ref().is_some_and(Cluster::had_lease)
     }
 
     /// What the server is doing.

@@ -216,6 +216,8 @@ mod tests {
                     settings,
                     roots,
                     in_doubt: None,
+                    strict: false,
+                    kept_all: true,
                 };
                 let beats = async {
                     sleep(Duration::from_millis(10)).await;

@@ -48,11 +48,16 @@ impl From<client::Error> for Failed {
     fn from(error: client::Error) -> Failed {
         match &error {
             client::Error::Fs(_) => {}
-            client::Error::SessionLost | client::Error::Refused(_) | client::Error::Closed => {
-                tracing::warn!(%error, "a request failed");
+            client::Error::SessionLost
+            | client::Error::Refused(_)
+            | client::Error::TokenExpired
+            | client::Error::Silent(..)
+            | client::Error::Closed => {
+                // Why is told once, by the client.
+                tracing::debug!(%error, "a request failed");
             }
         }
-        Failed(Errno::from_raw_os_error(error.as_fs().errno()))
+        Failed(Errno::from_raw_os_error(error.errno()))
     }
 }
 

@@ -45,10 +45,18 @@ mod waits;
 #[path = "mounted/xattrs.rs"]
 mod xattrs;
 
-/// What a child process does that a test has started with this name in its environment.
+/// The exit code of a test program of which a test has failed.
+const FAILED_TEST: i32 = 101;
+
+/// What a child process does that a test has started with this name in its environment. As a test: a child without a part to
+/// play fails.
 #[test]
 fn child_role() {
-    let Ok(role) = std::env::var("MOUNT_TEST_ROLE") else { return };
+    let Ok(role) = std::env::var("MOUNT_TEST_ROLE") else {
+        let status = harness::start_role("nothing", std::path::Path::new("/")).end();
+        assert_eq!(status.code(), Some(FAILED_TEST), "{status}");
+        return;
+    };
     let path = std::path::PathBuf::from(std::env::var_os("MOUNT_TEST_PATH").unwrap());
     match role.as_str() {
         "stat" => drop(std::fs::metadata(&path)),

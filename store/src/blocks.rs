@@ -29,6 +29,7 @@ mod s3;
 mod signed;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use config::BlocksConfig;
 use directory::{Directory, off_the_core};

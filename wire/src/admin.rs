@@ -25,13 +25,11 @@ codec! {
         pub blocks: String,
         /// Open sessions: number, client, seconds since it was last heard of, files it has open.
         pub sessions: Vec<SessionStatus>,
-        /// Inodes in use.
-        pub files: u64,
         /// Named counters since the start, such as `create` or `duplicates_suppressed`.
         pub counters: Vec<(String, u64)>,
         /// Bytes of metadata on disk.
         pub store_bytes: u64,
-        /// Estimated records.
+        /// Records of metadata, estimated: what was overwritten and removed lately is among them.
         pub store_records: u64,
         /// What the server's process uses.
         pub process: ProcessStatus,

@@ -30,7 +30,8 @@ codec! {
     pub struct Operation {
         /// Its name, such as `create`.
         pub name: String,
-        /// How often each outcome came: `done`, `failed`, `retry`, `halted`, `refused`, `repeated`.
+        /// How often each outcome came: `done`, `retry`, `halted`, `refused`, `repeated`, or the
+        /// name of an errno, as `ENOENT`, of which those are there that came.
         pub outcomes: Vec<(String, u64)>,
         /// From its arrival to its answer, in nanoseconds.
         pub latency: Distribution,

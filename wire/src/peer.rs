@@ -277,6 +277,10 @@ codec! {
         pub roots: u64,
         /// The transactions of others whose outcome it has lacked for long, if there are any.
         pub in_doubt: Option<InDoubt>,
+        /// It answers when what was done is on stable storage.
+        pub strict: bool,
+        /// All that it had answered in earlier runs is still there. It counts while `version` is 0.
+        pub kept_all: bool,
     }
 }
 

@@ -1,9 +1,10 @@
 //! The pages of promises: each names the tests that show what it says, and each of these tests is there.
 //!
 //! In `docs/SEMANTICS.md` every paragraph below a heading ends with a line `Shown by` and the tests; in
-//! `docs/POSIX.md` every table of promises has them in its last column. A name without a test, a promise without
+//! `docs/POSIX.md` every table of promises has them in its last column. `docs/OPERATIONS.md` and `docs/KEEPING.md` have
+//! them anywhere in the text: each part below a heading of the second level names tests, or says `Not tested`. A name without a test, a promise without
 //! a name, and a page that is not there are problems. What a test is: whatever has `#[test]`, or stands in a list
-//! of the simulation's bugs (`name: Bug within N`).
+//! of the simulation's bugs (`finds! { name: Bug, ... }`).
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +14,7 @@ use std::{
 
 const PARAGRAPHS: &str = "docs/SEMANTICS.md";
 const TABLES: &str = "docs/POSIX.md";
+const PARTS: [&str; 2] = ["docs/OPERATIONS.md", "docs/KEEPING.md"];
 const SHOWN_BY: &str = "Shown by ";
 
 /// What is wrong with the pages, given all files of the tree.
@@ -24,13 +26,16 @@ pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
     let page = |name| fs::read_to_string(root.join(name)).unwrap_or_default();
     let mut problems = of_paragraphs(&page(PARAGRAPHS), &tests);
     problems.extend(of_tables(&page(TABLES), &tests));
+    for name in PARTS {
+        problems.extend(of_parts(name, &page(name), &tests));
+    }
     problems
 }
 
 /// The tests of a source file.
 fn tests_of(text: &str) -> Vec<String> {
     let mut tests = Vec::new();
-    let mut marked = false;
+    let (mut marked, mut listed) = (false, false);
     for line in text.lines().map(str::trim) {
         marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
         let function = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "));
@@ -38,9 +43,8 @@ fn tests_of(text: &str) -> Vec<String> {
             tests.extend(name_of(function));
             marked = false;
         }
-        if let Some((name, rest)) = line.split_once(": ")
-            && rest.contains(" within ")
-        {
+        listed = line == "finds! {" || (listed && line != "}");
+        if let Some((name, _)) = line.split_once(": ").filter(|_| listed) {
             tests.extend(name_of(name));
         }
     }
@@ -120,6 +124,43 @@ fn of_tables(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
     problems
 }
 
+/// Every part below a heading of the second level names tests, or says that it has none.
+fn of_parts(name: &str, page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    // Where the last heading is below which nothing is named yet.
+    let mut unshown = None;
+    let mut parts = 0;
+    for (at, line) in (1..).zip(page.lines()) {
+        if line.starts_with("## ") {
+            problems.extend(unshown.replace(at).map(|at| not_shown(name, at)));
+            parts += 1;
+        }
+        if line.contains("Not tested") {
+            unshown = None;
+        }
+        for shown in line.split('`').skip(1).step_by(2).filter(|name| is_of_test(name)) {
+            unshown = None;
+            if !tests.contains(shown) {
+                problems.push(format!("{name}:{at}: there is no test {shown}"));
+            }
+        }
+    }
+    problems.extend(unshown.map(|at| not_shown(name, at)));
+    if parts == 0 {
+        problems.push(format!("{name}: no heading, and so no promise"));
+    }
+    problems
+}
+
+fn not_shown(page: &str, line: usize) -> String {
+    format!("{page}:{line}: no test shows what is below this heading")
+}
+
+/// Whether this can only be a test: other names have fewer words.
+fn is_of_test(name: &str) -> bool {
+    name.matches('_').count() >= 4 && name.chars().all(is_of_name)
+}
+
 /// What is wrong with the names of one promise.
 fn of_names(page: &str, line: usize, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
@@ -136,7 +177,7 @@ mod tests {
 
     const SOURCE: &str = "#[test]\nfn one() {}\n#[tokio::test(start_paused = true)]\nasync fn two() {}\n\
                           fn helper() {}\n#[test]\n#[expect(unsafe_code)]\n/// Why.\nfn three() {}\n\
-                          finds! {\n    four: Bug within 10,\n}\n";
+                          finds! {\n    four: Bug,\n}\nlet five: u8 = 5;\n";
 
     fn tests() -> BTreeSet<String> {
         tests_of(SOURCE).into_iter().collect()
@@ -157,6 +198,24 @@ mod tests {
         assert_eq!(wrong, ["docs/SEMANTICS.md:10: there is no test onw"]);
         assert_eq!(of("Another.\nShown by nobody.\n").len(), 1);
         assert_eq!(of_paragraphs("", &tests()).len(), 1);
+    }
+
+    #[test]
+    fn a_part_must_name_tests_or_say_that_there_are_none() {
+        let tests = BTreeSet::from(["what_it_is_is_so".to_owned()]);
+        let page = "# Page\n\n## Part\n\n`a_key` is so.\n`what_it_is_is_so`\n\n";
+        let of = |more: &str| of_parts("page", &format!("{page}{more}"), &tests);
+        assert_eq!(of(""), [""; 0]);
+        assert_eq!(of("## Next\n\nNot tested: anything.\n"), [""; 0]);
+        let wrong = of("`what_it_is_not_is_so`\n\n## Next\n\n`a_key`\n");
+        assert_eq!(
+            wrong,
+            [
+                "page:8: there is no test what_it_is_not_is_so",
+                "page:10: no test shows what is below this heading"
+            ]
+        );
+        assert_eq!(of_parts("page", "", &tests).len(), 1);
     }
 
     #[test]

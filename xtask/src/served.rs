@@ -5,6 +5,7 @@
 //! because the suites change users.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufRead as _, BufReader},
     os::unix::fs::PermissionsExt as _,
@@ -25,6 +26,8 @@ use crate::{
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
+/// The servers of a cluster.
+const SERVERS: usize = 4;
 const BETWEEN_KILLS: Duration = Duration::from_secs(2);
 /// The S3 store among the processes; it knows no end.
 const STORE: &str = "the S3 store";
@@ -132,11 +135,12 @@ impl Served {
     /// A cluster that starts again what is killed, and its mount.
     fn start_cluster(&mut self, pando: &Path, data: &Path) -> anyhow::Result<()> {
         let mut dev = Command::new(pando);
-        dev.args(["dev", "--servers", "4", "--cores", "3", "--restart"]);
+        dev.args(["dev", "--servers", &SERVERS.to_string(), "--cores", "3", "--restart"]);
         dev.args(["--listen", "127.0.0.1:0", "--dir"]);
         self.spawn("pando dev", dev.arg(data))?;
+        let ready = format!("serving {SERVERS} servers at ");
         let served = |log: &str| {
-            let line = log.lines().find_map(|line| line.strip_prefix("serving 4 servers at "));
+            let line = log.lines().find_map(|line| line.strip_prefix(&ready));
             line.and_then(|line| line.split(' ').next()).map(str::to_owned)
         };
         self.wait_until(
@@ -223,6 +227,14 @@ impl Served {
         }
         ended?;
         ensure!(!left, "the mount is left behind");
+        no_panics(&self.log)?;
+        // The servers of a cluster have logs of their own.
+        for entry in fs::read_dir(self.log.with_file_name("data"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                no_panics(&path)?;
+            }
+        }
         Ok(())
     }
 
@@ -251,10 +263,20 @@ impl Served {
     }
 }
 
+/// Looks for panics in what processes have written.
+fn no_panics(log: &Path) -> anyhow::Result<()> {
+    let said = fs::read(log).with_context(|| log.display().to_string())?;
+    let said = String::from_utf8_lossy(&said);
+    let panic = said.lines().find(|line| line.contains("panicked"));
+    ensure!(panic.is_none(), "{}: {}", log.display(), panic.unwrap_or_default());
+    Ok(())
+}
+
 /// Kills the servers of a cluster, one every few seconds, for as long as a suite takes.
 struct Killer {
     over: Sender<()>,
-    thread: thread::JoinHandle<u64>,
+    /// How often each server was killed, by its number.
+    thread: thread::JoinHandle<BTreeMap<usize, u64>>,
 }
 
 impl Killer {
@@ -262,16 +284,16 @@ impl Killer {
         let dev = served.processes.first().map(|(_, dev)| dev.id()).unwrap_or_default();
         let (over, ended) = mpsc::channel();
         let thread = thread::Builder::new().spawn(move || {
-            let mut kills = 0_u64;
+            let mut kills = BTreeMap::new();
             // One after the other, the coordinator too.
-            while ended.recv_timeout(BETWEEN_KILLS) == Err(RecvTimeoutError::Timeout) {
-                let servers = servers_of(dev);
-                let count = u64::try_from(servers.len()).unwrap_or(u64::MAX);
-                if let Some(server) =
-                    kills.checked_rem(count).and_then(|at| usize::try_from(at).ok())
-                {
-                    step::signal(servers[server], "KILL");
-                    kills += 1;
+            for server in (0..SERVERS).cycle() {
+                if ended.recv_timeout(BETWEEN_KILLS) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+                // One that is about to be started again is killed the next time.
+                if let Some(pid) = server_of(dev, server) {
+                    step::signal(pid, "KILL");
+                    *kills.entry(server).or_default() += 1;
                 }
             }
             kills
@@ -283,22 +305,23 @@ impl Killer {
         drop(self.over);
         let kills =
             self.thread.join().map_err(|_| anyhow!("the thread that kills servers has failed"))?;
-        say(&format!("{kills} servers were killed and started again meanwhile"));
-        ensure!(kills > 0, "no server was killed");
+        let sum: u64 = kills.values().sum();
+        say(&format!("{sum} times a server was killed and started again meanwhile: {kills:?}"));
+        ensure!(kills.len() == SERVERS, "some server was never killed: {kills:?}");
         Ok(())
     }
 }
 
-/// The processes that `pando dev` has started to serve.
-fn servers_of(dev: u32) -> Vec<u32> {
+/// The process that `pando dev` has started for a server, by the data directory among its arguments.
+fn server_of(dev: u32, server: usize) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{dev}/task/{dev}/children"));
     let children = children.unwrap_or_default();
-    let ids = children.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
-    ids.filter(|id| {
+    let mut ids = children.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
+    let data = format!("/server-{server}");
+    ids.find(|id| {
         let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == b"serve")
+        line.split(|byte| *byte == 0).any(|word| word.ends_with(data.as_bytes()))
     })
-    .collect()
 }
 
 /// The keys of the S3 store, where they are asked for.

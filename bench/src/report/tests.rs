@@ -24,6 +24,32 @@ fn rates_stand_beside_their_floors() {
 }
 
 #[test]
+fn the_floor_of_a_stat_is_that_of_its_frames_alone() {
+    let floors = Floors::of(&parse(RESULTS).unwrap());
+    assert_eq!(floors.server_cpu_us("echo_128", "file_stat"), Some(0.4));
+    assert_eq!(floors.server_cpu_us("echo_128", "file_create"), Some(3.4));
+    assert_eq!(floors.server_cpu_us("echo_128", "readdir"), None);
+    assert_eq!(floors.server_cpu_us("echo_1", "file_stat"), None);
+}
+
+#[test]
+fn one_run_has_no_spread_and_what_is_only_shown_is_not_judged() {
+    let of = |values, goal| TargetRow::of("a", ("ms", goal), values, None, "c").map(Line::Target);
+    let lines: Vec<_> = [of(vec![3.0], Goal::Below(5.0)), of(vec![3.0, 3.5, 4.0], Goal::Shown)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let table = targets(&lines);
+    assert!(
+        table.contains("| a | under 5 ms | 3.00 ms | one run | – | – | yes | `c` |"),
+        "{table}"
+    );
+    assert!(table.contains("| a | – | 3.50 ms | 3.00 to 4.00 | – | – | – | `c` |"), "{table}");
+    let line = serde_json::to_string(&lines[1]).unwrap();
+    assert_eq!(parse(&line).unwrap(), lines[1..]);
+}
+
+#[test]
 fn the_drawing_has_a_bar_and_a_floor_for_each_rate() {
     let drawn = svg(&parse(RESULTS).unwrap());
     assert_eq!(drawn.matches("fill=\"#4c78a8\"").count(), 2);

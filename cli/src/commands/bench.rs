@@ -38,6 +38,7 @@ enum Command {
     Large(large::Args),
     Report(report::Args),
     Figures(figures::Args),
+    Scale(figures::scale::Args),
     #[command(hide = true)]
     Rank(rank::Args),
 }
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Large(args) => large::run(args),
         Command::Report(args) => report::run(args),
         Command::Figures(args) => figures::run(args),
+        Command::Scale(args) => figures::scale::run(args),
         Command::Rank(args) => rank::run(args),
     }
 }

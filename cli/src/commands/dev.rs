@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Threads of each server that execute requests.
     #[arg(long, value_name = "N", default_value = "1")]
     cores: NonZeroUsize,
-    /// A server serves for so long without hearing of the coordinator.
+    /// How long a server serves without a word from the coordinator.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = serve::cluster_lease)]
     lease: Duration,
     /// More options for every `pando serve`, separated by spaces.

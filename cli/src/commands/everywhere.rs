@@ -9,7 +9,7 @@ use client::Client;
 use futures::future::join_all;
 use serde::Serialize;
 
-use crate::{connect, output};
+use crate::{connect, failure::usage, output};
 
 /// A server among several that does not answer for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,8 +71,26 @@ pub(super) async fn ask<'a, T, F>(
 where
     F: Future<Output = anyhow::Result<Vec<T>>>,
 {
-    let all = (0..client.servers()).map(|number| ask(Server { client, number }));
-    found(client.servers(), join_all(all).await)
+    ask_some(client, None, ask).await
+}
+
+/// Asks one of the servers, or all at once.
+pub(super) async fn ask_some<'a, T, F>(
+    client: &'a Client,
+    only: Option<u16>,
+    ask: impl Fn(Server<'a>) -> F,
+) -> anyhow::Result<Found<T>>
+where
+    F: Future<Output = anyhow::Result<Vec<T>>>,
+{
+    let servers = client.servers();
+    if let Some(only) = only.filter(|only| *only >= servers) {
+        let text = format!("there is no server {only}: they are 0 to {}", servers - 1);
+        return Err(usage(text));
+    }
+    let asked = (0..servers).filter(|number| only.is_none_or(|only| only == *number));
+    let all = join_all(asked.clone().map(|number| ask(Server { client, number }))).await;
+    found(servers, asked.zip(all))
 }
 
 /// Asks the server where sessions begin, and when that has answered or is silent, all others at once.
@@ -86,12 +104,15 @@ where
     let mut answers = vec![ask(Server { client, number: 0 }).await];
     let others = (1..client.servers()).map(|number| ask(Server { client, number }));
     answers.extend(join_all(others).await);
-    found(client.servers(), answers)
+    found(client.servers(), (0..client.servers()).zip(answers))
 }
 
-fn found<T>(servers: u16, answers: Vec<anyhow::Result<Vec<T>>>) -> anyhow::Result<Found<T>> {
+fn found<T>(
+    servers: u16,
+    answers: impl Iterator<Item = (u16, anyhow::Result<Vec<T>>)>,
+) -> anyhow::Result<Found<T>> {
     let mut found = Found { rows: Vec::new(), servers, silent: Vec::new() };
-    for (number, answer) in (0..servers).zip(answers) {
+    for (number, answer) in answers {
         let server = (servers > 1).then_some(number);
         match answer {
             Ok(rows) => found.rows.extend(rows.into_iter().map(|row| Row { server, row })),
@@ -103,6 +124,11 @@ fn found<T>(servers: u16, answers: Vec<anyhow::Result<Vec<T>>>) -> anyhow::Resul
 }
 
 impl<T> Found<T> {
+    /// What there is, with the number of its server.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u16, &T)> {
+        self.rows.iter().map(|row| (row.server.unwrap_or(0), &row.row))
+    }
+
     /// Whether no server has anything.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()

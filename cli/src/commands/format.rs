@@ -50,8 +50,7 @@ struct Choices {
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
     /// Files up to this many bytes are kept with their metadata; 0: none.
-    #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES",
-          value_parser = value_parser!(u32).range(0..=i64::from(INLINE_BYTES_MAX)))]
+    #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES", value_parser = inline_max)]
     inline_max: u32,
     /// How contents are compressed that are not kept with their metadata. What would not become smaller is stored
     /// as it is.
@@ -60,6 +59,13 @@ struct Choices {
     /// Where a new directory goes.
     #[arg(long, value_enum, default_value_t = Locality::Directory)]
     locality: Locality,
+}
+
+/// As `pando set inline_max` takes it.
+fn inline_max(text: &str) -> Result<u32, String> {
+    let bytes = super::size(text)?;
+    let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= INLINE_BYTES_MAX);
+    fits.ok_or_else(|| format!("it must be 0 to {INLINE_BYTES_MAX} bytes"))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

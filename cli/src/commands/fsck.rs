@@ -2,7 +2,8 @@
 
 use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use base::HashSet;
 use client::Client;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -18,8 +19,6 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Servers have so long to end a check that is cancelled.
 const PATIENCE: Duration = Duration::from_secs(2);
-const UNANSWERED: &str =
-    "cancelled; a server does not answer, and ends its part when it hears of nobody for long";
 
 /// Check a whole file system while it is served, and repair it. Needs the administrator's token.
 ///
@@ -32,8 +31,10 @@ const UNANSWERED: &str =
 /// so what does not fit is looked at again, and is wrong only if it still is. There --repair says why it has not repaired what it has
 /// not, and --gc is refused where contents were not left in the servers' own data directories (`pando format --blocks`).
 ///
-/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done,
-/// or was cancelled.
+/// A finding names the path where there is one. `pando info HOST:PORT --inode N` looks for the path of an inode number.
+///
+/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done, as when
+/// a server does not answer for 15 seconds, or was cancelled.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Remove blocks that nothing refers to, as a crash leaves them.
     #[arg(long)]
     gc: bool,
+    /// Print all findings that can be repaired, up to 100,000 of each server; else each server's first 1,000 are printed.
+    #[arg(long, conflicts_with_all = ["repair", "gc"])]
+    all: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -74,12 +78,14 @@ fn checked(args: &Args) -> anyhow::Result<ExitCode> {
     let (progress, cancelled) = connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let client = connect::connect(config).await?;
-        let checked = check(&client, args, &mut stop).await?;
-        // A server that is away does not keep who has what he wanted.
-        if let Ok(closed) = timeout(PATIENCE, client.close()).await {
+        let checked = check(&client, args, &mut stop).await;
+        // A server that is away does not hold up the result.
+        if let Ok(closed) = timeout(PATIENCE, client.close()).await
+            && checked.is_ok()
+        {
             closed?;
         }
-        anyhow::Ok(checked)
+        checked
     })?;
     let report = Report::new(progress, cancelled);
     if args.json {
@@ -109,6 +115,31 @@ impl Job {
             Job::Everywhere(check) => check.poll(client, cancel).await,
         }
     }
+
+    /// Adds the findings that are not among those of its progress.
+    async fn add_findings(
+        &self,
+        client: &Client,
+        progress: &mut FsckProgress,
+    ) -> client::Result<()> {
+        let Job::Everywhere(check) = self else { return Ok(()) };
+        let told: HashSet<String> = progress.findings.iter().cloned().collect();
+        let all = check.findings(client).await?;
+        progress.findings.extend(all.into_iter().filter(|line| !told.contains(line)));
+        Ok(())
+    }
+}
+
+/// What is said when somebody ends a check that waits for a server.
+fn unanswered(client: &Client) -> anyhow::Error {
+    let away: Vec<_> = client.servers_away().iter().map(ToString::to_string).collect();
+    match &away[..] {
+        [] => anyhow!("cancelled. A server does not answer; it ends its part by itself later"),
+        away => {
+            let away = away.join(" and ");
+            anyhow!("cancelled. Server {away} does not answer; it ends its part by itself later")
+        }
+    }
 }
 
 /// Runs the check to its end; whether it was cancelled.
@@ -130,7 +161,7 @@ async fn check(
     };
     let started = tokio::select! {
         started = start => started,
-        () = stop.asked() => bail!(UNANSWERED),
+        () = stop.asked() => return Err(unanswered(client)),
     };
     let mut job = match started {
         Err(client::Error::Fs(base::FsError::Busy)) => bail!("a check is running already"),
@@ -146,15 +177,22 @@ async fn check(
         let (progress, cancel) = tokio::select! {
             progress = polled => (progress, false),
             () = stop.asked() => {
-                (timeout(PATIENCE, job.poll(client, true)).await.context(UNANSWERED)?, true)
+                let cancelled = timeout(PATIENCE, job.poll(client, true)).await;
+                (cancelled.map_err(|_| unanswered(client))?, true)
             }
         };
-        let progress = progress.context("the check was lost")?;
+        let mut progress = match progress {
+            Err(error @ client::Error::Silent(..)) => return Err(error.into()),
+            progress => progress.context("the check was lost: a server was started anew")?,
+        };
         // The number of records is an estimate, and may be passed.
         bar.set_length(progress.records_estimated.max(progress.records));
         bar.set_position(progress.records);
         if cancel || progress.done {
             bar.finish_and_clear();
+            if args.all && !cancel {
+                job.add_findings(client, &mut progress).await?;
+            }
             return Ok((progress, cancel));
         }
     }
@@ -216,7 +254,7 @@ impl Report {
             }
             let shown = u64::try_from(lines.len()).unwrap_or(u64::MAX);
             if total > shown {
-                text += &format!("{word}: and {} more\n", total - shown);
+                text += &format!("{word}: and {} more that are not listed\n", total - shown);
             }
         }
         text + match (self.cancelled, self.findings_total, self.repaired_total) {

@@ -1,41 +1,110 @@
-//! `pando info`: where something on a mount is, and what the server knows of it.
+//! `pando info`: where something is, and what the server knows of it.
 
 use std::{
-    path::{Path, PathBuf},
+    ffi::{OsStr, OsString},
+    path::Path,
     process::ExitCode,
 };
 
 use anyhow::{Context as _, bail};
+use base::Ino;
 use rustix::{fs::lgetxattr, io::Errno};
+use serde_json::json;
 
-use crate::output;
+use super::{
+    inode,
+    place::{Place, Served},
+};
+use crate::{
+    connect::{self, TokenArgs},
+    failure::usage,
+    output,
+};
 
 /// The attribute in which a mount tells it: one JSON object.
 const ATTRIBUTE: &str = "pando.info";
 const BYTES_MAX: usize = 64 << 10;
 
-/// Print what the server knows of a file or directory on a mount: its ids, shard, layout and blocks.
+/// Print what the server knows of a file or directory: its ids, shard, layout and blocks.
+///
+/// With --inode it is looked for at a server: all directories that the token lets one see are listed until all names of the
+/// inode are found, which takes as long as a `find` of everything.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file or directory on a mount; a symbolic link is not followed.
-    path: PathBuf,
+    /// A file or directory on a mount, or HOST:PORT/PATH; a symbolic link is not followed. With --inode: HOST:PORT.
+    #[arg(value_name = "PATH")]
+    place: OsString,
+    /// The number of an inode whose paths are looked for, as `pando fsck`, `pando opens` and `ls -i` show it.
+    #[arg(long, value_name = "N")]
+    inode: Option<u64>,
+    #[command(flatten)]
+    token: TokenArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let facts = facts(&args.path)?;
+    let path = Path::new(&args.place);
+    let facts = if let Some(ino) = args.inode {
+        let place = Place::open(&args.place, &args.token, "pando info")?;
+        let facts = of_inode(&place, Ino(ino));
+        place.close(facts)?
+    } else if path.symlink_metadata().is_ok() || !is_served(&args.place) {
+        facts(path)?
+    } else {
+        let place = Place::open(&args.place, &args.token, "pando info")?;
+        let facts = place.facts();
+        place.close(facts)?.into_iter().map(|(name, value)| (name, value.into())).collect()
+    };
     if args.json {
         output::print_json(&facts)?;
     } else {
-        let text = |value: &serde_json::Value| {
-            value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-        };
         let rows: Vec<_> = facts.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
         output::print(&output::rows(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it may be something at a server.
+fn is_served(place: &OsStr) -> bool {
+    let text = place.to_string_lossy();
+    connect::servers(text.split_once('/').map_or(&*text, |(servers, _)| servers)).is_ok()
+}
+
+/// A value as people read it.
+pub(super) fn text(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// The paths of an inode, and what the server knows of it.
+fn of_inode(place: &Place, ino: Ino) -> anyhow::Result<serde_json::Map<String, serde_json::Value>> {
+    let Place::Served(Served { runtime, client, path }) = place else {
+        return Err(usage("--inode takes HOST:PORT: on a mount, use `find PATH -inum N`"));
+    };
+    if path != "/" {
+        return Err(usage("--inode looks through the whole file system: give HOST:PORT alone"));
+    }
+    runtime.block_on(async {
+        let names = inode::names(client, ino).await?;
+        let Some(first) = names.paths.first() else {
+            let unread = match names.unread {
+                0 => String::new(),
+                unread => format!(" ({unread} directories cannot be read with this token)"),
+            };
+            bail!("inode {ino} has no name: there is none, or it was removed{unread}");
+        };
+        let lines = client.info(first).await.context("cannot ask about it")?;
+        let mut facts: serde_json::Map<_, _> =
+            lines.into_iter().map(|(name, value)| (name, value.into())).collect();
+        let paths: Vec<_> = names.paths.iter().map(|path| path.to_string_lossy()).collect();
+        facts.insert("paths".to_owned(), json!(paths));
+        Ok(facts)
+    })
 }
 
 /// What the mount of `path` tells of it.

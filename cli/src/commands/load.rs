@@ -27,12 +27,12 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Make a file system from what `pando dump` wrote, in new data directories.
 ///
 /// It is the file system that was dumped, with its name and id, and with a new administrator's token in
-/// DIR/admin.token: tokens of the old one are not valid. A dump without --contents only names the blocks of files:
+/// DIR/admin.token: tokens of the old one are not valid. A dump that was made with --metadata-only only names the blocks of files:
 /// give --blocks, or copy them to DIR/blocks before it is served. A dump that was cut off or changed is refused.
 ///
 /// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev --servers N --dir DIR` serves
 /// them here, `pando serve --coordinator` the first and `pando serve --join` each other one elsewhere. How many servers the file system had
-/// that was dumped does not matter. Limits of quotas are left out, and named, where there are several: quotas only count there.
+/// that was dumped does not matter. Quotas keep their limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.

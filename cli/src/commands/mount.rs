@@ -1,7 +1,7 @@
 //! `pando mount`: put a file system into the tree of this machine.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io::{BufRead as _, BufReader, Write as _},
     os::fd::OwnedFd,
     path::{self, Path, PathBuf},
@@ -13,7 +13,9 @@ use tokio::task::LocalSet;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
-    failure, mounting, notify, output,
+    failure,
+    mount_log::MountLog,
+    mounting, notify, output,
     signals::Stop,
     trace::TraceArgs,
 };
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     /// Servers of the file system.
     #[arg(value_name = "HOST:PORT[,HOST:PORT...]", value_parser = connect::servers)]
     servers: Servers,
-    /// An empty directory.
+    /// A directory; what is in it is hidden while the file system is mounted there.
     mountpoint: PathBuf,
     #[command(flatten)]
     token: TokenArgs,
@@ -42,7 +44,8 @@ pub(crate) struct Args {
     /// Print nothing when the mount works.
     #[arg(short, long)]
     quiet: bool,
-    /// Append the log to this file once the mount works [default: stderr with --foreground, else none].
+    /// Append the log to this file once the mount works, `none`: to none [default: stderr with --foreground, else
+    /// /var/log/pando/MOUNTPOINT.log with - for /; of a user ~/.local/state/pando/MOUNTPOINT.log].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -55,15 +58,22 @@ pub(crate) struct Args {
 /// Options of a mount, for `mount` and `up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
-    /// Mount options, separated by commas: ro (change nothing), allow_other (let other users in), dev (devices can
-    /// be opened), suid (set-id bits have effect), noexec (programs cannot be executed), subdir=/PATH (mount only
-    /// this directory), attr_timeout=S and entry_timeout=S (seconds for which attributes and names may be out of
-    /// date: 1 unless given, 0 asks the server each time); relatime (reads set access times now and then, unless
-    /// said otherwise), noatime (never) or strictatime (always); sync (what is answered is on stable storage) or
-    /// dirsync (what was done to names is); context=LABEL and its like (for SELinux); and rw, nodev, nosuid, exec,
-    /// async, which undo. Those that mount(8) and systemd act on (_netdev, nofail, noauto, user, x-...) change
-    /// nothing.
-    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
+    /// Mount options, separated by commas:
+    ///   ro                    change nothing
+    ///   allow_other           let other users in
+    ///   dev, suid             devices can be opened, set-id bits have effect
+    ///   noexec                programs cannot be executed
+    ///   subdir=/PATH          mount only this directory
+    ///   attr_timeout=S        for how many seconds attributes may be out of date: 1 unless given, 0 asks each time
+    ///   entry_timeout=S       the same for names
+    ///   relatime              reads set access times now and then (the default)
+    ///   noatime, strictatime  never, or always
+    ///   sync                  what is answered is on stable storage
+    ///   dirsync               so is what was done to names
+    ///   context=LABEL ...     labels, for SELinux
+    /// rw, nodev, nosuid, exec and async undo. Those that mount(8) and systemd act on (_netdev, nofail, noauto, user,
+    /// x-...) change nothing.
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options, verbatim_doc_comment)]
     options: Vec<String>,
 }
 
@@ -98,15 +108,17 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         rustix::process::setsid().context("cannot begin a session")?;
     }
     let mountpoint = path::absolute(&args.mountpoint)?;
-    let log = args.log.as_deref().map(open_log).transpose()?;
+    let log = MountLog::open(args.log.as_deref(), &mountpoint, args.daemon)?;
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
     config.kernel_checks = true;
     config.local = true;
+    let only = connect::only_user(&config.token);
     // As given: mount(8) finds by it what is mounted already, and umount(8) what to unmount.
     let fsname = args.servers.0.join(",");
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
     config.access_times = options.access_times;
+    let users = only.map_or_else(String::new, |only| users(only.uid, options.allow_other));
     crate::system::raise_open_files();
 
     let runtime = connect::runtime()?;
@@ -120,10 +132,13 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         let mounting = mounting::start(client, &mountpoint, &options).await?;
         // Whoever has left this process behind waits for the line.
         if args.daemon || !args.quiet {
-            output::print(&ready(&mountpoint))?;
+            output::print(&(ready(&mountpoint) + &users))?;
         }
         notify::ready();
-        leave_terminal(args.daemon, log)?;
+        leave_terminal(args.daemon, log.as_ref())?;
+        if let Some(log) = log {
+            tokio::task::spawn_local(log.keep_short());
+        }
         mounting.serve(&mut stop, std::future::pending()).await
     })?;
     Ok(ExitCode::SUCCESS)
@@ -134,16 +149,22 @@ pub(crate) fn ready(mountpoint: &Path) -> String {
     format!("{READY}{}", mountpoint.display())
 }
 
-fn open_log(path: &Path) -> anyhow::Result<File> {
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    file.with_context(|| format!("cannot open the log {}", path.display()))
+/// Who can use a mount whose token lets only one user act. The kernel lets others in only if it was told to.
+fn users(only: u32, allow_other: bool) -> String {
+    let me = rustix::process::geteuid().as_raw();
+    if allow_other || only == me {
+        return format!(", only user {only} can use it");
+    }
+    format!(
+        ", nobody can use it: the token is user {only}'s, and without -o allow_other only user {me} gets in"
+    )
 }
 
 /// From now on the log goes where it was asked for; and nothing of who started a daemon is held by it.
-fn leave_terminal(daemon: bool, log: Option<File>) -> anyhow::Result<()> {
+fn leave_terminal(daemon: bool, log: Option<&MountLog>) -> anyhow::Result<()> {
     let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from);
     if let Some(log) = log {
-        rustix::stdio::dup2_stderr(&log)?;
+        log.take_stderr()?;
     } else if daemon {
         rustix::stdio::dup2_stderr(null()?)?;
     }

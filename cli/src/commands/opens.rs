@@ -1,7 +1,8 @@
 //! `pando opens`: which files are open, and who has them open.
 
-use std::process::ExitCode;
+use std::{cell::Cell, process::ExitCode};
 
+use anyhow::bail;
 use base::{Ino, SessionId};
 use serde::Serialize;
 
@@ -42,9 +43,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0, args.token.read()?, "pando opens");
     let files = connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
-        let files = Box::pin(everywhere::ask(&client, |server| list(server, args.session))).await;
-        client.close().await?;
-        files
+        let is_known = Cell::new(args.session.is_none());
+        let files =
+            Box::pin(everywhere::ask(&client, |server| list(server, args.session, &is_known)));
+        let files = connect::close(&client, files.await).await?;
+        if let Some(session) = args.session.filter(|_| !is_known.get()) {
+            files.complete("the session may be there")?;
+            bail!("there is no session {session}: `pando sessions` lists them");
+        }
+        anyhow::Ok(files)
     })?;
     files.print(args.json, &["INO", "FOR", "SESSION", "CLIENT", "FILE"], cells)?;
     Ok(ExitCode::SUCCESS)
@@ -54,8 +61,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn list(
     server: everywhere::Server<'_>,
     session: Option<SessionId>,
+    is_known: &Cell<bool>,
 ) -> anyhow::Result<Vec<OpenFile>> {
     let sessions = server.answer(server.client.sessions(server.number)).await?;
+    if sessions.iter().any(|detail| Some(detail.session) == session) {
+        is_known.set(true);
+    }
     let (mut files, mut after) = (Vec::new(), Ino(0));
     loop {
         let page = server.answer(server.client.opens(server.number, after, session, PAGE)).await?;

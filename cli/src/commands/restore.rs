@@ -2,24 +2,23 @@
 
 use std::{cmp::Reverse, process::ExitCode};
 
-use anyhow::{Context as _, bail};
-use base::FsError;
+use anyhow::bail;
+use base::{FileKind, FsError};
 use client::Client;
+use serde::Serialize;
 use wire::RenameMode;
 
+use super::trash::{self, Thrown};
 use crate::{
     connect::{self, Servers, TokenArgs},
     failure, output,
 };
 
-/// Where the trash is.
-const TRASH: &str = "/.trash";
-
 /// Put back what was removed, with all that was below it, where it was. Needs the administrator's token.
 ///
-/// It works while `pando set PLACE trash_days=N` keeps what is removed. Directories that are gone are made anew. Of
-/// what was removed several times the latest comes back; the others, and what would replace something that is there,
-/// stay in the trash, and are told. The exit code is 1 when something of what was asked for stays there.
+/// It works while `pando set PLACE trash_days=N` keeps what is removed. Directories that are gone are made anew. If a path was
+/// removed several times, the latest version comes back, or the latest of those that --at names. Older ones, and anything
+/// whose place is taken, stay in the trash and are listed. The exit code is 1 when something of what was asked for stays there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -28,143 +27,164 @@ pub(crate) struct Args {
     /// What to put back, as it was called: from the root of the file system.
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<String>,
-    /// Only print what is in the trash: the hour of its removal, in UTC, and where it was.
+    /// Only what was removed then: a time in UTC as --list prints it, or the beginning of one, as 2026-11-21 or "2026-11-21 17:30".
+    #[arg(long, value_name = "TIME", value_parser = beginning)]
+    at: Option<String>,
+    /// Only print what is in the trash: when it was removed (in UTC), its owner, its size, and where it was.
     #[arg(long)]
     list: bool,
+    /// Do not print what is put back, but what stays in the trash, and how much of both there is.
+    #[arg(long, short)]
+    quiet: bool,
     #[command(flatten)]
     token: TokenArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-/// Something in the trash.
-struct Found {
-    /// Where it is.
-    at: String,
-    hour: String,
-    /// Where it was.
-    path: String,
-    is_dir: bool,
-    /// When, in seconds and nanoseconds.
-    removed: (i64, i64),
+/// The digits of a time or its beginning: separators differ between `--list`, RFC 3339 and the trash's own directories.
+fn beginning(text: &str) -> Result<String, String> {
+    let is_part = |c: char| c.is_ascii_digit() || "-: T.Z".contains(c);
+    let digits = digits(text);
+    if !text.chars().all(is_part) || digits.len() < 4 {
+        return Err("it is no time such as 2026-11-21, 2026-11-21T17 or 2026-11-21T17:30:05".into());
+    }
+    Ok(digits)
+}
+
+fn digits(text: &str) -> String {
+    text.chars().filter(char::is_ascii_digit).collect()
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0.clone(), args.token.read()?, "pando restore");
     connect::runtime()?.block_on(async {
         let client = connect::connect(config).await?;
-        let found = find(&client, &args.paths).await?;
-        let left = if args.list { list(found)? } else { put_back(&client, found).await? };
-        client.close().await?;
+        let done = restore(&client, args).await;
+        let left = connect::close(&client, done).await?;
         Ok(if left == 0 { ExitCode::SUCCESS } else { failure::failed() })
     })
 }
 
-fn list(mut found: Vec<Found>) -> anyhow::Result<u64> {
-    found.sort_by(|one, other| (&one.hour, &one.path).cmp(&(&other.hour, &other.path)));
-    let lines = found.iter().map(|found| format!("{}  {}\n", found.hour, found.path));
-    output::print(lines.collect::<String>().trim_end())?;
-    Ok(0)
-}
-
-/// Everything in the trash that was at one of `paths`, or below; everything, if there are none.
-async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Vec<Found>> {
-    let mut all = Vec::new();
-    let hours = match client.read_dir(TRASH).await {
-        Err(client::Error::Fs(FsError::NotFound)) => bail!("there is no trash: see `pando set`"),
-        hours => hours.context("cannot read the trash")?.all().await?,
-    };
-    let mut dirs = Vec::new();
-    for entry in hours {
-        let name = entry.name.to_string();
-        let dir = format!("{TRASH}/{name}");
-        if name.contains('-') {
-            dirs.push((dir, name));
-            continue;
-        }
-        if !entry.is_dir() {
-            continue;
-        }
-        // Of several servers each has a directory of its own, with those of hours.
-        for hour in client.read_dir(&dir).await?.all().await? {
-            dirs.push((format!("{dir}/{}", hour.name), hour.name.to_string()));
-        }
+/// Lists what is there, or puts it back; how much of what was asked for is still there then.
+async fn restore(client: &Client, args: &Args) -> anyhow::Result<usize> {
+    let mut found = trash::find(client, &args.paths).await?;
+    if let Some(beginning) = &args.at {
+        found.retain(|thrown| digits(&thrown.removed()).starts_with(beginning.as_str()));
     }
-    for (dir, hour) in dirs {
-        let entries = match client.read_dir(&dir).await {
-            // Its days are over.
-            Err(client::Error::Fs(FsError::NotFound)) => continue,
-            entries => entries?.all().await?,
-        };
-        for entry in entries {
-            let at = format!("{dir}/{}", entry.name);
-            let is_dir = entry.is_dir();
-            // It may just have been put back, or removed for good.
-            let Some((path, removed)) = origin(client, &at).await? else { continue };
-            all.push(Found { at, hour: hour.clone(), path, is_dir, removed });
-        }
+    if args.list {
+        list(found, args.json)?;
+        return Ok(0);
     }
-    let wanted = |found: &Found| {
-        let is_below = |path: &String| {
-            let top = path.trim_end_matches('/');
-            found
-                .path
-                .strip_prefix(top)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        paths.is_empty() || paths.iter().any(is_below)
-    };
-    all.retain(wanted);
-    Ok(all)
-}
-
-/// Where something in the trash was, as the server knows it now, and when it was removed.
-async fn origin(client: &Client, at: &str) -> anyhow::Result<Option<(String, (i64, i64))>> {
-    let lines = match client.info(at).await {
-        Err(client::Error::Fs(FsError::NotFound | FsError::Stale)) => return Ok(None),
-        lines => lines.with_context(|| format!("cannot ask about {at}"))?,
-    };
-    let line = |name| lines.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
-    let number = |digits: &str| digits.parse::<i64>().ok();
-    let removed = line("trash.removed").and_then(|removed| {
-        let (seconds, nanoseconds) = removed.split_once('.')?;
-        Some((number(seconds)?, number(nanoseconds)?))
-    });
-    Ok(line("trash.path").zip(removed))
-}
-
-/// Puts them back; how many are still there.
-async fn put_back(client: &Client, mut found: Vec<Found>) -> anyhow::Result<u64> {
     if found.is_empty() {
         bail!("nothing of that is in the trash");
     }
+    put_back(client, found, args).await
+}
+
+#[derive(Serialize)]
+struct Row {
+    removed: String,
+    uid: u32,
+    gid: u32,
+    /// Absent of what is no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    kind: String,
+    path: String,
+    /// Where it is now.
+    trash: String,
+}
+
+impl From<Thrown> for Row {
+    fn from(thrown: Thrown) -> Row {
+        let removed = thrown.removed();
+        let Thrown { at, path, attr, .. } = thrown;
+        Row {
+            removed,
+            uid: attr.uid,
+            gid: attr.gid,
+            bytes: (attr.kind == FileKind::File).then_some(attr.size),
+            kind: format!("{:?}", attr.kind).to_lowercase(),
+            path,
+            trash: at,
+        }
+    }
+}
+
+fn list(found: Vec<Thrown>, json: bool) -> anyhow::Result<()> {
+    let mut rows: Vec<Row> = found.into_iter().map(Row::from).collect();
+    rows.sort_by(|one, other| (&one.removed, &one.path).cmp(&(&other.removed, &other.path)));
+    if json {
+        return output::print_json(&rows);
+    }
+    let cells = |row: &Row| {
+        let size = row.bytes.map_or_else(|| row.kind.clone(), output::bytes);
+        vec![row.removed.clone(), format!("{}:{}", row.uid, row.gid), size, row.path.clone()]
+    };
+    let rows: Vec<_> = rows.iter().map(cells).collect();
+    output::print(&output::table(&["REMOVED", "OWNER", "SIZE", "PATH"], &rows))
+}
+
+/// What came of it.
+#[derive(Default, Serialize)]
+struct Outcome {
+    restored: Vec<String>,
+    left: Vec<Left>,
+}
+
+#[derive(Serialize)]
+struct Left {
+    path: String,
+    removed: String,
+    reason: String,
+}
+
+/// Puts them back; how many are still there.
+async fn put_back(client: &Client, mut found: Vec<Thrown>, args: &Args) -> anyhow::Result<usize> {
     // Directories first, and of them those that were removed last: what others were in.
-    found.sort_by_key(|found| {
-        (!found.is_dir, Reverse(found.removed), found.path.len(), found.at.clone())
+    found.sort_by_key(|thrown| {
+        let is_dir = thrown.attr.kind == FileKind::Directory;
+        (!is_dir, Reverse(thrown.removed), thrown.path.len(), thrown.at.clone())
     });
-    let (mut done, mut left) = (0, 0);
-    for Found { at, hour, .. } in found {
+    let mut outcome = Outcome::default();
+    for thrown in found {
         // Where its directory is now, which may just have come back.
-        let Some((path, _)) = origin(client, &at).await? else { continue };
-        let outcome = if path.contains('\u{fffd}') {
+        let Some((path, _)) = trash::origin(client, &thrown.at).await? else { continue };
+        let moved = if path.contains('\u{fffd}') {
             Err("its name is no text: move it by hand".to_owned())
         } else {
-            restore(client, &at, &path).await
+            move_back(client, &thrown.at, &path).await
         };
-        match outcome {
+        match moved {
             Ok(()) => {
-                done += 1;
-                output::print(&format!("restored {path}"))?;
+                if !args.quiet && !args.json {
+                    output::print(&format!("restored {path}"))?;
+                }
+                outcome.restored.push(path);
             }
-            Err(why) => {
-                left += 1;
-                output::print(&format!("left in the trash: {path} of {hour}: {why}"))?;
+            Err(reason) => {
+                let removed = thrown.removed();
+                if !args.json {
+                    let of = format!("{path}, removed at {removed}");
+                    output::print(&format!("left in the trash: {of}: {reason}"))?;
+                }
+                outcome.left.push(Left { path, removed, reason });
             }
         }
     }
-    output::print(&format!("{done} restored, {left} left in the trash"))?;
+    let left = outcome.left.len();
+    if args.json {
+        output::print_json(&outcome)?;
+    } else {
+        let restored = outcome.restored.len();
+        output::print(&format!("{restored} restored, {left} left in the trash"))?;
+    }
     Ok(left)
 }
 
-async fn restore(client: &Client, at: &str, path: &str) -> Result<(), String> {
+async fn move_back(client: &Client, at: &str, path: &str) -> Result<(), String> {
     if let Some((above, _)) = path.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
         let made = client.create_dir_all(above, 0o755).await;
         made.map_err(|error| format!("cannot make {above}: {error}"))?;

@@ -57,12 +57,12 @@ struct ClusterArgs {
     /// The administrator's token, with which a server joins; it need not be given again.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// With --coordinator: a server of the cluster serves for so long without hearing of the coordinator. When one is
-    /// lost, renames of directories wait for as long.
+    /// With --coordinator: how long a server of the cluster serves without a word from the coordinator. When a server is
+    /// lost, renames of directories wait this long.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
     cluster_lease: Duration,
-    /// Serve for so long after the coordinator was lost, and the lease has ended, what stands on no cached path: what
-    /// mounts have open, and what they do in directories that they know. 0: nothing.
+    /// How long to go on when the coordinator is lost and the lease has ended, with what stands on no cached path: what mounts
+    /// have open, and what they do in directories that they know. 0: not at all.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
     alone: Duration,
     /// Add a round trip to the connections to other servers, as of a network between them: for measurements.
@@ -83,7 +83,7 @@ pub(crate) struct ServeArgs {
     /// [default: 127.0.0.1:7421].
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// Answered operations are on stable storage after so long at most.
+    /// Answered operations are on stable storage after this long at most.
     #[arg(long, default_value = "20ms", value_name = "TIME", value_parser = interval)]
     commit_interval: Duration,
     /// When an operation is answered.
@@ -93,10 +93,10 @@ pub(crate) struct ServeArgs {
     /// clients on it need some too].
     #[arg(long, value_name = "N")]
     cores: Option<NonZeroUsize>,
-    /// A session ends when nothing was heard of its client for so long.
+    /// End a session after this long without a word from its client.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease)]
     lease: Duration,
-    /// Keep so much of the disks free: below it writes are refused with ENOSPC, while reads and removals work. 0
+    /// Keep this much of the disks free: below it writes are refused with ENOSPC, while reads and removals work. 0
     /// lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,

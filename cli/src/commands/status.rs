@@ -159,7 +159,6 @@ struct Status {
     durability: String,
     commit_interval_ms: u64,
     blocks: String,
-    files: u64,
     store_bytes: u64,
     store_records: u64,
     process_id: u32,
@@ -197,7 +196,6 @@ impl From<wire::Status> for Status {
             durability: status.durability,
             commit_interval_ms: status.commit_interval_ms,
             blocks: status.blocks,
-            files: status.files,
             store_bytes: status.store_bytes,
             store_records: status.store_records,
             process_id: status.process.id,
@@ -223,7 +221,6 @@ impl Status {
             ("shards", self.shards.to_string()),
             ("durability", format!("{}, commit interval {interval} ms", self.durability)),
             ("blocks", self.blocks.clone()),
-            ("files", format!("about {}", self.files)),
             (
                 "metadata",
                 format!(
@@ -257,14 +254,15 @@ impl Status {
             vec![
                 operation.name.clone(),
                 operation.count.to_string(),
-                operation.failed.to_string(),
+                operation.not_found.to_string(),
+                operation.failures(),
                 micros(operation.mean_us),
                 micros(operation.p50_us),
                 micros(operation.p99_us),
             ]
         };
         let operations: Vec<_> = self.operations.iter().map(row).collect();
-        let heads = ["OPERATION", "COUNT", "FAILED", "MEAN", "P50", "P99"];
+        let heads = ["OPERATION", "COUNT", "NOT FOUND", "FAILED", "MEAN", "P50", "P99"];
         text += "operations\n";
         text += &indent(&output::table(&heads, &operations));
         let counted = self.counters.iter().filter(|(_, value)| value.as_u64() != Some(0));

@@ -1,33 +1,46 @@
-//! `pando top`: what a server is asked for right now, by operation, client and directory.
+//! `pando top`: what servers are asked for right now, by operation, client and directory.
 //!
 //! On a terminal it is a page that is drawn again and again; elsewhere a text for each interval, or JSON, a
 //! line for each. Rates of operations are the difference of two moments; those of clients and directories are
 //! the server's own estimates of the last seconds.
 
-use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
+use std::{
+    cell::Cell, collections::BTreeMap, io::IsTerminal as _, process::ExitCode, time::Duration,
+};
 
 use client::Client;
+use futures::future::join_all;
 use serde::Serialize;
+use tokio::time::timeout;
 use wire::Load;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
+    failure::usage,
     observed::{self, Operation, micros},
     output,
     signals::Stop,
     terminal::Screen,
 };
 
-/// Show what a server is asked for, until q or Ctrl-C. Needs the administrator's token.
+/// A server among several that has not answered for so long is left out.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The session of what servers ask each other for.
+const OTHER_SERVERS: &str = "0";
+
+/// Show what servers are asked for, until q or Ctrl-C. Needs the administrator's token.
 ///
-/// Rates are of the latest interval; those of clients and directories are estimates of the last 5 to 10 seconds.
+/// Of several servers all are added up, but for those that do not answer, and the first line says which. Rates are of the latest interval; those of clients and directories are estimates of the last 5 to 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server.
+    /// The server, or any of several.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
+    /// Show only this one of several servers, by its number in `pando status`.
+    #[arg(long = "server", value_name = "N")]
+    only: Option<u16>,
     /// How often to look.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
@@ -50,31 +63,77 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = connect::config(args.server.0, args.token.read()?, "pando top");
+    let config = connect::config(args.server.0.clone(), args.token.read()?, "pando top");
     let on_terminal = !args.json && !args.once && std::io::stdout().is_terminal();
     connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let client = connect::connect(config).await?;
         // An error of the first question goes to the terminal as it was found.
-        let first = connect::for_administrators(client.server_load().await)?;
-        let mut screen = if on_terminal { Some(Screen::take()?) } else { None };
-        let shown =
-            watch(&client, first, &args.interval, args.once, args.json, &mut screen, &mut stop);
-        let shown = shown.await;
-        drop(screen);
-        client.close().await?;
-        shown
+        let watched = async {
+            let servers = Watched::new(&client, args.only)?;
+            let first = servers.ask().await?;
+            let mut screen = if on_terminal { Some(Screen::take()?) } else { None };
+            watch(&servers, first, &args, &mut screen, &mut stop).await
+        };
+        let watched = watched.await;
+        // A server that is away is not waited for.
+        let _ = timeout(PATIENCE, client.close()).await;
+        watched
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The servers that are asked.
+struct Watched<'a> {
+    client: &'a Client,
+    numbers: Vec<u16>,
+    /// They were asked before.
+    asked: Cell<bool>,
+}
+
+/// What each server said, by its number.
+type Loads = BTreeMap<u16, Load>;
+
+impl Watched<'_> {
+    fn new(client: &Client, only: Option<u16>) -> anyhow::Result<Watched<'_>> {
+        let servers = client.servers();
+        if let Some(only) = only.filter(|only| *only >= servers) {
+            return Err(usage(format!("there is no server {only}: they are 0 to {}", servers - 1)));
+        }
+        let numbers = only.map_or_else(|| (0..servers).collect(), |only| vec![only]);
+        Ok(Watched { client, numbers, asked: Cell::new(false) })
+    }
+
+    /// Asks those that are there. The only one is waited for.
+    async fn ask(&self) -> anyhow::Result<Loads> {
+        if let [only] = self.numbers[..] {
+            let load = connect::for_administrators(self.client.load_of(only).await)?;
+            return Ok(Loads::from([(only, load)]));
+        }
+        // What was asked of a server that is away waits in the client: it is not asked again before it is back.
+        // Connections are only made when something is asked.
+        let asked_before = self.asked.replace(true);
+        let away = if asked_before { self.client.servers_away() } else { Vec::new() };
+        let there = self.numbers.iter().filter(|number| !away.contains(number));
+        let client = self.client;
+        let asked = there.map(|number| async move {
+            (*number, timeout(PATIENCE, client.load_of(*number)).await)
+        });
+        let mut loads = Loads::new();
+        for (number, answer) in join_all(asked).await {
+            if let Ok(answer) = answer {
+                loads.insert(number, connect::for_administrators(answer)?);
+            }
+        }
+        Ok(loads)
+    }
+}
+
 /// Shows interval after interval until somebody ends it.
 async fn watch(
-    client: &Client,
-    mut before: Load,
-    interval: &Duration,
-    once: bool,
-    json: bool,
+    servers: &Watched<'_>,
+    mut before: Loads,
+    args: &Args,
     screen: &mut Option<Screen>,
     stop: &mut Stop,
 ) -> anyhow::Result<()> {
@@ -86,18 +145,18 @@ async fn watch(
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(*interval) => {}
+            () = tokio::time::sleep(args.interval) => {}
             () = stop.asked() => return Ok(()),
             () = quit => return Ok(()),
         }
-        let now = client.server_load().await?;
-        let view = View::between(&before, &now);
+        let now = servers.ask().await?;
+        let view = View::between(&before, &now, servers.client.servers());
         match screen {
             Some(screen) => screen.draw(&view.to_text())?,
-            None if json => output::print(&serde_json::to_string(&view)?)?,
-            None => output::print(&(view.to_text() + if once { "" } else { "\n" }))?,
+            None if args.json => output::print(&serde_json::to_string(&view)?)?,
+            None => output::print(&(view.to_text() + if args.once { "" } else { "\n" }))?,
         }
-        if once {
+        if args.once {
             return Ok(());
         }
         before = now;
@@ -106,6 +165,9 @@ async fn watch(
 
 #[derive(Serialize)]
 struct View {
+    /// The servers that have answered, of so many.
+    servers: Vec<u16>,
+    servers_of: u16,
     seconds: f64,
     operations_per_second: f64,
     operations: Vec<Rate>,
@@ -133,8 +195,17 @@ struct Busy {
 }
 
 impl View {
-    fn between(before: &Load, now: &Load) -> View {
-        let micros = now.at_us.saturating_sub(before.at_us);
+    fn between(before: &Loads, now: &Loads, servers_of: u16) -> View {
+        // One that was restarted, or is back, has no rates until the next interval.
+        let both = now.iter().filter_map(|(number, now)| {
+            let before = before.get(number).filter(|before| before.at_us < now.at_us)?;
+            Some((*number, (before, now)))
+        });
+        let (servers, pairs): (Vec<u16>, Vec<(&Load, &Load)>) = both.unzip();
+        let intervals = pairs.iter().map(|(before, now)| now.at_us - before.at_us);
+        let micros = intervals.max().unwrap_or(0);
+        let (before, now): (Vec<&Load>, Vec<&Load>) = pairs.into_iter().unzip();
+        let (before, now) = (&observed::together(&before), &observed::together(&now));
         let per_second = |count: u64| observed::ratio(count, micros) * 1e6;
         let earlier = |name: &str| before.operations.iter().find(|found| found.name == name);
         let passed = |operation: &wire::Operation| {
@@ -151,6 +222,8 @@ impl View {
         let bytes = |name| per_second(counter(now, name).saturating_sub(counter(before, name)));
         let groups = now.distributions.iter().find(|(name, _)| name == "group_requests");
         View {
+            servers,
+            servers_of,
             seconds: observed::ratio(micros, 1_000_000),
             operations_per_second: operations.iter().map(|rate| rate.per_second).sum(),
             operations,
@@ -182,7 +255,8 @@ impl View {
     fn to_text(&self) -> String {
         let gauge =
             |name: &str| self.gauges.get(name).map_or_else(String::new, ToString::to_string);
-        let mut text = format!(
+        let mut text = observed::servers(&self.servers, self.servers_of);
+        text += &format!(
             "{:.0} operations/s, {:.1} a group, {} connections, {} open files, {} queued, {} wait for a sync\n\n",
             self.operations_per_second,
             self.group_requests_mean,
@@ -205,8 +279,11 @@ impl View {
         text += &output::table(&heads, &self.operations.iter().map(row).collect::<Vec<_>>());
         for (head, busy) in [("CLIENT", &self.clients), ("DIRECTORY", &self.directories)] {
             let row = |busy: &Busy| {
-                let name =
-                    if busy.name.is_empty() { format!("({})", busy.id) } else { busy.name.clone() };
+                let name = match busy.name.as_str() {
+                    "" if busy.id == OTHER_SERVERS => "(other servers)".to_owned(),
+                    "" => format!("({}, which is gone)", busy.id),
+                    name => name.to_owned(),
+                };
                 vec![format!("{:.1}", busy.per_second), name]
             };
             let rows: Vec<_> = busy.iter().take(10).map(row).collect();

@@ -32,7 +32,6 @@ pub(super) struct Page {
     commit_interval_ms: u64,
     blocks: String,
     shards: u16,
-    files: u64,
     store_bytes: u64,
     store_records: u64,
     sessions: Vec<Session>,
@@ -40,8 +39,19 @@ pub(super) struct Page {
     group_requests_mean: f64,
     write_p99_us: f64,
     sync_p99_us: f64,
+    process_cpu_seconds: f64,
+    process_resident_bytes: u64,
+    /// How long operations took, in the order of `operations`: what has come since an earlier reading is the reader's.
+    latencies: Vec<Latency>,
     gauges: serde_json::Map<String, serde_json::Value>,
     counters: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    /// The bound of the first bucket; each other one has the double of that before it, the last has none.
+    unit_us: f64,
+    buckets: Vec<u64>,
 }
 
 #[derive(Serialize)]
@@ -63,12 +73,19 @@ pub(super) fn page(status: Status, load: Load, standing: Standing) -> Page {
         idle_seconds: session.idle_seconds,
         open_files: session.open_files,
     };
+    let latency = |operation: wire::Operation| Latency {
+        unit_us: observed::ratio(operation.latency.unit, 1000),
+        buckets: operation.latency.buckets,
+    };
     Page {
         group_requests_mean: groups.map_or(0.0, |(_, groups)| observed::mean(groups)),
         write_p99_us: quantile("write_nanos"),
         sync_p99_us: quantile("sync_nanos"),
         at_seconds: observed::ratio(load.at_us, 1_000_000),
         operations: load.operations.iter().map(Operation::from).collect(),
+        process_cpu_seconds: observed::ratio(status.process.cpu_micros, 1_000_000),
+        process_resident_bytes: status.process.resident_bytes,
+        latencies: load.operations.into_iter().map(latency).collect(),
         gauges: observed::map(load.gauges),
         counters: observed::map(load.counters.into_iter().chain(status.counters)),
         name: status.name,
@@ -89,7 +106,6 @@ pub(super) fn page(status: Status, load: Load, standing: Standing) -> Page {
         commit_interval_ms: status.commit_interval_ms,
         blocks: status.blocks,
         shards: status.shards,
-        files: status.files,
         store_bytes: status.store_bytes,
         store_records: status.store_records,
         sessions: status.sessions.into_iter().map(session).collect(),
@@ -118,7 +134,6 @@ pub(super) mod tests {
                 idle_seconds: 0,
                 open_files: 2,
             }],
-            files: 3,
             counters: vec![("create".to_owned(), 7), ("mkdir".to_owned(), 0)],
             store_bytes: 1 << 20,
             store_records: 5,
@@ -149,7 +164,7 @@ pub(super) mod tests {
             at_us: 1_500_000,
             operations: vec![wire::Operation {
                 name: "create".to_owned(),
-                outcomes: vec![("done".to_owned(), 5), ("failed".to_owned(), 2)],
+                outcomes: vec![("done".to_owned(), 5), ("EEXIST".to_owned(), 2)],
                 latency: Distribution { unit: 1000, buckets: vec![1, 2, 4], sum: 700_000 },
                 stages: vec![("queue".to_owned(), 100), ("execute".to_owned(), 300)],
             }],
@@ -166,6 +181,7 @@ pub(super) mod tests {
         assert_eq!(page["operations"][0]["count"], 7);
         assert_eq!(page["counters"]["create"], 7);
         assert_eq!(page["at_seconds"], 1.5);
+        assert_eq!(page["latencies"][0], serde_json::json!({"unit_us": 1.0, "buckets": [1, 2, 4]}));
         assert_eq!(page["problem"], serde_json::Value::Null);
     }
 }

@@ -38,16 +38,16 @@ fn join<'a>(data: &'a Path, coordinator: &'a str, token: &'a Path) -> Vec<&'a st
 }
 
 /// The coordinator of a cluster that waits for others to join, each in a folder of its own.
-struct Forming {
-    coordinator: Running,
-    address: String,
-    token: PathBuf,
+pub(crate) struct Forming {
+    pub(crate) coordinator: Running,
+    pub(crate) address: String,
+    pub(crate) token: PathBuf,
     folder: TempDir,
     _data: Data,
 }
 
 impl Forming {
-    fn of(servers: &str) -> Forming {
+    pub(crate) fn of(servers: &str) -> Forming {
         let data = formatted(servers);
         let coordinator = coordinate(&data);
         let (address, token) = (coordinator.address().to_owned(), data.admin_token());
@@ -58,7 +58,7 @@ impl Forming {
         self.folder.path().join(name)
     }
 
-    fn join(&self, name: &str) -> Running {
+    pub(crate) fn join(&self, name: &str) -> Running {
         let command = pando(&join(&self.data_of(name), &self.address, &self.token));
         Running::start(command, "serving ")
     }
@@ -70,7 +70,7 @@ impl Forming {
         Running::start(command, "serving ")
     }
 
-    fn until_sound(&self) -> Value {
+    pub(crate) fn until_sound(&self) -> Value {
         until_sound(&self.address, &self.token)
     }
 }

@@ -1,4 +1,4 @@
-//! One directory of very many names, on four servers of which one after the other is killed and started again: eight
+//! One directory of very many names, on four servers of two cores of which one after the other is killed and started again: eight
 //! clients make it while it splits, and two remove it while it is merged.
 
 use std::{
@@ -109,7 +109,8 @@ fn a_large_directory_is_made_and_removed_while_servers_are_killed() {
     let folder = folder();
     let dir = folder.path().join("dev");
     let args = ["dev", "--dir", text(&dir), "--servers", "4", "--listen", "127.0.0.1:0"];
-    let mut command = pando(&[&args[..], &["--restart", "--lease", "500ms"]].concat());
+    let mut command =
+        pando(&[&args[..], &["--restart", "--cores", "2", "--lease", "500ms"]].concat());
     let mut dev = Dev(command.stdout(Stdio::piped()).spawn().unwrap());
     let said = BufReader::new(dev.0.stdout.take().unwrap());
     let mut servers = Servers { said, pids: HashMap::default() };
@@ -166,13 +167,15 @@ fn a_large_directory_is_made_and_removed_while_servers_are_killed() {
     let partitions: u32 = partitions.split_whitespace().last().unwrap().parse().unwrap();
     assert!(partitions > 4, "{told}");
 
-    while_killing(&mut servers, &|| {
+    let kills = while_killing(&mut servers, &|| {
         runtime.block_on(async { tokio::join!(remove(&clients[0]), remove(&clients[1])) });
     });
+    assert!(kills > 0, "it was removed before a server was killed");
     runtime.block_on(async {
         assert_eq!(names(&clients[2]).await, Vec::<String>::new());
         clients[2].rmdir(DIR).await.unwrap();
     });
+    succeed(&["fsck", &address, "--token", text(&token)]);
     kill_process(Pid::from_child(&dev.0), Signal::TERM).unwrap();
     assert_eq!(dev.0.wait().unwrap().code(), Some(0));
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use crate::harness::{Data, fail, folder, succeed, text};
+use crate::harness::{Data, fail, folder, run, stderr, succeed, text};
 
 #[test]
 fn secrets_are_readable_by_their_owner_only() {
@@ -26,6 +26,22 @@ fn a_second_format_is_refused_and_changes_nothing() {
     let said = fail(1, &["format", "--data", text(&data.path())]);
     assert!(said.contains("there is a file system already"), "{said}");
     assert_eq!(read(), before);
+}
+
+#[test]
+fn a_size_is_taken_with_a_unit() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let format = ["format", "--data", text(&data), "--inline-max"];
+    let refused = run(&[&format[..], &["5K"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("it must be 0 to 4096 bytes"), "{}", stderr(&refused));
+    succeed(&[&format[..], &["1K"]].concat());
+    let data = Data { folder };
+    let server = data.serve(&[]);
+    let token = data.admin_token();
+    let shown = succeed(&["get", server.address(), "inline_max", "--token", text(&token)]);
+    assert_eq!(shown, "inline_max  1024\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A full disk: a small one in memory, which only root can make. Others see these tests do nothing.
+//! A full disk: a small one in memory, which only root can mount.
 
 use std::{
     fs,
@@ -25,18 +25,17 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` without the right to mount one.
-    fn new(size: &str) -> Option<Disk> {
+    fn new(size: &str) -> Disk {
         let folder = crate::harness::folder();
         let path = folder.path().to_owned();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "pando-test"]).arg(&path);
-        if !rustix::process::geteuid().is_root() || !mount.status().is_ok_and(|s| s.success()) {
-            return None;
-        }
+        let mounted = mount.output().expect("mount(8) can be started");
+        let said = String::from_utf8_lossy(&mounted.stderr);
+        assert!(mounted.status.success(), "this test mounts a tmpfs, as root: {said}");
         let data = Data { folder };
         succeed(&["format", "--data", text(&data.path())]);
-        Some(Disk { data, path })
+        Disk { data, path }
     }
 
     /// Takes all the room that is left, as another program would.
@@ -75,7 +74,7 @@ const FULL: Error = Error::Fs(FsError::NoSpace);
 
 #[test]
 fn a_full_disk_refuses_writes_while_reads_removals_and_restarts_work() {
-    let Some(disk) = Disk::new("128m") else { return };
+    let disk = Disk::new("128m");
     let server = disk.data.serve(&["--reserve", "32MiB"]);
     let contents = |number: usize| vec![u8::try_from(number % 251).expect("small"); 1 << 20];
     let runtime = runtime();
@@ -142,7 +141,7 @@ fn large(number: u32) -> Vec<u8> {
 
 #[test]
 fn a_server_whose_disk_another_program_fills_waits_and_loses_nothing() {
-    let Some(disk) = Disk::new("192m") else { return };
+    let disk = Disk::new("192m");
     let server = disk.data.serve(&["--reserve", "0"]);
     let (address, token) = (server.address().to_owned(), disk.data.admin_token());
     let folder = crate::harness::folder();

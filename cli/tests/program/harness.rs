@@ -20,6 +20,8 @@ pub(crate) fn pando(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
     command.args(args).env_remove("PANDO_LOG").env_remove("PANDO_TOKEN_FILE");
     command.env("HOME", "/nonexistent").stdin(Stdio::null());
+    // The logs of mounts.
+    command.env("LOGS_DIRECTORY", concat!(env!("CARGO_TARGET_TMPDIR"), "/logs"));
     command
 }
 

@@ -29,12 +29,27 @@ fn settings_are_changed_and_shown_at_a_server() {
     run(&["set", address, "inline_max=1K", "quota.entries=1000"]);
     let shown = run(&["get", address, "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["inline_max"], "1024");
-    assert_eq!(shown["quota.entries"], "1000");
+    assert_eq!(shown["inline_max"], 1024);
+    assert_eq!(shown["quota.entries"], 1000);
     assert_eq!(shown["quota.state"], "active");
-    assert_eq!(shown["used.entries"], "1");
-    assert!(wrong(&["set", address, "nothing=1"]).contains("there is no setting nothing"));
-    assert!(wrong(&["set", address, "inline_max=1G"]).contains("does not fit"));
+    assert_eq!(shown["used.entries"], 1);
+    for (setting, rule) in [
+        ("nothing=1", "there is no setting nothing; known are inherit, "),
+        ("inline_max=1G", "it takes 0 to 4K"),
+        ("quota.bytes=1X", "X is no unit: K, M, G and T are"),
+        ("trash_days=100000", "it takes 0 to 36500"),
+        ("spread=subsets", "a file system of one server divides no directory"),
+    ] {
+        let said = wrong(&["set", address, setting]);
+        assert!(said.contains(rule), "{setting}: {said}");
+    }
+    // Of several nothing is set when one cannot be.
+    wrong(&["set", address, "inline_max=2K", "quota.bytes=1X"]);
+    assert!(run(&["get", address, "inline_max"]).contains("1024"));
+    let said = wrong(&["set", text(data.folder.path()), "quota.bytes=1M"]);
+    assert!(said.contains("is not on a mount of pando"), "{said}");
+    let sessions = run(&["sessions", address]);
+    assert!(!sessions.contains("pando set"), "who was refused has left: {sessions}");
     let user = data.token(&["--uid", "1000"]);
     let said = fail(1, &["set", address, "quota.bytes=1", "--token", text(&user)]);
     assert!(said.contains("only root with an administrator's token"), "{said}");
@@ -71,7 +86,8 @@ fn a_mount_of_several_servers_refuses_what_exceeds_a_quota() {
     assert_eq!((made, fs::read_dir(full).unwrap().count()), (100, 100));
     fs::remove_dir(full.join("0-0")).unwrap();
     fs::create_dir(full.join("again")).unwrap();
-    assert!(fs::create_dir(full.join("over")).is_err());
+    let over = fs::create_dir(full.join("over")).unwrap_err();
+    assert_eq!(over.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
     let token = folder.path().join("dev/admin.token");
     succeed(&["fsck", &addresses, "--token", text(&token)]);
     assert_eq!(running.stop(), Some(0));
@@ -81,6 +97,10 @@ fn refuses_what_exceeds_a_quota(mount: &Mountpoint) {
     let dir = mount.0.join("project");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("early"), [1; 100_000]).unwrap();
+    let said = fail(1, &["set", text(&dir.join("early")), "quota.bytes=1M"]);
+    assert!(said.contains("settings are of directories, and this is none"), "{said}");
+    let said = fail(1, &["set", text(&dir), "trash_days=3"]);
+    assert!(said.contains("it is of the whole file system: set it on the root"), "{said}");
     succeed(&["set", text(&dir), "quota.bytes=200K", "quota.entries=4"]);
     let counted: serde_json::Value =
         serde_json::from_str(&succeed(&["du", "--json", text(&dir)])).unwrap();
@@ -133,7 +153,7 @@ fn several_servers_count_what_is_below_a_directory_and_du_adds_it_up() {
     assert_eq!(counted["entries"], number("files") + number("directories"));
     assert_eq!((number("files"), number("directories")), (20, 43));
     let shown = json(&["get", "--json", text(&project)]);
-    assert_eq!((&shown["quota.state"], &shown["used.entries"]), (&"active".into(), &"63".into()));
+    assert_eq!((&shown["quota.state"], &shown["used.entries"]), (&"active".into(), &63.into()));
     succeed(&["set", text(&project), "quota.bytes=none"]);
     assert!(succeed(&["get", text(&project)]).is_empty());
     assert_eq!(running.stop(), Some(0));

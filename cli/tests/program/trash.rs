@@ -1,9 +1,16 @@
 //! Removed, and put back.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use serde_json::Value;
 
 use crate::{
-    harness::{Running, fail, folder, pando, pause, run, succeed, text},
+    harness::{Running, fail, folder, pando, pause, run, stderr, succeed, text},
     mounted::{Mountpoint, up},
 };
 
@@ -90,11 +97,66 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     assert_eq!(restore(&["/other"]).status.code(), Some(1));
     assert_eq!(fs::read_to_string(at("other")).unwrap(), "another");
     assert_eq!(restore(&["/nothing"]).status.code(), Some(1));
+    chooses_among_versions(mount, &restore);
     succeed(&["fsck", address, "--token", text(token)]);
+    ends_the_trash_when_that_is_said(address, token);
+}
+
+/// Of three versions of a file any can be had back.
+fn chooses_among_versions(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Output) {
+    let file = mount.0.join("versions");
+    for (version, bytes) in [("one", 1000), ("two", 2100), ("three", 3000)] {
+        fs::write(&file, version.repeat(bytes / version.len() + 1)).unwrap();
+        std::os::unix::fs::chown(&file, Some(1234), Some(5678)).unwrap();
+        fs::remove_file(&file).unwrap();
+        // Each is removed in another second.
+        pause(Duration::from_millis(1100));
+    }
+    let json = |args: &[&str]| -> Value {
+        let output = restore(&[args, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let listed = json(&["--list", "/versions"]);
+    let removed: Vec<_> =
+        listed.as_array().unwrap().iter().map(|row| row["removed"].as_str().unwrap()).collect();
+    assert!(removed.len() == 3 && removed.is_sorted(), "{listed:#}");
+    assert_eq!((&listed[1]["uid"], &listed[1]["gid"]), (&1234.into(), &5678.into()));
+    let said = String::from_utf8(restore(&["--list", "/versions"]).stdout).unwrap();
+    assert!(said.contains("REMOVED ") && said.contains("1234:5678"), "{said}");
+    assert!(removed.iter().all(|time| said.contains(time)) && said.contains("2.0 KiB"), "{said}");
+
+    let second = &removed[1][..19];
+    let output = restore(&["--at", second, "/versions", "--quiet"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1 restored, 0 left in the trash\n");
+    assert!(fs::read_to_string(&file).unwrap().starts_with("two"));
+    assert_eq!(restore(&["--at", second, "/versions"]).status.code(), Some(1));
+    fs::remove_file(&file).unwrap();
+    let came = json(&["/versions"]);
+    assert_eq!(came["restored"], serde_json::json!(["/versions"]));
+    assert_eq!(came["left"].as_array().unwrap().len(), 2, "{came:#}");
+    assert_eq!(came["left"][0]["reason"], "something is there");
+    assert!(fs::read_to_string(&file).unwrap().starts_with("two"), "it was removed last");
+    assert_eq!(restore(&["--at", "yesterday", "/versions"]).status.code(), Some(2));
+}
+
+fn ends_the_trash_when_that_is_said(address: &str, token: &Path) {
+    let set = |args: &[&str]| {
+        let all = ["set", address, "trash_days=0", "--token", text(token)];
+        run(&[&all[..], args].concat())
+    };
+    let refused = set(&[]);
+    let said = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said.contains("things in the trash go within two hours, for good: --yes"), "{said}");
+    let days = succeed(&["get", address, "trash_days", "--token", text(token)]);
+    assert!(days.contains('7'), "{days}");
+    let done = set(&["--yes"]);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success() && said.contains("go within two hours"), "{said}");
 }
 
 /// Other servers have the setting with their next lease.
-fn until_all_keep(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> std::process::Output) {
+fn until_all_keep(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Output) {
     for round in 0..300 {
         let probes = mount.0.join(format!("probes{round}"));
         for probe in 0..16 {

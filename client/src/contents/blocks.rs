@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use base::{BlockId, Cred, FsError, HashMap, Ino};
+use base::{BlockId, Cred, FsError, HashMap, Ino, error::describe};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, BlocksError, SignedFor};
@@ -354,6 +354,7 @@ impl Client {
     }
 
     async fn load_from_server(&self, cred: &Cred, ino: Ino, part: BlockPart, len: u32) -> Loaded {
+        let block = part.block;
         let get = Request::BlockGet(BlockGet { part, len });
         match self.core.call(cred, Route::Shard(ino.shard()), get, Stand::NONE).await {
             Ok(done) => match done.reply {
@@ -361,13 +362,19 @@ impl Client {
                 _ => Err(unexpected()),
             },
             Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => Ok(None),
-            Err(Failure::Error(error)) => Err(error),
+            Err(Failure::Error(error)) => {
+                if matches!(error, Error::Fs(_)) {
+                    let said = "the server cannot read a block; its log says why";
+                    tracing::error!(%ino, %block, %error, "{said}");
+                }
+                Err(error)
+            }
         }
     }
 }
 
 fn store_error(error: &BlocksError) -> FsError {
-    tracing::error!(%error, "a block cannot be read or written");
+    tracing::error!(error = describe(error), "a block cannot be read or written");
     match error {
         BlocksError::Full(_) => FsError::NoSpace,
         BlocksError::Refused(_) => FsError::Denied,

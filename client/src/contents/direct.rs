@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use base::{BlockId, Cred, HashMap};
+use base::{BlockId, Cred, HashMap, error::describe};
 use parking_lot::Mutex;
 use store::{Blocks, BlocksError, Compression, SignedFor, SignedUrls};
 use tokio::{
@@ -102,7 +102,7 @@ impl Direct {
 
     /// The store was asked in vain.
     pub(crate) fn avoid(&self, error: &BlocksError) {
-        tracing::warn!(%error, "blocks go through the server for a while");
+        tracing::warn!(error = describe(error), "blocks go through the server for a while");
         *self.avoided.lock() = Some(Instant::now() + AVOIDED_FOR);
     }
 

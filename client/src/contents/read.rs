@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc};
 
 use base::{
-    Access, Attr, Cred, FsError, Ino, SetAttr, SetTime, Time,
+    Access, Attr, BlockId, Cred, FsError, Ino, SetAttr, SetTime, Time,
     limits::{CHUNK_BYTES, FILE_BYTES_MAX},
 };
 use bytes::Bytes;
@@ -199,6 +199,8 @@ impl Client {
             return Ok(Bytes::new());
         }
         self.note_access(open);
+        let mut gone = None;
+        let mut times = 0;
         for _ in 0..ATTEMPTS_MAX {
             let (next, ahead) = {
                 let inner = open.state.lock();
@@ -218,29 +220,45 @@ impl Client {
             match next {
                 Next::Map(first) => self.fetch_map(open, first).await?,
                 Next::Read(plan) => {
-                    let fetched = self.fetch((&open.cred, open.state.ino), &plan, ahead).await?;
-                    if let Some(bytes) = fetched {
-                        return Ok(bytes);
+                    match self.fetch((&open.cred, open.state.ino), &plan, ahead).await? {
+                        Ok(bytes) => return Ok(bytes),
+                        Err(block) => {
+                            times = if gone == Some(block) { times + 1 } else { 1 };
+                            gone = Some(block);
+                        }
                     }
                     open.state.lock().forget_contents();
                 }
             }
         }
-        tracing::error!(ino = %open.state.ino, "contents change faster than they can be read");
+        let ino = open.state.ino;
+        match gone {
+            // It was named again by what the server said after it was not found.
+            Some(block) if times > 2 => tracing::error!(
+                %ino,
+                offset,
+                %block,
+                "a block of a file is missing in the block store, and what it held is lost; `pando fsck` \
+                 says what else is"
+            ),
+            Some(_) | None => {
+                tracing::error!(%ino, offset, "contents change faster than they can be read");
+            }
+        }
         Err(FsError::Io.into())
     }
 
-    /// Fetches what a plan lacks, and starts to read ahead; `None` when a block is gone.
+    /// Fetches what a plan lacks, and starts to read ahead; a block that is gone, if one is.
     async fn fetch(
         &self,
         of: (&Arc<Cred>, Ino),
         plan: &Plan,
         ahead: Vec<(BlockPart, u32)>,
-    ) -> Result<Option<Bytes>> {
+    ) -> Result<std::result::Result<Bytes, BlockId>> {
         if let ([(0, bytes)], []) = (&plan.here[..], &plan.fetch[..])
             && bytes.len() == plan.len
         {
-            return Ok(Some(bytes.clone()));
+            return Ok(Ok(bytes.clone()));
         }
         if !ahead.is_empty() {
             // What is wanted now goes first.
@@ -254,11 +272,11 @@ impl Client {
             && fetch.len as usize == plan.len
         {
             let at = (fetch.part.offset - start) as usize;
-            return Ok(Some(bytes.slice(at..at + plan.len)));
+            return Ok(Ok(bytes.slice(at..at + plan.len)));
         }
         let mut out = vec![0; plan.len];
         for (fetch, parts) in plan.fetch.iter().zip(fetched) {
-            let Some(parts) = parts else { return Ok(None) };
+            let Some(parts) = parts else { return Ok(Err(fetch.part.block)) };
             let range = fetch.part.offset as usize..(fetch.part.offset + fetch.len) as usize;
             for (start, bytes) in parts {
                 let start = start as usize;
@@ -273,7 +291,7 @@ impl Client {
         for (at, bytes) in &plan.here {
             out[*at..*at + bytes.len()].copy_from_slice(bytes);
         }
-        Ok(Some(out.into()))
+        Ok(Ok(out.into()))
     }
 
     /// Asks where contents are, from chunk `first` on.

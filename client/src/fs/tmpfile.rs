@@ -5,7 +5,7 @@ use std::path::Path;
 use base::FsError;
 use wire::{Link, Request};
 
-use super::{Links, MAKES, Tries};
+use super::{Links, MAKES, TRIES_AT_ONCE, Tries, bytes_of};
 use crate::{Client, Error, File, FileSystem, OpenOptions, Result, call::Failure};
 
 impl Client {
@@ -38,8 +38,22 @@ impl Client {
         let target = file.node();
         self.flush_node(&target).await;
         let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
-        let (_, dir, name) = self.change(path, MAKES, make).await?;
-        self.note_link(&target, &dir, &name);
-        Ok(())
+        let (mut tries, mut stale) = (Tries::new(), 0);
+        loop {
+            let failure = match self.try_change(bytes_of(path), MAKES, &make).await {
+                Ok((_, dir, name)) => {
+                    self.note_link(&target, &dir, &name);
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            // The file is not where this session knows it, and no path is walked to it again: it may be on its way, and
+            // else it has left what the session may reach.
+            stale += u32::from(matches!(failure, Failure::Error(Error::Fs(FsError::Stale))));
+            if stale > TRIES_AT_ONCE {
+                return Err(FsError::Stale.into());
+            }
+            tries.again(&self.core, failure).await?;
+        }
     }
 }

@@ -22,7 +22,7 @@ const MENDED_AT_ONCE: usize = 256;
 /// So many repairs are told of in words; the rest is counted.
 const REPAIRED_MAX: usize = 1000;
 /// The last turn.
-const TURN_LAST: u8 = 3;
+pub(super) const TURN_LAST: u8 = 3;
 
 /// What was repaired in all rounds.
 pub(super) struct Repairs {
@@ -110,8 +110,7 @@ impl Round {
                 self.mend(client, repairs, route, request, lines).await?;
             } else if let Some(job) = jobs.get(usize::from(server)) {
                 let request = FsckFixes { job: *job, turn: self.turn, from: self.from };
-                let reply = client.ask_server(server, Request::FsckFixes(request)).await?;
-                let Reply::FsckFixes(fixes) = reply else { return Err(unexpected()) };
+                let fixes = fixes(client, server, request).await?;
                 match fixes.last() {
                     Some(last) => self.from = last.number.saturating_add(1),
                     None => (self.server, self.from) = (server + 1, 0),
@@ -171,6 +170,14 @@ impl Round {
         }
         self.found.done = true;
         self.found.clone()
+    }
+}
+
+/// A page of what a server knows to repair.
+pub(super) async fn fixes(client: &Client, server: u16, page: FsckFixes) -> Result<Vec<FsckFix>> {
+    match client.ask_server(server, Request::FsckFixes(page)).await? {
+        Reply::FsckFixes(fixes) => Ok(fixes),
+        _ => Err(unexpected()),
     }
 }
 

@@ -35,6 +35,22 @@ impl Clock for Fixed {
     }
 }
 
+/// A clock that a test sets.
+#[derive(Default)]
+pub(crate) struct Seconds(AtomicU64);
+
+impl Seconds {
+    pub(crate) fn set(&self, seconds: u64) {
+        self.0.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Seconds {
+    fn now(&self) -> Time {
+        Time { sec: self.0.load(Ordering::Relaxed).cast_signed(), nsec: 0 }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 

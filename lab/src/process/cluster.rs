@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::pando;
+use super::{look_through, pando};
 
 /// `pando dev` with servers on ports of the system's choice. All of it ends with this value.
 #[derive(Debug)]
@@ -91,12 +91,12 @@ impl Cluster {
         Client::connect(config).await.expect("the token is right")
     }
 
-    /// SIGKILL for a server.
+    /// SIGKILL for a server, by its number modulo that of the servers; whether its process was there.
     ///
     /// # Panics
-    /// When there is no such server.
-    pub fn kill(&self, server: usize) {
-        self.signal(server, Signal::KILL);
+    /// When dev has not said what its process is.
+    pub fn kill(&self, server: usize) -> bool {
+        self.signal(server % self.addresses.len(), Signal::KILL)
     }
 
     /// SIGSTOP for a server: its machine is reached, and it says nothing.
@@ -115,11 +115,11 @@ impl Cluster {
         self.signal(server, Signal::CONT);
     }
 
-    fn signal(&self, server: usize, signal: Signal) {
+    fn signal(&self, server: usize, signal: Signal) -> bool {
         let process = self.processes.lock().get(&server).copied();
         let process = process.expect("dev says the process of every server");
         // It may have been killed a moment ago, and not be there again.
-        let _ = kill_process(process, signal);
+        kill_process(process, signal).is_ok()
     }
 }
 
@@ -128,6 +128,10 @@ impl Drop for Cluster {
         // It ends its servers first.
         let _ = kill_process(Pid::from_child(&self.dev), Signal::INT);
         let _ = self.dev.wait();
+        for server in 0..self.addresses.len() {
+            let log = self.folder.path().join(format!("cluster/server-{server}.log"));
+            look_through(&format!("server {server}"), &log);
+        }
     }
 }
 

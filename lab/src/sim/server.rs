@@ -66,6 +66,8 @@ struct Inner {
     running: RefCell<Option<Running>>,
     /// Nobody starts it.
     away: Cell<bool>,
+    /// All that it had answered is still there, and somebody knows of what was lost before.
+    kept_all: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
 }
 
@@ -141,6 +143,7 @@ impl Host {
                 trace: trace.clone(),
                 running: RefCell::default(),
                 away: Cell::default(),
+                kept_all: Cell::default(),
                 counters: RefCell::default(),
             }),
         })
@@ -205,6 +208,7 @@ impl Host {
                 trace: before.trace.clone(),
                 running: RefCell::default(),
                 away: Cell::default(),
+                kept_all: Cell::default(),
                 counters: RefCell::default(),
             }),
         }
@@ -267,6 +271,7 @@ impl Host {
                 lease: plan.server_lease,
                 alone: plan.alone,
                 awake_or_not: Arc::new(move || started.elapsed()),
+                kept_all: self.inner.kept_all.get(),
             }),
             offload: self.offload(),
             limits: Limits {
@@ -313,12 +318,16 @@ impl Host {
         if power {
             self.inner.trace.note("power cut", &[self.inner.engine.unsynced() as u64, 0]);
             self.inner.engine.power_cut(0);
+            self.inner.kept_all.set(false);
         }
     }
 
     fn sweep_away(&self, reset: bool) {
         let Some(running) = self.inner.running.take() else { return };
         running.process.die();
+        if running.server.has_had_lease() {
+            self.inner.kept_all.set(true);
+        }
         self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
         self.inner.network.server_died(self.inner.server, reset);
         let mut sum = self.inner.counters.borrow_mut();
@@ -340,6 +349,7 @@ impl Host {
         let keep = self.inner.random.index(unsynced + 1);
         self.inner.trace.note("power cut", &[unsynced as u64, keep as u64]);
         self.inner.engine.power_cut(keep);
+        self.inner.kept_all.set(false);
     }
 
     /// The server will die with one of its next writes.

@@ -7,7 +7,7 @@
 use std::{
     cell::RefCell,
     fmt::{self, Write as _},
-    panic,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Once},
 };
 
@@ -34,13 +34,16 @@ struct Inner {
     hash: u64,
     events: u64,
     problems: Vec<String>,
+    /// Lines with these words are no problems.
+    expected: Vec<&'static str>,
 }
 
 impl Trace {
     /// An empty record; one that is printed goes to standard error.
     #[must_use]
     pub fn new(print: bool) -> Trace {
-        let inner = Inner { started: None, hash: 0, events: 0, problems: Vec::new() };
+        let inner =
+            Inner { started: None, hash: 0, events: 0, problems: Vec::new(), expected: Vec::new() };
         Trace { inner: Arc::new(Mutex::new(inner)), print }
     }
 
@@ -95,6 +98,15 @@ impl Trace {
         inner.problems.push(text);
     }
 
+    /// Lines of level ERROR with these words are no problems from now on: a test has damaged something.
+    pub fn expect(&self, words: &'static str) {
+        self.inner.lock().expected.push(words);
+    }
+
+    fn is_expected(&self, line: &str) -> bool {
+        self.inner.lock().expected.iter().any(|words| line.contains(words))
+    }
+
     /// What should not have happened.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -145,12 +157,20 @@ pub fn hash_of(bytes: &[u8]) -> u64 {
 }
 
 /// Takes in the log of this thread for as long as what it returns lives.
-#[must_use]
-pub fn listen(trace: &Trace) -> impl Sized {
+fn listen(trace: &Trace) -> impl Sized {
     catch_panics();
     LISTENER.with(|listener| listener.replace(Some(trace.clone())));
     let log = tracing::subscriber::set_default(Log { trace: trace.clone() });
     (log, Listening)
+}
+
+/// Runs something on this thread and takes in its log. `None` of a run that panicked; and what should not have happened.
+pub fn hear<T>(trace: &Trace, run: impl FnOnce() -> T) -> (Option<T>, Vec<String>) {
+    let listening = listen(trace);
+    // A panic is a problem of the trace.
+    let ended = panic::catch_unwind(AssertUnwindSafe(run)).ok();
+    drop(listening);
+    (ended, trace.problems())
 }
 
 thread_local! {
@@ -206,7 +226,8 @@ impl Subscriber for Log {
         let metadata = event.metadata();
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
-        if *metadata.level() == Level::ERROR && !line.0.contains(DEAD) {
+        let is_wanted = line.0.contains(DEAD) || self.trace.is_expected(&line.0);
+        if *metadata.level() == Level::ERROR && !is_wanted {
             self.trace.problem(line.0);
         } else if self.trace.print {
             print(self.trace.ms(), format_args!("{}", line.0));

@@ -244,6 +244,7 @@ impl World {
             dirty_bytes_max: plan.dirty_bytes_max,
             blocks: None,
             local: false,
+            pid: 1,
             access_times: AccessTimes::Relative,
             resolution: Resolution::Speculative,
             cache_lease: None,

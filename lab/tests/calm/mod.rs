@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base::FsError;
 use client::{Client, Error};
-use lab::sim::{plan::Plan, trace::Trace, world::World};
+use lab::sim::{plan::Plan, play::test_in, world::World};
 use meta::Durability;
-use tokio::{task::LocalSet, time::timeout};
+use tokio::time::timeout;
 
 const SERVERS: u16 = 3;
 
@@ -20,21 +20,17 @@ pub(crate) fn in_cluster_of(
     change: impl FnOnce(&mut Plan),
     test: impl AsyncFnOnce(&World, &Client),
 ) {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let mut plan = Plan {
-            durability: Durability::Strict,
-            disk_ms_max: 0,
-            split_threshold: u64::MAX,
-            ..Plan::draw(1, SERVERS)
-        };
-        plan.weather.delay_ms_max = 2;
-        change(&mut plan);
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    let mut plan = Plan {
+        durability: Durability::Strict,
+        disk_ms_max: 0,
+        split_threshold: u64::MAX,
+        ..Plan::draw(1, SERVERS)
+    };
+    plan.weather.delay_ms_max = 2;
+    change(&mut plan);
+    test_in(plan, async |world| {
         let machine = world.connect("test").await.unwrap();
-        let ended = timeout(Duration::from_secs(100), test(&world, &machine.client)).await;
+        let ended = timeout(Duration::from_secs(100), test(world, &machine.client)).await;
         ended.expect("nobody waits for ever");
     });
 }

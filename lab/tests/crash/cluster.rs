@@ -6,10 +6,10 @@ use client::Client;
 use lab::{check::tree, process::Cluster, sim::random::SimRandom};
 use tokio::time::{sleep, timeout};
 
-use super::{Over, native};
+use super::{Over, native, seed};
 
 const SERVERS: usize = 4;
-const KILLS: u64 = 12;
+const KILLS: usize = 12;
 const BETWEEN_MS: std::ops::Range<u64> = 1000..3000;
 /// All servers answer within this time after a kill.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -37,12 +37,14 @@ async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
     let clients = [cluster.connect("one").await, cluster.connect("other").await];
     let load = native::load(&clients, &over);
     let kill = async {
-        let random = SimRandom::new(u64::from(std::process::id()));
+        let random = SimRandom::new(seed());
         let mut suppressed = Suppressed::new();
-        for _ in 0..KILLS {
+        let first = random.index(SERVERS);
+        for kill in 0..KILLS {
             sleep(random.ms(BETWEEN_MS)).await;
+            // All servers answer: each process runs that is killed.
             count(&witness, &mut suppressed).await;
-            cluster.kill(random.index(SERVERS));
+            assert!(cluster.kill(first + kill), "the server has ended by itself");
         }
         count(&witness, &mut suppressed).await;
         over.0.store(true, Ordering::Relaxed);
@@ -55,5 +57,14 @@ async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
     );
     assert!(retries > 0 && suppressed > 0);
     let tree = tree::check(&witness).await.expect("the tree is a tree");
+    let mut check = witness.fsck_start_everywhere(false).await.expect("none is running");
+    loop {
+        let progress = check.poll(&witness, false).await.expect("it runs");
+        if progress.done {
+            assert_eq!(progress.findings_total, 0, "{:?}", progress.findings);
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
     println!("{} names, {} directories", tree.names, tree.dirs);
 }

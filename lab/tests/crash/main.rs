@@ -49,9 +49,16 @@ pub(crate) async fn connect(server: &Server, name: &str) -> Client {
     Client::connect(config).await.expect("the token is right")
 }
 
+/// Another one in each run.
+pub(crate) fn seed() -> u64 {
+    let seed = u64::from(std::process::id());
+    println!("seed of the kills: {seed}");
+    seed
+}
+
 /// Kills the server and starts it again, until that is enough.
 async fn kill_again_and_again(server: &mut Server, witness: &Client, kills: u64) -> Counted {
-    let random = SimRandom::new(u64::from(std::process::id()));
+    let random = SimRandom::new(seed());
     let mut counted = Counted::default();
     for kill in 0..kills {
         sleep(random.ms(BETWEEN_MS)).await;
@@ -126,10 +133,11 @@ async fn a_program_on_a_mount_notices_no_crash_of_the_server() {
     let load = mounted::Load::start(mount.path());
     let counted = kill_again_and_again(&mut server, &witness, KILLS / 2).await;
     let Counted { kills, duplicates_suppressed } = counted;
+    let operations = load.end();
     println!(
-        "on the mount {}, {kills} kills, {duplicates_suppressed} duplicates suppressed",
-        load.end()
+        "on the mount {operations} operations, {kills} kills, {duplicates_suppressed} duplicates suppressed"
     );
+    assert!(operations > 0 && kills > 0);
     mount.unmount();
     check(&witness).await;
 }

@@ -65,11 +65,13 @@ impl Load {
         Load(command.spawn().expect("it can be started"))
     }
 
-    /// Ends it; what it says.
-    pub(crate) fn end(mut self) -> String {
+    /// Ends it; how many operations it has done.
+    pub(crate) fn end(mut self) -> u64 {
         drop(self.0.stdin.take());
         let output = self.0.wait_with_output().expect("it is ours");
         assert!(output.status.success(), "a system call failed, or contents were others");
-        String::from_utf8(output.stdout).expect("it prints text").trim().to_owned()
+        let said = String::from_utf8(output.stdout).expect("it prints text");
+        let count = said.split_whitespace().next().and_then(|count| count.parse().ok());
+        count.expect("it says how many operations")
     }
 }

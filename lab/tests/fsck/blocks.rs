@@ -148,3 +148,28 @@ fn blocks_are_removed_after_repairs_when_that_is_asked() {
         assert_eq!(findings(&cluster.world, client).await, [""; 0]);
     });
 }
+
+#[test]
+fn files_that_have_lost_contents_are_named_by_their_paths() {
+    with_cluster(async |cluster, client| {
+        let mut paths = Vec::new();
+        for dir in 0..6u8 {
+            client.mkdir(format!("/d{dir}/below"), 0o755).await.unwrap();
+            let path = format!("/d{dir}/below/file");
+            client.write(&path, &[dir; 50_000]).await.unwrap();
+            paths.push(path);
+        }
+        client.sync().await.unwrap();
+        for host in cluster.world.hosts() {
+            let blocks: Vec<_> = host.blocks().list().collect().await;
+            for block in blocks {
+                host.blocks().delete(block.unwrap().id).await.unwrap();
+            }
+        }
+        let found = findings(&cluster.world, client).await;
+        for path in paths {
+            let names = |line: &String| line.contains(&format!(": {path}: chunk 0 of inode "));
+            assert!(found.iter().any(names), "{path}: {found:#?}");
+        }
+    });
+}

@@ -79,6 +79,7 @@ fn whatever_is_damaged_is_repaired() {
         let locality = if seed % 2 == 0 { Locality::Directory } else { Locality::Subtree };
         let plan = Plan { shards: 8, locality, ..plan(1) };
         in_world(plan, async |cluster, client| {
+            cluster.world.trace().expect("run `pando fsck`");
             let damage = cluster.damage(seed);
             assert_ne!(findings(&cluster.world, client).await, [""; 0], "{seed}: {damage:?}");
             let repairing = repair(&cluster.world, client);

@@ -15,10 +15,9 @@ use base::{Cred, placement::shard_of};
 use client::{Client, FileSystem as _, Fsck, Result};
 use lab::{
     check,
-    sim::{plan::Plan, trace::Trace, world::World},
+    sim::{plan::Plan, play::test_in, world::World},
 };
 use store::{Batch, Engine as _};
-use tokio::task::LocalSet;
 use wire::DirRef;
 
 const SERVERS: u16 = 3;
@@ -60,12 +59,8 @@ fn plan(seed: u64) -> Plan {
 }
 
 fn in_world(plan: Plan, test: impl AsyncFnOnce(&Cluster, &Client)) {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let shards = plan.shards;
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    let shards = plan.shards;
+    test_in(plan, async |world| {
         let machine = world.connect("plants").await.unwrap();
         let client = &machine.client;
         client.write("/file", b"contents").await.unwrap();
@@ -79,7 +74,7 @@ fn in_world(plan: Plan, test: impl AsyncFnOnce(&Cluster, &Client)) {
         client.mkdir("/p/q/r", 0o755).await.unwrap();
         client.sync().await.unwrap();
         world.wait(Duration::from_secs(5)).await;
-        assert_eq!(findings(&world, client).await, [""; 0]);
+        assert_eq!(findings(world, client).await, [""; 0]);
         test(&Cluster { world: world.clone(), shards }, client).await;
     });
 }

@@ -15,7 +15,10 @@ use std::{
 use base::{Cred, EntryName, Locality, Random};
 use client::{Client, Config, Dial, FileSystem, Stream};
 use futures::future::BoxFuture;
-use lab::clock::HandClock;
+use lab::{
+    clock::HandClock,
+    sim::trace::{self, Trace},
+};
 use meta::{Durability, FormatOptions, Server, ServerOptions, format};
 use store::{Blocks, Engine, MemoryEngine};
 use tokio::{
@@ -61,10 +64,15 @@ pub(crate) fn in_world<T>(
 ) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().expect("it needs no resources");
-    LocalSet::new().block_on(&runtime, async {
-        let world = World::new(setup, clock);
-        test(&world).await
-    })
+    let run = || {
+        LocalSet::new().block_on(&runtime, async {
+            let world = World::new(setup, clock);
+            test(&world).await
+        })
+    };
+    let (ended, problems) = trace::hear(&Trace::new(false), run);
+    assert!(problems.is_empty(), "{}", problems.join("\n  and "));
+    ended.expect("a panic is a problem")
 }
 
 /// Lets everybody do what is still to be done.

@@ -101,6 +101,7 @@ fn what_a_client_that_outlives_cuts_was_told_is_durable_is_there() {
             losses += lost;
         }
         println!("{CUTS} cuts, {} files durable, {losses} losses told", durable.len());
+        assert!(!durable.is_empty() && losses > 0);
         let client = connect(&world.server).await.unwrap();
         for (path, bytes) in durable {
             assert_eq!(client.read(&path).await.unwrap(), bytes, "{path}");

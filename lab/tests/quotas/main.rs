@@ -16,13 +16,12 @@ use lab::{
     },
     sim::{
         plan::{Plan, Quotas},
+        play::test_in,
         server::Host,
-        trace::Trace,
         world::{Machine, World},
     },
 };
 use store::{Batch, Engine as _};
-use tokio::{runtime::Builder, task::LocalSet};
 use wire::{NodeRef, RenameMode, XattrMode};
 
 const SERVERS: u16 = 4;
@@ -61,12 +60,9 @@ fn in_world(plan: Plan, test: impl AsyncFn(&World, &Machine)) {
 
 /// As [`in_world`], where the servers may be others in the end.
 fn in_world_of_many(plan: Plan, test: impl AsyncFn(&World, Machine)) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async {
-        let world = World::new(plan, None, &Trace::new(false)).unwrap();
-        world.form().await.unwrap();
+    test_in(plan, async |world| {
         let maker = world.connect("maker").await.unwrap();
-        test(&world, maker).await;
+        test(world, maker).await;
     });
 }
 
@@ -417,6 +413,7 @@ fn it_is_counted_while_directories_split() {
             client.write(format!("/d/{number}"), &[1; 100]).await.unwrap();
         }
         compare(world, client, "/d").await;
+        assert!(world.counts().handoffs_done > 0, "it has not split");
         set(client, "/d", "none").await.unwrap();
         for number in 200..300 {
             client.mkdir(format!("/d/{number}"), 0o755).await.unwrap();

@@ -8,19 +8,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use base::Locality;
-use lab::{
-    check,
-    sim::{
-        plan::{Aim, Plan, Weather},
-        trace::{self, Trace},
-        world::World,
-    },
+use lab::sim::{
+    plan::{Aim, Plan, Weather},
+    play::in_world,
+    world::World,
 };
 use meta::{Bug, Durability};
 use parking_lot::Mutex;
-use tokio::{runtime::Builder, task::LocalSet, time::timeout};
 
 /// A multiple of each number of servers, so that neighbours among partitions are on different ones.
 pub(crate) const SHARDS: u16 = 12;
@@ -52,20 +47,7 @@ pub(crate) fn run<T>(
     longest: Duration,
     play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    let trace = Trace::new(false);
-    let _listening = trace::listen(&trace);
-    let local = LocalSet::new();
-    let ended = runtime.block_on(local.run_until(async {
-        let world = World::new(plan, bug, &trace)?;
-        world.form().await?;
-        timeout(longest, play(world)).await.context("it hangs")?
-    }));
-    drop(local);
-    drop(runtime);
-    // What was amiss before it failed is the better reason.
-    check::errors::check(&trace)?;
-    ended
+    in_world(plan, bug, longest, play)
 }
 
 /// Runs all crashes, on two threads; what went wrong.

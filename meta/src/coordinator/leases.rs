@@ -23,6 +23,9 @@ struct Holder {
     /// The version of the accounting roots that it has.
     roots: u64,
     in_doubt: Option<InDoubt>,
+    strict: bool,
+    /// The version of the list when it said that it had lost something.
+    lost: u64,
 }
 
 /// What a server says of itself.
@@ -32,6 +35,8 @@ pub(crate) struct Beat {
     pub(crate) requests: u64,
     pub(crate) roots: u64,
     pub(crate) in_doubt: Option<InDoubt>,
+    /// It answers when what was done is on stable storage.
+    pub(crate) strict: bool,
 }
 
 /// What is left of a lease, for people.
@@ -44,6 +49,8 @@ pub(crate) struct Standing {
     pub(crate) version: u64,
     pub(crate) requests: u64,
     pub(crate) in_doubt: Option<InDoubt>,
+    /// It answers when what was done is on stable storage.
+    pub(crate) strict: bool,
 }
 
 /// The leases of all servers.
@@ -71,6 +78,8 @@ impl Leases {
             requests: 0,
             roots: 0,
             in_doubt: None,
+            strict: false,
+            lost: 0,
         };
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
@@ -85,10 +94,23 @@ impl Leases {
         holder.requests = beat.requests;
         holder.roots = beat.roots;
         holder.in_doubt = beat.in_doubt;
+        holder.strict = beat.strict;
         holder.has = holder.has.max(beat.version);
         if grant {
             holder.until = holder.until.max(ends);
         }
+    }
+
+    /// A server that begins its list has lost something that it had answered; the list has come to `version`.
+    pub(crate) fn has_lost(&mut self, server: u16, version: u64) {
+        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
+            holder.lost = version;
+        }
+    }
+
+    /// The version at which a server has last said so; 0: never in this run of the coordinator.
+    pub(crate) fn lost(&self, server: u16) -> u64 {
+        self.holders.get(usize::from(server)).map_or(0, |holder| holder.lost)
     }
 
     fn margin(&self) -> Duration {
@@ -145,7 +167,8 @@ impl Leases {
         // What a server lacked that has died since is told when it is back.
         let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
         let overdue = holder.until <= now;
-        Some(Standing { left, overdue, silent, version, requests, in_doubt })
+        let strict = holder.strict;
+        Some(Standing { left, overdue, silent, version, requests, in_doubt, strict })
     }
 }
 
@@ -158,7 +181,7 @@ mod tests {
     const ALONE: Duration = Duration::from_secs(80);
 
     fn beat(version: u64) -> Beat {
-        Beat { version, requests: 0, roots: 0, in_doubt: None }
+        Beat { version, requests: 0, roots: 0, in_doubt: None, strict: false }
     }
 
     #[test]

@@ -15,11 +15,11 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    Core, Problem,
+    Core,
     cluster::{Cluster, take_lease},
     driver::answer_of,
     record::Record as _,
-    server::Shared,
+    server::{Durability, Shared},
     transact::recover::PATIENCE,
 };
 
@@ -101,8 +101,8 @@ async fn ask(
     };
     cluster.hears_coordinator();
     let given = Duration::from_millis(lease.ms);
-    if let Err(error) = take_lease(shared, cluster, asked, lease).await {
-        shared.halt(Problem::of(&error));
+    if let Err(problem) = take_lease(shared, cluster, asked, lease).await {
+        shared.halt(problem);
     }
     Ok(given)
 }
@@ -142,5 +142,7 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
         settings: shared.settings().to_record(),
         roots: shared.quotas.version(),
         in_doubt: shared.prepared.in_doubt(cluster.me, PATIENCE),
+        strict: shared.options.durability == Durability::Strict,
+        kept_all: cluster.kept_all(),
     }
 }

@@ -63,6 +63,7 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         lease: LEASE,
         alone: Duration::ZERO,
         awake_or_not: time(),
+        kept_all: true,
     });
     open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
 }
@@ -90,6 +91,8 @@ fn beat(address: &str, version: u64) -> Heartbeat {
         settings,
         roots: 0,
         in_doubt: None,
+        strict: false,
+        kept_all: true,
     }
 }
 
@@ -151,6 +154,10 @@ async fn nobody_has_a_lease_until_all_have_joined_and_serve() {
     let told = status(&server.shared).unwrap();
     assert_eq!((told.servers[0].shards, told.servers[1].shards), (3, 2));
     assert!(told.problems.is_empty(), "{:?}", told.problems);
+    heartbeat(&server.shared, 1, &Heartbeat { strict: true, ..beat("b:2", 0) }).unwrap();
+    let told = status(&server.shared).unwrap();
+    let said = "server 1 has --durability strict, and the coordinator relaxed: start both alike";
+    assert_eq!(told.problems, [said]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,11 +240,12 @@ async fn a_lease_ends_while_the_machine_sleeps() {
         Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
     let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
     let (lease, alone) = (LEASE, Duration::ZERO);
-    let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not };
+    let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not, kept_all: true };
     let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
-    let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
+    let events =
+        events_since(&server.shared.invalidations, server.shared.invalidations.version(), 0);
     let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
     crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
     assert!(cluster.has_lease());

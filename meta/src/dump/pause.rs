@@ -293,7 +293,7 @@ pub(crate) async fn watch(shared: &Shared, dump: u64) {
             sleep_until(time).await;
             continue;
         }
-        tracing::warn!("a dump was given up: nobody has gone on with it");
+        tracing::warn!("a dump was dropped: its client is gone");
         shared.pauses.end(dump);
         shared.dumps.end(dump);
         shared.backlog.sweep();

@@ -325,8 +325,7 @@ pub(super) struct Across<'a> {
 
 /// Looks at all that leads from this server to others.
 pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Report) -> Result<()> {
-    let rooted = HashSet::from_iter([DirId::ROOT]);
-    let mut across = Across { shared, cluster, report, rooted };
+    let mut across = Across::new(shared, cluster, report);
     across.undecided().await?;
     for shard in (0..shared.config.shards).map(ShardId).filter(|shard| cluster.owns(*shard)) {
         for kind in [b'D', b'N'] {
@@ -337,7 +336,12 @@ pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Repo
     Ok(())
 }
 
-impl Across<'_> {
+impl<'a> Across<'a> {
+    /// Nothing has been looked at.
+    pub(super) fn new(shared: &'a Arc<Shared>, cluster: &'a Cluster, report: &'a Report) -> Self {
+        Across { shared, cluster, report, rooted: HashSet::from_iter([DirId::ROOT]) }
+    }
+
     async fn range(&mut self, mut from: Key, to: Key) -> Result<()> {
         loop {
             let page = self.page(from, to.clone()).await?;
@@ -521,7 +525,10 @@ impl Across<'_> {
     }
 
     /// Reads records, wherever they are.
-    async fn read(&self, keys: impl Iterator<Item = Key>) -> Result<HashMap<Key, Option<Bytes>>> {
+    pub(super) async fn read(
+        &self,
+        keys: impl Iterator<Item = Key>,
+    ) -> Result<HashMap<Key, Option<Bytes>>> {
         let keys: BTreeSet<Key> = keys.collect();
         let (mut ours, mut theirs) = (Vec::new(), BTreeMap::<u16, Vec<Bytes>>::new());
         for key in keys {

@@ -43,6 +43,35 @@ struct Unlisted {
     by: (Ino, u32),
 }
 
+/// A block that a chunk names, and that cannot be read.
+pub(super) struct Missing {
+    block: BlockId,
+    ino: Ino,
+    chunk: u32,
+    /// What is wrong with it.
+    wrong: String,
+    /// Nobody will ever read it.
+    lost: bool,
+}
+
+/// The inodes whose contents are concerned.
+pub(super) fn inodes(missing: &[Missing]) -> HashSet<Ino> {
+    missing.iter().map(|missing| missing.ino).collect()
+}
+
+/// Says what is missing, by the paths of the files where they are known.
+pub(super) fn tell(missing: Vec<Missing>, names: &HashMap<Ino, String>, report: &Report) {
+    for Missing { block, ino, chunk, wrong, lost } in missing {
+        let path = names.get(&ino).map_or_else(String::new, |path| format!("{path}: "));
+        let line = format!("{path}chunk {chunk} of inode {ino}: block {block} {wrong}");
+        if lost {
+            report.find_to_fix(line, Fix::Lost(ino, chunk, block));
+        } else {
+            report.find(line);
+        }
+    }
+}
+
 impl Listing {
     /// Everything that is in the store.
     pub(super) async fn of(blocks: &Blocks, report: &Report) -> Result<Listing, String> {
@@ -85,11 +114,12 @@ impl Listing {
         std::mem::replace(&mut listed.named, true).then(|| ("is named twice".into(), None))
     }
 
-    /// Asks the store for what was not listed.
-    pub(super) async fn find_missing(&self, shared: &Shared, report: &Report) {
+    /// Asks the store for what was not listed: the blocks that are not there, or not whole.
+    pub(super) async fn missing(&self, shared: &Shared, report: &Report) -> Vec<Missing> {
+        let mut missing = Vec::new();
         for (block, Unlisted { bytes, by: (ino, chunk) }) in &self.unlisted {
             if report.is_cancelled() {
-                return;
+                break;
             }
             // What cannot be read now may be there all the same, and nothing is given up for it.
             let (wrong, lost) = match shared.blocks.get(*block, *bytes, 0..1.min(*bytes)).await {
@@ -100,14 +130,10 @@ impl Listing {
             };
             // It may have been replaced, and deleted, since the snapshot.
             if is_named(shared, *ino, *chunk, *block) {
-                let line = format!("chunk {chunk} of inode {ino}: block {block} {wrong}");
-                if lost {
-                    report.find_to_fix(line, Fix::Lost(*ino, *chunk, *block));
-                } else {
-                    report.find(line);
-                }
+                missing.push(Missing { block: *block, ino: *ino, chunk: *chunk, wrong, lost });
             }
         }
+        missing
     }
 
     /// Counts blocks that nothing names, and removes them if that is asked and nobody can name them.
@@ -158,12 +184,15 @@ async fn unnamed(
     mut blocks: HashSet<BlockId>,
 ) -> Result<HashSet<BlockId>, String> {
     let (snapshot, shards) = (shared.engine.snapshot(), shared.config.shards);
-    let report = Arc::clone(report);
+    let searching = Arc::clone(report);
     let searched = shared.options.offload.run(move || {
-        let damaged = drop_named(snapshot.as_ref(), shards, &mut blocks, &report)?;
+        let damaged = drop_named(snapshot.as_ref(), shards, &mut blocks, &searching)?;
         Ok(damaged.map_or(Ok(blocks), Err))
     });
     let unnamed = searched.await.map_err(|error: store::Error| describe(&error))?;
+    if report.is_cancelled() {
+        return Err("it was cancelled".into());
+    }
     unnamed.map_err(|ino| {
         format!("what a chunk of inode {ino} names cannot be read: no block is removed")
     })

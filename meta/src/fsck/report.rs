@@ -21,6 +21,9 @@ const INO_PAGES: usize = 32;
 /// A finding in words has at most so many characters.
 const FINDING_CHARS_MAX: usize = 1000;
 
+/// What is said of a check that did not come to its end because somebody ended it.
+const CANCELLED: &str = "the check could not go on: it was cancelled";
+
 /// Counts and findings.
 #[derive(Default)]
 pub(super) struct Report {
@@ -58,8 +61,11 @@ impl Report {
         Report { records_estimated, ..Report::default() }
     }
 
-    /// Something is wrong.
+    /// Something is wrong. A check that is cancelled has read some records and not others, and finds nothing any more.
     pub(super) fn find(&self, mut line: String) {
+        if self.is_cancelled() {
+            return;
+        }
         let mut findings = self.findings.lock();
         findings.total += 1;
         if findings.lines.len() < FINDINGS_MAX {
@@ -71,6 +77,9 @@ impl Report {
 
     /// Something is wrong, and may be repaired.
     pub(super) fn find_to_fix(&self, mut line: String, fix: Fix) {
+        if self.is_cancelled() {
+            return;
+        }
         self.find(line.clone());
         shorten(&mut line);
         let mut findings = self.findings.lock();
@@ -186,9 +195,10 @@ impl Report {
         counter.fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For those who asked.
+    /// For those who asked. That a check was cut off stands among what it found, and in no log.
     pub(super) fn progress(&self) -> FsckProgress {
         let done = self.is_done();
+        let cut_off = (done && self.is_cancelled()).then(|| CANCELLED.to_owned());
         let findings = self.findings.lock();
         let counts = [
             ("files", &self.files),
@@ -207,8 +217,8 @@ impl Report {
             records: self.records.load(Ordering::Relaxed),
             records_estimated: self.records_estimated,
             counts: counts.into_iter().map(named).collect(),
-            findings: repaired.chain(findings.lines.iter().cloned()).collect(),
-            findings_total: findings.total,
+            findings_total: findings.total + u64::from(cut_off.is_some()),
+            findings: repaired.chain(findings.lines.iter().cloned()).chain(cut_off).collect(),
         }
     }
 }

@@ -4,6 +4,11 @@
 //! everything goes on: what changes since it began is noted, and is sent after. Where splits are by a locked scan, to be
 //! compared with, all of the partition is frozen, and then all of it is read.
 //!
+//! Inodes leave the names that are to move before anything else, with either scan: no name is frozen meanwhile, but
+//! for those that got an inode since.
+//!
+//! Paper: SFS §3.4 has the locked scan: lock the partition, scan all of its entries, migrate those that move, unlock.
+//!
 //! The target may be another server or this one.
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
@@ -109,7 +114,7 @@ impl Giving {
         let shared = self.core.inner.shared.clone();
         Counters::add(&shared.counters.handoffs_begun);
         // Inodes leave their names before anything is noted: what is noted is sent.
-        if self.scan == Scan::Open && self.detach_all().await.is_err() {
+        if self.detach_all().await.is_err() {
             return false;
         }
         shared.initiated.begin(self.txn);
@@ -323,6 +328,8 @@ impl Giving {
     async fn detach(&self, page: &[(Key, Bytes)]) -> Result<bool, Stops> {
         let has_inode = |(at, value): &(Key, Bytes)| inode_in(at, value);
         let names: Vec<(Key, Ino)> = page.iter().filter_map(has_inode).collect();
+        #[cfg(test)]
+        tests::detaches(self, names.len());
         for names in names.chunks(NAMES_A_STEP) {
             self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await?;
         }
@@ -435,16 +442,89 @@ fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<()
 mod tests {
     use std::{cell::Cell, sync::Arc};
 
-    use base::{ShardId, Time};
+    use base::{EntryName, FileKind, Layout, ShardId, Splits, Time};
+    use store::Batch;
 
     use super::*;
     use crate::{
-        FreeBytes, Limits, ServerOptions, coordinator::tests::several::in_cluster_of,
+        FreeBytes, Limits, ServerOptions,
+        coordinator::tests::several::in_cluster_of,
         format::root_content,
+        record::{Contents, InTrash, InlineMax, Inode, QuotaId, Times, Xattrs, key::Part},
     };
 
     thread_local! {
         static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
+        /// Inodes that left their names: before any were frozen, and while they were.
+        static LEFT: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
+    }
+
+    /// So many inodes leave their names now.
+    pub(super) fn detaches(giving: &Giving, inodes: usize) {
+        let mut left = LEFT.get();
+        left[usize::from(giving.frozen.is_some())] += inodes;
+        LEFT.set(left);
+    }
+
+    fn locked(address: &str) -> ServerOptions {
+        let options = ServerOptions::simulated(address);
+        let limits = Limits { split_by_locked_scan: true, ..options.limits.clone() };
+        ServerOptions { limits, ..options }
+    }
+
+    fn file(ino: Ino) -> Inode {
+        Inode {
+            ino,
+            kind: FileKind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size: 0,
+            allocated: 0,
+            times: Times::born(Time::default()),
+            moved: false,
+            xattrs: Xattrs::NONE,
+            contents: Contents::Inline(Bytes::new()),
+            quota: QuotaId::NONE,
+            inline_max: InlineMax::NONE,
+            in_trash: InTrash(false),
+        }
+    }
+
+    #[test]
+    fn a_locked_scan_takes_inodes_out_of_their_names_before_it_locks() {
+        const FILES: u64 = 40;
+        in_cluster_of(locked, async |three| {
+            let core = &three.node(1).core;
+            let (shard, dir) = (ShardId(1), DirId(77));
+            let giver = Partition { shard, dir, number: 0 };
+            let (layout, first) = (Layout::Whole, Splits::new(1));
+            let share = Content {
+                ino: Ino::new(shard, 7),
+                home: dir,
+                layout,
+                entries: FILES,
+                ..root_content(Time::default())
+            };
+            let mut batch = Batch::new();
+            batch.put(&giver.share(), &share.to_record());
+            let shift = first.split(0, 64).expect("it can split");
+            let moving = Layout::Extendible(first).moving(shift).expect("it is its shift");
+            let (low, high) = moving.bounds();
+            for number in 0..FILES {
+                let pos = if number % 2 == 0 { low + number } else { high - number };
+                let name = EntryName::new(format!("file{number}").as_bytes()).expect("a name");
+                let record = EntryRecord::Node(file(Ino::new(shard, 100 + number)));
+                let at = key::name(shard, dir, pos, &name, Part::Main);
+                batch.put(&at, &record.to_record());
+            }
+            core.inner.shared.engine.write(batch).expect("memory takes it");
+            let giving = Giving::new(core, giver, &share, (shift, Spread::Extendible), moving);
+            giving.expect("a server of several").run().await;
+            let files = usize::try_from(FILES).expect("a few");
+            assert_eq!(LEFT.get(), [files, 0]);
+        });
     }
 
     #[test]

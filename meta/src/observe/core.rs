@@ -1,6 +1,6 @@
 //! The counts of one core.
 
-use base::Tagged as _;
+use base::{FsError, Tagged as _};
 use parking_lot::Mutex;
 use wire::{Answer, Request};
 
@@ -16,9 +16,56 @@ use crate::{driver::Incoming, session::Session};
 /// One kind of request.
 #[derive(Default)]
 pub(crate) struct KindCounts {
-    pub(crate) outcomes: [Count; Verdict::NAMES.len()],
+    pub(crate) outcomes: Outcomes,
     pub(crate) latency: Histogram,
     pub(crate) stages: [Count; Stages::NAMES.len()],
+}
+
+/// How requests of a kind ended.
+pub(crate) struct Outcomes {
+    /// Those that are no errno, as [`Verdict::NAMES`] has them.
+    named: [Count; Verdict::NAMES.len()],
+    /// By errno, all of which are below this.
+    errnos: [Count; ERRNOS],
+}
+
+const ERRNOS: usize = 128;
+
+impl Default for Outcomes {
+    fn default() -> Outcomes {
+        let errnos = std::array::from_fn(|_| Count::default());
+        Outcomes { named: Default::default(), errnos }
+    }
+}
+
+impl Outcomes {
+    fn record(&self, verdict: Verdict) {
+        let count = match verdict {
+            Verdict::Done => &self.named[0],
+            Verdict::Retry => &self.named[1],
+            Verdict::Halted => &self.named[2],
+            Verdict::Refused => &self.named[3],
+            Verdict::Repeated => &self.named[4],
+            Verdict::Failed(error) => {
+                &self.errnos[usize::try_from(error.errno()).unwrap_or(0) % ERRNOS]
+            }
+        };
+        count.add(1);
+    }
+
+    /// The counts of those that have one, or that every kind can have.
+    pub(crate) fn list(all: &[&Outcomes]) -> Vec<(String, u64)> {
+        let sum =
+            |of: &dyn Fn(&Outcomes) -> u64| all.iter().map(|outcomes| of(outcomes)).sum::<u64>();
+        let named = Verdict::NAMES.iter().enumerate();
+        let named = named.map(|(at, name)| ((*name).to_owned(), sum(&|all| all.named[at].get())));
+        let errnos = (0..=u8::MAX).take(ERRNOS).filter_map(|errno| {
+            let count = sum(&|all| all.errnos[usize::from(errno)].get());
+            let error = FsError::of_errno(errno).filter(|_| count > 0)?;
+            Some((error.name().to_owned(), count))
+        });
+        named.chain(errnos).collect()
+    }
 }
 
 /// What one core counts.
@@ -108,7 +155,7 @@ impl CoreCounts {
 
     fn record(&self, note: &Note, stages: &Stages, now: Nanos) {
         let kind = &self.kinds[usize::from(note.kind) % KINDS];
-        kind.outcomes[note.verdict.index()].add(1);
+        kind.outcomes.record(note.verdict);
         kind.latency.record(stages.total());
         for (count, nanos) in kind.stages.iter().zip(stages.values()) {
             if nanos > 0 {

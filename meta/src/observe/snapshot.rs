@@ -6,7 +6,10 @@ use base::{HashMap, SessionId, Tagged as _};
 use wire::{Distribution, Load, Operation, Request};
 
 use super::{
-    CoreCounts, Histogram, KINDS, Stages, Subject, Verdict, core::KindCounts, phases, sketch::Rates,
+    CoreCounts, Histogram, KINDS, Stages, Subject,
+    core::{KindCounts, Outcomes},
+    phases,
+    sketch::Rates,
 };
 use crate::{
     cluster::Cluster, coordinator, room::Level, server::Shared, transact::recover::PATIENCE,
@@ -96,15 +99,15 @@ fn operation(cores: &[CoreCounts], kind: u8) -> Option<Operation> {
     let counts: Vec<&KindCounts> =
         cores.iter().map(|core| &core.kinds[usize::from(kind)]).collect();
     let sum = |of: &dyn Fn(&KindCounts) -> u64| counts.iter().map(|counts| of(counts)).sum::<u64>();
-    let outcomes: [u64; Verdict::NAMES.len()] =
-        std::array::from_fn(|at| sum(&|counts| counts.outcomes[at].get()));
+    let outcomes =
+        Outcomes::list(&counts.iter().map(|counts| &counts.outcomes).collect::<Vec<_>>());
     let stages: [u64; Stages::NAMES.len()] =
         std::array::from_fn(|at| sum(&|counts| counts.stages[at].get()));
     let mut latency = Distribution::default();
     counts.iter().for_each(|counts| counts.latency.add_to(&mut latency));
-    outcomes.iter().any(|count| *count > 0).then(|| Operation {
+    outcomes.iter().any(|(_, count)| *count > 0).then(|| Operation {
         name: name_of(kind),
-        outcomes: named(Verdict::NAMES, outcomes),
+        outcomes,
         latency,
         stages: named(Stages::NAMES, stages),
     })
@@ -145,6 +148,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("sessions_unclaimed", count(shared.opens.unclaimed())),
         ("sessions_max", count(shared.options.limits.sessions_max)),
         ("writable", u64::from(shared.room.level() == Level::Enough)),
+        ("block_store", u64::from(shared.block_store.problem().is_none())),
         ("lease", u64::from(cluster.is_none_or(Cluster::has_lease))),
         ("lease_left_nanos", nanos(cluster.map_or(Duration::ZERO, Cluster::lease_left))),
         ("coordinator", u64::from(cluster.is_none_or(Cluster::coordinates))),

@@ -6,7 +6,7 @@
 
 use tracing::Level;
 
-use super::{Nanos, Note, Verdict, Written, name_of};
+use super::{Nanos, Note, Written, name_of};
 
 /// What listeners look for.
 const TARGET: &str = "pando::trace";
@@ -38,7 +38,7 @@ pub(super) fn request(core: usize, note: &Note, at: Written, last: &str, now: Na
         op = name_of(note.kind),
         session = %note.session,
         request = note.call,
-        outcome = Verdict::NAMES[note.verdict.index()],
+        outcome = note.verdict.name(),
         core,
         arrived = note.arrived.0,
         begun = note.begun.0,

@@ -38,8 +38,10 @@ pub(crate) fn run(
     now: Time,
     way: &mut Option<Box<Remote>>,
 ) -> Result<Reply> {
-    let token = Token::verify(&hello.token, &shared.config.signing_key, now)
-        .map_err(|error| Fault::Refused(error.to_string()))?;
+    let token = Token::verify(&hello.token, &shared.config.signing_key, now).map_err(|error| {
+        shared.refusals.note(&shown(&hello.client), &error.to_string());
+        Fault::Refused(error.to_string())
+    })?;
     if hello.resume.is_none() {
         may_begin(shared, &token)?;
     }
@@ -141,6 +143,15 @@ pub(crate) fn run(
     let counter =
         if is_new { &shared.counters.sessions_opened } else { &shared.counters.sessions_resumed };
     Counters::add(counter);
+    let what = if is_new { "opened" } else { "resumed" };
+    tracing::info!(
+        session = %session.id,
+        client = session.client,
+        path = token.path,
+        uid = token.uid,
+        read_only = token.read_only,
+        "session {what}"
+    );
     connection.join(session);
     Ok(Reply::Welcome(welcome))
 }

@@ -42,6 +42,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     }
     let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     vacant(txn, &dir, req)?;
+    // Race: it was found by its number, and its last name was removed since its path was walked.
+    if trash::has_all(txn, &target.inode, file)? {
+        return Err(FsError::NotFound.into());
+    }
     if target.inode.nlink > 0 {
         txn.has_name_within(file)?;
     }
@@ -54,10 +58,6 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     let (from, to) = (target.inode.quota, dir.content.quota);
     if target.inode.nlink == 0 || txn.shared.quotas.is_counted_from(from, to) {
         txn.count_for(&mut target.inode, to)?;
-    }
-    // Race: it was found by its number, and its last name was removed since its path was walked.
-    if trash::has_all(txn, &target.inode, file)? {
-        return Err(FsError::NotFound.into());
     }
     if target.inode.nlink >= LINKS_MAX {
         return Err(FsError::TooManyLinks.into());

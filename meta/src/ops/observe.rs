@@ -15,7 +15,7 @@ use crate::{
     driver,
     error::{Fault, Result},
     file_locks::Shown,
-    observe::{self, Stages, Subject, Verdict},
+    observe::{self, Stages, Subject},
     record::{Content, EntryRecord, Location, Slot, key, key::Part},
     server::{Counters, Shared},
     txn::{Dir, Txn},
@@ -26,8 +26,10 @@ const OPENS_MAX: usize = 10_000;
 
 /// How the server stands, for an administrator who may have no session: it is asked for when something is wrong.
 pub(crate) fn standing(shared: &Shared, req: &AskStanding, now: Time) -> Result<Standing> {
-    let token = Token::verify(&req.token, &shared.config.signing_key, now)
-        .map_err(|error| Fault::Refused(error.to_string()))?;
+    let token = Token::verify(&req.token, &shared.config.signing_key, now).map_err(|error| {
+        shared.refusals.note("asks how the server stands", &error.to_string());
+        Fault::Refused(error.to_string())
+    })?;
     if token.administers() {
         Ok(shared.standing())
     } else {
@@ -68,7 +70,7 @@ pub(crate) fn slow(txn: &Txn<'_>, req: SlowQuery) -> SlowLog {
     let operations = kept.into_iter().map(|slow| SlowOperation {
         number: slow.number,
         name: observe::name_of(slow.kind),
-        outcome: Verdict::NAMES[slow.verdict.index()].to_owned(),
+        outcome: slow.verdict.name().to_owned(),
         at_us: slow.answered.0 / 1000,
         group_requests: u64::try_from(slow.group).unwrap_or(u64::MAX),
         client: client(txn, slow.session),

@@ -72,12 +72,15 @@ pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
         // The client does not wait for it twice.
         Fault::Retry(_) => Fault::Answer(FsError::TryAgain),
         other => other,
-    })
+    })?;
+    tracing::info!(session = %session.id, client = session.client, "session closed");
+    Ok(())
 }
 
 pub(crate) fn statfs(txn: &Txn<'_>) -> Statfs {
     let (bytes, bytes_free) = (txn.shared.options.space)();
-    // An inode takes a few hundred bytes of the store; that many more could still be made.
+    // An inode takes a few hundred bytes of the store; that many more could still be made. Inodes are not counted but below
+    // quotas: the records are about as many, or more.
     let files_free = bytes_free / 256;
-    Statfs { bytes, bytes_free, files: txn.shared.files_estimated(), files_free }
+    Statfs { bytes, bytes_free, files: txn.shared.records_estimated(), files_free }
 }

@@ -108,6 +108,10 @@ counters! {
     block_get,
     /// Questions for addresses of blocks in a shared store.
     block_sign,
+    /// Puts and gets of blocks that failed.
+    block_failures,
+    /// Blocks that were not found; a client with an older map asks for one that was replaced.
+    blocks_missed,
     /// Blocks deleted in the background.
     blocks_deleted,
     /// Chunks rewritten in the background.

@@ -28,6 +28,9 @@ impl Shared {
         if self.room.level() != Level::Enough {
             problems.push("writes are refused: the disk is nearly full".to_owned());
         }
+        if let Some(why) = self.block_store.problem() {
+            problems.push(format!("the block store does not work: {why}"));
+        }
         let time = |of: fn(&Cluster) -> Duration| cluster.map_or(0, |cluster| millis(of(cluster)));
         let coordinator = cluster.filter(|it| !it.coordinates()).and_then(|it| it.address(0));
         wire::Standing {

@@ -1,5 +1,7 @@
 //! What a server tells of itself: for `status` and `--http`. It changes nothing.
 
+use base::ShardId;
+
 use super::{Durability, Shared};
 
 impl Shared {
@@ -22,7 +24,7 @@ impl Shared {
             uuid: self.config.uuid,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            shards: self.config.shards,
+            shards: self.own_shards(),
             durability: match self.options.durability {
                 Durability::Relaxed => "relaxed".to_owned(),
                 Durability::Strict => "strict".to_owned(),
@@ -34,7 +36,6 @@ impl Shared {
                 how => format!("{} compressed={how}", self.config.blocks),
             },
             sessions,
-            files: self.files_estimated(),
             counters: self.counters_and_locks(),
             store_bytes: engine.disk_bytes,
             store_records: engine.keys_estimated,
@@ -51,8 +52,15 @@ impl Shared {
         counters
     }
 
-    /// About how many inodes there are: the engine's estimate of its records, an entry or two for each.
-    pub(crate) fn files_estimated(&self) -> u64 {
+    /// How many shards this server serves.
+    fn own_shards(&self) -> u16 {
+        let Some(cluster) = &self.cluster else { return self.config.shards };
+        let owned = (0..self.config.shards).filter(|shard| cluster.owns(ShardId(*shard))).count();
+        u16::try_from(owned).expect("no more than there are")
+    }
+
+    /// About how many records there are, as the engine estimates: what was overwritten and removed lately is among them.
+    pub(crate) fn records_estimated(&self) -> u64 {
         self.engine.stats().keys_estimated
     }
 }

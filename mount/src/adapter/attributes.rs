@@ -58,12 +58,13 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system. While a server that
-    /// knows of the quota does not answer, the quota is as it was told last.
+    /// knows of the quota does not answer, or refuses to, the quota is as it was told last: whoever asks, as `df` of an
+    /// agent that may do nothing else here, gets an answer.
     pub(super) async fn statfs(&self) -> Outcome {
         let mut statfs = self.fs.statfs().await?;
         let root = self.nodes.borrow().get(NodeId::ROOT)?;
-        if let Ok(lines) = timeout(INFO_TAKES_MAX, self.fs.info(&root)).await {
-            self.root_info.replace(lines?);
+        if let Ok(Ok(lines)) = timeout(INFO_TAKES_MAX, self.fs.info(&root)).await {
+            self.root_info.replace(lines);
         }
         convert::limit_statfs(&mut statfs, &self.root_info.borrow());
         Ok(Answer::StatFs(convert::statfs(&statfs)))

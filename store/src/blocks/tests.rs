@@ -42,6 +42,8 @@ pub(super) async fn behaves(blocks: &Blocks) {
         blocks.delete(id).await.expect("delete what is not there");
     }
     assert!(blocks.list().try_collect::<Vec<_>>().await.expect("list").is_empty());
+    blocks.trial(7).await.expect("it works");
+    blocks.trial(7).await.expect("nothing is left of a trial");
 }
 
 /// What every store that compresses does.

@@ -109,6 +109,8 @@ pub(super) fn requests() -> Vec<Request> {
             settings: Bytes::from_static(b"\x01set"),
             roots: 80_001,
             in_doubt: Some(InDoubt { count: 3, oldest_ms: 12_345, server: 2 }),
+            strict: true,
+            kept_all: true,
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,

@@ -185,7 +185,6 @@ fn status() -> Reply {
         commit_interval_ms: 100,
         blocks: "blocks".into(),
         sessions: vec![session],
-        files: 1_000_000,
         counters: vec![("create".into(), 500_000)],
         store_bytes: 1 << 33,
         store_records: 3_000_000,

@@ -13,24 +13,26 @@ mod latency;
 mod leases;
 mod load;
 mod mispredictions;
+mod mix;
 mod placement;
 mod rates;
 mod reads;
+mod record;
 mod renames;
+pub(super) mod scale;
 mod scaling;
 mod sfs;
 mod site;
 mod storm;
 
 use std::{
-    fs,
     num::{NonZeroU16, NonZeroUsize},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bench::{
     figure::Figure,
     report::{self, Goal, Line, TargetRow},
@@ -38,7 +40,7 @@ use bench::{
 use clap::{Subcommand, ValueEnum, value_parser};
 use futures::future::{FutureExt as _, LocalBoxFuture};
 
-use crate::{connect, output, signals::Stop};
+use crate::{commands::serve, connect, output, signals::Stop};
 
 /// An experiment that has not ended after so many times [`Params::seconds`] waits for something that will not come.
 const TIMEOUT_SECONDS: u64 = 150;
@@ -87,17 +89,38 @@ struct Params {
     /// Under way at a time, for each server.
     #[arg(long, default_value = "16", value_name = "N")]
     in_flight: NonZeroU16,
-    /// Files of the growing tree at its end.
+    /// Files of the growing tree at its end. With twenty million and more its metadata is larger than what servers keep of it.
     #[arg(long, default_value = "200000", value_name = "N")]
     files: NonZeroUsize,
+    /// The memtable of its servers,
+    #[arg(long, default_value = "1MiB", value_name = "SIZE", value_parser = serve::size)]
+    memtable: u64,
+    /// and how long it may grow: then it ends with what it has.
+    #[arg(long, default_value = "3m", value_name = "TIME", value_parser = length)]
+    growth_limit: Duration,
     /// Clients of the experiment with many.
     #[arg(long, default_value = "32", value_name = "N")]
     clients: NonZeroU16,
+    /// Leases that lazy invalidation is compared with.
+    #[arg(long, default_value = "1s,5s,10s", value_name = "TIME,...", value_delimiter = ',',
+          value_parser = length)]
+    leases: Vec<Duration>,
+    /// Sizes of the caches in that experiment, in percent of what all directories take.
+    #[arg(long, default_value = "0,10,25,50,100", value_name = "PERCENT,...", value_delimiter = ',',
+          value_parser = value_parser!(u16).range(0..=100))]
+    caches: Vec<u16>,
     /// Numbers of clients of the experiment with renames beside them, of at most 1000.
     #[arg(long, default_value = "8,64,512", value_name = "N,...", value_delimiter = ',',
           value_parser = value_parser!(u16).range(1..=1000))]
     crowds: Vec<u16>,
-    /// Directories above the files of figures 10 and 11; cold stats and mispredictions have 20 and 24, as is said.
+    /// Of so many operations one is the rename of a directory, where it is shown what invalidations cost.
+    #[arg(long, default_value = "10000", value_name = "N")]
+    rename_every: NonZeroUsize,
+    /// Depths of cold stats.
+    #[arg(long, default_value = "2,5,10,15,20", value_name = "N,...", value_delimiter = ',',
+          value_parser = value_parser!(u16).range(2..=200))]
+    depths: Vec<u16>,
+    /// Directories above the files of figures 10 and 11; mispredictions have 24, as is said.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = value_parser!(u16).range(1..=200))]
     depth: u16,
     /// The round trip that is added to the network of measurements of latency.
@@ -117,6 +140,12 @@ pub(crate) fn rtt(text: &str) -> Result<Duration, String> {
     if time > Duration::from_secs(1) { Err("it is more than 1s".to_owned()) } else { Ok(time) }
 }
 
+/// A length of time that is not nothing; for clap.
+pub(crate) fn length(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("it is no time".to_owned()) } else { Ok(time) }
+}
+
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Experiment {
@@ -124,7 +153,7 @@ enum Experiment {
     Fig9,
     /// Latency of each operation.
     Fig10,
-    /// What speculation, cache and placement bring.
+    /// What speculation, cache and decoupling bring.
     Fig11,
     /// Creates and stats while the tree grows.
     Fig12,
@@ -142,6 +171,8 @@ enum Experiment {
     Storm,
     /// mkdir and renames beside creates.
     Rates,
+    /// The operations of table 1.
+    Mix,
     /// Entries of a large tree over servers, by the placement alone.
     Balance,
 }
@@ -152,15 +183,13 @@ struct Outcome {
     reach: Vec<TargetRow>,
 }
 
-/// Experiments of a paper, by their names; each is done when it is awaited.
-type Experiments<'a> = Vec<(String, LocalBoxFuture<'a, anyhow::Result<Outcome>>)>;
+/// Experiments of a paper, by their names, with how long they may take; each is done when it is awaited.
+type Experiments<'a> = Vec<(String, Duration, LocalBoxFuture<'a, anyhow::Result<Outcome>>)>;
 
 /// What is to be done of a paper.
 struct Asked<'a> {
     out: &'a Path,
     experiments: Experiments<'a>,
-    /// An experiment that has not ended by then waits for something that will not come.
-    limit: Duration,
 }
 
 impl Experiment {
@@ -177,7 +206,31 @@ impl Experiment {
             Experiment::Invalidation => invalidation::run(params).await,
             Experiment::Storm => storm::run(params).await,
             Experiment::Rates => rates::run(params).await,
+            Experiment::Mix => mix::run(params).await,
             Experiment::Balance => Ok(placement::run()),
+        }
+    }
+
+    /// It has not ended after so long because it waits for something that will not come.
+    fn limit(self, params: &Params) -> Duration {
+        let usual = Duration::from_secs(TIMEOUT_SECONDS * params.seconds);
+        match self {
+            Experiment::Fig12 => usual + params.growth_limit * 2,
+            Experiment::Fig13 => {
+                let of_a_size: Duration = params.leases.iter().map(|lease| *lease * 3).sum();
+                usual + of_a_size * u32::try_from(params.caches.len()).unwrap_or(u32::MAX)
+            }
+            Experiment::Fig9
+            | Experiment::Fig10
+            | Experiment::Fig11
+            | Experiment::Fig14
+            | Experiment::Fig15
+            | Experiment::Cold
+            | Experiment::Invalidation
+            | Experiment::Storm
+            | Experiment::Rates
+            | Experiment::Mix
+            | Experiment::Balance => usual,
         }
     }
 }
@@ -196,8 +249,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Paper::Reads(params) => return reads::run(params),
         Paper::Sfs(params) => params.asked(),
     };
-    fs::create_dir_all(asked.out)
-        .with_context(|| format!("cannot make {}", asked.out.display()))?;
+    record::make_folder(asked.out)?;
     connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         tokio::select! {
@@ -208,17 +260,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
-    let Asked { out, experiments, limit } = asked;
+    let Asked { out, experiments } = asked;
     let (mut reach, mut failed) = (Vec::new(), Vec::new());
-    for (name, experiment) in experiments {
+    for (name, limit, experiment) in experiments {
         let start = bench::monotonic();
         let ended = tokio::time::timeout(limit, experiment).await;
         let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
         match ended.unwrap_or_else(|_| bail!("it had not ended after {} s", limit.as_secs())) {
             Ok(outcome) => {
-                let figure = &outcome.figure;
-                write_figure(out, &name, figure)?;
-                output::print(&format!("{}\n(took {seconds:.1} s)\n", figure.text()))?;
+                record::write(out, &name, &outcome, seconds)?;
+                output::print(&format!("{}\n(took {seconds:.1} s)\n", outcome.figure.text()))?;
                 reach.extend(outcome.reach.into_iter().map(Line::Target));
             }
             Err(error) => {
@@ -227,7 +278,7 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    write_reach(out, &reach)?;
+    record::write_reach(out, &reach)?;
     output::print(&report::targets(&reach))?;
     if !failed.is_empty() {
         bail!("these failed: {}", failed.join(", "));
@@ -235,38 +286,23 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes and prints what the only experiment of a command found.
-fn single(out: &Path, outcome: Outcome) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+/// Writes and prints what the only experiment of a command found, which began at `start`.
+fn single(out: &Path, start: Duration, outcome: Outcome) -> anyhow::Result<ExitCode> {
+    record::make_folder(out)?;
+    let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
+    record::write(out, &outcome.figure.name, &outcome, seconds)?;
     let Outcome { figure, reach } = outcome;
-    write_figure(out, &figure.name, &figure)?;
     let reach: Vec<_> = reach.into_iter().map(Line::Target).collect();
-    write_reach(out, &reach)?;
+    record::write_reach(out, &reach)?;
     output::print(&format!("{}\n{}", figure.text(), report::targets(&reach)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_figure(out: &Path, name: &str, figure: &Figure) -> anyhow::Result<()> {
-    let data = serde_json::to_string_pretty(figure)? + "\n";
-    write(out, &format!("{name}.json"), &data)?;
-    write(out, &format!("{name}.svg"), &figure.svg())
-}
-
-fn write_reach(out: &Path, reach: &[Line]) -> anyhow::Result<()> {
-    let lines = reach.iter().map(|line| Ok(serde_json::to_string(line)? + "\n"));
-    write(out, "reach.jsonl", &lines.collect::<anyhow::Result<String>>()?)
-}
-
-fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
-    let file = out.join(name);
-    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
 impl Params {
     fn asked(&self) -> Asked<'_> {
-        let experiments = chosen(&self.only).map(|(name, of)| (name, of.run(self).boxed_local()));
-        let limit = Duration::from_secs(TIMEOUT_SECONDS * self.seconds);
-        Asked { out: &self.out, experiments: experiments.collect(), limit }
+        let experiments =
+            chosen(&self.only).map(|(name, of)| (name, of.limit(self), of.run(self).boxed_local()));
+        Asked { out: &self.out, experiments: experiments.collect() }
     }
 
     /// A parameter and its value, for the figure.
@@ -278,6 +314,10 @@ impl Params {
             "in-flight" => self.in_flight.to_string(),
             "files" => self.files.to_string(),
             "clients" => self.clients.to_string(),
+            "memtable" => output::bytes(self.memtable),
+            "growth-limit" => humantime::format_duration(self.growth_limit).to_string(),
+            "caches" => format!("{:?}", self.caches),
+            "rename-every" => self.rename_every.to_string(),
             "crowds" => format!("{:?}", self.crowds),
             "depth" => self.depth.to_string(),
             "rtt" => humantime::format_duration(self.rtt).to_string(),

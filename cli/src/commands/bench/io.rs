@@ -1,10 +1,14 @@
 //! `pando bench io`: one large file, written and read from end to end, beside the local disk.
+//!
+//! Both files are written before either is read, and each is read twice with caches emptied before, once before the other and
+//! once after it: so neither finds a disk's own caches warmer than the other does.
 
 use std::{
     fs::File,
     io::{Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -17,8 +21,8 @@ use crate::output;
 /// Bytes of each read and write.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Time a large file: write it from end to end, fsync included, and read it with cold caches; then the same on a
-/// local disk.
+/// Time a large file: write it from end to end, fsync included, and read it with cold caches; beside a file on a local disk,
+/// read in turn with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A directory on a mount.
@@ -65,15 +69,32 @@ struct Compared {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::watch()?;
-    let (local, all_local) = measure(args.local.as_deref(), args.size, &interrupt)?;
-    let (target, all_target) = measure(Some(&args.directory), args.size, &interrupt)?;
+    let folders = [Folder::make(args.local.as_deref())?, Folder::make(Some(&args.directory))?];
+    let paths = folders.each_ref().map(|folder| folder.path().join("file"));
+    let mut written = [Duration::ZERO; 2];
+    for (path, took) in paths.iter().zip(&mut written) {
+        *took = timed(|| write(path, args.size, &interrupt)).context("cannot write")?;
+    }
+    let (mut all_caches_dropped, mut read_in) = (true, [Duration::ZERO; 2]);
+    for order in [[0, 1], [1, 0]] {
+        for at in order {
+            all_caches_dropped &= drop_caches(&paths).context("cannot empty caches")?;
+            let read = || read(&paths[at], args.size, &interrupt);
+            read_in[at] += timed(read).context("cannot read")?;
+        }
+    }
+    let speed = |at: usize| Speed {
+        write_mb_per_s: rate(args.size, written[at]),
+        read_mb_per_s: rate(2 * args.size, read_in[at]),
+    };
+    let (local, target) = (speed(0), speed(1));
     let compared = Compared {
         bytes: args.size,
         target,
         local,
         write_ratio: target.write_mb_per_s / local.write_mb_per_s,
         read_ratio: target.read_mb_per_s / local.read_mb_per_s,
-        all_caches_dropped: all_local && all_target,
+        all_caches_dropped,
     };
     if args.json {
         output::print(&serde_json::to_string(&compared)?)?;
@@ -99,27 +120,17 @@ impl Compared {
     }
 }
 
-/// Writes and reads a file in a new folder of `parent`; and whether all caches were emptied in between.
-fn measure(
-    parent: Option<&Path>,
-    size: u64,
-    interrupt: &Interrupt,
-) -> anyhow::Result<(Speed, bool)> {
-    let folder = Folder::make(parent)?;
-    let path = folder.path().join("file");
-    let write = timed(size, || write(&path, size, interrupt)).context("cannot write")?;
-    let dropped = drop_caches(&path).context("cannot empty caches")?;
-    let read = timed(size, || read(&path, size, interrupt)).context("cannot read")?;
-    Ok((Speed { write_mb_per_s: write, read_mb_per_s: read }, dropped))
+/// How long some work takes.
+fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
+    let start = bench::monotonic();
+    work()?;
+    Ok(bench::monotonic().saturating_sub(start))
 }
 
 /// Megabytes (of a million bytes) in a second.
 #[expect(clippy::cast_precision_loss, reason = "a rate has no 53 significant bits")]
-fn timed(size: u64, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
-    let start = bench::monotonic();
-    work()?;
-    let seconds = bench::monotonic().saturating_sub(start).as_secs_f64().max(1e-9);
-    Ok(size as f64 / 1e6 / seconds)
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9)
 }
 
 /// The bytes of a piece: no two of them repeat within it, so nothing compresses them away.
@@ -173,13 +184,15 @@ fn read(path: &Path, size: u64, interrupt: &Interrupt) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Empties all caches of the kernel, or, without the right to do so, those of the file.
-fn drop_caches(path: &Path) -> anyhow::Result<bool> {
+/// Empties all caches of the kernel, or, without the right to do so, those of the files; whether it was all.
+fn drop_caches(paths: &[PathBuf]) -> anyhow::Result<bool> {
     rustix::fs::sync();
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
         return Ok(true);
     }
-    fadvise(File::open(path)?, 0, None, Advice::DontNeed)?;
+    for path in paths {
+        fadvise(File::open(path)?, 0, None, Advice::DontNeed)?;
+    }
     Ok(false)
 }
 

@@ -34,43 +34,49 @@ impl Dial for Pipes {
 /// A server that runs; it is killed when this is dropped.
 pub(crate) struct Node {
     server: Server,
+    /// The first one, which also does the background work.
     pub(crate) core: crate::Core,
     tasks: Vec<AbortHandle>,
 }
 
 impl Node {
-    /// Starts a server on its engine.
+    /// Starts a server on its engine, of whose cores so many run. They take connections in turn.
     fn start(
         pipes: &Arc<Pipes>,
         engine: &Arc<MemoryEngine>,
         options: ServerOptions,
         coordinators: &[&str],
+        (running, kept_all): (usize, bool),
     ) -> Node {
         let address = options.address.clone();
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
         let (dial, awake_or_not) = (pipes.clone(), time());
         let (lease, alone) = (LEASE, ALONE);
-        let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not };
+        let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not, kept_all };
         let options = ServerOptions { cluster: Some(cluster), ..options };
         let server = open_with(engine, options).unwrap();
-        let core = server.core(0);
+        let cores: Vec<_> = (0..running).map(|index| server.core(index)).collect();
         let (listener, mut connections) = mpsc::unbounded_channel();
         pipes.0.lock().insert(address, listener);
-        let background = core.clone();
-        let (executor, of_node) = (core.clone(), core.clone());
+        let (core, background) = (cores[0].clone(), cores[0].clone());
+        let run = |core: &crate::Core| {
+            let core = core.clone();
+            tokio::task::spawn_local(async move { core.run().await }).abort_handle()
+        };
+        let mut tasks: Vec<_> = cores.iter().map(run).collect();
         let accept = async move {
             let mut served = tokio::task::JoinSet::new();
-            while let Some(stream) = connections.recv().await {
+            for core in cores.iter().cycle() {
+                let Some(stream) = connections.recv().await else { return };
                 let core = core.clone();
                 served.spawn_local(async move { core.serve(stream).await });
             }
         };
-        let tasks = vec![
-            tokio::task::spawn_local(async move { executor.run().await }).abort_handle(),
+        tasks.push(
             tokio::task::spawn_local(async move { background.background().await }).abort_handle(),
-            tokio::task::spawn_local(accept).abort_handle(),
-        ];
-        Node { server, core: of_node, tasks }
+        );
+        tasks.push(tokio::task::spawn_local(accept).abort_handle());
+        Node { server, core, tasks }
     }
 
     fn shared(&self) -> &Shared {
@@ -97,19 +103,23 @@ pub(crate) struct Three {
     pipes: Arc<Pipes>,
     /// How the server at an address serves.
     options: fn(&str) -> ServerOptions,
+    /// How many of its cores run.
+    running: usize,
     pub(crate) engines: Vec<Arc<MemoryEngine>>,
     nodes: Vec<Option<Node>>,
+    /// What a server has to say of its earlier runs.
+    kept_all: [bool; 3],
 }
 
 const ADDRESSES: [&str; 3] = ["a:1", "b:1", "c:1"];
 
 impl Three {
-    async fn new(options: fn(&str) -> ServerOptions) -> Three {
+    async fn new(options: fn(&str) -> ServerOptions, running: usize) -> Three {
         let pipes = Arc::new(Pipes::default());
         let first = formatted(3);
-        let coordinator = Node::start(&pipes, &first, options("a:1"), &[]);
+        let coordinator = Node::start(&pipes, &first, options("a:1"), &[], (running, false));
         let (engines, nodes) = (vec![first], vec![Some(coordinator)]);
-        let mut three = Three { pipes, options, engines, nodes };
+        let mut three = Three { pipes, options, running, engines, nodes, kept_all: [false; 3] };
         for member in [1, 2] {
             let address = ADDRESSES[usize::from(member)].to_owned();
             let asked = Join { address, member: u64::from(member) };
@@ -140,11 +150,22 @@ impl Three {
     /// As [`Three::start_at`], where one was told that the coordinator may be.
     fn start_told(&mut self, server: usize, address: &str, to: &[&str]) {
         let options = (self.options)(address);
-        self.nodes[server] = Some(Node::start(&self.pipes, &self.engines[server], options, to));
+        let (pipes, engine) = (&self.pipes, &self.engines[server]);
+        let run = (self.running, self.kept_all[server]);
+        self.nodes[server] = Some(Node::start(pipes, engine, options, to, run));
     }
 
     pub(crate) fn kill(&mut self, server: usize) {
-        self.nodes[server] = None;
+        let node = self.nodes[server].take();
+        // Before it has had a lease nobody knows what it had lost.
+        self.kept_all[server] |= node.is_some_and(|node| node.cluster().had_lease());
+    }
+
+    /// As [`Three::kill`], and what is not stable is lost.
+    fn cut_power(&mut self, server: usize) {
+        self.kill(server);
+        self.engines[server].power_cut(0);
+        self.kept_all[server] = false;
     }
 
     /// Lets everybody ask for a lease again.
@@ -157,8 +178,13 @@ impl Three {
     }
 }
 
+/// Runs a test on servers of two cores.
 pub(crate) fn in_cluster(test: impl AsyncFnOnce(&mut Three)) {
-    in_cluster_of(ServerOptions::simulated, test);
+    run(two_cores, 2, test);
+}
+
+fn two_cores(address: &str) -> ServerOptions {
+    ServerOptions { cores: 2, ..ServerOptions::simulated(address) }
 }
 
 /// As [`in_cluster`], of servers that serve so.
@@ -166,9 +192,14 @@ pub(crate) fn in_cluster_of(
     options: fn(&str) -> ServerOptions,
     test: impl AsyncFnOnce(&mut Three),
 ) {
+    run(options, options("").cores, test);
+}
+
+fn run(options: fn(&str) -> ServerOptions, running: usize, test: impl AsyncFnOnce(&mut Three)) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new().block_on(&runtime, async { test(&mut Three::new(options).await).await });
+    LocalSet::new()
+        .block_on(&runtime, async { test(&mut Three::new(options, running).await).await });
 }
 
 #[test]
@@ -199,9 +230,9 @@ fn what_is_announced_is_in_every_list_at_once() {
     });
 }
 
-/// As [`in_cluster`], of servers with two cores; the second of each does what the test says.
+/// As [`in_cluster`]; the second core of each server does what the test says.
 fn in_wide_cluster(test: impl AsyncFnOnce(&mut Three)) {
-    in_cluster_of(|address| ServerOptions { cores: 2, ..ServerOptions::simulated(address) }, test);
+    run(two_cores, 1, test);
 }
 
 #[test]
@@ -241,6 +272,7 @@ fn a_lease_after_one_that_has_ended_waits_for_what_any_core_has_executed() {
 #[test]
 fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_it_is_back() {
     in_cluster(async |three| {
+        let before = announce(three.node(0).shared(), &[DirId(600)]).await.unwrap();
         three.kill(2);
         let began = Instant::now();
         let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
@@ -251,7 +283,27 @@ fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_
         assert!(!three.node(2).cluster().has_lease());
         three.settle().await;
         assert_eq!((three.node(2).version(), three.serving()), (version, vec![true; 3]));
-        assert!(three.node(2).shared().invalidations.since(version - 1).unwrap().reset);
+        // It was told all of the list, also what it had before it was gone.
+        let list = &three.node(2).shared().invalidations;
+        let events = list.since(before - 1).unwrap();
+        assert_eq!((events.reset, events.dirs), (false, vec![DirId(600), DirId(700)]));
+        assert!(list.since(before - 2).unwrap().reset);
+        // What was cached before a power cut may be what it has taken, also when the server has been killed since.
+        three.cut_power(2);
+        for _ in 0..2 {
+            three.start(2);
+            three.settle().await;
+            assert_eq!((three.node(2).version(), three.serving()), (version, vec![true; 3]));
+            assert!(three.node(2).shared().invalidations.since(before).unwrap().reset);
+            three.kill(2);
+        }
+        three.start(2);
+        let later = announce(three.node(0).shared(), &[DirId(800)]).await.unwrap();
+        three.kill(2);
+        three.start(2);
+        three.settle().await;
+        let events = three.node(2).shared().invalidations.since(version).unwrap();
+        assert_eq!((events.version, events.dirs), (later, vec![DirId(800)]));
     });
 }
 

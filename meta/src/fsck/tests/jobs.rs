@@ -1,11 +1,15 @@
 //! Blocks against the store, and the life of a check.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use base::Decode as _;
-use store::Engine as _;
+use bytes::Bytes;
+use store::{Engine as _, Snapshot, kv::Visit};
 use wire::{FileRef, FsckPoll, FsckStart, Reply, Request};
 
 use super::{Damage, finds, only_finds, plant};
 use crate::{
+    fsck::{blocks::Listing, report::Report, sweep::Sweep},
     ops::tests::{
         client::user,
         world::{in_damaged_world, in_world},
@@ -40,8 +44,21 @@ fn blocks_that_do_not_fit_their_records_are_found() {
         world.blocks.delete(block_of(&Damage(world), &tree.big)).await.unwrap();
         let findings = world.findings().await;
         assert_eq!(findings.len(), 1);
-        assert!(findings[0].contains("is missing"), "{findings:?}");
-        assert!(findings[0].contains(&tree.big.ino.to_string()), "{findings:?}");
+        let block = format!("/a/big: chunk 0 of inode {}: block ", tree.big.ino);
+        assert!(findings[0].starts_with(&block), "{findings:?}");
+        assert!(findings[0].ends_with("is missing"), "{findings:?}");
+    });
+}
+
+#[test]
+fn what_has_several_names_is_told_by_one_of_them() {
+    in_damaged_world(async |world| {
+        let mut tree = plant(world).await;
+        tree.client.write_blocks(&tree.linked, 0, &[1; 9000]).await.unwrap();
+        world.blocks.delete(block_of(&Damage(world), &tree.linked)).await.unwrap();
+        let findings = world.findings().await;
+        let named = |name: &str| findings[0].starts_with(&format!("{name}: chunk 0 of inode "));
+        assert!(findings.len() == 1 && (named("/l1") || named("/a/l2")), "{findings:?}");
     });
 }
 
@@ -131,6 +148,52 @@ fn a_check_that_is_cancelled_ends_and_says_so() {
         // One that was dropped with its core has ended as well.
         drop(crate::fsck::start(shared, crate::fsck::Aim::Find { gc: false }).unwrap());
         assert_eq!(tree.client.fsck(false).await.findings_total, 0);
+    });
+}
+
+/// A moment of an engine, of which somebody cancels the check after so many records.
+struct Cut<'a> {
+    moment: Box<dyn Snapshot>,
+    report: &'a Report,
+    left: AtomicI64,
+}
+
+impl Snapshot for Cut<'_> {
+    fn get(&self, key: &[u8]) -> store::Result<Option<Bytes>> {
+        self.moment.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> store::Result<()> {
+        self.moment.scan(from, to, &mut |key, value| {
+            if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+                self.report.cancel();
+            }
+            visit(key, value)
+        })
+    }
+}
+
+#[test]
+fn a_check_that_is_cancelled_anywhere_finds_nothing() {
+    in_world(async |world| {
+        let _tree = plant(world).await;
+        let (shared, mut ends) = (&world.server.shared, false);
+        for records in 0..1000 {
+            let (report, moment) = (Report::new(0), shared.engine.snapshot());
+            let cut = Cut { moment, report: &report, left: AtomicI64::new(records) };
+            let listing = Listing::of(&shared.blocks, &report).await.unwrap();
+            Sweep::new(&cut, &shared.config, &report, listing, None).run().unwrap();
+            report.finish();
+            let findings = report.progress().findings;
+            ends = !report.is_cancelled();
+            if ends {
+                assert_eq!(findings, [""; 0]);
+                break;
+            }
+            let [only] = &findings[..] else { panic!("after {records} records: {findings:#?}") };
+            assert!(only.contains("it was cancelled"), "{only}");
+        }
+        assert!(ends, "some check comes to its end");
     });
 }
 

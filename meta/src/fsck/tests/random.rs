@@ -250,8 +250,7 @@ fn is_mended(setup: Setup, acts: &[Act], blows: &[(usize, Blow)]) {
         let repaired = client.repair(true).await;
         world.settle().await;
         let left = client.fsck(false).await.findings;
-        let is_mended = left.is_empty() || left.iter().any(|left| is_of_two(left));
-        assert!(is_mended, "{left:#?} after {repaired:#?}");
+        assert!(left.iter().all(|left| is_of_two(left)), "{left:#?} after {repaired:#?}");
     });
 }
 

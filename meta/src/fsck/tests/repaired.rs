@@ -1,6 +1,8 @@
 //! What a repair keeps, where it puts what it saves, and that others go on meanwhile. That each kind of damage is
 //! mended at all is shown where it is found.
 
+use std::cell::Cell;
+
 use base::{DirId, FileKind, FsError};
 use wire::{DirRef, FileRef};
 
@@ -197,23 +199,31 @@ fn counts_are_mended_while_they_change() {
 
 #[test]
 fn a_repair_that_a_crash_interrupts_is_finished_by_the_next() {
-    in_damaged_world(async |world| {
-        let mut tree = plant(world).await;
-        hurt(world, |damage| {
-            damage.delete(&damage.content_key(tree.a.id));
-            damage.put_bytes(&damage.name_key(tree.root.id, "l1", Part::Main), b"\x01junk");
+    let in_the_middle = Cell::new(0);
+    for turns in 0..60 {
+        in_damaged_world(async |world| {
+            let mut tree = plant(world).await;
+            hurt(world, |damage| {
+                damage.delete(&damage.content_key(tree.a.id));
+                damage.put_bytes(&damage.name_key(tree.root.id, "l1", Part::Main), b"\x01junk");
+            });
+            let start = wire::Request::Repair(wire::Repair { gc: false, discard_lost: false });
+            tree.client.get(start).await.unwrap();
+            world.engine.take_cost();
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            let written = world.engine.take_cost().batches;
+            world.restart().await;
+            tree.client.resume(world).await;
+            tree.client.claim_nothing().await;
+            let is_left = !tree.client.fsck(false).await.findings.is_empty();
+            in_the_middle.set(in_the_middle.get() + u32::from(written > 0 && is_left));
+            mends(&mut tree.client).await;
+            assert_eq!(tree.client.lookup(&tree.root, "a").await.unwrap().attr.ino, tree.a.ino);
         });
-        let start = wire::Request::Repair(wire::Repair { gc: false, discard_lost: false });
-        tree.client.get(start).await.unwrap();
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-        world.restart().await;
-        tree.client.resume(world).await;
-        tree.client.claim_nothing().await;
-        mends(&mut tree.client).await;
-        assert_eq!(tree.client.lookup(&tree.root, "a").await.unwrap().attr.ino, tree.a.ino);
-    });
+    }
+    assert!(in_the_middle.get() > 0, "no crash came between two writes of a repair");
 }
 
 #[test]

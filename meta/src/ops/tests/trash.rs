@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::{FileKind, FsError};
-use wire::{DirRef, FileRef, Info, NodeRef, Reply, Request};
+use wire::{DirRef, FileRef, Info, NodeRef, Reply, Request, Token};
 
 use super::{
     client::{Client, name, user},
@@ -52,6 +52,26 @@ async fn pass(world: &World, days: i64) {
     tokio::time::advance(Duration::from_secs((days * DAY).unsigned_abs())).await;
     world.wait(Duration::from_secs(61)).await;
     world.settle().await;
+}
+
+#[test]
+fn an_open_file_that_is_in_the_trash_gets_no_name_in_a_session_of_a_subtree() {
+    in_world(async |world| {
+        let mut admin = world.client().await;
+        keep(&mut admin, "7").await;
+        let root = admin.root;
+        let a = admin.mkdir(&root, "a").await.unwrap();
+        admin.create(&a, "f").await.unwrap();
+        let token = Token { path: "/a".into(), ..Token::administrator() };
+        let mut client = world.client_with(&token).await;
+        let inside = client.root;
+        let ino = client.lookup(&inside, "f").await.unwrap().attr.ino;
+        let file = FileRef { dir: inside, name: name("f"), ino };
+        client.open_file(&file).await.unwrap();
+        admin.unlink(&a, "f").await.unwrap();
+        let gone = Err(FsError::NotFound);
+        assert_eq!(client.link(&file, &inside, "again").await.map(drop), gone);
+    });
 }
 
 #[test]

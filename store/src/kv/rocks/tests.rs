@@ -253,10 +253,14 @@ fn a_killed_process_loses_nothing_it_was_answered() {
 const WRITER_PATH: &str = "PANDO_TEST_WRITER_PATH";
 
 /// The other process of the two tests above: writes numbered batches, never syncs, and prints the
-/// number of each when it was answered, until it is killed.
+/// number of each when it was answered, until it is killed. As a test: one that cannot open its engine fails.
 #[test]
 fn write_until_killed() {
-    let Ok(path) = env::var(WRITER_PATH) else { return };
+    let Ok(path) = env::var(WRITER_PATH) else {
+        let status = writer(Path::new("/dev/null/engine")).wait().unwrap();
+        assert!(!status.success(), "{status}");
+        return;
+    };
     let engine = open(Path::new(&path)).unwrap();
     let from = count(&engine);
     let mut out = io::stdout().lock();

@@ -1,86 +1,200 @@
-//! Round trips of a cold stat at depth 20: speculative, and by the sequential walk.
+//! Round trips of a cold stat, by depth: speculative, and by the sequential walk.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bench::{
+    Delayed,
     figure::{Chart, Figure, Marks},
     report::Goal,
 };
-use client::Resolution;
+use client::{Client, Config, Resolution, Tcp};
 
 use super::{
     Outcome, Params,
-    load::{self, Op},
+    load::{self, Op, Took},
     row,
     site::{Shape, Site},
 };
 
-const DEPTH: usize = 20;
 const RTT: Duration = Duration::from_micros(200);
 /// A round trip beside which this machine is fast, to see how many there are.
 const LONG_RTT: Duration = Duration::from_millis(5);
-/// Paths of each measurement.
-const CHAINS: usize = 40;
+/// What is added to that on average where it is not always the same, and where the draws begin.
+const JITTER: Duration = Duration::from_millis(1);
+const SEED: u64 = 1;
+/// Paths of each measurement, at most.
+const CHAINS_MAX: usize = 40;
 /// So that every server was asked something before.
 const WARM: usize = 64;
+const KINDS: [(&str, Resolution); 2] =
+    [("speculative", Resolution::Speculative), ("sequential", Resolution::Sequential)];
+
+struct Charts {
+    trips: Chart,
+    latency: Chart,
+    requests: Chart,
+    by_depth: Chart,
+    jittered: Chart,
+}
+
+impl Charts {
+    fn new(deepest: u16) -> Charts {
+        let long = humantime::format_duration(LONG_RTT);
+        let jitter = humantime::format_duration(JITTER);
+        let of_deepest = |what: &str| {
+            let title = format!("{what} at depth {deepest}");
+            Chart::new(&title, "round trip added", Marks::Bars)
+        };
+        Charts {
+            trips: of_deepest("median in round trips"),
+            latency: of_deepest("median latency, µs,"),
+            requests: of_deepest("requests for a stat"),
+            by_depth: Chart::new(
+                &format!("median by depth, in round trips of {long}"),
+                "depth",
+                Marks::Lines,
+            ),
+            jittered: Chart::new(
+                &format!("by depth, with {jitter} of jitter, in round trips of {long}"),
+                "depth",
+                Marks::Lines,
+            ),
+        }
+    }
+}
+
+/// A file system with files of which nothing is known.
+struct World<'a> {
+    site: &'a Site,
+    maker: Client,
+    warm: Vec<String>,
+}
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let maker = site.client(|_| {}).await?;
-    let dirs = load::chains(&maker, "cold", CHAINS, DEPTH - 1).await?;
-    let files: Vec<_> = dirs.iter().map(|dir| format!("{dir}/file")).collect();
-    let clients = std::slice::from_ref(&maker);
-    let create = files.iter().map(|file| (Op::Create, file.clone())).collect();
-    load::run(clients, &maker, 32, create).await?;
     let warm: Vec<_> = (0..WARM).map(|dir| format!("/warm{dir}")).collect();
     load::mkdirs(&maker, &warm).await?;
-    let mut trips = Chart::new("median in round trips", "round trip added", Marks::Bars);
-    let mut latency = Chart::new("median latency, µs", "round trip added", Marks::Bars);
-    let mut requests = Chart::new("requests for a stat", "round trip added", Marks::Bars);
+    let deepest = params.depths.iter().copied().max().unwrap_or(1);
+    let world = World { site: &site, maker, warm };
+    let mut charts = Charts::new(deepest);
+    let mut reach = Vec::new();
+    let mut depths = params.depths.clone();
+    depths.sort_unstable();
+    for depth in depths {
+        let files = world.files(depth, params.samples.get().min(CHAINS_MAX)).await?;
+        for (name, resolution) in KINDS {
+            let took = world.look(&files, |config| config.dial = far(LONG_RTT), resolution).await?;
+            charts.by_depth.add(&depth.to_string(), name, in_trips(LONG_RTT, &took, 500));
+            let dial = |config: &mut Config| config.dial = jittery();
+            let took = world.look(&files, dial, resolution).await?;
+            for (part, permille) in [("half", 500), ("90 %", 900), ("all", 1000)] {
+                let series = format!("{name}, {part}");
+                let trips = in_trips(LONG_RTT, &took, permille);
+                charts.jittered.add(&depth.to_string(), &series, trips);
+            }
+        }
+        if depth == deepest {
+            reach = at_the_bottom(&world, &files, depth, &mut charts).await?;
+        }
+    }
+    drop(world);
+    site.stop()?;
+    let how = "Stats of files by clients that have seen nothing of the path, only of each server; one at a time. A round trip is \
+               added to the connections of the client. Without one it is seen what this machine needs by itself: all servers \
+               share its cores. Neighbours on the path that are on one server are one request \
+               of the sequential walk. The spread is from the 10th to the 90th percentile. With jitter, each message takes \
+               longer by a random time of its own, drawn exponentially from a seed: a stat that asks several servers at once \
+               waits for the slowest of them, and a walk for all one after the other.";
+    let mut parameters = params.of(&["servers", "samples"]);
+    parameters.push(("--depths".to_owned(), format!("{:?}", params.depths)));
+    let Charts { trips, latency, requests, by_depth, jittered } = charts;
+    let figure = Figure {
+        name: "cold".to_owned(),
+        title: "Cold stats, by depth".to_owned(),
+        how: how.to_owned(),
+        parameters,
+        charts: vec![by_depth, jittered, trips, latency, requests],
+    };
+    Ok(Outcome { figure, reach })
+}
+
+/// What stats take beside round trips of several lengths.
+async fn at_the_bottom(
+    world: &World<'_>,
+    files: &[String],
+    depth: u16,
+    charts: &mut Charts,
+) -> anyhow::Result<Vec<bench::report::TargetRow>> {
     let mut reach = Vec::new();
     for rtt in [Duration::ZERO, RTT, LONG_RTT] {
         let point = humantime::format_duration(rtt).to_string();
-        let kinds =
-            [("speculative", Resolution::Speculative), ("sequential", Resolution::Sequential)];
-        for (name, resolution) in kinds {
-            let client = [site.client_over(rtt, |config| config.resolution = resolution).await?];
-            let know = warm.iter().map(|dir| (Op::Stat, dir.clone())).collect();
-            load::run(&client, &maker, 16, know).await?;
-            let work = files.iter().map(|file| (Op::Stat, file.clone())).collect();
-            let took = load::run(&client, &maker, 1, work).await?;
-            latency.add(&point, name, took.percentile_us(500));
-            requests.add(&point, name, took.requests_each());
+        for (name, resolution) in KINDS {
+            let took = world.look(files, |config| config.dial = far(rtt), resolution).await?;
+            charts.latency.add(&point, name, took.percentile_us(500));
+            charts.requests.add(&point, name, took.requests_each());
             if rtt.is_zero() {
                 continue;
             }
-            let in_trips = |us: f64| us / (rtt.as_secs_f64() * 1e6);
-            let median = in_trips(took.percentile_us(500));
-            trips.add(&point, name, median);
-            let spread = [100, 500, 900].map(|permille| in_trips(took.percentile_us(permille)));
-            if resolution == Resolution::Speculative {
-                let target = format!("cold stat at depth {DEPTH}, in round trips of {point}");
-                let beside = None;
-                reach.extend(row(&target, ("", Goal::Below(1.3)), spread.to_vec(), beside, "cold"));
-            } else {
-                let target = format!("the same by the sequential walk, in round trips of {point}");
-                let goal = ("", Goal::AtLeast(15.0));
-                reach.extend(row(&target, goal, spread.to_vec(), None, "cold"));
-            }
+            charts.trips.add(&point, name, in_trips(rtt, &took, 500));
+            let spread = [100, 500, 900].map(|permille| in_trips(rtt, &took, permille)).to_vec();
+            let (target, goal) = match resolution {
+                Resolution::Speculative => (
+                    format!("cold stat at depth {depth}, in round trips of {point}"),
+                    Goal::Below(1.3),
+                ),
+                // What it is compared with has nothing to reach.
+                Resolution::Sequential => (
+                    format!("the same by the sequential walk, in round trips of {point}"),
+                    Goal::Shown,
+                ),
+            };
+            reach.extend(row(&target, ("", goal), spread, None, "cold"));
         }
     }
-    site.stop()?;
-    let how = "Stats of files in the twentieth directory by a client that knows the root and has spoken to every server; each path \
-               is looked at once. With 200 µs the time in which this machine wakes all the processes up is a large part; with 5 ms \
-               it is a small one, and round trips are seen. Neighbours on the path that are on one server are one request \
-               of the sequential walk. The spread is from the 10th to the 90th percentile.";
-    let mut parameters = params.of(&["servers"]);
-    parameters.push(("depth".to_owned(), DEPTH.to_string()));
-    let figure = Figure {
-        name: "cold".to_owned(),
-        title: "A cold stat at depth 20".to_owned(),
-        how: how.to_owned(),
-        parameters,
-        charts: vec![trips, latency, requests],
-    };
-    Ok(Outcome { figure, reach })
+    Ok(reach)
+}
+
+impl World<'_> {
+    /// Makes files at a depth, each at the end of a path of its own.
+    async fn files(&self, depth: u16, count: usize) -> anyhow::Result<Vec<String>> {
+        let above = usize::from(depth).saturating_sub(1).max(1);
+        let dirs = load::chains(&self.maker, &format!("cold{depth}-"), count, above).await?;
+        let files: Vec<_> = dirs.iter().map(|dir| format!("{dir}/file")).collect();
+        let create = files.iter().map(|file| (Op::Create, file.clone())).collect();
+        load::run(std::slice::from_ref(&self.maker), &self.maker, 32, create).await?;
+        Ok(files)
+    }
+
+    /// Has a new client look at files, after it has met all servers.
+    async fn look(
+        &self,
+        files: &[String],
+        network: impl FnOnce(&mut Config),
+        resolution: Resolution,
+    ) -> anyhow::Result<Took> {
+        let change = |config: &mut Config| {
+            config.resolution = resolution;
+            network(config);
+        };
+        let client = [self.site.client(change).await?];
+        let stats = |paths: &[String]| paths.iter().map(|path| (Op::Stat, path.clone())).collect();
+        load::run(&client, &self.maker, 16, stats(&self.warm)).await?;
+        let took = load::run(&client, &self.maker, 1, stats(files)).await?;
+        let [client] = client;
+        client.close().await?;
+        Ok(took)
+    }
+}
+
+fn in_trips(rtt: Duration, took: &Took, permille: usize) -> f64 {
+    took.percentile_us(permille) / (rtt.as_secs_f64() * 1e6)
+}
+
+fn far(rtt: Duration) -> Arc<dyn wire::Dial> {
+    Arc::new(Delayed::new(Arc::new(Tcp), rtt))
+}
+
+fn jittery() -> Arc<dyn wire::Dial> {
+    Arc::new(Delayed::new(Arc::new(Tcp), LONG_RTT).with_jitter(JITTER, SEED))
 }

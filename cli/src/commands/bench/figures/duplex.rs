@@ -26,11 +26,15 @@ const BRANCHES: u64 = 2;
 const SPREADS: [(Spread, &str); 3] =
     [(Spread::None, "none"), (Spread::Subsets, "subsets"), (Spread::Extendible, "extendible")];
 const NAME: &str = "duplex-balance";
+/// Servers of many directories have no more than so many times the mean.
+const MANY_MAX: f64 = 1.1;
+/// Beside the threshold that is given, the directories with the fewest entries are divided at so many.
+const THRESHOLDS: [u64; 5] = [4000, 2000, 1000, 500, 250];
 
 /// The load balance of Duplex (figure 5), for each way in which directories are divided.
 ///
-/// One directory that grows to --entries, and 512 directories with --files in each as the paper has them, are divided as
-/// servers do it: layouts and placement decide where each name goes, but no server runs. Writes DIR/duplex-balance.json and .svg,
+/// One directory that grows to --entries, and 512 directories with --files in each as the paper has them (3125 of 100,000 for each
+/// of 16 servers), are divided as servers do it: layouts and placement decide where each name goes, but no server runs. Writes DIR/duplex-balance.json and .svg,
 /// and prints what was aimed at and reached, which is also DIR/reach.jsonl.
 #[derive(Debug, clap::Args)]
 pub(super) struct Params {
@@ -40,9 +44,9 @@ pub(super) struct Params {
     /// Entries of the one directory.
     #[arg(long, default_value = "1000000", value_name = "N")]
     entries: NonZeroU64,
-    /// Entries of each of the 512 directories; the paper has 3125 to 200000.
-    #[arg(long, default_value = "20000", value_name = "N")]
-    files: u64,
+    /// Entries of each of the 512 directories, one case after the other; the paper has 3125 to 200000.
+    #[arg(long, default_value = "3125,20000", value_name = "N,...", value_delimiter = ',')]
+    files: Vec<u64>,
     /// Entries with which a partition is too large.
     #[arg(long, default_value = "8000", value_name = "N")]
     threshold: NonZeroU64,
@@ -57,7 +61,8 @@ pub(super) struct Params {
 }
 
 pub(super) fn run(params: &Params) -> anyhow::Result<ExitCode> {
-    single(&params.out, params.outcome())
+    let start = bench::monotonic();
+    single(&params.out, start, params.outcome())
 }
 
 /// The charts, while they are made.
@@ -69,6 +74,8 @@ struct Charts {
     /// Of the growing directory, on the last number of servers.
     growth: Chart,
     partitions: Chart,
+    /// Of many small directories, by the threshold.
+    thresholds: Chart,
 }
 
 impl Params {
@@ -88,36 +95,46 @@ impl Params {
                 Marks::Lines,
             ),
             partitions: Chart::new("its partitions", "entries", Marks::Lines),
+            thresholds: Chart::new(
+                &format!("512 directories of {}: max/mean over {first} servers", self.fewest()),
+                "threshold",
+                Marks::Lines,
+            ),
         };
         let mut reach = Vec::new();
         for (spread, name) in SPREADS {
             let of_one = self.one_directory(spread, name, &mut charts);
             reach.extend(of_one.filter(|_| spread != Spread::None));
-            self.many_directories(spread, name, &mut charts);
+            for files in &self.files {
+                let many = self.many_directories(*files, spread, name, &mut charts);
+                reach.extend(many.filter(|_| spread != Spread::None));
+            }
+            self.small_directories(spread, name, &mut charts.thresholds);
         }
-        let Charts { most, deviation, each: [one, many], growth, partitions } = charts;
+        let Charts { most, deviation, each: [one, many], growth, partitions, thresholds } = charts;
         let figure = Figure {
             name: NAME.to_owned(),
             title: "Duplex figure 5: load balance, by how directories are divided".to_owned(),
             how: format!(
                 "By the layouts and the placement of a file system; no server ran, and names move in no time. One directory of {} \
-                 entries, mean of {KEYS} file systems with a hash key each; 512 directories of a binary tree with {} files in each.",
-                self.entries, self.files
+                 entries, mean of {KEYS} file systems with a hash key each; 512 directories of a binary tree with {} files in each. \
+                 Entries of each server are those with the fewest files in each.",
+                self.entries,
+                list(&self.files)
             ),
             parameters: self.parameters(),
-            charts: vec![one, many, most, deviation, growth, partitions],
+            charts: vec![one, many, most, deviation, growth, partitions, thresholds],
         };
         Outcome { figure, reach }
     }
 
     fn parameters(&self) -> Vec<(String, String)> {
-        let servers: Vec<_> = self.servers.iter().map(u16::to_string).collect();
         [
             ("--entries", self.entries.to_string()),
-            ("--files", self.files.to_string()),
+            ("--files", list(&self.files)),
             ("--threshold", self.threshold.to_string()),
             ("--shards", self.shards.to_string()),
-            ("--servers", servers.join(",")),
+            ("--servers", list(&self.servers)),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -131,8 +148,12 @@ impl Params {
         self.servers.last().copied().unwrap_or(1)
     }
 
-    fn empty(&self, spread: Spread) -> Division {
-        let threshold = self.threshold.get();
+    /// In the directories with the fewest entries.
+    fn fewest(&self) -> u64 {
+        self.files.iter().copied().min().unwrap_or(0)
+    }
+
+    fn empty(&self, spread: Spread, threshold: u64) -> Division {
         Division::new(Rules { spread, threshold, shards: self.shards })
     }
 
@@ -146,7 +167,7 @@ impl Params {
         let (mut by_size, mut partitions) = (vec![0.0; looks.len()], vec![0.0; looks.len()]);
         for key in keys(KEYS) {
             let home = key.dir_id(DirId::ROOT, &entry("large"), NameVersion(0));
-            let mut division = self.empty(spread);
+            let mut division = self.empty(spread, self.threshold.get());
             let mut number = 0;
             for (look, upto) in looks.iter().enumerate() {
                 (number..*upto).for_each(|number| division.add(key.pos(&file(number))));
@@ -179,24 +200,58 @@ impl Params {
         TargetRow::of(&target, ("", Goal::Below(1.05)), of_last, None, &command)
     }
 
-    fn many_directories(&self, spread: Spread, name: &str, charts: &mut Charts) {
+    /// What servers hold of many directories; over the first number of them, as a row beside its goal.
+    fn many_directories(
+        &self,
+        files: u64,
+        spread: Spread,
+        name: &str,
+        charts: &mut Charts,
+    ) -> Option<TargetRow> {
+        let held = self.held_of_many(files, spread, self.threshold.get());
+        for (servers, held) in self.servers.iter().zip(&held) {
+            let point = format!("512 directories of {files}, {servers}");
+            charts.measured(&point, name, held);
+        }
+        let of_first = held.first()?;
+        if files == self.fewest()
+            && let Some(held) = of_first.first()
+        {
+            add_each(&mut charts.each[1], name, held);
+        }
+        let target = format!(
+            "max/mean of 512 directories of {files} entries over {} servers, `{name}`",
+            self.first()
+        );
+        let values = of_first.iter().map(|held| imbalance(held)).collect();
+        let command = format!("pando bench figures {NAME}");
+        TargetRow::of(&target, ("", Goal::AtMost(MANY_MAX)), values, None, &command)
+    }
+
+    /// What servers would hold of the smallest directories if smaller ones were divided.
+    fn small_directories(&self, spread: Spread, name: &str, chart: &mut Chart) {
+        for threshold in [self.threshold.get()].into_iter().chain(THRESHOLDS) {
+            let held = self.held_of_many(self.fewest(), spread, threshold);
+            if let Some(held) = held.first().and_then(|held| held.first()) {
+                chart.add(&threshold.to_string(), name, imbalance(held));
+            }
+        }
+    }
+
+    /// The entries of each server, for each number of servers and each file system.
+    fn held_of_many(&self, files: u64, spread: Spread, threshold: u64) -> Vec<Vec<Vec<u64>>> {
         let mut held: Vec<Vec<Vec<u64>>> = vec![Vec::new(); self.servers.len()];
         for key in keys(KEYS_OF_MIX) {
             let mut of_servers: Vec<Vec<u64>> =
                 self.servers.iter().map(|servers| vec![0; usize::from(*servers)]).collect();
             for id in tree(key) {
-                let mut division = self.empty(spread);
-                (0..self.files).for_each(|number| division.add(key.pos(&file(number))));
+                let mut division = self.empty(spread, threshold);
+                (0..files).for_each(|number| division.add(key.pos(&file(number))));
                 of_servers.iter_mut().for_each(|servers| division.count(id, servers));
             }
             held.iter_mut().zip(of_servers).for_each(|(all, of)| all.push(of));
         }
-        for (servers, held) in self.servers.iter().zip(&held) {
-            charts.measured(&format!("512 directories, {servers}"), name, held);
-        }
-        if let Some(held) = held.first().and_then(|held| held.first()) {
-            add_each(&mut charts.each[1], name, held);
-        }
+        held
     }
 
     fn held(&self, division: &Division, home: DirId, servers: u16) -> Vec<u64> {
@@ -228,6 +283,10 @@ fn add_each(chart: &mut Chart, name: &str, held: &[u64]) {
 #[expect(clippy::cast_precision_loss, reason = "counts of entries have no 53 significant bits")]
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+fn list(of: &[impl ToString]) -> String {
+    of.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn keys(count: u64) -> impl Iterator<Item = HashKey> {

@@ -12,8 +12,6 @@ use super::{
     site::{Shape, Site},
 };
 
-/// One operation of so many is the rename of a directory.
-const RENAME_EVERY: usize = 10_000;
 const DIRECTORIES: usize = 256;
 const CLIENTS: usize = 8;
 /// Runs of each, in turn.
@@ -29,9 +27,11 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let dirs: Vec<_> = (0..DIRECTORIES).map(|dir| format!("/dir{dir}")).collect();
     load::mkdirs(&watcher, &dirs).await?;
     let under_way = params.under_way(params.servers);
-    let operations = (3 * params.operations.get()).max(RENAME_EVERY * 3);
+    // One operation of so many is the rename of a directory.
+    let every = params.rename_every.get();
+    let operations = (3 * params.operations.get()).max(every * 3);
     // Each rename has a directory of its own: one that is slow does not keep the next from finding its name.
-    let renames = ROUNDS * operations.div_ceil(RENAME_EVERY);
+    let renames = ROUNDS * operations.div_ceil(every);
     let to_move: Vec<_> = (0..renames).map(|at| format!("/move-{at}")).collect();
     load::mkdirs(&watcher, &to_move).await?;
     let mut to_move = to_move.into_iter();
@@ -43,6 +43,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let mut rate = Chart::new("stats/s on this machine", "run", Marks::Bars);
     let mut cpu = Chart::new("CPU of all servers for an operation, µs", "run", Marks::Bars);
     let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let series = format!("1 rename in {every}");
     // One more comes before all, to warm up.
     load::run(&clients, &watcher, under_way, stat(&create)).await?;
     for round in 1..=ROUNDS {
@@ -52,31 +53,32 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         cpu.add(&point, "no renames", took.cpu_us());
         without.push(took.per_second());
         let mut work = stat(&create);
-        for at in (RENAME_EVERY / 2..work.len()).step_by(RENAME_EVERY) {
+        for at in (every / 2..work.len()).step_by(every) {
             if let Some(from) = to_move.next() {
                 work[at] = (Op::Rename(format!("{from}-moved")), from);
             }
         }
         let renamed = load::run(&clients, &watcher, under_way, work).await?;
-        rate.add(&point, "1 rename in 10,000", renamed.per_second());
-        cpu.add(&point, "1 rename in 10,000", renamed.cpu_us());
+        rate.add(&point, &series, renamed.per_second());
+        cpu.add(&point, &series, renamed.cpu_us());
         ratios.push(renamed.per_second() / took.per_second());
         with.push(renamed.per_second());
     }
     site.stop()?;
-    let target = "stats a second with 1 directory rename in 10,000 operations, beside none";
+    let target =
+        format!("stats a second with 1 directory rename in {every} operations, beside none");
     let goal = ("/s", Goal::PartOf(Against::Beside, 0.97));
     let mut reach: Vec<_> =
-        row(target, goal, with, bench::median(without), "invalidation").into_iter().collect();
+        row(&target, goal, with, bench::median(without), "invalidation").into_iter().collect();
     let target = "the same, each run beside the one before it";
     reach.extend(row(target, ("", Goal::AtLeast(0.97)), ratios, None, "invalidation"));
-    let how = "Eight clients with warm caches look at files; in every other run one operation in 10,000 is the rename of a directory \
+    let how = "Eight clients with warm caches look at files; in every other run some operations are renames of directories \
                beside them. Every client that stands on the list of before is sent what has changed with its next answer.";
     let figure = Figure {
         name: "invalidation".to_owned(),
         title: "The cost of invalidation".to_owned(),
         how: how.to_owned(),
-        parameters: params.of(&["servers", "operations", "in-flight"]),
+        parameters: params.of(&["servers", "operations", "in-flight", "rename-every"]),
         charts: vec![rate, cpu],
     };
     Ok(Outcome { figure, reach })

@@ -16,6 +16,10 @@ pub(super) enum Op {
     /// A file with so many bytes, which is closed.
     Fill(usize),
     Stat,
+    /// To read, and closed.
+    Open,
+    /// Other permission bits.
+    Chmod(u32),
     Unlink,
     Rmdir,
     List,
@@ -25,6 +29,9 @@ pub(super) enum Op {
 
 /// An operation.
 pub(super) type Work = (Op, String);
+
+/// Operations between two looks at the clock.
+const PIECE: usize = 4096;
 
 /// What operations took.
 #[derive(Debug, Clone, Default)]
@@ -185,6 +192,25 @@ pub(super) async fn run(
     })
 }
 
+/// The same with so much work that it is made piece by piece, for as long as `goes_on`. Latencies are of no single operation.
+pub(super) async fn run_on(
+    clients: &[Client],
+    watcher: &Client,
+    under_way: usize,
+    work: &mut impl Iterator<Item = Work>,
+    mut goes_on: impl FnMut() -> bool,
+) -> anyhow::Result<Took> {
+    let mut all = Took::default();
+    while goes_on() {
+        let piece: Vec<_> = work.by_ref().take(PIECE).collect();
+        if piece.is_empty() {
+            break;
+        }
+        all.add(run(clients, watcher, under_way, piece).await?);
+    }
+    Ok(all)
+}
+
 /// Does one operation.
 pub(super) async fn once(client: &Client, op: &Op, path: &str) -> client::Result<()> {
     let file = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
@@ -198,6 +224,8 @@ pub(super) async fn once(client: &Client, op: &Op, path: &str) -> client::Result
             file.close().await
         }
         Op::Stat => client.lstat(path).await.map(drop),
+        Op::Open => client.open(path).await?.close().await,
+        Op::Chmod(mode) => client.chmod(path, *mode).await.map(drop),
         Op::Unlink => client.unlink(path).await,
         Op::Rmdir => client.rmdir(path).await,
         Op::List => client.read_dir(path).await?.all().await.map(drop),

@@ -12,8 +12,8 @@ use super::{
 };
 
 const DEPTH: usize = 24;
-/// Paths of each measurement: each is looked at once, so that it is new.
-const CHAINS: usize = 24;
+/// Paths of each measurement, at most: each is looked at once, so that it is new.
+const CHAINS_MAX: usize = 24;
 const RENAMED: [usize; 7] = [0, 2, 4, 8, 12, 16, 24];
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
@@ -30,7 +30,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let mut rounds = Chart::new("rounds and mispredictions", "renamed of 24", Marks::Lines);
     for renamed in RENAMED {
         let point = renamed.to_string();
-        let paths = chains(&maker, renamed).await?;
+        let paths = chains(&maker, params.samples.get().min(CHAINS_MAX), renamed).await?;
         for (name, client) in [("speculative", &speculative), ("sequential", &sequential)] {
             let work = paths.iter().map(|path| (Op::Stat, path.clone())).collect();
             let took = load::run(client, &maker, 1, work).await?;
@@ -46,7 +46,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let how = "Stats of files 24 directories deep by clients that have seen nothing of the path; each path is looked at once. So \
                many of its directories were renamed, evenly distributed on it. A request is one message to a server, which the \
                paper counts as packets.";
-    let mut parameters = params.of(&["servers", "rtt"]);
+    let mut parameters = params.of(&["servers", "rtt", "samples"]);
     parameters.push(("depth".to_owned(), DEPTH.to_string()));
     let figure = Figure {
         name: "fig15".to_owned(),
@@ -59,8 +59,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
 }
 
 /// Files at the bottom of chains of directories of which so many were renamed.
-async fn chains(maker: &Client, renamed: usize) -> anyhow::Result<Vec<String>> {
-    let mut paths = load::chains(maker, &format!("with{renamed}-"), CHAINS, 1).await?;
+async fn chains(maker: &Client, count: usize, renamed: usize) -> anyhow::Result<Vec<String>> {
+    let mut paths = load::chains(maker, &format!("with{renamed}-"), count, 1).await?;
     for level in 1..=DEPTH {
         // Evenly distributed, and as many as are asked for.
         let is_renamed = level * renamed / DEPTH > (level - 1) * renamed / DEPTH;

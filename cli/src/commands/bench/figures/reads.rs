@@ -69,7 +69,8 @@ pub(super) struct Params {
 }
 
 pub(super) fn run(params: &Params) -> anyhow::Result<ExitCode> {
-    single(&params.out, params.outcome()?)
+    let start = bench::monotonic();
+    single(&params.out, start, params.outcome()?)
 }
 
 /// What is measured, in this order.

@@ -124,7 +124,7 @@ async fn of_cluster(
             let (round_of, last) = (round, ROUNDS - 1);
             if round_of == last && *name == "create" {
                 let files: Vec<_> =
-                    watcher.statuses().await?.iter().map(|status| status.files).collect();
+                    watcher.statuses().await?.iter().map(|status| status.store_records).collect();
                 charts.balance.add(&point, "inodes", bench::balance::imbalance(&files));
             }
         }

@@ -18,7 +18,7 @@ use bench::report::{Goal, TargetRow};
 use clap::{ValueEnum, value_parser};
 use futures::future::FutureExt as _;
 
-use super::{Asked, Outcome, chosen};
+use super::{Asked, Outcome, chosen, length};
 
 /// An experiment that has not ended after so long waits for something that will not come.
 const TIMEOUT: Duration = Duration::from_secs(1200);
@@ -66,7 +66,7 @@ pub(super) struct Params {
     #[arg(long, default_value = "8000", value_name = "N")]
     grown_threshold: NonZeroU32,
     /// Rates of figure 6 are of pieces of time of this length.
-    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = bucket)]
+    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = length)]
     bucket: Duration,
     /// Names of the largest model in figure 7, which runs no servers,
     #[arg(long, default_value = "10000000", value_name = "N")]
@@ -77,12 +77,6 @@ pub(super) struct Params {
     /// Where the servers keep their data [default: the folder for temporary files].
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-}
-
-/// A length of time; for clap.
-fn bucket(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("it is no time".to_owned()) } else { Ok(time) }
 }
 
 /// What can be measured.
@@ -111,8 +105,9 @@ impl Experiment {
 
 impl Params {
     pub(super) fn asked(&self) -> Asked<'_> {
-        let experiments = chosen(&self.only).map(|(name, of)| (name, of.run(self).boxed_local()));
-        Asked { out: &self.out, experiments: experiments.collect(), limit: TIMEOUT }
+        let experiments =
+            chosen(&self.only).map(|(name, of)| (name, TIMEOUT, of.run(self).boxed_local()));
+        Asked { out: &self.out, experiments: experiments.collect() }
     }
 
     /// Servers of those that have one size of cluster.

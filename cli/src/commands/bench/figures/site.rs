@@ -3,10 +3,11 @@
 //! Always true: when this is dropped its processes have ended and its folder is gone.
 
 use std::{
+    ffi::OsString,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt as _,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -28,23 +29,21 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What a cluster is like.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct Shape<'a> {
     pub(super) servers: u16,
     /// Added to the round trips between servers, and of clients unless they say otherwise.
     pub(super) rtt: Duration,
-    /// The value of `pando format --locality`.
-    pub(super) locality: &'static str,
     /// That of `pando format --inline-max`.
     pub(super) inline_max: u32,
     /// More options of `pando serve`, separated by spaces.
-    pub(super) serve: &'static str,
+    pub(super) serve: &'a str,
 }
 
-impl Shape {
+impl<'a> Shape<'a> {
     /// As a cluster is unless told otherwise.
-    pub(super) fn of(servers: u16) -> Shape {
+    pub(super) fn of(servers: u16) -> Shape<'a> {
         let (rtt, inline_max) = (Duration::ZERO, INLINE_BYTES_MAX);
-        Shape { servers, rtt, locality: "directory", inline_max, serve: "" }
+        Shape { servers, rtt, inline_max, serve: "" }
     }
 }
 
@@ -53,41 +52,53 @@ pub(super) struct Site {
     addresses: Vec<String>,
     token: String,
     rtt: Duration,
+    /// What the process was started with.
+    arguments: Vec<OsString>,
     _folder: Folder,
 }
 
 impl Site {
     /// Starts it; its data is in a folder of its own in `directory`.
-    pub(super) fn start(directory: Option<&Path>, shape: Shape) -> anyhow::Result<Site> {
+    pub(super) fn start(directory: Option<&Path>, shape: Shape<'_>) -> anyhow::Result<Site> {
         let folder = Folder::make(directory)?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let first = folder.path().join("server-0");
         let mut format = Command::new(&program);
         format.arg("format").arg("--data").arg(&first).args(["--name", "figures"]);
-        format.args(["--servers", &shape.servers.to_string(), "--locality", shape.locality]);
+        format.args(["--servers", &shape.servers.to_string()]);
         format.args(["--inline-max", &shape.inline_max.to_string()]);
         let formatted = format.stdin(Stdio::null()).stdout(Stdio::null()).status();
         ensure!(formatted.context("cannot start this program")?.success(), "cannot format");
         let token = data::read_token(&first.join("admin.token"))?;
-        let mut command = Command::new(&program);
+        let mut arguments: Vec<OsString> = Vec::new();
         let rtt = humantime::format_duration(shape.rtt).to_string().replace(' ', "");
         if shape.servers == 1 {
-            command.arg("serve").arg("--data").arg(&first).args(["--cores", "1", "--http", "off"]);
-            command.args(shape.serve.split_whitespace());
+            arguments.extend(["serve".into(), "--data".into(), first.into()]);
+            arguments.extend(["--cores", "1", "--http", "off"].map(OsString::from));
+            arguments.extend(shape.serve.split_whitespace().map(OsString::from));
         } else {
-            command.arg("dev").arg("--dir").arg(folder.path());
-            command.args(["--servers", &shape.servers.to_string()]);
-            command.arg(format!("--serve-options=--rtt {rtt} {}", shape.serve));
+            arguments.extend(["dev".into(), "--dir".into(), folder.path().into()]);
+            arguments.extend(["--servers".into(), shape.servers.to_string().into()]);
+            arguments.push(format!("--serve-options=--rtt {rtt} {}", shape.serve).into());
         }
-        command.args(["--listen", "127.0.0.1:0"]);
-        // In a group of its own: the signals of a terminal are for us.
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-        let mut process = command.spawn().context("cannot start servers")?;
-        let said = BufReader::new(process.stdout.take().expect("it is piped"));
-        let mut site =
-            Site { process, addresses: Vec::new(), token, rtt: shape.rtt, _folder: folder };
+        arguments.extend(["--listen", "127.0.0.1:0"].map(OsString::from));
+        let (process, said) = spawn(&program, &arguments)?;
+        let (addresses, rtt) = (Vec::new(), shape.rtt);
+        let mut site = Site { process, addresses, token, rtt, arguments, _folder: folder };
         site.addresses = said_addresses(said)?;
         Ok(site)
+    }
+
+    /// Kills the servers and starts them again; how long it takes until they serve.
+    pub(super) fn restart(&mut self) -> anyhow::Result<Duration> {
+        self.process.kill()?;
+        self.process.wait()?;
+        let start = bench::monotonic();
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let (process, said) = spawn(&program, &self.arguments)?;
+        self.process = process;
+        self.addresses = said_addresses(said)?;
+        Ok(bench::monotonic().saturating_sub(start))
     }
 
     /// A session, with what `change` makes of how it is opened; every server knows it.
@@ -132,6 +143,18 @@ impl Site {
         self.process.wait()?;
         bail!("the servers had not ended after {} s and were killed", STOP_TIMEOUT.as_secs())
     }
+}
+
+fn spawn(
+    program: &Path,
+    arguments: &[OsString],
+) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+    let mut command = Command::new(program);
+    // In a group of its own: the signals of a terminal are for us.
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut process = command.spawn().context("cannot start servers")?;
+    let said = BufReader::new(process.stdout.take().expect("it is piped"));
+    Ok((process, said))
 }
 
 /// Waits until the servers work; where they are. What they say later is read as well, or they would wait for a reader.

@@ -132,7 +132,8 @@ impl Site {
     pub(super) fn mount(&mut self, options: &[&str]) -> anyhow::Result<()> {
         let (address, mount, token) =
             (self.address()?, self.path("mount"), self.path("data/admin.token"));
-        let mut args = vec!["mount", &address, &mount, "--token", &token];
+        let log = self.path("mount.log");
+        let mut args = vec!["mount", &address, &mount, "--token", &token, "--log", &log];
         args.extend(options);
         // Its process stays behind and would hold a pipe open.
         self.mounted = true;

@@ -100,7 +100,7 @@ fn within_ms(counted: &Distribution, all: u64, permille: u64) -> f64 {
 impl Crowd {
     pub(super) async fn start(
         directory: Option<&Path>,
-        shape: Shape,
+        shape: Shape<'_>,
         clients: u16,
     ) -> anyhow::Result<Crowd> {
         let site = Site::start(directory, shape)?;

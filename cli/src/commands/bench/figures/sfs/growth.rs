@@ -248,22 +248,28 @@ fn targets(
     (full, light): (&[Grown], &[Grown]),
 ) -> Vec<TargetRow> {
     let name = variant.name();
+    // What the others are compared with has nothing to reach.
+    let goal = |goal: Goal| if variant == Variant::Ordered { goal } else { Goal::Shown };
     let mut rows = Vec::new();
     if variant != Variant::Before {
-        let target = format!("time for which names are frozen, mean of splits, {name}");
+        // The longest of all splits is within the bound; so many are frozen that a mean says little of it.
+        let target = format!("all splits freeze names for so long at most, {name}");
+        let frozen = full.iter().map(|grown| grown.moved.frozen_within_ms(1000)).collect();
+        rows.extend(row(&target, ("ms", goal(Goal::Below(FROZEN_MS))), frozen, None, "fig6"));
+        let target = format!("the same, mean of splits, {name}");
         let frozen = full.iter().map(|grown| grown.moved.frozen_ms()).collect();
-        rows.extend(row(&target, ("ms", Goal::Below(FROZEN_MS)), frozen, None, "fig6"));
+        rows.extend(row(&target, ("ms", Goal::Shown), frozen, None, "fig6"));
     }
     let loads = [(params.under_way(params.most_clients()), full), (params.under_way(1), light)];
     for (under_way, grown) in loads {
         if variant != Variant::Before {
             let target = format!("99.9% of creates wait for splits, {name}, {under_way} under way");
             let waits = grown.iter().map(|grown| waited_ms(grown, 999)).collect();
-            rows.extend(row(&target, ("ms", Goal::AtMost(WAIT_MS)), waits, None, "fig6"));
+            rows.extend(row(&target, ("ms", goal(Goal::AtMost(WAIT_MS))), waits, None, "fig6"));
         }
         let target = format!("99.9% of creates within, {name}, {under_way} under way");
         let waits = grown.iter().map(|grown| latency_ms(grown, 999)).collect();
-        rows.extend(row(&target, ("ms", Goal::Below(WAIT_MS)), waits, None, "fig6"));
+        rows.extend(row(&target, ("ms", goal(Goal::Below(WAIT_MS))), waits, None, "fig6"));
     }
     rows
 }

@@ -1,0 +1,228 @@
+//! What each setting is, as `pando set --help` lists it, and which rule a value breaks that is refused.
+//!
+//! The server checks all of it as well, and answers with an errno: what is said here is why.
+
+use base::limits::INLINE_BYTES_MAX;
+
+use super::super::place::Facts;
+
+/// A hundred years.
+const TRASH_DAYS_MAX: u64 = 36_500;
+/// A partition with fewer would be split and merged all the time.
+const SPLIT_THRESHOLD_MIN: u64 = 8;
+/// Lines of the help have so many characters at most.
+const WIDTH: usize = 100;
+
+struct Rule {
+    key: &'static str,
+    of: Of,
+    /// What holds when nothing was set.
+    default: &'static str,
+    /// What it takes.
+    range: &'static str,
+    meaning: &'static str,
+}
+
+/// What a setting is set on.
+#[derive(PartialEq, Eq)]
+enum Of {
+    /// The whole file system: its root.
+    All,
+    /// The whole file system, or a directory.
+    Any,
+    Directory,
+    /// A directory of a file system of several servers.
+    Divided,
+}
+
+const RULES: [Rule; 8] = [
+    Rule {
+        key: "inherit",
+        of: Of::Directory,
+        default: "no",
+        range: "yes or no",
+        meaning: "directories that are made in it get its inline_max, split_threshold, spread, large_dir and inherit",
+    },
+    Rule {
+        key: "inline_max",
+        of: Of::Any,
+        default: "4K, or what was chosen at format",
+        range: "0 to 4K, or none",
+        meaning: "contents of a file up to so many bytes are kept with its metadata; of a directory: of files that are made in it, \
+                  where the file system does not say less",
+    },
+    Rule {
+        key: "large_dir",
+        of: Of::Divided,
+        default: "none",
+        range: "none, or a number up to that of the shards",
+        meaning: "an empty directory is divided at once into so many partitions, and never has fewer; set spread before",
+    },
+    Rule {
+        key: "quota.bytes",
+        of: Of::Directory,
+        default: "none",
+        range: "a number of bytes, unlimited or none",
+        meaning: "limit of what is used below it; unlimited only counts, so that `pando du` need not walk",
+    },
+    Rule {
+        key: "quota.entries",
+        of: Of::Directory,
+        default: "none",
+        range: "a number, unlimited or none",
+        meaning: "limit of the inodes below it, itself among them",
+    },
+    Rule {
+        key: "split_threshold",
+        of: Of::Divided,
+        default: "8000",
+        range: "8 or more, unlimited or none",
+        meaning: "a partition with so many entries splits. From 1000 on, each later partition has a limit of its own between 0.75 and \
+                  1.25 of that, so that they do not all split at once. What has become small is merged again",
+    },
+    Rule {
+        key: "spread",
+        of: Of::Divided,
+        default: "extendible",
+        range: "extendible, subsets or none",
+        meaning: "how a directory is divided. extendible: each partition splits by itself, and has one range of a listing. \
+                  subsets: as many partitions as the size needs, and names are scattered over all. none: one partition",
+    },
+    Rule {
+        key: "trash_days",
+        of: Of::All,
+        default: "0",
+        range: "0 to 36500",
+        meaning: "what is removed is kept for so many days, see `pando restore`; 0 keeps nothing, and empties the trash",
+    },
+];
+
+/// The list of all settings, for the help.
+pub(super) fn help() -> String {
+    let mut text = "Settings:\n".to_owned();
+    for Rule { key, of, default, range, meaning } in &RULES {
+        let of = match of {
+            Of::All => "the whole file system",
+            Of::Any => "the whole file system, or a directory",
+            Of::Directory => "a directory",
+            Of::Divided => "a directory, on several servers",
+        };
+        text += &format!("  {key}  [{of}]\n      {range}; default: {default}\n");
+        let mut line = "     ".to_owned();
+        for word in meaning.split_whitespace() {
+            if line.len() + 1 + word.len() > WIDTH {
+                text += &format!("{line}\n");
+                line = "     ".to_owned();
+            }
+            line = format!("{line} {word}");
+        }
+        text += &format!("{line}\n");
+    }
+    text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
+}
+
+/// What a setting takes.
+pub(super) fn range(key: &str) -> String {
+    let rule = RULES.iter().find(|rule| rule.key == key);
+    rule.map_or_else(String::new, |rule| format!("it takes {}", rule.range))
+}
+
+/// Why a value is refused, as far as that can be seen from here; `facts` are those of the place.
+pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
+    let Some(rule) = RULES.iter().find(|rule| rule.key == key) else {
+        let known: Vec<_> = RULES.iter().map(|rule| rule.key).collect();
+        return Some(format!("there is no setting {key}; known are {}", known.join(", ")));
+    };
+    if facts.get("kind").is_some_and(|kind| kind != "directory") {
+        return Some("settings are of directories, and this is none".to_owned());
+    }
+    let is_root = facts.get("ino").is_some_and(|ino| ino == &base::Ino::ROOT.to_string());
+    if rule.of == Of::All && !is_root {
+        let text = "it is of the whole file system: set it on the root, as with HOST:PORT alone";
+        return Some(text.to_owned());
+    }
+    let value = value.trim();
+    let fits = match key {
+        "inherit" => matches!(value, "yes" | "no"),
+        "spread" => matches!(value, "extendible" | "subsets" | "none"),
+        "quota.bytes" | "quota.entries" if value == "unlimited" => true,
+        "split_threshold" if value == "unlimited" => true,
+        _ if value == "none" => true,
+        _ => match number(value) {
+            Err(why) => return Some(format!("{why}; it takes {}", rule.range)),
+            Ok(number) => match key {
+                "inline_max" => number <= u64::from(INLINE_BYTES_MAX),
+                "large_dir" => number <= u64::from(u16::MAX),
+                "split_threshold" => number >= SPLIT_THRESHOLD_MIN && number <= u64::from(u32::MAX),
+                "trash_days" => number <= TRASH_DAYS_MAX,
+                _ => number < u64::MAX,
+            },
+        },
+    };
+    (!fits).then(|| format!("it takes {}", rule.range))
+}
+
+/// A number with K, M, G or T (of 1024) after it.
+fn number(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ if digits.is_empty() => return Err(format!("{text} is no number")),
+        unit => return Err(format!("{unit} is no unit: K, M, G and T are (of 1024)")),
+    };
+    let number = digits.parse::<u64>().map_err(|_| format!("{text} is no number"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(kind: &str, ino: u64) -> Facts {
+        Facts::from([("kind".to_owned(), kind.to_owned()), ("ino".to_owned(), ino.to_string())])
+    }
+
+    #[test]
+    fn a_refusal_names_the_rule_that_is_broken() {
+        let (root, dir, file) = (facts("directory", 1), facts("directory", 7), facts("file", 8));
+        let says = |key, value, facts: &Facts, words: &str| {
+            let broken = broken(key, value, facts).unwrap_or_else(|| panic!("{key}={value} fits"));
+            assert!(broken.contains(words), "{key}={value}: {broken}");
+        };
+        says("quota.bytes", "1X", &dir, "X is no unit: K, M, G and T are");
+        says("quota.bytes", "much", &dir, "much is no number");
+        says("quota.entries", "99999999999T", &dir, "too large");
+        says("quota.bytes", "1M", &file, "settings are of directories");
+        says("trash_days", "3", &dir, "it is of the whole file system");
+        says("trash_days", "100000", &root, "0 to 36500");
+        says("inline_max", "1G", &dir, "0 to 4K");
+        says("split_threshold", "7", &dir, "8 or more");
+        says("spread", "wide", &dir, "extendible, subsets or none");
+        says("inherit", "1", &dir, "yes or no");
+        says("nothing", "1", &dir, "there is no setting nothing");
+        for (key, value) in [
+            ("quota.bytes", "10G"),
+            ("quota.entries", "unlimited"),
+            ("inline_max", "4K"),
+            ("split_threshold", "none"),
+            ("spread", "subsets"),
+            ("inherit", "yes"),
+            ("large_dir", "16"),
+        ] {
+            assert_eq!(broken(key, value, &dir), None, "{key}={value}");
+        }
+        assert_eq!(broken("trash_days", "36500", &root), None);
+    }
+
+    #[test]
+    fn every_setting_is_in_the_help_in_lines_that_fit() {
+        let help = help();
+        assert!(RULES.iter().all(|rule| help.contains(rule.key) && help.contains(rule.range)));
+        assert!(help.lines().all(|line| line.len() <= WIDTH), "{help}");
+    }
+}

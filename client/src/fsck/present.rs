@@ -1,0 +1,50 @@
+//! A check needs all servers: one of which nothing is heard for long ends it.
+
+use std::{pin::pin, time::Duration};
+
+use futures::future::{Either, join_all, select, select_all};
+use tokio::time::timeout;
+
+use super::Fsck;
+use crate::{Client, Error, Result};
+
+/// A server of which nothing is heard for so long is gone. One that is restarted is back before.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The others have so long to end their part.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+impl Client {
+    /// What `asked` comes to, unless a server is gone meanwhile: the one that is asked, or another for which that one waits.
+    pub(super) async fn unless_gone<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        let gone = (0..self.servers()).map(|server| {
+            Box::pin(async move {
+                self.core.channels.at(server).gone(PATIENCE).await;
+                server
+            })
+        });
+        match select(pin!(asked), select_all(gone)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((server, ..), _)) => {
+                let addresses = || self.core.config.addresses.join(",");
+                let address = self.core.channels.address(server).unwrap_or_else(addresses);
+                Err(Error::Silent(server, address))
+            }
+        }
+    }
+
+    /// The servers to which there is no connection, of those that were asked for anything.
+    #[must_use]
+    pub fn servers_away(&self) -> Vec<u16> {
+        let joined = self.core.channels.joined().filter(|channel| !channel.is_up());
+        joined.map(|channel| channel.server).collect()
+    }
+}
+
+impl Fsck {
+    /// Has the servers that are there end their parts.
+    pub(super) async fn give_up(&self, client: &Client) {
+        let all = (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, true));
+        // Whoever does not hear of it ends by itself, since it waits for the one that is gone.
+        let _ = timeout(ENDS_WITHIN, join_all(all)).await;
+    }
+}

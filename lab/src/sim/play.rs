@@ -1,0 +1,113 @@
+//! Worlds in which nothing goes wrong but what a test does.
+//!
+//! Tests call [`in_world`] or [`test_in`]. Both listen to servers and clients.
+//!
+//! Invariant: a panic of any task, or a line of level ERROR in any log, is a failure of the test.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use meta::Bug;
+use tokio::{runtime::Builder, task::LocalSet, time::timeout};
+
+use super::{
+    plan::Plan,
+    trace::{self, Trace},
+    world::World,
+};
+
+/// Longer than any test of days and leases, and not too long to wait for where it hangs.
+const DAYS: Duration = Duration::from_secs(20 * 86_400);
+
+/// Runs `play` in the world of a plan, whose cluster is formed. It lasts no longer than `longest`, in its own time.
+///
+/// # Errors
+/// What `play` says, and all that servers and clients had to say as well.
+pub fn in_world<T>(
+    plan: Plan,
+    bug: Option<Bug>,
+    longest: Duration,
+    play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let trace = Trace::new(false);
+    let (ended, mut problems) = trace::hear(&trace, || {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+        let local = LocalSet::new();
+        let ended = runtime.block_on(local.run_until(async {
+            let world = World::new(plan, bug, &trace)?;
+            world.form().await?;
+            timeout(longest, Box::pin(play(world))).await.context("it hangs")?
+        }));
+        drop(local);
+        drop(runtime);
+        ended
+    });
+    match ended {
+        Some(ended) if problems.is_empty() => ended,
+        Some(Err(error)) => {
+            problems.push(format!("{error:#}"));
+            Err(anyhow!("{}", problems.join("\n  and ")))
+        }
+        // A panic is one of the problems.
+        Some(Ok(_)) | None => Err(anyhow!("{}", problems.join("\n  and "))),
+    }
+}
+
+/// As [`in_world`], of a test that asserts.
+///
+/// # Panics
+/// When anything goes wrong.
+#[expect(clippy::panic, reason = "this is for tests")]
+pub fn test_in<T>(plan: Plan, test: impl AsyncFnOnce(&World) -> T) -> T {
+    let played = in_world(plan, None, DAYS, async |world| Ok(Box::pin(test(&world)).await));
+    played.unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::{spawn_local, yield_now};
+
+    use super::*;
+
+    fn played(play: impl AsyncFnOnce(World) -> anyhow::Result<()>) -> String {
+        let played = in_world(Plan::draw(1, 1), None, DAYS, play);
+        format!("{:#}", played.unwrap_err())
+    }
+
+    #[test]
+    fn a_panic_of_a_task_that_nobody_joins_is_heard() {
+        let failure = played(async |_| {
+            drop(spawn_local(async { panic!("nobody looks") }));
+            yield_now().await;
+            Ok(())
+        });
+        assert!(failure.contains("nobody looks"), "{failure}");
+    }
+
+    #[test]
+    fn a_panic_of_a_test_is_told_where_it_was() {
+        let failure = played(async |_| panic!("it does not hold"));
+        assert!(failure.contains("it does not hold") && failure.contains("play.rs"), "{failure}");
+    }
+
+    #[test]
+    fn a_line_that_asks_for_a_person_is_heard() {
+        let failure = played(async |_| {
+            tracing::warn!("it is late");
+            tracing::error!("a disk is lost");
+            Ok(())
+        });
+        assert!(failure.contains("a disk is lost") && !failure.contains("late"), "{failure}");
+    }
+
+    #[test]
+    fn a_line_that_a_test_expects_is_no_failure() {
+        let failure = played(async |world| {
+            world.trace().expect("is damaged");
+            tracing::error!("a record is damaged");
+            tracing::error!("a disk is lost");
+            Ok(())
+        });
+        assert!(failure.contains("a disk is lost") && !failure.contains("damaged"), "{failure}");
+    }
+}
