@@ -274,7 +274,7 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
             }
             Err(error) => {
                 output::print(&format!("{name}: FAILED after {seconds:.1} s: {error:#}\n"))?;
-                failed.push(name);
+                failed.push(format!("{name} ({error:#})"));
             }
         }
     }

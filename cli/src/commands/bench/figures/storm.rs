@@ -1,14 +1,13 @@
 //! A storm of renames: clients look at files while other directories are moved as fast as they can be.
 
-use std::{cell::Cell, convert::Infallible, time::Duration};
+use std::{cell::Cell, time::Duration};
 
-use anyhow::Context as _;
 use bench::{
     figure::{Chart, Figure, Marks},
     report::{Against, Goal},
 };
 use client::Client;
-use futures::future::{Either, select, try_join_all};
+use futures::future::{try_join, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
@@ -55,19 +54,19 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         for _ in 0..ROUNDS {
             let count = params.operations.get().max(crowd);
             let without = look(params, &clients, &watcher, &stats, count).await?;
-            let done = Cell::new(0_u64);
-            let storm = storm(&mover, &to_move, &done);
-            let looks = look(params, &clients, &watcher, &stats, count);
-            let with = match select(Box::pin(looks), Box::pin(storm)).await {
-                Either::Left((with, _)) => with?,
-                Either::Right((ended, _)) => match ended? {},
+            let (done, stop) = (Cell::new(0_u64), Cell::new(false));
+            let looks = async {
+                let with = look(params, &clients, &watcher, &stats, count).await?;
+                stop.set(true);
+                Ok((with, done.get()))
             };
-            renames += float64(done.get()) / with.elapsed.as_secs_f64().max(1e-9) / float(ROUNDS);
+            let storm = storm(&mover, &to_move, &done, &stop);
+            let ((with, done), ()) = try_join(looks, storm).await?;
+            renames += float64(done) / with.elapsed.as_secs_f64().max(1e-9) / float(ROUNDS);
             ratios.push(without.requests_each() / with.requests_each());
             rates.push(with.per_second());
             calm.add(without);
             stormy.add(with);
-            settle(&watcher, &to_move).await?;
         }
         let point = crowd.to_string();
         for (name, took) in [("no renames", &calm), ("renames elsewhere", &stormy)] {
@@ -115,12 +114,17 @@ async fn look(
     load::run(clients, watcher, under_way, work.collect()).await
 }
 
-/// Moves the directories to and fro, and counts, until it is dropped.
-async fn storm(client: &Client, dirs: &[String], done: &Cell<u64>) -> anyhow::Result<Infallible> {
+/// Moves the directories to and fro, and counts, until it is told to stop. Then all of them are where they were.
+async fn storm(
+    client: &Client,
+    dirs: &[String],
+    done: &Cell<u64>,
+    stop: &Cell<bool>,
+) -> anyhow::Result<()> {
     let each = RENAMES_PER_SECOND / dirs.len() as u64;
     let pause = Duration::from_secs(1) / u32::try_from(each)?;
-    let moving = dirs.iter().map(|dir| move_to_and_fro(client, dir, pause, done));
-    try_join_all(moving).await?.pop().context("there is nothing to move")
+    let moving = dirs.iter().map(|dir| move_to_and_fro(client, dir, pause, done, stop));
+    try_join_all(moving).await.map(drop)
 }
 
 async fn move_to_and_fro(
@@ -128,30 +132,16 @@ async fn move_to_and_fro(
     dir: &String,
     pause: Duration,
     done: &Cell<u64>,
-) -> anyhow::Result<Infallible> {
-    let away = away(dir);
+    stop: &Cell<bool>,
+) -> anyhow::Result<()> {
+    let away = format!("{dir}-away");
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
+    while !stop.get() {
         for (from, to) in [(dir, &away), (&away, dir)] {
             ticks.tick().await;
             client.rename(from, to).await?;
             done.set(done.get() + 1);
-        }
-    }
-}
-
-fn away(dir: &str) -> String {
-    format!("{dir}-away")
-}
-
-/// Brings back the directories that a storm has left elsewhere: it ends in the middle of its renames.
-async fn settle(client: &Client, dirs: &[String]) -> anyhow::Result<()> {
-    for dir in dirs {
-        while client.lstat(dir).await.is_err() {
-            if client.rename(&away(dir), dir).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
         }
     }
     Ok(())
