@@ -134,6 +134,15 @@ impl State {
         unsynced::sync(shared).map_err(Fault::Halt)
     }
 
+    /// Versions up to this one may be given.
+    fn reserve(&mut self, shared: &Shared, version: u64) -> Result<()> {
+        if version >= self.roster.versions_end {
+            self.roster.versions_end = version + VERSIONS_RESERVED;
+            self.store_for(shared)?;
+        }
+        Ok(())
+    }
+
     fn to_batch(&self) -> Batch {
         let mut batch = Batch::default();
         batch.put(&key::roster(), &self.roster.to_record());
@@ -206,9 +215,9 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
     if req.version == 0 && !req.kept_all {
-        state.leases.has_lost(from, shared.invalidations.version());
+        begin_anew(shared, state)?;
     }
-    let events = events_since(&shared.invalidations, req.version, state.leases.lost(from));
+    let events = events_since(&shared.invalidations, req.version);
     let Heartbeat { version, requests, roots, in_doubt, strict, .. } = *req;
     let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt, strict });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
@@ -220,12 +229,20 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     Ok(Lease { ms, map, events, settings, roots })
 }
 
+/// A server has lost something that it had answered. That is undone without an event, so nobody may stand on what was cached
+/// before: the list begins anew, here and, with the next heartbeat, everywhere.
+fn begin_anew(shared: &Shared, state: &mut State) -> Result<()> {
+    let version = shared.invalidations.version() + 1;
+    state.reserve(shared, version)?;
+    shared.invalidations.begin_anew(version, &[]);
+    Ok(())
+}
+
 /// What a server that has come to `version` must take in. One that was started anew gets the list, so that clients who were
-/// told by it before need not drop what they have cached; but only what came after it has last lost something, at `lost`.
-/// What is lost is undone without an event, so what was cached before may not be so.
-fn events_since(log: &Invalidations, version: u64, lost: u64) -> CacheEvents {
+/// told by it before need not drop what they have cached.
+fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     if version == 0 {
-        return log.all_after(lost);
+        return log.all();
     }
     let now = log.version();
     log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
@@ -241,10 +258,7 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
     let (version, ends) = {
         let mut state = coordinator.state.lock();
         let version = shared.invalidations.version() + dirs.len() as u64;
-        if version >= state.roster.versions_end {
-            state.roster.versions_end = version + VERSIONS_RESERVED;
-            state.store_for(shared)?;
-        }
+        state.reserve(shared, version)?;
         shared.invalidations.add(dirs);
         (version, state.leases.ends())
     };

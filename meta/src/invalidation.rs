@@ -141,14 +141,14 @@ impl Invalidations {
         }
     }
 
-    /// What the list has of what came after `version`, for a server whose list has not begun (InfiniFS §4.2).
-    pub(crate) fn all_after(&self, version: u64) -> CacheEvents {
+    /// All that the list has, for a server whose list has not begun (InfiniFS §4.2).
+    pub(crate) fn all(&self) -> CacheEvents {
         let events = self.events.lock();
-        let last = self.version();
-        let few = usize::try_from(last.saturating_sub(version)).unwrap_or(usize::MAX);
-        let skipped = events.dirs.len().saturating_sub(few);
-        let dirs = events.dirs.iter().skip(skipped).copied().collect();
-        CacheEvents { version: last, reset: true, dirs }
+        CacheEvents {
+            version: self.version(),
+            reset: true,
+            dirs: events.dirs.iter().copied().collect(),
+        }
     }
 
     /// Whether it has begun anew since it had come to `version`, or so much has come that it is as if it had.
@@ -256,19 +256,13 @@ mod tests {
     fn a_list_that_begins_with_all_of_another_tells_the_same() {
         let (list, other) = (Invalidations::new(100), Invalidations::new(0));
         list.add(&[DirId(7), DirId(8)]);
-        let all = list.all_after(0);
+        let all = list.all();
         other.begin_anew(all.version, &all.dirs);
         for version in 99..=103 {
             assert_eq!(other.since(version), list.since(version), "{version}");
         }
         assert_eq!(other.outdates(&stand(100, &[9])), None);
         assert!(other.outdates(&stand(100, &[8])).is_some());
-        let part = Invalidations::new(0);
-        let all = list.all_after(101);
-        part.begin_anew(all.version, &all.dirs);
-        assert_eq!(part.since(101), list.since(101));
-        assert!(part.since(100).unwrap().reset);
-        assert_eq!(list.all_after(102).dirs, []);
     }
 
     #[test]

@@ -24,8 +24,6 @@ struct Holder {
     roots: u64,
     in_doubt: Option<InDoubt>,
     strict: bool,
-    /// The version of the list when it said that it had lost something.
-    lost: u64,
 }
 
 /// What a server says of itself.
@@ -79,7 +77,6 @@ impl Leases {
             roots: 0,
             in_doubt: None,
             strict: false,
-            lost: 0,
         };
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
@@ -99,18 +96,6 @@ impl Leases {
         if grant {
             holder.until = holder.until.max(ends);
         }
-    }
-
-    /// A server that begins its list has lost something that it had answered; the list has come to `version`.
-    pub(crate) fn has_lost(&mut self, server: u16, version: u64) {
-        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
-            holder.lost = version;
-        }
-    }
-
-    /// The version at which a server has last said so; 0: never in this run of the coordinator.
-    pub(crate) fn lost(&self, server: u16) -> u64 {
-        self.holders.get(usize::from(server)).map_or(0, |holder| holder.lost)
     }
 
     fn margin(&self) -> Duration {

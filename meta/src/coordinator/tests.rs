@@ -244,8 +244,7 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
-    let events =
-        events_since(&server.shared.invalidations, server.shared.invalidations.version(), 0);
+    let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
     let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
     crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
     assert!(cluster.has_lease());
