@@ -225,15 +225,15 @@ impl Cluster<'_> {
             tokio::time::sleep(LOOK_PERIOD).await;
             for child in self.servers.iter_mut().chain(&mut self.mount) {
                 let Some(end) = child.ended()? else { continue };
-                output::print(&format!("{} has ended: {end}", child.name()))?;
+                say(&format!("{} has ended: {end}", child.name()));
                 if self.args.restart {
                     match child.start_again().await {
                         Ok(()) => {
                             let (name, process) = (child.name(), child.process());
-                            output::print(&format!("{name} was started again, {process}"))?;
+                            say(&format!("{name} was started again, {process}"));
                         }
                         Err(error) => {
-                            output::print(&format!("{error:#}"))?;
+                            say(&format!("{error:#}"));
                             tokio::time::sleep(AGAIN_PAUSE).await;
                         }
                     }
@@ -254,6 +254,13 @@ impl Cluster<'_> {
             child.stop(STOP_TIMEOUT).await?;
         }
         Ok(())
+    }
+}
+
+/// Tells what has happened. Whoever started this may not listen any more; the cluster goes on.
+fn say(text: &str) {
+    if let Err(error) = output::print(text) {
+        tracing::warn!("{error:#}: {text}");
     }
 }
 

@@ -483,8 +483,17 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
         assert!(test_kill_process(pid(line)).is_err(), "still there: {line}");
     }
 
-    // What is there is served again.
-    let again = Running::start(pando(&args), "serving ");
+    // What is there is served again, also when nobody reads any more what is said.
+    let again = [&args[..], &["--restart", "--lease", "500ms"]].concat();
+    let again = Running::start(pando(&again), "serving ");
+    let line = |start: &str| again.said.lines().find(|line| line.starts_with(start)).unwrap();
+    let (address, second) = (line("server 0 at "), pid(line("server 1 at ")));
+    let address = address.split(' ').nth(3).unwrap().trim_end_matches(',');
+    kill_process(second, Signal::KILL).unwrap();
+    while test_kill_process(second).is_ok() {
+        pause(Duration::from_millis(10));
+    }
+    until_sound(address, &dir.join("admin.token"));
     assert_eq!(again.stop(), Some(0));
     let said = fail(1, &["dev", "--dir", text(&dir), "--servers", "3", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("all of the 2 servers"), "{said}");
