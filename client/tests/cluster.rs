@@ -883,9 +883,13 @@ async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
     assert_eq!(header.stand, Stand::NONE);
-    // When the lease has ended the path is asked for again.
+    // When the lease has ended the root and the path are asked for again.
     clock.set(2);
     look(&client);
+    let (header, request) = first.next().await;
+    assert!(matches!(request, Request::Getattr(_)), "{request:?}");
+    let root = base::Attr { ino: Ino(1), ..attr(1, FileKind::Directory) };
+    first.answer_at(&header, 5, Answer::Done(Reply::Attr(root))).await;
     let (_, request) = first.next().await;
     assert!(matches!(request, Request::Walk(_)), "{request:?}");
 }
