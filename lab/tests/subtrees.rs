@@ -214,7 +214,7 @@ async fn evict(all: &Client, token: &Token) -> usize {
 #[test]
 fn who_is_evicted_has_nothing_of_a_subtree_that_was_moved_away() {
     on_a_cluster(async |world, all| {
-        world.trace().expect("the server refuses this client");
+        world.trace().expect("this client ends");
         let token = of(&path(2));
         for (round, taken) in [false, true].into_iter().enumerate() {
             let machine = world.connect_with("inside", &token).await.unwrap();
@@ -292,7 +292,7 @@ fn a_session_comes_to_further_servers_wherever_its_directory_is() {
 #[test]
 fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
     on_a_cluster(async |world, all| {
-        world.trace().expect("the server refuses this client");
+        world.trace().expect("this client ends");
         let mut came = 0;
         for depth in 2..=DEPTH {
             let Some((inside, root, server)) = before_it_comes(world, depth).await else {
