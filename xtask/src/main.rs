@@ -13,6 +13,7 @@ mod served;
 mod step;
 mod tidy;
 mod tools;
+mod waits;
 
 use std::{
     path::{Path, PathBuf},

@@ -2,7 +2,7 @@
 //!
 //! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file names
 //! a folder of somebody's machine; pages link to what exists; decisions are numbered once; what is promised names
-//! the tests that show it (`promises`).
+//! the tests that show it (`promises`); the table of waits is that of the code (`waits`).
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::promises;
+use crate::{promises, waits};
 
 const LINES_MAX: usize = 900;
 
@@ -46,6 +46,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     problems.extend(of_decisions(&files));
     problems.extend(promises::problems(root, &files));
+    problems.extend(waits::problems(root, &files));
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
