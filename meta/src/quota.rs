@@ -1,20 +1,23 @@
-//! Quotas on directories: what is used below each of them, at any moment and after a crash.
+//! Quotas on directories: usage below each of them, exact at any moment and after a crash.
 //!
-//! A directory with a quota is an *accounting root*. Every directory and inode below it carries the root's
-//! number, inherited when it is made, so an operation finds what to charge in the records it reads anyway.
-//! Roots nest: what is charged to one counts in those above as well.
+//! A directory with a quota is an *accounting root*. Every directory and inode below it carries the
+//! root's number, inherited at creation, so an operation finds what to charge in the records it
+//! reads anyway. Roots nest: a charge to one counts in those above as well.
 //!
-//! The table here is what operations are checked against; it is charged while they execute, and what fails
-//! is given back. In the store each core keeps one record a root, of all that it has charged to that root
-//! itself, and writes it once with each group. So no core waits for another, no operation writes to the
-//! directories above, and after a crash the sum of a root's records is what the surviving records say.
+//! Operations are checked against the table here. It is charged while they execute, and the charges
+//! of failed ones are given back. In the store each core keeps one record per root with all that it
+//! has charged to that root itself, and writes it once with each group. No core waits for another,
+//! and no operation writes to the directories above. After a crash the sum of a root's records
+//! agrees with the surviving records.
 //!
-//! On several servers each charges what it does itself, whoever has the inode: a transaction charges at its initiator, in the
-//! batch of its commit. So the sums of all servers together are what the surviving records say, and no operation needs another
-//! server to charge. The roots are the coordinator's; the others have copies, which come with their leases, and charge
-//! to roots that they have not heard of as well. What each may charge to a root with limits the coordinator allows.
+//! With several servers each charges what it does itself, wherever the inode is: a transaction is
+//! charged by its initiator, in the batch of its commit. The sums of all servers together then
+//! agree with the surviving records, and no operation needs another server to charge. The
+//! coordinator owns the roots. Other servers have copies, which come with their leases, and also
+//! charge to roots they have not heard of. The coordinator allows how much each server may charge
+//! to a root with limits.
 //!
-//! Invariant: `total` of a root is the sum of what was charged here to it and to all roots below it.
+//! Invariant: `total` of a root is the sum of all charges here to it and to all roots below it.
 
 pub(crate) mod allowance;
 pub(crate) mod ask;
@@ -45,11 +48,11 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Quotas {
     table: Mutex<HashMap<QuotaId, Quota>>,
-    /// There are other servers.
+    /// Whether the file system has several servers.
     several: bool,
-    /// Of the records, as the coordinator counts; 0: none were heard of.
+    /// Version of the roots' records, counted by the coordinator; 0 while none were received.
     version: AtomicU64,
-    /// There is something to count.
+    /// Wakes the walk that counts.
     pub(crate) wake: Notify,
 }
 
@@ -57,13 +60,14 @@ pub(crate) struct Quotas {
 struct Quota {
     record: QuotaRecord,
     total: Usage,
-    /// What each core has charged, as it is stored with its next group.
+    /// Charges of each core to this root itself, as stored with the core's next group.
     cores: Vec<Usage>,
-    /// How much may be charged here, and to those below.
+    /// Bound on what this server may charge to this root and to those below.
     allowance: Allowance,
-    /// So often something that was used below it came to count elsewhere.
+    /// Number of times that usage below this root came to count elsewhere.
     left: u64,
-    /// A walk that counts was broken off: what it has passed need not be counted with all below it.
+    /// Whether a counting walk was interrupted. A directory that it has passed may still have
+    /// uncounted directories below it.
     again: bool,
 }
 
@@ -76,19 +80,19 @@ pub(crate) struct Seen {
 
 #[cfg(test)]
 impl Seen {
-    /// It is only there for what is still charged to it.
+    /// Whether the root is kept only for what is still charged to it.
     pub(crate) fn is_gone(&self) -> bool {
         self.record.state == QuotaState::Gone
     }
 }
 
 codec! {
-    /// What a server says of an accounting root when another asks.
+    /// Answer of a server that another asks about an accounting root.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Told {
-        /// As far as it knows.
+        /// The root's record, as far as the server knows.
         pub record: Option<QuotaRecord>,
-        /// What it has charged to it, and to those below.
+        /// The server's charges to the root and to those below.
         pub usage: Usage,
     }
 }
@@ -96,7 +100,7 @@ codec! {
 impl Record for Told {}
 
 codec! {
-    /// The accounting roots, as the coordinator tells them with leases.
+    /// The accounting roots, as the coordinator sends them with leases.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Roots {
         pub version: u64,
@@ -105,7 +109,7 @@ codec! {
 }
 
 codec! {
-    /// One of them.
+    /// One accounting root.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Root {
         pub id: Ino,
@@ -115,25 +119,25 @@ codec! {
 
 impl Record for Roots {}
 
-/// Whether limits are heeded.
+/// Whether limits are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limits {
-    /// What exceeds them fails.
+    /// A charge beyond the limits fails.
     Hold,
-    /// It is charged whatever they say.
+    /// Everything is charged, whatever the limits say.
     Pass,
 }
 
-/// How to take back what a transaction did to the table.
+/// How to undo a transaction's change of the table.
 pub(crate) enum Undo {
     Charge(QuotaId, Usage),
-    /// The record was another one; `None`: there was none.
+    /// The record before the change; `None` if there was none.
     Record(QuotaId, Option<QuotaRecord>),
 }
 
 impl Quotas {
-    /// What is stored. Roots that are gone, and that nothing is charged to any more, are forgotten, but for those of `several`
-    /// servers: what others have charged is not known.
+    /// Loads the stored roots. Roots that are gone and have no charges are dropped, except with
+    /// `several` servers: charges of the others are not known here.
     pub(crate) fn load(
         engine: &dyn Engine,
         shards: u16,
@@ -164,19 +168,19 @@ impl Quotas {
         Ok(Quotas { table, several, version, wake: Notify::new() })
     }
 
-    /// A root.
+    /// A root, also one that is gone.
     pub(crate) fn get(&self, id: QuotaId) -> Option<Seen> {
         id.some()?;
         let table = self.table.lock();
         table.get(&id).map(|quota| Seen { record: quota.record, total: quota.total })
     }
 
-    /// A root that is there; on several servers the coordinator knows.
+    /// A root that is not gone. With several servers the coordinator decides which are.
     pub(crate) fn root(&self, id: QuotaId) -> Option<Seen> {
         self.get(id).filter(|seen| seen.record.state != QuotaState::Gone)
     }
 
-    /// What is told of a root.
+    /// This server's answer to a question about a root.
     pub(crate) fn told(&self, id: QuotaId) -> Told {
         let usage = self.get(id).map_or_else(Usage::default, |seen| seen.total);
         Told { record: self.root(id).map(|seen| seen.record), usage }
@@ -187,12 +191,12 @@ impl Quotas {
         self.version.store(first.max(1), Ordering::Release);
     }
 
-    /// Of the records.
+    /// Version of the records.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Records have changed, and are stored.
+    /// Notes that records have changed and are stored.
     pub(crate) fn changed(&self) {
         if self.several {
             self.version.fetch_add(1, Ordering::AcqRel);
@@ -200,7 +204,7 @@ impl Quotas {
         self.wake.notify_one();
     }
 
-    /// All that others must know of roots, if that is not `known` to them.
+    /// All roots, encoded for a server that has version `known`; `None` if that is the current one.
     pub(crate) fn news(&self, known: u64) -> Option<Bytes> {
         let version = self.version();
         if version == known {
@@ -214,7 +218,7 @@ impl Quotas {
         Some(Roots { version, roots }.to_record())
     }
 
-    /// The coordinator has told this.
+    /// Takes in the roots that the coordinator has sent.
     pub(crate) fn learn(&self, news: &Bytes) -> Result<(), base::DecodeError> {
         let Roots { version, roots } = Roots::from_record(news)?;
         let known: Vec<QuotaId> = self.table.lock().keys().copied().collect();
@@ -234,19 +238,19 @@ impl Quotas {
         table.get(&id)?.cores.get(usize::from(core)).copied()
     }
 
-    /// Where the records of all of them belong.
+    /// Shards of the records of all roots.
     pub(crate) fn shards(&self) -> HashSet<ShardId> {
         self.table.lock().keys().map(|id| id.0.shard()).collect()
     }
 
-    /// Those that something is to be done for, in no order.
+    /// Roots that the walk has work for, in no order.
     pub(crate) fn unfinished(&self) -> Vec<(QuotaId, QuotaRecord)> {
         let table = self.table.lock();
         let all = table.iter().map(|(id, quota)| (*id, quota.record));
         all.filter(|(_, record)| record.state.is_moving()).collect()
     }
 
-    /// Those that are there and hold, in their order.
+    /// Active roots, ascending by id.
     pub(crate) fn active(&self) -> Vec<(QuotaId, QuotaRecord)> {
         let table = self.table.lock();
         let all = table.iter().map(|(id, quota)| (*id, quota.record));
@@ -256,7 +260,7 @@ impl Quotas {
         active
     }
 
-    /// Whether somebody has only begun, or not yet ended, to count below either of two roots.
+    /// Whether a walk that counts below either of two roots, or above them, is unfinished.
     pub(crate) fn is_moving(&self, one: QuotaId, other: QuotaId) -> bool {
         let table = self.table.lock();
         let moving = |id| {
@@ -266,7 +270,8 @@ impl Quotas {
         moving(one) || moving(other)
     }
 
-    /// Whether what is charged to `from` is just coming to count for `to`, wherever it is found below that.
+    /// Whether a walk is moving charges from `from` to `to`, so that records below may carry
+    /// either.
     pub(crate) fn is_counted_from(&self, from: QuotaId, to: QuotaId) -> bool {
         let table = self.table.lock();
         let parent =
@@ -275,14 +280,15 @@ impl Quotas {
             || parent(from) == Some((QuotaState::Removing, to.0))
     }
 
-    /// The walk that counts for a root was broken off, and begins anew.
+    /// Notes that the counting walk of a root was interrupted and begins anew.
     pub(crate) fn counts_again(&self, id: QuotaId) {
         if let Some(quota) = self.table.lock().get_mut(&id) {
             quota.again = true;
         }
     }
 
-    /// Whether a directory that is charged to `id` need not be counted with all below it, though it was passed.
+    /// Whether a directory charged to `id` may have uncounted records below it, though a walk has
+    /// passed it: that walk was interrupted.
     pub(crate) fn is_counted_again(&self, id: QuotaId) -> bool {
         let table = self.table.lock();
         let again = |(root, quota): (&QuotaId, &Quota)| match quota.record.state {
@@ -293,10 +299,11 @@ impl Quotas {
         table.iter().any(again)
     }
 
-    /// Charges something to a root, and to those above it, after what the same transaction has done `before`.
+    /// Charges usage to a root and to those above it. `before` is what the same transaction has
+    /// done so far.
     ///
     /// # Errors
-    /// Where one of them has no room here for all that the transaction charges.
+    /// When one of these roots has no room here for all that the transaction charges.
     pub(crate) fn charge(
         &self,
         id: QuotaId,
@@ -316,7 +323,7 @@ impl Quotas {
                 }
                 Undo::Charge(..) | Undo::Record(..) => sum,
             });
-            // It may release more than it charges.
+            // The transaction may release more than it charges.
             if !table[&root].fits(more, table[&root].total.plus(usage)) {
                 return Err(Short { root, more });
             }
@@ -325,11 +332,12 @@ impl Quotas {
         Ok(())
     }
 
-    /// Changes a root's record; what is used below it counts in the new parent and in the old one no more.
+    /// Changes a root's record. Usage below it then counts in the new parent and no longer in the
+    /// old one.
     pub(crate) fn put(&self, id: QuotaId, record: Option<QuotaRecord>) {
         let mut table = self.table.lock();
         if let Some(record) = record.filter(|record| self.several && record.parent != Ino(0)) {
-            // The one above may not have been told of yet.
+            // The parent root may not have been received yet.
             table.entry(QuotaId(record.parent)).or_insert_with(Quota::unheard);
         }
         let Some(old) = table.get(&id).map(|quota| (quota.record.parent, quota.total)) else {
@@ -358,11 +366,12 @@ impl Quotas {
         }
     }
 
-    /// Whether what is below `id` could be charged to `to` as well, above what both have in common.
+    /// Whether the usage of root `id` could also be charged to `to`. Roots that are above both do
+    /// not matter.
     ///
     /// # Errors
-    /// `QuotaExceeded` where there is no room for it; on several servers `CrossDevice` where there is a limit, as nobody
-    /// knows at one moment what is used.
+    /// `QuotaExceeded` when there is no room for it. With several servers `CrossDevice` when there
+    /// is a limit, as nobody knows the usage of all servers at one moment.
     pub(crate) fn could_move(&self, id: QuotaId, to: QuotaId) -> Result<(), FsError> {
         let table = self.table.lock();
         let Some(quota) = table.get(&id) else { return Ok(()) };
@@ -375,13 +384,13 @@ impl Quotas {
         }
     }
 
-    /// Takes back what a transaction did.
+    /// Undoes a change of a transaction.
     pub(crate) fn undo(&self, undo: Undo) {
         match undo {
             Undo::Charge(id, usage) => add(&mut self.table.lock(), id, usage.minus()),
             Undo::Record(id, record) => {
                 self.put(id, record);
-                // Somebody may have been told.
+                // The version may have been sent to another server already.
                 if self.several {
                     self.version.fetch_add(1, Ordering::AcqRel);
                 }
@@ -389,14 +398,14 @@ impl Quotas {
         }
     }
 
-    /// Adds to a group's batch what it has charged.
+    /// Adds a group's charges to its batch.
     pub(crate) fn store(&self, core: usize, charged: &mut HashMap<QuotaId, Usage>, to: &mut Batch) {
         if charged.is_empty() {
             return;
         }
         let mut table = self.table.lock();
         for (id, usage) in charged.drain() {
-            // A root that was undone again was never charged for.
+            // A root whose creation was undone has no charges.
             let Some(quota) = table.get_mut(&id) else { continue };
             if quota.cores.len() <= core {
                 quota.cores.resize(core + 1, Usage::default());
@@ -409,7 +418,7 @@ impl Quotas {
 }
 
 impl QuotaState {
-    /// Records below are changing from one root to another.
+    /// Whether a walk is changing the root that records below carry.
     pub(crate) fn is_moving(self) -> bool {
         match self {
             QuotaState::Counting | QuotaState::Removing => true,
@@ -418,7 +427,7 @@ impl QuotaState {
     }
 }
 
-/// Of a root that this server charges to and knows nothing of.
+/// Record of a root that this server charges to and has not received.
 const UNHEARD: QuotaRecord = QuotaRecord {
     state: QuotaState::Gone,
     dir: DirId(0),
@@ -454,7 +463,7 @@ impl Quota {
         self.fits(more, self.total.plus(more))
     }
 
-    /// Whether there may be `more` of something than before, so that all of it is `then`.
+    /// Whether usage may grow by `more`, to `then` in all.
     fn fits(&self, more: Usage, then: Usage) -> bool {
         let (limits, upto) = (self.record.limits(), self.allowance.upto);
         let fits =
@@ -463,7 +472,7 @@ impl Quota {
     }
 }
 
-/// A root and all above it. A root that is not there ends it; a check finds that.
+/// A root and all above it. A missing root ends the chain; fsck finds that.
 fn chain(table: &HashMap<QuotaId, Quota>, id: QuotaId) -> impl Iterator<Item = QuotaId> {
     let known = |id: QuotaId| id.some().filter(|id| table.contains_key(id));
     // Roots nest no deeper than there are roots, whatever a damaged record says.
@@ -485,8 +494,8 @@ fn add(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage) {
     each(table, id, |quota| quota.total = quota.total.plus(usage));
 }
 
-/// What was used below a root that counts there no more makes room nowhere: another server may have released it. What was
-/// allowed before counts no more.
+/// Subtracts usage that no longer counts below a root. With several servers this makes no room:
+/// another server may have released it. What was allowed before counts no more.
 fn leave(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage, several: bool) {
     let less = usage.minus();
     each(table, id, |quota| {
@@ -517,7 +526,7 @@ fn take_in(
             if several {
                 table.entry(id).or_insert_with(Quota::unheard);
             }
-            // Of a root that is not there; a check says so.
+            // The root is missing; fsck reports that.
             let Some(quota) = table.get_mut(&id) else { return Ok(()) };
             quota.cores.resize(usize::from(core) + 1, Usage::default());
             quota.cores[usize::from(core)] = usage;
@@ -526,7 +535,7 @@ fn take_in(
     Ok(())
 }
 
-/// What was charged to a root itself.
+/// Charges to a root itself.
 fn direct(quota: &Quota) -> Usage {
     quota.cores.iter().fold(Usage::default(), |sum, usage| sum.plus(*usage))
 }

@@ -1,16 +1,19 @@
-//! Trash: what is removed is kept for some days, and can be put back where it was.
+//! Trash: removed files and directories are kept for some days, and can be put back where they
+//! were.
 //!
-//! `ops::{unlink, rmdir, rename}` hand it what loses its last name; it moves that to `/.trash/YYYY-MM-DD-HH/` in
-//! the same transaction, under `PARENT-INO-NAME`, with a record beside the entry that says where it was. An inode
-//! stays what it is, and a directory keeps its id, so a tree that was removed name by name finds together again.
-//! What is removed within the trash is removed; a background task does it when the days are over ([`expiry`]).
+//! `ops::{unlink, rmdir, rename}` call this for whatever loses its last name. The file or directory
+//! moves to `/.trash/YYYY-MM-DD-HH/` in the same transaction, under `PARENT-INO-NAME`, with a
+//! record beside the entry that says where it was. An inode stays as it is, and a directory keeps
+//! its id, so a tree that was removed name by name finds together again. What is removed within the
+//! trash is gone; a background task does that when the days are over ([`expiry`]).
 //!
-//! On several servers each has its own trash ([`place`]), and a directory is removed: what goes to the trash is a new one
-//! that is like it. So nobody who knows the old one finds it there, no server is told, and emptying it needs no other.
+//! With several servers each has its own trash ([`place`]). A directory is then removed, and a new
+//! one like it goes to the trash. So no client finds the old one there under its id, no server is
+//! told, and emptying the trash needs no other server.
 //!
-//! Without a setting nothing of this reads or writes anything.
+//! While no trash is set, none of this reads or writes anything.
 //!
-//! Invariant: an entry in a directory of an hour has its origin beside it, and no other entry has one.
+//! Invariant: an entry in an hour's directory has its origin beside it, and no other entry has one.
 
 mod expiry;
 mod hours;
@@ -34,26 +37,26 @@ use crate::{
     txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
 
-/// What the trash is called in the root directory, which does not list it.
+/// Name of the trash in the root directory, which does not list it.
 pub(crate) const NAME: &[u8] = b".trash";
-/// Of how many directories that were born under one name and are not there any more an empty one is still kept:
-/// `mkdir` passes by all of them.
+/// An empty directory is kept only while at most this many directories that were born under one
+/// name live elsewhere: `mkdir` tries all of their ids.
 const ELSEWHERE_MAX: usize = 16;
 
-/// What a server with several beside it knows of the trash; all of it is read again when it is not there.
+/// Cache of a server of several for its trash. All of it can be read again.
 #[derive(Default)]
 pub(crate) struct Known {
     latest: Latest,
 }
 
-/// Where something is thrown: the directory of the hour, and where it was.
+/// Place in the trash for something that is removed: the hour's directory, and the name there.
 struct Thrown {
     hour: Dir,
     name: EntryName,
 }
 
-/// Moves a file, of which `entry` is the last name, to the trash; the entry in `dir` is then removed, and the rest is
-/// the caller's. `false` when there is no trash, or it is where it is removed from.
+/// Moves a file, of which `entry` is the last name, to the trash. Its entry in `dir` is removed;
+/// the rest is left to the caller. `false` when no trash is set, or the file is in it already.
 pub(crate) fn file(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -75,7 +78,7 @@ pub(crate) fn file(
     {
         txn.settle_inode(located, Place::under(txn, &hour, &called), xattrs);
     } else {
-        // Its contents, and who has it open, stay where it was born: so does it.
+        // The contents and opens of the file stay where it was born, and so does the inode.
         txn.settle_inode(located, Place::Slot, xattrs);
         txn.put_entry(&hour, &called, &EntryRecord::Link(located.inode.ino));
     }
@@ -85,8 +88,8 @@ pub(crate) fn file(
     Ok(true)
 }
 
-/// Moves an empty directory to the trash; as [`file`]. `false` too where [`ELSEWHERE_MAX`] of its name are elsewhere.
-/// `others` are its other shares.
+/// Moves an empty directory to the trash, like [`file`]. Also `false` when [`ELSEWHERE_MAX`]
+/// directories of its name are elsewhere. `others` are its other shares.
 pub(crate) fn directory(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -118,7 +121,8 @@ pub(crate) fn directory(
     Ok(true)
 }
 
-/// As [`directory`], on several servers: it is removed, and a new one that is like it is in the trash.
+/// Like [`directory`], with several servers: removes the directory, and puts a new one like it into
+/// the trash.
 fn likeness(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -141,7 +145,7 @@ fn likeness(
     let was = &child.content;
     let mut like = Content { ino, ..was.clone() };
     like.times.ctime = txn.now;
-    // It has one partition now.
+    // The copy has one partition.
     like.policy = Policy { large_dir: 0, ..was.policy };
     let kept = place::born(&hour, &called, free, &like);
     txn.put_dir(&kept);
@@ -156,12 +160,12 @@ fn likeness(
     Ok(true)
 }
 
-/// An entry leaves `dir`: if that is the directory of an hour, its origin goes.
+/// Deletes the origin of an entry that leaves `dir`, if that is an hour's directory.
 pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
     if txn.settings().trash.0.is_none() {
         return;
     }
-    // Or another one that is called like one: then there is nothing to remove.
+    // A directory may be called like an hour without being one. Then there is no origin to delete.
     let is_hour = dir.content.name.as_ref().is_some_and(|name| hours::begin_of(name).is_some());
     if is_hour {
         let key = txn.entry_key(dir, name, Part::Origin);
@@ -169,7 +173,7 @@ pub(crate) fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) {
     }
 }
 
-/// As [`leave`], of the name of a file: the caller stores its inode, or removes it.
+/// Like [`leave`], for the name of a file. The caller stores its inode, or removes it.
 pub(crate) fn file_leaves(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -177,7 +181,7 @@ pub(crate) fn file_leaves(
     located: &mut Located,
 ) -> Result<()> {
     let Inode { nlink, in_trash, .. } = &mut located.inode;
-    // Another of several names may be the one in the trash.
+    // The name in the trash may be another one of several.
     if in_trash.0 && (*nlink == 1 || is_origin(txn, (dir.id, dir.content.home), name)?) {
         *in_trash = InTrash(false);
     }
@@ -185,8 +189,9 @@ pub(crate) fn file_leaves(
     Ok(())
 }
 
-/// Whether a file is in the trash and has no name elsewhere, of which the name that was asked for says nothing: then
-/// nobody has the file who does not look there, and it gets no name but by being moved out.
+/// Whether a file is in the trash and has no name elsewhere, and was not asked for by its name in
+/// the trash. Only a client that looks in the trash has this file, and only a move out of it gives
+/// the file a name.
 pub(crate) fn has_all(txn: &Txn<'_>, inode: &Inode, asked: &FileRef) -> Result<bool> {
     if !inode.in_trash.0 || inode.nlink != 1 {
         return Ok(false);
@@ -194,23 +199,25 @@ pub(crate) fn has_all(txn: &Txn<'_>, inode: &Inode, asked: &FileRef) -> Result<b
     Ok(!is_origin(txn, (asked.dir.id, asked.dir.home), &asked.name)?)
 }
 
-/// Whether what has a name was thrown there.
+/// Whether the entry of this name was moved to the trash.
 fn is_origin(txn: &Txn<'_>, (dir, home): (DirId, DirId), name: &EntryName) -> Result<bool> {
     let key = txn.name_key(home, dir, name, Part::Origin);
     Ok(txn.get::<Origin>(&key)?.is_some())
 }
 
-/// Whether it is the trash itself.
+/// Whether a directory is `/.trash` itself.
 pub(crate) fn is_trash(txn: &Txn<'_>, dir: DirId) -> bool {
     txn.settings().trash.0.is_some_and(|trash| trash.dir == dir)
 }
 
-/// Whether what is in `above` stays where it is: the trash itself, and that of each server.
+/// Whether an entry of `above` must stay where it is: `/.trash` itself, and each server's directory
+/// in it.
 pub(crate) fn stays(txn: &Txn<'_>, above: &Dir, dir: DirId) -> bool {
     is_trash(txn, dir) || (txn.shared.cluster.is_some() && is_trash(txn, above.id))
 }
 
-/// Sets for how many days things are kept; 0: they are removed as ever, and so is what is there, in the background.
+/// Sets for how many days things are kept. With 0, removed things are gone at once, and the
+/// background task empties the trash.
 pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {
     let mut settings = txn.settings();
     let trash = match settings.trash.0 {
@@ -229,7 +236,7 @@ pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {
     txn.set_settings(settings)
 }
 
-/// Makes a directory for root alone.
+/// Makes a directory that only root may use.
 fn make(txn: &mut Txn<'_>, above: &Dir, name: &EntryName) -> Result<Dir> {
     let caller = std::mem::replace(&mut txn.caller, Caller::SERVER);
     let dir = txn.dir_ref(above.id, above.content.ino, above.content.home);
@@ -240,7 +247,7 @@ fn make(txn: &mut Txn<'_>, above: &Dir, name: &EntryName) -> Result<Dir> {
     made
 }
 
-/// Where to, and writes down where from.
+/// Chooses the place in the trash, and stores where the entry was.
 fn throw(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, ino: Ino) -> Result<Option<Thrown>> {
     let Some(trash) = txn.settings().trash.0.filter(|trash| trash.days > 0) else {
         return Ok(None);
@@ -278,7 +285,7 @@ fn path_outside(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Vec<u8
     Ok(Some(path))
 }
 
-/// The name of a directory, and those of all above it.
+/// Names of a directory and of all above it, deepest first.
 type Names = Vec<Option<EntryName>>;
 
 fn names_above(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>> {
@@ -295,7 +302,8 @@ fn names_above(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>>
     Ok(Some(names))
 }
 
-/// As [`names_above`], of directories of several servers, as they were a moment ago. In a damaged tree as far as one comes.
+/// Like [`names_above`], with several servers: the names as they were a moment ago. In a damaged
+/// tree the climb ends where it cannot go on.
 fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Names>> {
     let (known, moved) = (&txn.shared.paths, &txn.shared.invalidations);
     let mut names = Names::new();
@@ -317,7 +325,7 @@ fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Name
             None => {
                 let (content, version) = txn.glance(&txn.content_key(up.parent_home, at))?;
                 let Some(content) = content.filter(|content| content.ino == ino) else {
-                    // What was read of several servers need not be of one moment.
+                    // Records read from several servers need not be of one moment.
                     if txn.tears() {
                         return Err(Fault::Retry(Retry::Busy));
                     }
@@ -332,7 +340,7 @@ fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Name
     Ok(Some(names))
 }
 
-/// The directory of this hour.
+/// The directory of the current hour.
 fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     if txn.shared.cluster.is_some() {
         return place::hour(txn, trash);
@@ -343,19 +351,19 @@ fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     let name = hours::name_of(txn.now);
     match txn.entry(&above, &name)? {
         Some(EntryRecord::Dir(access)) => txn.child_locked(&access),
-        // Root has made something else of it.
+        // Root has put something else here.
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => Err(FsError::Io.into()),
         None => make(txn, &above, &name),
     }
 }
 
-/// What it is called in the hour. What was put back and is removed again may find its name taken by what was put
-/// there since: it gets a number more.
+/// A free name in the hour's directory. When something was put back and is removed again, its old
+/// name there may be taken: it gets the next number.
 fn free_name(txn: &Txn<'_>, hour: &Dir, of: (Ino, Ino, &EntryName)) -> Result<EntryName> {
     let mut count = 1;
     loop {
         let name = called(of, count);
-        // Root may have divided it: other partitions may be other servers'.
+        // Root may have divided the directory: other partitions may be on other servers.
         if txn.owner_by(hour, &name) == hour.partition && txn.entry(hour, &name)?.is_none() {
             return Ok(name);
         }
@@ -363,7 +371,7 @@ fn free_name(txn: &Txn<'_>, hour: &Dir, of: (Ino, Ino, &EntryName)) -> Result<En
     }
 }
 
-/// `PARENT-INO-NAME`, or `PARENT-INO-NAME~COUNT` for all but the first; of a long name only the beginning.
+/// `PARENT-INO-NAME`, or `PARENT-INO-NAME~COUNT` for all but the first; a long name is cut off.
 fn called((parent, ino, name): (Ino, Ino, &EntryName), count: u64) -> EntryName {
     let mut called = format!("{}-{}-", parent.0, ino.0).into_bytes();
     called.extend_from_slice(name.as_bytes());
@@ -387,7 +395,7 @@ pub(crate) fn origin(
     let content = content.filter(|content| content.ino == origin.ino);
     let Some(content) = content else { return Ok(Some((origin.path.to_vec(), removed))) };
     let above = Dir::master(origin.dir, content);
-    // It may have been moved since. If it is in the trash itself, it was where the path says.
+    // The parent may have been moved since. If it is in the trash itself, the stored path is used.
     let path = match path_outside(txn, &trash, &above)? {
         None => origin.path.to_vec(),
         Some(path) => [&path[..], b"/", origin.name.as_bytes()].concat(),

@@ -1,14 +1,16 @@
-//! How much a server of several may charge to a root with limits, as far as the coordinator has allowed it.
+//! How much a server of several may charge to a root with limits, as allowed by the coordinator.
 //!
-//! A server charges to a root, and to those above, while what it has charged stays within its *allowance* of each. All
-//! allowances of a root together are within its limits ([`ledger`](super::ledger)), so nobody needs another server to charge.
-//! Who has no room left asks for more ([`ask`](super::ask)).
+//! A server charges to a root, and to those above, while its charges stay within its *allowance* of
+//! each. All allowances of a root together are within its limits ([`ledger`](super::ledger)), so no
+//! server needs another to charge. A server without room asks for more ([`ask`](super::ask)).
 //!
-//! What is released makes room at once, here. It is given back in *rounds*, in which servers say what they use: an
-//! allowance counts only until the next one, so that one that was under way meanwhile is passed over.
+//! Released usage makes room at once, on this server. It goes back to the others in *rounds*, in
+//! which servers say what they use. An allowance counts only until the next round, so one that was
+//! on its way meanwhile is ignored.
 //!
-//! Race: what a transaction of another core has released is given back already when that transaction fails, or the server dies
-//! before it is written. Then a limit may be exceeded by as much.
+//! Race: usage that a transaction of another core has released may be given back before that
+//! transaction fails, or before the server dies without having written it. A limit may then be
+//! exceeded by as much.
 
 use wire::{Allowed, Amounts, AskRoom, Gave, GiveRoom};
 
@@ -18,46 +20,46 @@ use crate::{
     record::{QuotaRecord, Usage},
 };
 
-/// What a server may charge to a root in all.
+/// Bound on all that a server may charge to a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    /// When the server last said what it uses; 0: not yet, since it started.
+    /// Round in which the server last said what it uses; 0 if it has not since it started.
     pub(crate) round: u64,
     pub(crate) upto: Usage,
 }
 
 impl Allowance {
-    /// Nothing may grow.
+    /// An allowance that lets nothing grow.
     const NONE: Allowance =
         Allowance { round: 0, upto: Usage { bytes: i64::MIN, entries: i64::MIN } };
 
-    /// Of a root that is new here. One server alone may use all of it.
+    /// The allowance of a root that is new here. A single server may use the whole limit.
     pub(super) fn first(record: &QuotaRecord, several: bool) -> Allowance {
         if several { Allowance::NONE } else { Allowance { round: 0, upto: record.limits() } }
     }
 }
 
-/// There is no room for something.
+/// A root without room for a charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
-    /// Below this root.
+    /// The root that is full.
     pub(crate) root: QuotaId,
-    /// What there is no room for: all that a transaction charges there, less what it releases.
+    /// The charge that does not fit: all that a transaction charges there, less what it releases.
     pub(crate) more: Usage,
 }
 
-/// What a request has heard of the room for it.
+/// The coordinator's last word on room for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
     Nothing,
-    /// There is none.
+    /// The coordinator has no room.
     Full(Short),
-    /// It may not ask: there is none where this server has none.
+    /// The request may not ask: it fails when this server has no room.
     MayNotAsk,
 }
 
 impl Heard {
-    /// Whether there is none for what is short now.
+    /// Whether a need fails too: as much as was refused, or more, below the same root.
     pub(crate) fn refuses(self, short: Short) -> bool {
         match self {
             Heard::Nothing => false,
@@ -68,14 +70,14 @@ impl Heard {
 }
 
 impl Quotas {
-    /// A root that holds, and how often something that was used below it came to count elsewhere.
+    /// An active root, and how often usage below it came to count elsewhere.
     pub(super) fn holding(&self, root: QuotaId) -> Option<(QuotaRecord, u64)> {
         let table = self.table.lock();
         let quota = table.get(&root).filter(|quota| quota.holds())?;
         Some((quota.record, quota.left))
     }
 
-    /// What to ask the coordinator; `None`: there is room by now.
+    /// The question to the coordinator; `None` if there is room by now.
     pub(super) fn wants(&self, short: Short) -> Option<AskRoom> {
         let table = self.table.lock();
         let quota = table.get(&short.root).filter(|quota| !quota.has_room(short.more))?;
@@ -83,13 +85,13 @@ impl Quotas {
         Some(AskRoom { root: short.root.0, round, used, more: short.more.into() })
     }
 
-    /// The coordinator allows more.
+    /// Takes in a larger allowance from the coordinator.
     pub(super) fn allow(&self, root: QuotaId, allowed: Allowed) {
         let mut table = self.table.lock();
         let Some(quota) = table.get_mut(&root) else { return };
         let Allowance { round, upto } = &mut quota.allowance;
         if *round == allowed.round {
-            // Two answers may come in any order; in a round there is only more and more.
+            // Two answers may come in any order; within a round the allowance only grows.
             *upto = upto.max(allowed.amounts.into());
         }
     }

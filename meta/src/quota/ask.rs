@@ -1,11 +1,14 @@
-//! Asking for room below a root with limits, and what the coordinator does for who asks.
+//! Asking for room below a root with limits, and how the coordinator answers.
 //!
-//! A request that finds no room waits while its server asks, and is executed again. The coordinator allows what is left of the
-//! limit. When that is too little it begins a round: all servers say what they use, and may use no more, so that only what they use
-//! is taken. If there is no room then, the request fails. A server that is away keeps what it was allowed. One that
-//! the coordinator has not heard of since it began to keep this ledger may use anything: until it is heard of nobody is allowed more.
+//! A request that finds no room waits while its server asks, and is executed again. The coordinator
+//! allows what is left of the limit. When that is too little it begins a round: all servers say
+//! what they use, and may use no more, so that only actual usage is subtracted from the limit. If
+//! there is still no room, the request fails. A server that is away keeps its allowance. A server
+//! that has not answered since the coordinator began this ledger may use any amount: until it
+//! answers no server is allowed more.
 //!
-//! Cost: a message and its answer for a part of what is left; where nothing is, two to each server, for all that ask at one time.
+//! Cost: a message and its answer for a part of what is left; where nothing is left, two messages
+//! to each server, for all that ask at one time.
 
 use std::{cell::Cell, time::Duration};
 
@@ -28,23 +31,24 @@ use crate::{
     record::{QuotaId, Usage},
 };
 
-/// After so long it is asked again where nobody knows.
+/// Pause before asking again when room is unknown.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the coordinator has allowed.
+/// The coordinator's ledgers, one for each root.
 #[derive(Default)]
 pub(crate) struct Ledgers {
     of: Mutex<HashMap<QuotaId, Ledger>>,
-    /// A round is over.
+    /// Notified when a round is over.
     over: Notify,
 }
 
-/// Asks for room for a request, which remembers that there was none: what it needs at first it may get once more.
+/// Asks for room for a request, and notes a refusal in `heard`. A request that needs less than was
+/// refused may ask once more.
 pub(crate) async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
     let shared = &core.inner.shared;
     let Some(cluster) = &shared.cluster else { return };
     let Some(ask) = shared.quotas.wants(short) else {
-        // There is room by now; whoever else is here may need it as well.
+        // There is room by now. Other tasks of this core may need it as well.
         yield_now().await;
         return;
     };
@@ -62,7 +66,7 @@ pub(crate) async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
     }
 }
 
-/// Answers a server that asks.
+/// Answers another server's question for room.
 pub(crate) async fn answer(core: Core, incoming: Incoming, from: u16, ask: AskRoom) {
     let shared = &core.inner.shared;
     let coordinator = shared.cluster.as_ref().and_then(|cluster| cluster.coordinator.as_ref());
@@ -70,7 +74,7 @@ pub(crate) async fn answer(core: Core, incoming: Incoming, from: u16, ask: AskRo
         Some(coordinator) => room(&core, coordinator, from, &ask).await,
         None => Room::Unknown,
     };
-    // A limit that a power cut would take back allows nothing, and refuses nothing.
+    // A limit that a power cut would take back must neither allow nor refuse anything.
     shared.sync.until_stable().await;
     let reply = ReplyHeader { call: incoming.header.call, cache_version: 0 };
     incoming.connection.reply_now(reply, &Answer::Done(Reply::Room(room)));
@@ -86,7 +90,7 @@ async fn room(core: &Core, coordinator: &Coordinator, from: u16, ask: &AskRoom) 
         tokio::pin!(over);
         over.as_mut().enable();
         let Some((record, left)) = shared.quotas.holding(root) else {
-            // Who asks will hear of it.
+            // The server that asks will hear of the root's end.
             return Room::Unknown;
         };
         let (next, round) = {
@@ -117,18 +121,18 @@ async fn room(core: &Core, coordinator: &Coordinator, from: u16, ask: &AskRoom) 
     }
 }
 
-/// What servers have said in a round.
+/// Answers of servers in a round.
 struct Said {
     used: Vec<(u16, Usage)>,
-    /// Some have said it that have not heard yet what the roots are.
+    /// Whether the answer of some server was based on an old list of roots.
     behind: bool,
 }
 
-/// Has all servers give back what they do not use; what those use that were reached.
+/// Has all servers give back unused allowance, and returns the usage of those that answered.
 async fn gather(core: &Core, cluster: &Cluster, root: QuotaId, round: u64) -> Said {
     let shared = &core.inner.shared;
     let give = GiveRoom { root: root.0, round };
-    // Each is asked once: a late one would let an answer count again that is older still.
+    // Each server is asked once: a late second question would revive an older answer.
     let others = (0..cluster.servers).filter(|server| *server != cluster.me).map(|server| {
         let answer = core.inner.peers.ask(server, &Request::GiveRoom(give));
         async move { (server, answer.await) }

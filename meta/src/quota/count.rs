@@ -1,19 +1,22 @@
-//! Counting what is below a directory that gets a quota, and releasing what was below one that loses it.
+//! Counting what is below a directory that gets a quota, and releasing what was below one that
+//! loses it.
 //!
-//! A walk in small transactions, each of a page of one directory, beside everything else that goes on. It
-//! gives what it finds to the new root, directories before what they hold: so whatever is made meanwhile is
-//! charged rightly by itself, and nothing is passed over. Directories that would cross the border while the
-//! walk is under way wait for its end, and so do those that were not met yet and get another name in their directory; a file with
-//! several names is charged where it gets one (see `ops::rename`, `ops::link`). After a crash the walk begins anew, and finds most
-//! of it done; as what it finds done need not be done with all below it, directories wait then that would be renamed
-//! anywhere below the root.
+//! The count is a walk in small transactions, each over a page of one directory, while the file
+//! system is in use. It charges what it finds to the new root, directories before their contents:
+//! so whatever is made meanwhile is charged correctly at once, and nothing is missed. Directories
+//! that would cross the border of the root wait for the end of the walk. So do directories that the
+//! walk has not met yet and that are renamed within their parent. A file with several names is
+//! charged where it gets one (see `ops::rename`, `ops::link`). After a crash the walk begins anew
+//! and finds most of the work done. It skips what it finds done together with all below it, so
+//! directories that would be renamed anywhere below the root wait then.
 //!
-//! On several servers the coordinator walks, and each page is done by the server that has it, which charges it and
-//! answers when that is stable. So no page is a transaction over several servers. The walk begins when all servers have heard of
-//! the root, or may not serve. Where names were moved to another partition meanwhile, the directory is walked through again.
+//! With several servers the coordinator walks. Each page is done by the server that has it, which
+//! charges it and answers when that is stable, so no page is a transaction over several servers.
+//! The walk begins when all servers have received the root, or may not serve. Where names moved to
+//! another partition meanwhile, the directory is walked again.
 //!
-//! Race: a file that is in its slot on another server than its name is changed a moment after it was found. If it is renamed
-//! out in that moment it counts where it was found.
+//! Race: a file whose slot is on another server than its name is changed a moment after it was
+//! found. If it is renamed out of the tree in that moment it counts where it was found.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -39,30 +42,32 @@ use crate::{
     txn::{Dir, Txn, unshown},
 };
 
-/// How many records of a directory one step takes.
+/// Number of records of a directory that one step takes.
 const RECORDS_A_STEP: usize = 256;
-/// So many directories are walked through at once on several servers.
+/// Number of directories that are walked at once with several servers.
 const DIRS_AT_ONCE: usize = 16;
-/// What could not be done is tried again after so long; so often, where it is not another server that is away.
+/// Pause before a part that failed is tried again. A part of this server is tried [`TRIES_MAX`]
+/// times, a part of a server that is away without end.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 const TRIES_MAX: u32 = 50;
-/// On several servers a walk that failed begins anew after so long, and so often it is looked for roots that are gone.
+/// With several servers, pause before a failed walk begins anew, and between searches for roots
+/// that are gone.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// What counts from now on for another root.
+/// The two roots of a walk: records charged to `from` are charged to `to` from now on.
 #[derive(Debug, Clone, Copy)]
 struct Border {
     from: QuotaId,
     to: QuotaId,
 }
 
-/// What a core has to do for the walks.
+/// A step of a walk, executed by a core.
 pub(crate) enum Act {
-    /// A part of a walk, and where what was done of it goes.
+    /// A part of a walk, and where its result goes.
     Part(Box<Count>, Arc<Mutex<Option<Counted>>>),
-    /// All that belongs to a quota was counted: it is in this state from now on.
+    /// All below a quota was counted: it is in this state from now on.
     Counted(QuotaId, QuotaState),
-    /// A quota was found below another one: it counts for the second from now on, if it did for the first.
+    /// The first root was found below: its parent changes from the second to the third.
     CountsFor(QuotaId, QuotaId, QuotaId),
 }
 
@@ -79,7 +84,7 @@ impl Act {
     }
 }
 
-/// Works for as long as the server runs.
+/// Runs the walks for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = core.inner.shared.clone();
     if shared.cluster.as_ref().is_some_and(|cluster| !cluster.coordinates()) {
@@ -103,12 +108,12 @@ pub(crate) async fn run(core: Core) {
             continue;
         }
         look_for_gone(&core).await;
-        // Whether it was woken or not, it looks again.
+        // Another look is due after a wake-up and after the period alike.
         let _ = timeout(PERIOD, shared.quotas.wake.notified()).await;
     }
 }
 
-/// Whether it is not only what a request wants that may fail.
+/// Whether the root's record is on disk, not just pending in a request that may fail.
 fn is_stored(shared: &Shared, id: QuotaId, record: &QuotaRecord) -> bool {
     let stored = shared.engine.get(&key::usage(id, UsagePart::Root));
     let stored = stored.ok().flatten().and_then(|value| QuotaRecord::from_record(&value).ok());
@@ -117,7 +122,7 @@ fn is_stored(shared: &Shared, id: QuotaId, record: &QuotaRecord) -> bool {
 
 async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
     let top = unshown(record.dir, id.0, record.home);
-    // No record of another server names a root that a power failure takes.
+    // No record of another server may name a root that a power failure takes back.
     core.inner.shared.sync.wait().await;
     all_have_heard(core).await;
     if !walk(core, top, border).await {
@@ -125,7 +130,7 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
         tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
         return;
     }
-    // Of the roots below, which count elsewhere now.
+    // Roots below count elsewhere now, and all servers must know.
     all_have_heard(core).await;
     let state = match record.state {
         QuotaState::Counting => QuotaState::Active,
@@ -135,23 +140,23 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
     is_counted(core, id, state).await;
 }
 
-/// Notes that all of it was counted.
+/// Notes that a walk is complete.
 ///
-/// Race: a dump of several servers must not have this without what the walk has changed on all of them. So it is done before
-/// they pause, or when each has its snapshot.
+/// Race: a dump of several servers must not have this without what the walk has changed on all of
+/// them. So the note is written before the servers pause, or when each has its snapshot.
 async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
     let shared = &core.inner.shared;
     loop {
         shared.room.until(Level::Low).await;
         let _under_way = shared.pauses.transaction().await;
-        // Nobody waits for room while others wait for the end of this.
+        // Waiting for room while others wait for the end of this would hold them up.
         if shared.room.has(Level::Low).is_ok() {
             return core.step(Step::Count(Act::Counted(id, state))).await;
         }
     }
 }
 
-/// Returns when all servers know the roots as they are now, or serve nothing before they do.
+/// Returns when all servers know the current roots, or serve nothing before they do.
 async fn all_have_heard(core: &Core) {
     let shared = &core.inner.shared;
     let Some(cluster) = &shared.cluster else { return };
@@ -161,7 +166,7 @@ async fn all_have_heard(core: &Core) {
     }
 }
 
-/// Roots whose directory was removed: nobody else tells the coordinator.
+/// Finds roots whose directory was removed: no other server tells the coordinator.
 async fn look_for_gone(core: &Core) {
     for (id, record) in core.inner.shared.quotas.active() {
         let dir = unshown(record.dir, id.0, record.home);
@@ -174,9 +179,10 @@ async fn look_for_gone(core: &Core) {
     }
 }
 
-/// Whether all of it could be done.
+/// Walks the tree below `top`; returns whether all of it could be done.
 async fn walk(core: &Core, top: DirRef, border: Border) -> bool {
-    // Another server answers when it is stable; alone, it would only keep others waiting.
+    // With several servers each answer waits for a sync; on a single server more at once would only
+    // hold up other requests.
     let at_once = if core.inner.shared.cluster.is_some() { DIRS_AT_ONCE } else { 1 };
     let (mut dirs, mut under_way) = (vec![top], FuturesUnordered::new());
     loop {
@@ -193,13 +199,13 @@ async fn walk(core: &Core, top: DirRef, border: Border) -> bool {
     }
 }
 
-/// Goes through a directory, in all its partitions; the directories that are in it.
+/// Walks all partitions of a directory, and returns the directories in it.
 async fn directory(core: &Core, dir: DirRef, border: Border) -> Option<Vec<DirRef>> {
     let (mut found, mut known) = (Vec::new(), HashSet::default());
     let mut before: Option<BTreeMap<u16, Layout>> = None;
     loop {
         let shares = shares(core, dir, border).await?;
-        // No name has come to a partition after that was looked at.
+        // No name has come to a partition after the walk passed it.
         if before.as_ref() == Some(&shares) {
             return Some(found);
         }
@@ -221,7 +227,8 @@ async fn directory(core: &Core, dir: DirRef, border: Border) -> Option<Vec<DirRe
     }
 }
 
-/// Changes what all partitions of a directory say; how they are divided. None, if it is not there or counts for another.
+/// Charges the shares of a directory, and returns their layouts by partition. `None` if the
+/// directory is gone or counts for another root.
 async fn shares(core: &Core, dir: DirRef, border: Border) -> Option<BTreeMap<u16, Layout>> {
     let mut shares = BTreeMap::new();
     let (mut asked, mut next) = (HashSet::default(), vec![0]);
@@ -242,12 +249,12 @@ async fn shares(core: &Core, dir: DirRef, border: Border) -> Option<BTreeMap<u16
     Some(shares)
 }
 
-/// A root below keeps what it has; it only counts elsewhere.
+/// Lets a root below count for the other root. What is charged to the root itself stays.
 async fn inner_root(core: &Core, id: QuotaId, border: Border) {
     core.step(Step::Count(Act::CountsFor(id, border.from, border.to))).await;
 }
 
-/// Changes inodes in slots of other servers.
+/// Charges inodes in slots of other servers.
 async fn slots(core: &Core, slots: Vec<Ino>, border: Border) -> Option<()> {
     let mut by_server = BTreeMap::<Option<u16>, Vec<Ino>>::new();
     for ino in slots {
@@ -266,7 +273,7 @@ impl Border {
     }
 }
 
-/// Has a part done by the server that it is about; `None`: it cannot.
+/// Has the server of a part do it; `None` if it cannot.
 async fn ask(core: &Core, count: Count) -> Option<Counted> {
     let shared = &core.inner.shared;
     let mut tries = 0;
@@ -300,7 +307,7 @@ async fn ask(core: &Core, count: Count) -> Option<Counted> {
     }
 }
 
-/// Does a part here.
+/// Does a part on this server.
 pub(crate) fn part(txn: &mut Txn<'_>, count: &Count) -> Result<Counted> {
     let border = Border { from: QuotaId(count.from), to: QuotaId(count.to) };
     match &count.what {
@@ -315,7 +322,7 @@ pub(crate) fn part(txn: &mut Txn<'_>, count: &Count) -> Result<Counted> {
     }
 }
 
-/// The share that is meant, if it is there.
+/// The share of a request, locked; `None` if it is gone.
 fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
     let CountShare { dir: DirRef { id, home, ino, .. }, partition } = *share;
     txn.lock(lock::dir_lock(id))?;
@@ -333,11 +340,11 @@ fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
 
 fn share(txn: &mut Txn<'_>, border: Border, share: &CountShare) -> Result<Counted> {
     let Some(mut dir) = locked(txn, share)? else { return Ok(Counted::default()) };
-    // Whoever loses its entry loses what it was charged by.
+    // A lost entry takes its charge with it, so the directory must be confirmed first.
     txn.settle_birth(&dir)?;
     let quota = dir.content.quota;
     if quota != border.from && quota != border.to {
-        // Or it was moved away after it was found.
+        // The directory may also have been moved away after it was found.
         let is_root = quota == QuotaId(dir.content.ino);
         return Ok(Counted { is_root, ..Counted::default() });
     }
@@ -373,7 +380,8 @@ fn names(txn: &mut Txn<'_>, border: Border, names: &CountNames) -> Result<Counte
     }
     for (key, value) in records {
         let Some((pos, name, part)) = key::parse_name(&key) else { continue };
-        // What has come and is not here yet, or has gone and is not swept yet, is the other partition's.
+        // Names that have not arrived yet, or have left and are not swept yet, are the other
+        // partition's.
         let is_its = dir.content.layout.partition(pos) == dir.partition;
         if is_its && part == Part::Main as u8 && EntryName::new(name).is_ok() {
             one_entry(txn, border, key, &EntryRecord::from_record(&value)?, &mut counted)?;
@@ -382,7 +390,8 @@ fn names(txn: &mut Txn<'_>, border: Border, names: &CountNames) -> Result<Counte
     Ok(counted)
 }
 
-/// Moves what stands under a name; a directory is left for later, and what another server has.
+/// Charges the inode of an entry. Directories, and inodes in slots of other servers, are noted in
+/// `counted`.
 fn one_entry(
     txn: &mut Txn<'_>,
     border: Border,
@@ -396,7 +405,7 @@ fn one_entry(
         }
         EntryRecord::Node(inode) => {
             txn.lock(lock::ino_lock(inode.ino))?;
-            // Race: who writes to the file has locked only the inode, and may just have changed it.
+            // Race: a writer locks only the inode, and may just have changed it.
             if let Some(EntryRecord::Node(mut inode)) = txn.get(&key)?
                 && moves(txn, border, &mut inode)
             {
@@ -421,7 +430,7 @@ fn slot(txn: &mut Txn<'_>, border: Border, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-/// Moves what an inode uses; whether it did.
+/// Charges what an inode uses to the other root; `false` if it was not charged to `from`.
 fn moves(txn: &mut Txn<'_>, border: Border, inode: &mut Inode) -> bool {
     let moves = inode.quota == border.from;
     if moves {
@@ -430,16 +439,17 @@ fn moves(txn: &mut Txn<'_>, border: Border, inode: &mut Inode) -> bool {
     moves
 }
 
-/// A root counts elsewhere from now on.
+/// Lets a root count for another parent root.
 fn counts_for(txn: &mut Txn<'_>, id: QuotaId, from: QuotaId, to: QuotaId) -> Result<()> {
     change_root(txn, id, |record| {
         (record.parent == from.0).then_some(QuotaRecord { parent: to.0, ..record })
     })
 }
 
-/// All of it was counted: from now on the limits hold, or the root is no more.
+/// Ends a walk: from now on the limits are enforced, or the root is gone.
 fn counted(txn: &mut Txn<'_>, id: QuotaId, state: QuotaState) -> Result<()> {
-    // What others have charged to one that is gone is not counted above it: nor is what was charged here.
+    // Charges of other servers to a root that is gone do not count above it, so those of this
+    // server must not either.
     let ends = txn.shared.cluster.is_some() && state == QuotaState::Gone;
     change_root(txn, id, |record| {
         let parent = if ends { Ino(0) } else { record.parent };
@@ -454,7 +464,7 @@ fn change_root(
 ) -> Result<()> {
     let quotas = &txn.shared.quotas;
     let Some(root) = quotas.get(id) else { return Ok(()) };
-    // Race: another core may be changing its limits.
+    // Race: another core may be changing the root's limits.
     txn.lock(lock::dir_lock(root.record.dir))?;
     if let Some(record) = quotas.get(id).and_then(|seen| change(seen.record)) {
         txn.put_quota(id, &record);

@@ -1,44 +1,45 @@
-//! What the coordinator has allowed each server to charge to a root with limits. Pure.
+//! The coordinator's account of what each server may charge to a root with limits. Pure.
 //!
-//! Invariant: once every server has said what it uses, no server may charge more than is noted of it here, and all of that
-//! together is within the limits, or no more than they use already.
+//! Invariant: once every server has said what it uses, no server may charge more than is noted for
+//! it here. All of that together is within the limits, or no more than the servers use already.
 
 use wire::{Allowed, AskRoom, Room};
 
 use crate::record::{QuotaRecord, Usage};
 
-/// Who asks gets besides what it needs one part of so many of its share of what is left.
+/// A server gets, besides what it needs, one part in this many of its share of what is left.
 const SPARE_PART: i64 = 2;
 
-/// One root's.
+/// The account of one root.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The root, as it was when servers said what they use.
     record: QuotaRecord,
-    /// So often something that was used below it had come to count elsewhere.
+    /// Number of times, by then, that usage below the root had come to count elsewhere.
     left: u64,
-    /// By server; `None`: it has not said what it uses.
+    /// Allowance by server; `None` for a server that has not said what it uses.
     holders: Vec<Option<Allowed>>,
-    /// The last round that has begun,
+    /// The last round that has begun.
     round: u64,
-    /// and whether it is over.
+    /// Whether that round is over.
     is_over: bool,
-    /// Nothing was allowed since: until the next round nobody comes to use more.
+    /// Whether nothing was allowed since the last round, so that no server comes to use more.
     is_still: bool,
-    /// It was so before the last round as well: all that was said in it was used at one moment, when it began.
+    /// Whether `is_still` also held before the last round. All answers of it were then true at one
+    /// moment, when it began.
     is_of_one_moment: bool,
-    /// Some server has not heard yet what the roots are.
+    /// Whether some server has not received the current roots yet.
     is_behind: bool,
 }
 
-/// What to do for who asks.
+/// Next step for a server that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Answer.
+    /// Answer the server.
     Answer(Room),
-    /// Have all servers say what they use.
+    /// Begin a round: have all servers say what they use.
     Gather,
-    /// Somebody else does.
+    /// Wait for a round that another request has begun.
     Wait,
 }
 
@@ -57,7 +58,7 @@ impl Ledger {
         }
     }
 
-    /// Whether it is of a root as that is now.
+    /// Whether the account is of the root as it is now.
     pub(crate) fn is_of(&self, record: &QuotaRecord, left: u64) -> bool {
         self.record.allows_as(record) && self.left == left
     }
@@ -67,14 +68,14 @@ impl Ledger {
         self.round
     }
 
-    /// What to do for a server that has asked when `then` was the last round.
+    /// Next step for a server whose question came when `then` was the last round.
     pub(crate) fn ask(&mut self, from: u16, ask: &AskRoom, then: u64) -> Next {
         if !self.is_over {
             return Next::Wait;
         }
         let heard_since = self.round != then;
         let holder = self.holders.get(usize::from(from)).copied().flatten();
-        // After a round it is known what the server uses, if not what it may.
+        // After a round the server's usage is known, even if its allowance is not.
         let used = match holder {
             Some(holder) if holder.round == ask.round => Some(Usage::from(ask.used)),
             Some(holder) if heard_since && holder.round == self.round => {
@@ -93,7 +94,7 @@ impl Ledger {
             self.holders[usize::from(from)] = Some(allowed);
             return Next::Answer(Room::Allowed(allowed));
         }
-        // What one has released another may have used in the middle of a round.
+        // Usage that one server released may have been taken by another in the middle of a round.
         if !heard_since || !self.is_of_one_moment {
             return Next::Gather;
         }
@@ -101,7 +102,7 @@ impl Ledger {
         Next::Answer(if known { Room::Full } else { Room::Unknown })
     }
 
-    /// What a server may use that needs so much more; `None`: there is no room for it.
+    /// New allowance of a server that needs `more`; `None` if there is no room for it.
     fn grown(&self, all: &[Allowed], holder: Allowed, used: Usage, more: Usage) -> Option<Usage> {
         let grow = |of: fn(Usage) -> i64| {
             let (limit, upto) = (of(self.record.limits()), of(holder.amounts.into()));
@@ -121,15 +122,16 @@ impl Ledger {
         Some(Usage { bytes: grow(|usage| usage.bytes)?, entries: grow(|usage| usage.entries)? })
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(crate) fn begin(&mut self, round: u64) {
         self.round = round;
         self.is_over = false;
         self.is_of_one_moment = self.is_still;
     }
 
-    /// A round is over, in which servers have said that they use this. Who has said nothing keeps what it has; it may be
-    /// that what some say does not count, as they are `behind`.
+    /// Ends a round with the usage that servers have reported. A server that has not answered keeps
+    /// its allowance. `behind` says that some answers do not count, as those servers lack the
+    /// newest roots.
     pub(crate) fn end(&mut self, round: u64, used: &[(u16, Usage)], behind: bool) {
         if round != self.round {
             return;

@@ -1,4 +1,4 @@
-//! What a server of several keeps of roots that are the coordinator's.
+//! Quotas on a server of several, which gets the roots from the coordinator.
 
 use base::{DirId, ShardId};
 use store::MemoryEngine;
@@ -60,7 +60,7 @@ fn what_the_coordinator_tells_counts_above() {
     assert_eq!(coordinator.news(here.version()), None);
     let told = here.told(root(2));
     assert_eq!((told.record, told.usage), (Some(record(QuotaId::NONE)), Usage::of(3, 300)));
-    // One that is gone keeps what is charged to it, and counts nowhere else.
+    // A root that is gone keeps its charges, and counts nowhere else.
     coordinator.put(root(1), Some(QuotaRecord { state: QuotaState::Gone, ..record(root(2)) }));
     coordinator.changed();
     here.learn(&coordinator.news(here.version()).unwrap()).unwrap();

@@ -1,7 +1,7 @@
-//! What has been in the trash for its days is removed for good, in the background.
+//! Removes for good, in the background, what has been in the trash for its days.
 //!
-//! Each server empties what it has thrown away itself. What is there may lead to inodes of other servers, so on several
-//! servers a step is run as a transaction.
+//! Each server empties its own trash. Entries there may lead to inodes of other servers, so with
+//! several servers a step runs as a transaction.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// Time for the trash advances by so many seconds at most in each that the server runs.
+/// Seconds by which the time of the trash advances at most per second that the server runs.
 const CATCHES_UP: i64 = 2;
-/// How often it is looked for what is too old.
+/// Interval between searches for hours that are over.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How many names one step removes.
+/// Number of names that one step removes.
 const NAMES_A_STEP: usize = 64;
 
-/// A part of an hour that is over, as a step of a core.
+/// Removal of a part of an hour that is over, as a step of a core.
 pub(crate) struct Expired {
     above: Above,
     hour: EntryName,
@@ -45,11 +45,11 @@ pub(crate) struct Expired {
 
 #[derive(Default)]
 struct Progress {
-    /// Up to where it has been looked at.
+    /// Key of the last name that was looked at.
     after: Option<Key>,
-    /// Where a step would have it go on.
+    /// Key after which the next step continues, if this step commits.
     next: Option<Key>,
-    /// Whether there is more.
+    /// Whether there are more names.
     more: bool,
 }
 
@@ -87,18 +87,18 @@ async fn done(core: &Core, expired: &Arc<Expired>) {
         return core.step(Step::Expire(expired.clone())).await;
     }
     if !transact::run::expire(core, expired.clone()).await {
-        // What is in the way may be gone the next time.
+        // The obstacle may be gone the next time.
         expired.progress.lock().more = false;
     }
 }
 
-/// What time it is for what is in the trash, when the server ran for so long since it was last asked; `None` when it is not
-/// to be looked at.
+/// The time of the trash, advanced by `ran`, the time that the server ran since the last call;
+/// `None` when the trash is not to be emptied.
 ///
-/// The wall clock may be wrong, above all when a machine has started, and what is removed by it is gone. So this is stored,
-/// and advances by no more than twice the time that the server runs, and never beyond the wall clock. It falls behind while
-/// the server is off, and makes up for that afterwards; what is in the trash stays for half of its days whatever the
-/// clock does.
+/// The wall clock may be wrong, above all after a machine has started, and removed files cannot be
+/// restored. So the time of the trash is stored. It advances by no more than twice the time that
+/// the server runs, and never beyond the wall clock. It falls behind while the server is off, and
+/// catches up afterwards. Files stay in the trash for half of their days whatever the clock does.
 fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, store::Error> {
     let stored = shared.engine.get(&key::lived())?;
     if shared.room.level() == Level::Nothing {
@@ -109,7 +109,7 @@ fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, stor
     let time = match (&stored, kept) {
         (None, None) => return Ok(None),
         (Some(_), None) => None,
-        // What is damaged is `fsck`'s: it is as if this began.
+        // `fsck` mends a damaged record. Here the time begins anew.
         (stored, Some(_)) => {
             let stored = stored.as_ref().and_then(|stored| Lived::from_record(stored).ok());
             let ran = i64::try_from(ran.as_secs()).unwrap_or(i64::MAX);
@@ -124,12 +124,12 @@ fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, stor
     shared.sync.writing();
     shared.engine.write(batch)?;
     shared.sync.written();
-    // Who wants it empty does not want it to be waited for.
+    // With 0 days the trash is emptied at once.
     let empties = kept.is_some_and(|trash| trash.days == 0);
     Ok(if empties { Some(wall) } else { time })
 }
 
-/// The hours that are over.
+/// Hours that are over, each with the directory that it is in.
 fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
     let shared = &core.inner.shared;
     let Some(trash) = shared.settings().trash.0 else { return Vec::new() };
@@ -157,7 +157,7 @@ fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
     found
 }
 
-/// Removes some of what is in an hour, for good; the hour when it is empty.
+/// Removes some of an hour's names for good, and the hour's directory once it is empty.
 pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     let Above { id, home } = expired.above;
     txn.lock(lock::dir_lock(id))?;
@@ -168,7 +168,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     let after = expired.progress.lock().after.clone();
     let (mut found, mut last) = page(txn, &at, after)?;
     if txn.shared.cluster.is_none() {
-        // Something may have been put into a directory that is in the trash: the deepest goes first.
+        // Something may have been put into a directory in the trash: the deepest goes first.
         while let Some(inner) = inner(txn, &found)? {
             at = inner;
             (found, last) = page(txn, &at, None)?;
@@ -185,17 +185,17 @@ pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     txn.touch(&mut at);
     txn.put_dir(&at);
     let mut progress = expired.progress.lock();
-    // Only now: after a failure it is tried again in a while, not at once.
+    // Only now: after a failure the next try comes in a while, not at once.
     progress.more = !found.is_empty();
     progress.next = if stay || progress.after.is_some() { last } else { None };
     Ok(())
 }
 
-/// Removes an hour in which nothing is.
+/// Removes an empty hour.
 fn end(txn: &mut Txn<'_>, above: &mut Dir, name: &EntryName, hour: &Dir) -> Result<()> {
     let others = match rmdir::others_empty(txn, hour) {
         Ok(others) => others,
-        // Something stays in it, or has come meanwhile.
+        // Something stays in the hour, or has come meanwhile.
         Err(Fault::Answer(FsError::NotEmpty)) => return Ok(()),
         Err(fault) => return Err(fault),
     };
@@ -209,7 +209,7 @@ fn end(txn: &mut Txn<'_>, above: &mut Dir, name: &EntryName, hour: &Dir) -> Resu
 
 type Page = Vec<(EntryName, EntryRecord)>;
 
-/// Some of the names of a directory, behind `after`, and the last key of them.
+/// Some names of a directory, after the key `after`, and the last key of them.
 fn page(txn: &Txn<'_>, dir: &Dir, after: Option<Key>) -> Result<(Page, Option<Key>)> {
     let (mut found, mut last) = (Page::new(), None);
     let prefix = key::names(txn.shard(dir.content.home), dir.id);
@@ -223,7 +223,7 @@ fn page(txn: &Txn<'_>, dir: &Dir, after: Option<Key>) -> Result<(Page, Option<Ke
     txn.scan(&from, &key::end_of(&prefix), &mut |key, value| {
         if let Some((_, name, 0)) = key::parse_name(key) {
             let record = EntryRecord::from_record(&bytes::Bytes::copy_from_slice(value));
-            // What is damaged is `fsck`'s.
+            // Damaged entries are left to `fsck`.
             found.extend(EntryName::new(name).ok().zip(record.ok()));
             last = Some(Key::from_slice(key));
         }
@@ -232,7 +232,7 @@ fn page(txn: &Txn<'_>, dir: &Dir, after: Option<Key>) -> Result<(Page, Option<Ke
     Ok((found, last))
 }
 
-/// A directory among them that is not empty.
+/// A directory among `found` that is not empty.
 fn inner(txn: &mut Txn<'_>, found: &Page) -> Result<Option<Dir>> {
     for (_, entry) in found {
         if let EntryRecord::Dir(access) = entry {
@@ -245,7 +245,8 @@ fn inner(txn: &mut Txn<'_>, found: &Page) -> Result<Option<Dir>> {
     Ok(None)
 }
 
-/// Removes one; `false` for a directory with something in it, which root has put there.
+/// Removes one entry; `false` for a directory that is not empty, because root has put something
+/// there.
 fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecord) -> Result<bool> {
     match entry {
         EntryRecord::Dir(access) => {
@@ -261,7 +262,7 @@ fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecor
             leave(txn, dir, name);
         }
         EntryRecord::Node(_) | EntryRecord::Link(_) => {
-            // Where cores share the locks the entry is read again, so it goes after that.
+            // Where cores share the locks the entry is read again, so it is deleted after that.
             let mut located = txn.entry_inode_locked(dir, name, entry)?;
             file_leaves(txn, dir, name, &mut located)?;
             txn.delete_entry(dir, name);

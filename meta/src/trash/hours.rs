@@ -1,4 +1,4 @@
-//! What the directories of hours are called: `YYYY-MM-DD-HH`, in UTC.
+//! Names of hours' directories: `YYYY-MM-DD-HH`, in UTC.
 
 use base::{EntryName, Time};
 
@@ -14,7 +14,7 @@ pub(super) fn name_of(now: Time) -> EntryName {
     EntryName::new(text.as_bytes()).expect("digits and dashes are a name")
 }
 
-/// When an hour began; `None` for a name that is none.
+/// Seconds since 1970 at which an hour began; `None` for a name that is not an hour's.
 pub(super) fn begin_of(name: &EntryName) -> Option<i64> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     let numbers: Vec<i64> =
@@ -38,7 +38,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The opposite (`days_from_civil`).
+/// Days since 1970 of a date: the inverse of [`civil`] (`days_from_civil`).
 fn days_to(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);

@@ -1,11 +1,12 @@
 //! Where the trash is on a file system of several servers.
 //!
-//! Each server has a directory of its own in `/.trash`, called by the number of a shard of its, and in that those of
-//! hours. Their ids are chosen, by name version, so that they are on that shard: so what a server removes goes to its own
-//! trash without a word to the others. On one server the directories of hours are in `/.trash` itself.
+//! Each server has a directory of its own in `/.trash`, named by the number of one of its shards,
+//! and in that its hours' directories. Their ids are chosen, by name version, so that they are on
+//! that shard: a server moves what it removes to its own trash without a message to the others. On
+//! a single server the hours' directories are in `/.trash` itself.
 //!
-//! Always true: what is in `/.trash` on several servers is neither moved nor removed (`stays`), and a directory of an
-//! hour never divides itself.
+//! Always true: with several servers the directories in `/.trash` are neither moved nor removed
+//! (`stays`), and an hour's directory never divides itself.
 
 use std::ops::ControlFlow;
 
@@ -25,34 +26,36 @@ use crate::{
     txn::{Caller, Dir, Txn},
 };
 
-/// So many versions of a name are tried to get an id on a certain shard. With 4096 shards one in e^16 is in vain.
+/// Number of versions of a name that are tried for an id on a certain shard. With 4096 shards one
+/// search in e^16 fails.
 const VERSIONS_MAX: u32 = 1 << 16;
 
-/// It has nearly always the first of these ids. Who had that when it was made may be gone since.
+/// Number of candidate ids that are searched for an existing directory. Usually it has the first.
+/// An earlier directory may have taken that id and been removed since.
 const LOOKS_MAX: usize = 64;
 
-/// The directory of the latest hour, as it was found stored: where to look for it first.
+/// The directory of the latest hour, as found in the store: where to look first.
 #[derive(Default)]
 pub(crate) struct Latest(Mutex<Option<Known>>);
 
 #[derive(Clone)]
 struct Known {
     trash: DirId,
-    /// What it is called, and in what it is.
+    /// Name of the hour, and id of the directory it is in.
     hour: EntryName,
     above: DirId,
     id: DirId,
     home: DirId,
 }
 
-/// What directories of hours are in.
+/// A directory that has hours' directories in it: `/.trash`, or a server's directory there.
 #[derive(Clone, Copy)]
 pub(super) struct Above {
     pub(super) id: DirId,
     pub(super) home: DirId,
 }
 
-/// An id that nobody has, and where it places what gets it.
+/// An id that no directory has, with its home and name version.
 #[derive(Clone, Copy)]
 pub(super) struct Free {
     pub(super) id: DirId,
@@ -60,7 +63,7 @@ pub(super) struct Free {
     pub(super) version: NameVersion,
 }
 
-/// The shard of what this server throws away: the first that it has. Where all directories are on one shard, that one.
+/// The shard of this server's trash: its first one. With subtree locality, the shard of `/.trash`.
 fn shard(shared: &Shared, trash: &Trash) -> Option<ShardId> {
     let shards = shared.config.shards;
     match shared.config.locality {
@@ -73,7 +76,7 @@ fn called(shard: ShardId) -> EntryName {
     EntryName::new(shard.0.to_string().as_bytes()).expect("a number is a name")
 }
 
-/// Ids of a name in a directory, by version, with the home that each gives.
+/// Candidate ids of a name in a directory, by version, each with its home.
 fn ids<'a>(
     shared: &'a Shared,
     above: Above,
@@ -85,7 +88,7 @@ fn ids<'a>(
     })
 }
 
-/// As [`ids`], only of those that are on a shard.
+/// Like [`ids`], but only those that are placed on `shard`.
 fn ids_on<'a>(
     shared: &'a Shared,
     above: Above,
@@ -101,7 +104,7 @@ fn is_kept(content: &Content, above: DirId, name: &EntryName) -> bool {
     content.parent == above && content.name.as_ref() == Some(name)
 }
 
-/// What directories of hours are in that this server empties.
+/// Directories in which this server empties hours.
 pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Vec<Above>> {
     let top = Above { id: trash.dir, home: trash.home };
     if shared.cluster.is_none() {
@@ -112,7 +115,7 @@ pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Vec<Above>>
     Ok(own(shared, trash, top)?.into_iter().collect())
 }
 
-/// Those of the servers that a file system had before it was dumped and loaded.
+/// Servers' directories of a file system that had several before it was dumped and loaded.
 fn of_several(shared: &Shared, top: Above) -> store::Result<Vec<Above>> {
     let mut found = Vec::new();
     let shard = base::placement::shard_of(top.home, 0, shared.config.shards);
@@ -130,7 +133,7 @@ fn of_several(shared: &Shared, top: Above) -> store::Result<Vec<Above>> {
     Ok(found)
 }
 
-/// That of this server of several; `None` while there is none.
+/// The trash of this server of several; `None` while there is none.
 fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above>> {
     let Some(shard) = shard(shared, trash).filter(|shard| shared.owns(*shard)) else {
         return Ok(None);
@@ -139,7 +142,7 @@ fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above
     for Free { id, home, .. } in ids_on(shared, top, &name, shard).take(LOOKS_MAX) {
         let key = key::content(shard, id, 0, key::Part::Main);
         let Some(content) = shared.engine.get(&key)? else { continue };
-        // What is damaged is `fsck`'s.
+        // Damaged records are left to `fsck`.
         if Content::from_record(&content).is_ok_and(|content| is_kept(&content, trash.dir, &name)) {
             return Ok(Some(Above { id, home }));
         }
@@ -147,7 +150,7 @@ fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above
     Ok(None)
 }
 
-/// The directory of this hour of this server, locked; it is made if it is not there.
+/// This server's directory of the current hour, locked. It is made if missing.
 pub(super) fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     let name = hours::name_of(txn.now);
     let known = txn.shared.trash.latest.0.lock().clone();
@@ -179,7 +182,7 @@ fn found(txn: &mut Txn<'_>, trash: &Trash, name: &EntryName, shard: ShardId) -> 
     Ok(hour)
 }
 
-/// A directory of the trash on a shard, locked, and whether it was made only now.
+/// A directory of the trash on a shard, locked, and whether it was just made.
 fn directory(
     txn: &mut Txn<'_>,
     above: &DirRef,
@@ -193,7 +196,7 @@ fn directory(
             Some(content) if is_kept(&content, above.id, name) => {
                 return Ok((Dir::master(free.id, content), false));
             }
-            // Another one has the id, or it was moved.
+            // Another directory has the id, or the directory was moved.
             Some(_) => {}
             None => return make(txn, above, name, Some(free)),
         }
@@ -201,7 +204,7 @@ fn directory(
     Err(FsError::NoSpace.into())
 }
 
-/// Makes the trash itself.
+/// Makes `/.trash` itself.
 pub(super) fn make_trash(txn: &mut Txn<'_>, root: &Dir, name: &EntryName) -> Result<Dir> {
     let caller = std::mem::replace(&mut txn.caller, Caller::SERVER);
     let above = txn.dir_ref(root.id, root.content.ino, root.content.home);
@@ -211,7 +214,7 @@ pub(super) fn make_trash(txn: &mut Txn<'_>, root: &Dir, name: &EntryName) -> Res
     if is_new { Ok(made) } else { Err(FsError::Exists.into()) }
 }
 
-/// Makes a directory for root alone, unless it is there under another id.
+/// Makes a directory that only root may use, unless one exists under another id.
 fn make(
     txn: &mut Txn<'_>,
     above: &DirRef,
@@ -222,7 +225,7 @@ fn make(
     let mut above = txn.dir_anywhere_locked(above, name, start)?;
     match txn.entry(&above, name)? {
         Some(EntryRecord::Dir(access)) => return Ok((txn.child_locked(&access)?, false)),
-        // Root has made something else of it.
+        // Root has put something else here.
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => return Err(FsError::Io.into()),
         None => {}
     }
@@ -230,7 +233,7 @@ fn make(
         Some(free) => free,
         None => free_id(txn, &above, name, |_, _| true)?.ok_or(FsError::NoSpace)?,
     };
-    // Names go to this very shard, however many they are.
+    // Names stay on this shard, however many they are.
     let policy = Policy { split_threshold: u32::MAX, ..Policy::NONE };
     let like = Content {
         mode: 0o700,
@@ -249,7 +252,7 @@ fn make(
     Ok((made, true))
 }
 
-/// An id for a new directory, whose home is as it should be; `None` when so many were tried in vain.
+/// An id for a new directory whose home fits; `None` when all versions were tried in vain.
 pub(super) fn free_id(
     txn: &mut Txn<'_>,
     above: &Dir,
@@ -269,7 +272,7 @@ pub(super) fn free_id(
     Ok(None)
 }
 
-/// An empty directory that is made in `above`, and is like another one in all else.
+/// An empty directory to be made in `above`, like another one in all else.
 pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) -> Dir {
     let content = Content {
         state: ContentState::Live,

@@ -1,4 +1,4 @@
-//! The ledger with the servers that it is kept of, and messages between them that come late, in any order, or never.
+//! The ledger with its servers, and messages between them that come late, in any order, or never.
 
 use base::{DirId, Ino, ShardId};
 use proptest::{collection::vec, prelude::*};
@@ -34,7 +34,7 @@ fn entries(count: i64) -> Usage {
     Usage::of(count, 0)
 }
 
-/// On its way.
+/// A message on its way.
 #[derive(Debug, Clone, Copy)]
 enum Message {
     Asks(u16, AskRoom),
@@ -46,7 +46,7 @@ enum Message {
 /// A round that is under way.
 struct Round {
     number: u64,
-    /// What all servers used when it began.
+    /// Usage of all servers when the round began.
     used: i64,
     said: Vec<(u16, Usage)>,
     waits_for: Vec<u16>,
@@ -58,9 +58,9 @@ struct Model {
     ledger: Ledger,
     rounds: u64,
     under_way: Option<Round>,
-    /// What was used when the last round began, if all have said what they use.
+    /// Usage when the last round began, if all servers have said what they use.
     known: Option<i64>,
-    /// Asks that the coordinator has, each with the last round when it came.
+    /// Questions that the coordinator has, each with the last round at its arrival.
     waiting: Vec<(u16, AskRoom, u64)>,
     messages: Vec<Message>,
     refused: u64,
@@ -96,7 +96,7 @@ impl Model {
         (0..SERVERS).map(|server| self.used_by(server)).sum()
     }
 
-    /// Charges, or asks for room.
+    /// Charges, or asks for room; `true` if it charged.
     fn charge(&mut self, server: u16, more: i64) -> bool {
         let quotas = &self.servers[usize::from(server)];
         let Err(short) = quotas.charge(root(), entries(more), Limits::Hold, &[]) else {
@@ -109,7 +109,7 @@ impl Model {
     }
 
     fn release(&mut self, server: u16, less: i64) {
-        // Whoever releases it need not have charged it, but somebody must have.
+        // The server that releases usage need not have charged it, but some server must have.
         if less <= self.used() {
             let quotas = &self.servers[usize::from(server)];
             quotas.charge(root(), entries(less).minus(), Limits::Hold, &[]).unwrap();
@@ -133,7 +133,8 @@ impl Model {
         self.answer();
     }
 
-    /// The coordinator does not wait for it any more; if it was a question, it may still come.
+    /// Loses a message. The coordinator waits for its answer no more; a lost question may still
+    /// arrive.
     fn lose(&mut self, index: usize) {
         if self.messages.is_empty() {
             return;
@@ -166,7 +167,7 @@ impl Model {
         }
     }
 
-    /// The coordinator answers whom it can.
+    /// The coordinator answers all questions that it can.
     fn answer(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|(from, ask, then)| match self.ledger.ask(*from, ask, *then) {
@@ -201,7 +202,7 @@ impl Model {
     fn restart_server(&mut self, server: u16) {
         let used = self.used_by(server);
         self.servers[usize::from(server)] = Model::server(used);
-        // What it was told before comes to nobody.
+        // Messages to and from the server of before the restart are dropped.
         self.messages.retain(|message| match message {
             Message::Asks(of, _)
             | Message::Allows(of, _)
@@ -214,7 +215,7 @@ impl Model {
         }
     }
 
-    /// What was on its way from the coordinator may still come.
+    /// Restarts the coordinator. Messages that it has sent may still arrive.
     fn restart_coordinator(&mut self) {
         self.ledger = Ledger::new(SERVERS, record(), 0);
         (self.under_way, self.known) = (None, None);
@@ -252,7 +253,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether more was used than may be.
+/// Whether the servers came to use more than the limit.
 fn exceeds(model: &mut Model, steps: &[Step]) -> bool {
     steps.iter().any(|step| {
         match step {
