@@ -1,7 +1,7 @@
-//! How the store of blocks fares: who asks it says what failed; it is tried until it works again, and
-//! [`standing`](crate::server) says so meanwhile.
+//! Health of the block store. Each caller reports what failed; a failed store is tried until it
+//! works again, and [`standing`](crate::server) reports the problem meanwhile.
 //!
-//! Never: it decides nothing. A put or a get is tried whatever became of those before.
+//! Never: this module decides nothing. A put or a get is tried whatever became of those before.
 
 use std::{
     collections::VecDeque,
@@ -23,42 +23,42 @@ use crate::{
     session::Session,
 };
 
-/// A store that has failed is tried so often.
+/// Interval between trials of a store that has failed.
 const TRY_PERIOD: Duration = Duration::from_secs(3);
 /// A trial that takes longer has failed.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Failures are logged so often at most.
+/// Minimum interval between logged failures.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
-/// So many blocks are remembered as asked for in vain.
+/// Number of blocks that are remembered as asked for in vain.
 const MISSED_MAX: usize = 256;
-/// A block that a session has asked for so often in vain is lost.
+/// A block that one session has asked for in vain this often is lost.
 const MISSED_TIMES: u32 = 4;
-/// As much of a cause as is shown.
+/// Number of bytes of a cause that are kept.
 const CAUSE_BYTES_MAX: usize = 400;
 
-/// What is known of the store of blocks.
+/// State of the block store, as last seen.
 #[derive(Default)]
 pub(crate) struct BlockStore {
     state: Mutex<State>,
-    /// Whether `state` has a problem; it changes together with that.
+    /// Whether `state` has a problem; both change together.
     fails: AtomicBool,
-    /// It is to be tried.
+    /// Wakes the task that tries the store.
     doubted: Notify,
     missed: Mutex<VecDeque<Missed>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Why it does not work, as the last failure said.
+    /// Cause of the last failure, while the store does not work.
     problem: Option<String>,
-    /// When a failure was logged last.
+    /// Time of the last logged failure.
     logged: Option<Instant>,
-    /// Nothing was logged since of its working again.
+    /// Whether a failure was logged and the recovery is not logged yet.
     told: bool,
 }
 
 impl State {
-    /// Whether a failure is to be logged.
+    /// Whether a failure should be logged now.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = self.logged.is_none_or(|at| now.duration_since(at) >= LOG_PERIOD);
@@ -69,19 +69,19 @@ impl State {
     }
 }
 
-/// A block that a session was told of and did not find, so many times.
+/// A block that a session was told of and asked for in vain, and how often.
 struct Missed {
     of: (u64, BlockId),
     times: u32,
 }
 
 impl BlockStore {
-    /// Why it does not work, if it does not.
+    /// Cause of the store's failure, if it does not work.
     pub(crate) fn problem(&self) -> Option<String> {
         self.state.lock().problem.clone()
     }
 
-    /// It does what is asked of it.
+    /// Notes that the store works.
     pub(crate) fn works(&self) {
         if !self.fails.load(Ordering::Relaxed) {
             return;
@@ -94,7 +94,7 @@ impl BlockStore {
         }
     }
 
-    /// It does not work, and why; `true`: that is to be logged.
+    /// Notes that the store does not work, and why. `true` if that should be logged.
     fn fails(&self, cause: &str) -> bool {
         let cause = cause.replace('\n', " ");
         let cause = cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)].to_owned();
@@ -105,22 +105,24 @@ impl BlockStore {
         state.is_due()
     }
 
-    /// A block cannot be read, which may be the block's fault: the store is tried. `true`: that is to be logged.
+    /// Notes that a block cannot be read, which may be the block's own fault: the store is tried.
+    /// `true` if that should be logged.
     fn is_doubtful(&self) -> bool {
         self.doubted.notify_one();
         self.state.lock().is_due()
     }
 
-    /// A trial did not succeed.
+    /// Notes that a trial has failed.
     pub(crate) fn has_failed_a_trial(&self, cause: &str) {
         if self.fails(cause) {
             tracing::error!(error = cause, "the block store does not work");
         }
     }
 
-    /// A session did not find a block. Once that is usual: it was replaced since the session was told of it, and it asks for a
-    /// few ranges at a time. Before it goes on it asks where the contents are; so who comes again and again was told of it by
-    /// records that name what is lost.
+    /// Notes that a session did not find a block. Once is usual: the block was replaced since the
+    /// session was told of it, and the session asks for a few ranges at a time. Before it goes on
+    /// it asks again where the contents are. So a session that misses the same block again and
+    /// again was told of it by records that name a lost block.
     fn missed(&self, session: &Session, block: BlockId) {
         let mut missed = self.missed.lock();
         let of = (session.id.0, block);
@@ -144,7 +146,7 @@ impl BlockStore {
 }
 
 impl Shared {
-    /// What became of a put or a get of a session.
+    /// Notes the result of a session's put or get.
     pub(crate) fn note_blocks<T>(
         &self,
         session: &Session,

@@ -1,9 +1,11 @@
-//! Compaction: a chunk whose slices have become many, or show little of their blocks, is rewritten as one block.
+//! Compaction: rewrites a chunk as one block when its slices have become many, or show little of
+//! their blocks.
 //!
-//! Writes add a slice each; reading a chunk of many slices costs many reads. A write that leaves a chunk with
-//! more than [`SLICES_MAX`] slices, or too many embedded bytes, notes it here. So does what leaves a small part visible of
-//! large blocks: these are stored as long as a byte of them shows, and quotas count what shows. The task reads what is
-//! visible, stores it as one block, and replaces the list if it is still the one it read.
+//! Each write adds a slice, and reading a chunk of many slices costs many reads. A write that
+//! leaves a chunk with more than [`SLICES_MAX`] slices, or too many embedded bytes, notes the chunk
+//! here. So does an operation that leaves a small part of large blocks visible: a block is stored
+//! as long as a byte of it shows, and quotas count only what shows. The task reads the visible
+//! bytes, stores them as one block, and replaces the list if it has not changed meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,13 +28,14 @@ use crate::{
     txn::{Located, Place, Txn},
 };
 
-/// More slices than this are rewritten.
+/// A chunk with more slices than this is rewritten.
 pub(crate) const SLICES_MAX: usize = 32;
-/// More embedded bytes than this as well.
+/// A chunk with more embedded bytes than this is rewritten.
 pub(crate) const EMBEDDED_BYTES_MAX: usize = 32 << 10;
-/// Blocks of so many times the bytes that show are rewritten,
+/// Blocks with more than this many times the visible bytes are rewritten, unless they have at most
+/// [`WASTED_BYTES_MAX`].
 const WASTE_MAX: u64 = 4;
-/// unless there is not more than this of them.
+/// Blocks of a chunk with this many bytes in all, or fewer, are never wasteful.
 const WASTED_BYTES_MAX: u64 = 64 << 10;
 
 /// Chunks to rewrite.
@@ -45,9 +48,9 @@ pub(crate) struct CompactQueue {
 #[derive(Default)]
 struct Noted {
     queue: VecDeque<Ragged>,
-    /// What is in the queue.
+    /// Chunks in the queue.
     waiting: HashSet<(Ino, u32)>,
-    /// Chunks that cannot be read, and so not be rewritten.
+    /// Chunks that cannot be read, and therefore not rewritten.
     unreadable: HashSet<(Ino, u32)>,
 }
 
@@ -56,12 +59,12 @@ struct Noted {
 struct Ragged {
     ino: Ino,
     chunk: u32,
-    /// Where the inode rests. If it moves, its shard of birth knows.
+    /// Place of the inode. If it moves, its shard of birth knows the new one.
     place: Place,
 }
 
 impl CompactQueue {
-    /// How many chunks wait.
+    /// Number of chunks that wait.
     pub(crate) fn len(&self) -> usize {
         self.noted.lock().queue.len()
     }
@@ -76,7 +79,7 @@ impl CompactQueue {
         }
     }
 
-    /// Whether a chunk will stay as it is: a block of it is damaged or gone.
+    /// Whether a chunk cannot be rewritten: a block of it is damaged or gone.
     pub(crate) fn is_unreadable(&self, ino: Ino, chunk: u32) -> bool {
         self.noted.lock().unreadable.contains(&(ino, chunk))
     }
@@ -88,7 +91,7 @@ impl CompactQueue {
         Some(next)
     }
 
-    /// What came of an attempt to rewrite a chunk.
+    /// Notes the result of an attempt to rewrite a chunk.
     fn tried(&self, ino: Ino, chunk: u32, unreadable: bool) {
         let mut noted = self.noted.lock();
         if unreadable {
@@ -99,7 +102,7 @@ impl CompactQueue {
     }
 }
 
-/// A chunk that was rewritten.
+/// A chunk that was rewritten, before its record is replaced.
 pub(crate) struct Rewritten {
     at: Ragged,
     was: ChunkRecord,
@@ -115,7 +118,7 @@ fn is_ragged(record: &ChunkRecord) -> bool {
     record.slices.len() > SLICES_MAX || embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
 }
 
-/// Whether little is visible of its blocks.
+/// Whether a chunk shows little of its blocks.
 fn is_wasteful(record: &ChunkRecord) -> bool {
     let mut seen = HashSet::default();
     let parts = record.slices.iter().filter_map(|slice| match &slice.source {
@@ -127,7 +130,7 @@ fn is_wasteful(record: &ChunkRecord) -> bool {
     stored > WASTED_BYTES_MAX && stored > WASTE_MAX * record.allocated()
 }
 
-/// Works for as long as the server runs.
+/// Rewrites chunks for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
     loop {
@@ -153,7 +156,7 @@ pub(crate) async fn run(core: Core) {
 /// Why a chunk was not rewritten.
 struct Failed {
     reason: String,
-    /// It will fail the next time as well.
+    /// Whether every later attempt will fail as well.
     unreadable: bool,
 }
 
@@ -171,7 +174,7 @@ impl Failed {
     }
 }
 
-/// Reads what is visible and stores it anew.
+/// Reads the visible bytes of a chunk and stores them as one block.
 async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewritten>, Failed> {
     let value = shared
         .engine
@@ -209,12 +212,12 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
     for (block, parts) in parts {
         copy_parts(shared, block, &parts, &mut data).await?;
     }
-    // Blocks of the server itself carry its incarnation, which is no session's id.
+    // Blocks of the server carry its incarnation in place of a session's id.
     let block = BlockId::new(SessionId(shared.incarnation), shared.random.next());
     let put = shared.blocks.put(block, data.freeze()).await;
     put.map_err(|error| Failed { reason: describe(&error), unreadable: false })?;
     if !shared.blocks.puts_are_stable() {
-        // It takes the place of blocks that are stable.
+        // The new block replaces stable ones.
         shared.sync.wait().await;
     }
     let slices = stretches.iter().map(|stretch| {
@@ -229,12 +232,12 @@ async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewr
 struct Stretch {
     start: u32,
     len: u32,
-    /// Where it is in the block.
+    /// Offset of the part in the block.
     offset: u32,
 }
 
-/// What is stored of a chunk, from left to right. Of one with many slices it is all from the first to the last, holes among
-/// it; otherwise holes stay.
+/// Stretches of stored data in a chunk, from left to right. A chunk with many slices becomes one
+/// stretch from the first to the last, with the holes filled; otherwise holes stay.
 fn stretches(record: &ChunkRecord, segments: &[(u32, u32, usize)]) -> Vec<Stretch> {
     let fills = is_ragged(record);
     let mut stretches: Vec<Stretch> = Vec::new();
@@ -253,7 +256,7 @@ fn stretches(record: &ChunkRecord, segments: &[(u32, u32, usize)]) -> Vec<Stretc
     stretches
 }
 
-/// A part of a block that is still visible, and where it goes.
+/// A part of a block that is still visible, and its target.
 struct Copied {
     from: u32,
     len: u32,
@@ -262,7 +265,8 @@ struct Copied {
     of: u32,
 }
 
-/// Copies parts of one block, which is read once: small writes that were sent together share a block.
+/// Copies parts of one block, which is read once: small writes that were sent together share a
+/// block.
 async fn copy_parts(
     shared: &Shared,
     block: BlockId,
@@ -282,7 +286,7 @@ async fn copy_parts(
     Ok(())
 }
 
-/// Replaces the list, or drops the new block if the list has changed.
+/// Replaces the list of slices, or drops the new block if the list has changed.
 pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
     let Rewritten { at: Ragged { ino, chunk, place }, was, now } = rewritten;
     txn.lock(lock::ino_lock(*ino))?;
@@ -297,7 +301,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
     if let Some(mut file) = replaced {
         Counters::add(&txn.shared.counters.chunks_compacted);
         txn.put(key, now);
-        // What was a hole between slices is stored now.
+        // Holes between slices are stored now.
         let inode = &mut file.inode;
         let before = inode.allocated;
         inode.allocated = (inode.allocated + now.allocated()).saturating_sub(was.allocated());

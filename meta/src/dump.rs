@@ -1,16 +1,18 @@
-//! `dump`: all records that make up the tree, as of one moment, for whoever keeps a copy.
+//! `dump`: all records that make up the tree, as of one moment, for a backup.
 //!
-//! An administrator starts it, and then asks for one page after the other. The records come from a snapshot of
-//! the engine, in key order, in the bytes that they are stored in. Left out is what belongs to this server and
-//! its clients and not to the tree: sessions, answers, tokens' key, notes of work, files without a name, and what is noted of
-//! transactions and handoffs, which are over in the snapshot. One
-//! dump is made at a time; one that nobody asks about for five minutes is dropped.
+//! An administrator starts a dump, and then asks for one page after the other. The records come
+//! from a snapshot of the engine, in key order, in the bytes that they are stored in. Records of
+//! this server and its clients are left out: sessions, answers, the tokens' key, notes of work and
+//! files without a name. Records of transactions and handoffs are left out too, as these are over
+//! in the snapshot. One dump is made at a time. A dump that nobody asks about for five minutes is
+//! dropped.
 //!
-//! Each server of a cluster dumps its shards, in pages that end with a shard, so that whoever asks puts them together in key
-//! order. The coordinator gives the accounting roots of all shards besides, which are the first records of each.
-//! [`pause`] is how all of them take the same moment.
+//! Each server of a cluster dumps its shards, in pages that end with a shard, so that the client
+//! can put them together in key order. The coordinator also gives the accounting roots of all
+//! shards, which are the first records of each. [`pause`] is how all servers take the same moment.
 //!
-//! Always true: while a dump is made no block is deleted, so the contents that its records name can be read.
+//! Always true: while a dump is made no block is deleted, so the contents that its records name can
+//! be read.
 
 mod file;
 mod load;
@@ -43,15 +45,16 @@ use crate::{
     server::Shared,
 };
 
-/// After all keys.
+/// A key after all others.
 const END: [u8; 8] = [u8::MAX; 8];
-/// A page ends when it has so many bytes.
+/// A page ends when it has this many bytes.
 const PAGE_BYTES: usize = 512 << 10;
-/// Or when so many records were looked at.
+/// A page also ends when this many records were looked at.
 const PAGE_RECORDS: usize = 16 << 10;
-/// Or names so many blocks: whoever copies them asks for the next page before our patience ends.
+/// A page also ends when it names this many blocks, so that a client that copies them asks for the
+/// next page within [`PATIENCE`].
 const PAGE_BLOCKS: usize = 64;
-/// A dump that nobody asks about for so long is dropped.
+/// A dump that nobody asks about for this long is dropped.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The dump that is being made.
@@ -63,33 +66,34 @@ pub(crate) struct Dumps {
 struct Dump {
     started: DumpStarted,
     heard: Instant,
-    /// The blocks that it names are stable.
+    /// Whether the blocks that the dump names are stable.
     stable: bool,
     source: Arc<Source>,
 }
 
-/// A moment of the file system.
+/// One moment of the file system.
 struct Source {
     snapshot: Mutex<Box<dyn Snapshot>>,
     shards: u16,
-    /// The keys of one of several servers, ascending; `None`: it is the only one.
+    /// Key ranges of a server of several, ascending; `None` for a single server.
     own: Option<Vec<Range<Key>>>,
-    /// Inodes that are no part of the tree any more. They are looked for with the first page, as the moment should be short.
+    /// Inodes that are not part of the tree any more. The first page looks for them, as the pause
+    /// should be short.
     left_out: OnceLock<HashSet<Ino>>,
 }
 
 impl Dumps {
-    /// Whether blocks must stay.
+    /// Whether a dump is being made, so that blocks must stay.
     pub(crate) fn is_making(&self) -> bool {
         self.current.lock().is_some()
     }
 
-    /// Whether one is made that is not this.
+    /// Whether a dump other than `number` is being made.
     fn is_making_other(&self, number: u64) -> bool {
         self.current.lock().as_ref().is_some_and(|dump| dump.started.dump != number)
     }
 
-    /// Whether this dump is waited for no more; then it is dropped.
+    /// Whether this dump is over. A dump that nobody has asked about for too long is dropped.
     fn is_over(&self, number: u64) -> bool {
         let mut current = self.current.lock();
         let Some(dump) = current.as_ref().filter(|dump| dump.started.dump == number) else {
@@ -110,7 +114,7 @@ impl Dumps {
     }
 }
 
-/// Takes the moment. `Busy` when another dump is being made.
+/// Takes a snapshot. `Busy` when another dump is being made.
 pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {
     let mut current = shared.dumps.current.lock();
     match &*current {
@@ -133,7 +137,7 @@ pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {
     Ok(started)
 }
 
-/// Waits until a dump is over or forgotten, so that blocks can be deleted again.
+/// Waits until a dump is over or dropped, so that blocks can be deleted again.
 pub(crate) async fn watch(shared: &Shared, number: u64) {
     while !shared.dumps.is_over(number) {
         tokio::time::sleep(PATIENCE).await;
@@ -141,7 +145,7 @@ pub(crate) async fn watch(shared: &Shared, number: u64) {
     shared.backlog.sweep();
 }
 
-/// The next page.
+/// Returns the next page.
 pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
     let heard = || -> Result<(Arc<Source>, bool)> {
         let mut current = shared.dumps.current.lock();
@@ -158,7 +162,7 @@ pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
     }
     let (source, stable) = heard()?;
     if !stable {
-        // The blocks that it names are stable before whoever keeps it counts on them.
+        // Blocks must be stable before a backup relies on them.
         shared.sync.wait().await;
         let mut current = shared.dumps.current.lock();
         if let Some(dump) = current.as_mut().filter(|dump| dump.started.dump == req.dump) {
@@ -168,7 +172,8 @@ pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
     Ok(shared.options.offload.run(move || source.page(&req.from)).await?)
 }
 
-/// The keys of one of several servers: shards that it has, and of others their accounting roots where it has any.
+/// Key ranges of a server of several: shards that it owns, and the accounting roots of other shards
+/// where it has any.
 fn own(
     shards: u16,
     has: impl Fn(ShardId) -> bool,
@@ -178,7 +183,8 @@ fn own(
         let all = key::shard(shard);
         match (has(shard), has_roots(shard)) {
             (true, _) => Some(all.clone()..key::end_of(&all)),
-            // It begins where the shard does: so it is asked for before its server's part is, as the coordinator is the first.
+            // The roots' range begins where the shard does. So its page is asked for before the
+            // page of the shard's owner: the coordinator is the first server.
             (false, true) => Some(all..key::end_of(&key::kind(shard, b'A'))),
             (false, false) => None,
         }
@@ -214,7 +220,7 @@ fn is_orphan(snapshot: &dyn Snapshot, ino: Ino) -> bool {
 impl Source {
     fn page(&self, from: &[u8]) -> store::Result<DumpPage> {
         let mut page = DumpPage { records: Vec::new(), blocks: Vec::new(), next: None };
-        // Whoever asks may send anything.
+        // The client may send any bytes.
         let Some((from, end, then)) = self.part(from).filter(|_| from < &END[..]) else {
             return Ok(page);
         };
@@ -247,8 +253,9 @@ impl Source {
         Ok(page)
     }
 
-    /// What a page that begins at `from` is a part of: where that begins and ends, and where the page after it begins. Of the
-    /// only server it is everything, of one of several a shard.
+    /// The range that a page beginning at `from` belongs to: its start, its end, and the start of
+    /// the page after it. The range of a single server is everything, that of a server of several a
+    /// shard.
     fn part(&self, from: &[u8]) -> Option<(Bytes, Bytes, Option<Bytes>)> {
         let Some(own) = &self.own else {
             return Some((Bytes::copy_from_slice(from), Bytes::from_static(&END), None));
@@ -261,13 +268,13 @@ impl Source {
     }
 }
 
-/// Whether a record is a part of the tree.
+/// Whether a record is part of the dump.
 fn is_part(key: &[u8], left_out: &HashSet<Ino>) -> bool {
     match key.get(2) {
         Some(b'N' | b'D' | b'C' | b'O') => true,
-        // All three begin with the inode.
+        // Keys of all three kinds begin with the inode.
         Some(b'I' | b'B' | b'T') => key::parse_ino(key).is_none_or(|ino| !left_out.contains(&ino)),
-        // What is charged is added up anew when it is loaded.
+        // Charges are added up anew when the dump is loaded.
         Some(b'A') => matches!(key::parse_usage(key), Some((QuotaId(_), UsagePart::Root))),
         _ => false,
     }
@@ -319,7 +326,7 @@ mod tests {
         assert_eq!(pages(None), [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]]);
         let has = |shard: ShardId| [1, 4, 5].contains(&shard.0);
         assert_eq!(pages(Some(own(7, has, |_| false))), [[1, 1], [4, 4], [5, 5]]);
-        // The coordinator has the roots of others.
+        // The coordinator has the roots of other servers' shards.
         let all = [vec![1, 1], vec![3], vec![4, 4], vec![5, 5], vec![6]];
         assert_eq!(pages(Some(own(7, has, |shard| [1, 3, 6].contains(&shard.0)))), all);
         assert_eq!(pages(Some(Vec::new())), [[0; 0]]);

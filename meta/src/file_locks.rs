@@ -1,11 +1,13 @@
-//! Locks of files (flock, fcntl): who holds them, who waits, and who is told.
+//! Locks of files (flock, fcntl): their holders, the requests that wait, and the answers to these.
 //!
-//! Held in memory by the server of the files' names, and gone with it; the sessions that were there before a
-//! restart claim theirs again, and until all have, or their leases have ended, no lock is given to anybody
-//! (`ops::lock`). A lock lives as long as its session has the file open.
+//! Locks are held in memory by the server of the files' names, and are gone with it. After a
+//! restart the earlier sessions claim their locks again. Until all have, or their leases have
+//! ended, no lock is given to anybody (`ops::lock`). A lock lives as long as its session has the
+//! file open.
 //!
-//! A request that waits is asked again when its connection breaks, under the same number: it keeps its place,
-//! and who asked last under that number is told. A number below what its session has settled is an echo.
+//! A client asks again under the same number when the connection of a waiting request breaks. The
+//! request keeps its place, and the latest connection under that number gets the answer. A number
+//! below what its session has settled is an echo.
 
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ pub(crate) struct FileLocks {
 struct State {
     table: LockTable,
     waiting: HashMap<LockWait, Waiter>,
-    /// For each session: lower numbers are settled.
+    /// For each session the lowest number that is not settled.
     settled: HashMap<SessionId, u64>,
     counts: Counts,
 }
@@ -36,16 +38,16 @@ struct State {
 /// A request that waits.
 struct Waiter {
     since: Instant,
-    /// Who asked last under its number.
+    /// Channel to the latest request under this number.
     told: oneshot::Sender<Told>,
 }
 
-/// What is counted of locks.
+/// Counters of locks.
 #[derive(Default)]
 struct Counts {
     granted: u64,
     refused: u64,
-    /// For how long those waited who got a lock in the end.
+    /// Waiting times of requests that got a lock in the end.
     waits: Histogram,
 }
 
@@ -53,34 +55,34 @@ struct Counts {
 pub(crate) struct Shown {
     pub(crate) file: (Ino, LockKind),
     pub(crate) lock: LockHeld,
-    /// For how long it is waited for.
+    /// How long the lock has been waited for; `None` if it is held.
     pub(crate) waiting: Option<Duration>,
 }
 
 /// How waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// The lock is there.
+    /// The lock is granted.
     Granted,
     Cancelled,
-    /// It was asked again under the same number, and that waits in its place.
+    /// Another request came under the same number, and waits in this one's place.
     AskedAgain,
 }
 
-/// Those who need not wait any more. They are told when the group is written that let them in.
+/// Requests that need not wait any more. They are told when the group that let them in is written.
 #[derive(Default)]
 pub(crate) struct LetIn(Vec<oneshot::Sender<Told>>);
 
 impl LetIn {
-    /// Tells them.
+    /// Tells all of these requests.
     pub(crate) fn tell(self) {
         for waiting in self.0 {
-            // Who asked may have gone.
+            // The connection of the request may be gone.
             let _ = waiting.send(Told::Granted);
         }
     }
 
-    /// These as well.
+    /// Adds the requests of `others`.
     pub(crate) fn extend(&mut self, others: LetIn) {
         self.0.extend(others.0);
     }
@@ -89,17 +91,17 @@ impl LetIn {
 /// Why a lock request is not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The answer.
+    /// The answer to the client.
     Denied(FsError),
-    /// Its session has settled it.
+    /// The session has settled this number.
     Echo,
 }
 
-/// How a request went that may wait.
+/// Result of a request that may wait.
 pub(crate) enum Turn {
-    /// The lock is there.
+    /// The lock is granted.
     Now,
-    /// It will be, when this is told.
+    /// The lock will be granted when the receiver is told.
     Later(oneshot::Receiver<Told>),
 }
 
@@ -171,7 +173,7 @@ impl FileLocks {
         (result, state.let_in(granted))
     }
 
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts with the one asked for.
     pub(crate) fn find(&self, session: SessionId, req: &LockTest) -> Option<LockFound> {
         let LockTest { ino, kind, owner, range, mode } = *req;
         let owner = LockOwner { session, owner };
@@ -181,7 +183,7 @@ impl FileLocks {
         Some(LockFound { range: found.range, mode: found.mode, pid })
     }
 
-    /// A request need not wait any more.
+    /// Ends the wait of a request.
     pub(crate) fn cancel(&self, session: SessionId, number: u64, settled: u64) -> LetIn {
         let mut state = self.state.lock();
         state.settle(session, settled);
@@ -193,7 +195,7 @@ impl FileLocks {
         state.let_in(granted)
     }
 
-    /// A session held this lock before the restart.
+    /// Takes a lock that a session held before the restart.
     pub(crate) fn claim(&self, session: SessionId, claimed: &ClaimedLock) -> Result<(), FsError> {
         let ClaimedLock { ino, kind, owner, pid, range, mode } = *claimed;
         if !range.is_valid() {
@@ -204,19 +206,20 @@ impl FileLocks {
         taken.map(drop).map_err(errno)
     }
 
-    /// What a session settles with a claim: none of the requests of before its restart will come any more.
+    /// Settles numbers with a claim: no request from before the restart will come any more.
     pub(crate) fn settle(&self, session: SessionId, settled: u64) {
         self.state.lock().settle(session, settled);
     }
 
-    /// A session has closed a file.
+    /// Gives back the locks of a file that a session has closed.
     pub(crate) fn close(&self, session: SessionId, ino: Ino) -> LetIn {
         let mut state = self.state.lock();
         let granted = state.table.close(session, ino);
         state.let_in(granted)
     }
 
-    /// A session has ended. Its own requests that wait are dropped unanswered.
+    /// Gives back the locks of a session that has ended. Its waiting requests are dropped
+    /// unanswered.
     pub(crate) fn end_session(&self, session: SessionId) -> LetIn {
         let mut state = self.state.lock();
         let granted = state.table.end_session(session);
@@ -225,25 +228,25 @@ impl FileLocks {
         state.let_in(granted)
     }
 
-    /// Files that are locked, locks, and requests that wait.
+    /// Numbers of locked files, of locks, and of requests that wait.
     pub(crate) fn totals(&self) -> (usize, usize, usize) {
         self.state.lock().table.totals()
     }
 
-    /// How many locks were given and refused since the start.
+    /// Numbers of locks granted and refused since the start.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.counts.granted, state.counts.refused)
     }
 
-    /// For how long those waited who got a lock, in nanoseconds.
+    /// Waiting times of granted locks, in nanoseconds.
     pub(crate) fn waits(&self) -> Distribution {
         let mut waits = Distribution::default();
         self.state.lock().counts.waits.add_to(&mut waits);
         waits
     }
 
-    /// How many locks each session holds and waits for.
+    /// Number of locks that each session holds and waits for.
     pub(crate) fn by_session(&self) -> HashMap<SessionId, (u64, u64)> {
         let state = self.state.lock();
         let mut found: HashMap<SessionId, (u64, u64)> = HashMap::default();
@@ -256,7 +259,8 @@ impl FileLocks {
         found
     }
 
-    /// The locks of inodes after `after`, whole inodes, about `max` of them; whether these are the last.
+    /// Locks of inodes after `after`, whole inodes, about `max` of them, and whether these are the
+    /// last.
     pub(crate) fn list(
         &self,
         after: Ino,

@@ -17,30 +17,30 @@ use crate::{
     },
 };
 
-/// What is chosen once and for all.
+/// Options that are chosen once and for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOptions {
     /// A name for people.
     pub name: String,
-    /// How many shards.
+    /// Number of shards.
     pub shards: u16,
-    /// How many servers the file system will have; with more than one, this one is its coordinator, and nothing is
-    /// served until the others have joined.
+    /// Number of servers that the file system will have. With more than one, this one is its
+    /// coordinator, and nothing is served until the others have joined.
     pub servers: u16,
-    /// Which home new directories get.
+    /// Policy for the home of new directories.
     pub locality: Locality,
-    /// Contents up to this many bytes rest in the entry; 0 puts all of them in blocks.
+    /// Contents up to this many bytes are stored in the entry; 0 puts all of them in blocks.
     pub inline_bytes_max: u32,
     /// URL of the block store.
     pub blocks: String,
-    /// Signs and checks tokens (see [`wire::Token::sign`]); 32 random bytes.
+    /// Key that signs and checks tokens (see [`wire::Token::sign`]); 32 random bytes.
     pub signing_key: Vec<u8>,
 }
 
 /// Why a file system was not made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// There is one already.
+    /// The engine has a file system already.
     #[error("there is a file system already")]
     Exists,
     /// The number of shards is out of bounds.
@@ -49,15 +49,15 @@ pub enum FormatError {
     /// The number of servers is out of bounds.
     #[error("servers={servers} is not between 1 and the number of shards, which is {shards}")]
     Servers {
-        /// How many were asked for.
+        /// Number of servers asked for.
         servers: u16,
-        /// How many shards there would be.
+        /// Number of shards asked for.
         shards: u16,
     },
-    /// What another server told of the file system cannot be read.
+    /// The coordinator's record of the file system cannot be read.
     #[error("what the coordinator says of the file system is damaged")]
     Damaged(#[from] base::DecodeError),
-    /// More bytes than an entry may carry.
+    /// The inline maximum is more bytes than an entry may carry.
     #[error("inline_max={0} is more than {max}", max = base::limits::INLINE_BYTES_MAX)]
     Inline(u32),
     /// The engine failed.
@@ -68,7 +68,7 @@ pub enum FormatError {
 /// Makes an empty file system in an empty engine. It is on stable storage when this returns.
 ///
 /// # Errors
-/// When there is one already, or an option is out of bounds.
+/// When the engine has one already, or an option is out of bounds.
 pub fn format(
     engine: &dyn Engine,
     options: &FormatOptions,
@@ -115,10 +115,11 @@ pub fn format(
     Ok(engine.sync()?)
 }
 
-/// Makes the ids of directories of a file system that was just made so short that they collide. For tests.
+/// Makes the ids of directories of a file system that was just made so short that they collide. For
+/// tests.
 ///
 /// # Errors
-/// When there is none that can be read.
+/// When the engine has no file system that can be read.
 #[cfg(feature = "bugs")]
 pub fn shorten_ids(engine: &dyn Engine, bits: u8) -> Result<(), FormatError> {
     let config = engine.get(&key::config())?.unwrap_or_default();
@@ -130,33 +131,33 @@ pub fn shorten_ids(engine: &dyn Engine, bits: u8) -> Result<(), FormatError> {
     Ok(engine.sync()?)
 }
 
-/// What a server needs to know to make its part of a file system.
+/// Facts that a server needs to make its part of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belonging {
     /// Name of the file system.
     pub name: String,
     /// URL of the block store, as it was given to format.
     pub blocks: String,
-    /// Signs and checks tokens.
+    /// Key that signs and checks tokens.
     pub signing_key: Bytes,
 }
 
 impl Belonging {
-    /// What the coordinator said.
+    /// Reads the coordinator's reply.
     ///
     /// # Errors
-    /// When it cannot be read: it is of another version.
+    /// When the reply cannot be read: it is of another version.
     pub fn of(joined: &Joined) -> Result<Belonging, FormatError> {
         let Config { name, blocks, signing_key, .. } = Config::from_record(&joined.config)?;
         Ok(Belonging { name, blocks, signing_key })
     }
 }
 
-/// Makes the part of a file system that is on a server which has joined it as `member`, in an empty engine. It is on
-/// stable storage when this returns.
+/// Makes the part of a file system that is on a server which has joined it as `member`, in an empty
+/// engine. It is on stable storage when this returns.
 ///
 /// # Errors
-/// When there is one already.
+/// When the engine has a file system already.
 pub fn format_joined(
     engine: &dyn Engine,
     joined: &Joined,
@@ -174,7 +175,7 @@ pub fn format_joined(
     Ok(engine.sync()?)
 }
 
-/// What every server stores of the file system.
+/// Records that every server stores of the file system.
 fn of_every_server(shards: u16, config: &Bytes) -> Batch {
     let mut batch = Batch::default();
     for shard in (0..shards).map(ShardId) {

@@ -1,13 +1,14 @@
-//! Which cores have a group under way: executed in part, and not written yet.
+//! The cores that have a group in progress: executed in part, and not written yet.
 //!
-//! A request is checked when it is executed, and its effect is seen when its group is written. What outdates the check
-//! may come between the two on another core: a directory moves, and the path is another one. There are two ways out.
-//! [`Gate::settled`] returns when every group has been written that was under way: a server that was told of a move says
-//! so only then. [`Gate::enter_alone`] lets one core execute while no other has a group: the only server of a file
-//! system moves directories so, and needs no announcement.
+//! A request is checked when it is executed, and takes effect when its group is written. Between
+//! the two another core may outdate the check: a directory moves, and the request's path is another
+//! one. There are two remedies. [`Gate::settled`] returns when every group that was in progress is
+//! written: a server that was told of a move answers only then. [`Gate::enter_alone`] lets one core
+//! execute while no other has a group: the only server of a file system moves directories this way,
+//! and needs no announcement.
 //!
-//! Invariant: a core is inside from before its group's first request is checked until that group is written and what is
-//! to be done after it is done. It waits for another core only while it is outside.
+//! Invariant: a core is inside from before its group's first request is checked until that group is
+//! written and the work after it is done. It waits for another core only while it is outside.
 //!
 //! Cost: two fences for a group; with one core nothing.
 
@@ -18,33 +19,35 @@ use tokio::sync::Notify;
 
 /// The gate of all cores of a server.
 pub(crate) struct Gate {
-    /// None with one core: whatever it does, it has no group meanwhile.
+    /// One turnstile for each core; empty with a single core, which needs no gate.
     cores: Vec<Turnstile>,
-    /// A core is alone inside, or waits to be: others wait outside. Changes under `alone`.
+    /// Whether a core is alone inside, or waits to be: others wait outside. Changes under `alone`.
     closed: AtomicBool,
     alone: Mutex<()>,
     opened: Condvar,
-    /// How many wait for cores to come out.
+    /// Number of tasks that wait for cores to come out.
     waiting: AtomicUsize,
     came_out: Condvar,
     settled: Notify,
 }
 
-/// How often a core has entered and left: odd while it is inside. On a cache line of its own.
+/// Number of times that a core has entered and left: odd while it is inside. On a cache line of its
+/// own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Turnstile(AtomicU64);
 
 impl Turnstile {
-    /// Only the core itself moves.
+    /// Counts a step. Only the core itself calls this.
     fn moves(&self) {
         let steps = self.0.load(Ordering::Relaxed);
         self.0.store(steps + 1, Ordering::Release);
-        // Race: what this core reads from here on, or what others read of it, is the newer of the two.
+        // Race: this core's later reads, or other cores' reads of the turnstile, see the newer of
+        // the two.
         fence(Ordering::SeqCst);
     }
 
-    /// Its steps while it is inside.
+    /// The core's steps while it is inside.
     fn inside(&self) -> Option<u64> {
         let steps = self.0.load(Ordering::Acquire);
         (steps % 2 == 1).then_some(steps)
@@ -70,7 +73,7 @@ impl Gate {
         !self.cores.is_empty()
     }
 
-    /// `core` begins a group. Blocks this thread while another core is alone inside.
+    /// Begins a group of `core`. Blocks this thread while another core is alone inside.
     pub(crate) fn enter(&self, core: usize) {
         let Some(place) = self.cores.get(core) else { return };
         loop {
@@ -86,7 +89,7 @@ impl Gate {
         }
     }
 
-    /// The group of `core` is written.
+    /// Ends the group of `core`, which is written.
     pub(crate) fn leave(&self, core: usize) {
         let Some(place) = self.cores.get(core) else { return };
         place.moves();
@@ -97,8 +100,8 @@ impl Gate {
         }
     }
 
-    /// `core`, which is outside, begins a group while no other core has one. Blocks this thread until these are written;
-    /// to be ended with [`Gate::leave_alone`].
+    /// Begins a group of `core`, which is outside, while no other core has one. Blocks this thread
+    /// until their groups are written. To be ended with [`Gate::leave_alone`].
     pub(crate) fn enter_alone(&self, core: usize) {
         let Some(place) = self.cores.get(core) else { return };
         let mut alone = self.alone.lock();
@@ -113,7 +116,7 @@ impl Gate {
         place.moves();
     }
 
-    /// As [`Gate::leave`], of a core that was alone.
+    /// Like [`Gate::leave`], for a core that was alone.
     pub(crate) fn leave_alone(&self, core: usize) {
         self.leave(core);
         let _alone = self.alone.lock();
@@ -121,7 +124,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Returns when every group is written that was under way at the call.
+    /// Returns when every group that was in progress at the call is written.
     pub(crate) async fn settled(&self) {
         let _waits = Waits::new(&self.waiting);
         let under_way = self.cores.iter().map(|place| (place, place.inside()));
@@ -139,13 +142,13 @@ impl Gate {
     }
 }
 
-/// Somebody waits until this is dropped.
+/// Marks that a task waits, until dropped.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl Waits<'_> {
     fn new(waiting: &AtomicUsize) -> Waits<'_> {
         waiting.fetch_add(1, Ordering::Relaxed);
-        // Race: a core that comes out sees that somebody waits, or is seen outside.
+        // Race: a core that comes out sees this task wait, or is seen outside by it.
         fence(Ordering::SeqCst);
         Waits(waiting)
     }

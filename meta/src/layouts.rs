@@ -1,8 +1,9 @@
-//! How directories of several partitions are divided, as far as this server has met it: where to begin to look.
+//! Hints on how directories of several partitions are divided: where a search begins.
 //!
-//! A transaction that needs a share of another server begins at the one that is named here (`txn::shares`). It is a hint
-//! only, is bounded, and is lost at a restart: what is not so is found out by whoever goes there. While nothing is
-//! known, asking is one look at a number.
+//! A transaction that needs a share of another server begins at the partition that is named here
+//! (`txn::shares`). The table holds hints only, is bounded, and is lost at a restart: a search that
+//! begins at a wrong partition finds the right one. While no hint is known, asking costs one look
+//! at a number.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::recent::Recent;
 
-/// What is remembered at most; the oldest is forgotten.
+/// Number of directories that are remembered; the oldest is forgotten.
 const DIRS_MAX: usize = 1024;
 
 /// The hints.
@@ -27,7 +28,7 @@ impl Default for Layouts {
 }
 
 impl Layouts {
-    /// Takes in how a directory is divided.
+    /// Notes how a directory is divided.
     pub(crate) fn learn(&self, dir: DirId, ino: Ino, layout: &Layout) {
         let mut known = self.known.lock();
         if let Some(ours) = known.get_mut(&(dir, ino)) {
@@ -38,7 +39,7 @@ impl Layouts {
         self.count.store(known.len(), Ordering::Relaxed);
     }
 
-    /// The partition that has what stands at a position, as far as is known.
+    /// The partition that has the names at a position, as far as is known.
     pub(crate) fn partition(&self, dir: DirId, ino: Ino, pos: impl FnOnce() -> u64) -> u16 {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;

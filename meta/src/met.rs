@@ -1,16 +1,17 @@
-//! Directories of other servers, as this one has met them in renames: what it takes for granted of them the next time.
+//! Hints on directories of other servers that renames have met: what the next rename may take for
+//! granted.
 //!
-//! A rename into a directory of another server stands on the share that gets the name, which seldom changes but for times and
-//! counts, and on that the name is free. Where it was so the last time, neither is read before it is prepared
-//! (`txn::remote`). It is a hint only, is bounded, and is lost at a restart: what is not so their server says when it
-//! prepares.
+//! A rename into a directory of another server relies on the share that gets the name, which seldom
+//! changes but for times and counts, and on the name being free. Where both held the last time,
+//! neither is read before it is prepared (`txn::remote`). The table holds hints only, is bounded,
+//! and is lost at a restart: the other server refuses to prepare what no longer holds.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{recent::Recent, record::Key};
 
-/// What is remembered at most; the oldest is forgotten.
+/// Number of shares that are remembered; the oldest is forgotten.
 const SHARES_MAX: usize = 1024;
 
 /// The hints.
@@ -25,7 +26,7 @@ impl Default for Met {
 }
 
 impl Met {
-    /// A share was met, and a name in it was free.
+    /// Notes the record of a share in which a name was free.
     pub(crate) fn learn(&self, share: &Key, record: impl FnOnce() -> Bytes) {
         let mut known = self.known.lock();
         if known.get(share).is_none() {
@@ -33,12 +34,12 @@ impl Met {
         }
     }
 
-    /// It is not so any more.
+    /// Forgets a share whose record has changed.
     pub(crate) fn forget(&self, share: &Key) {
         self.known.lock().remove(share);
     }
 
-    /// The record of a share, if nothing is known to be otherwise.
+    /// The record of a share as last met; `None` if it is unknown or has changed.
     pub(crate) fn share(&self, share: &Key) -> Option<Bytes> {
         self.known.lock().get(share).cloned()
     }

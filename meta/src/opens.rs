@@ -1,11 +1,12 @@
-//! Which session has which file open.
+//! The table of open files: which session has which file open.
 //!
-//! Held in memory by the server of the files' names. After a restart it is empty, and the sessions that
-//! were there before claim their opens again; until all have, or their leases have ended, any file may be
-//! open.
+//! The table is held in memory by the server of the files' names. After a restart it is empty, and
+//! the sessions from before claim their opens again. Until all have, or their leases have ended,
+//! any file may be open.
 //!
-//! What a file was opened for is kept for each user of a session: it lets no other user do anything. A session
-//! whose kernel checks permissions is one user, see [`Standing::opener`](crate::session::Standing::opener).
+//! The access of an open is kept for each user of a session, and lets no other user do anything. A
+//! session whose kernel checks permissions is one user, see
+//! [`Standing::opener`](crate::session::Standing::opener).
 
 use base::{Access, HashMap, HashSet, Ino, SessionId};
 use parking_lot::Mutex;
@@ -21,10 +22,10 @@ pub(crate) struct Opens {
 
 #[derive(Default)]
 struct State {
-    /// For each open file the sessions that have it.
+    /// The sessions that have each open file.
     files: HashMap<Ino, Open>,
     sessions: HashMap<SessionId, HashSet<Ino>>,
-    /// Sessions of before the restart that have not claimed yet.
+    /// Sessions from before the restart that have not claimed yet.
     unclaimed: HashSet<SessionId>,
 }
 
@@ -32,16 +33,16 @@ struct State {
 #[derive(Default)]
 struct Open {
     holders: SmallVec<[Holder; 1]>,
-    /// A name that it had when it was opened; `None` after a restart.
+    /// A name of the file when it was opened; `None` after a restart.
     name: Option<Location>,
 }
 
 /// A session that has a file open.
 struct Holder {
     session: SessionId,
-    /// The number of its latest open.
+    /// Number of the session's latest open of the file.
     latest: u64,
-    /// What all opens of a user together were for, for each who has opened it.
+    /// Access of all opens together, for each user that has opened the file.
     users: SmallVec<[(u32, Access); 1]>,
 }
 
@@ -50,7 +51,7 @@ impl Holder {
         self.users.iter().fold(Access::NONE, |all, (_, access)| all.and(*access))
     }
 
-    /// What the user has it open for, with this open.
+    /// Adds an open; returns all access that the user has now.
     fn grant(&mut self, user: u32, access: Access) -> Access {
         if let Some((_, granted)) = self.users.iter_mut().find(|(of, _)| *of == user) {
             *granted = granted.and(access);
@@ -67,24 +68,25 @@ impl Opens {
         self.state.lock().unclaimed.extend(sessions);
     }
 
-    /// Whether some sessions of before the restart may still claim.
+    /// Whether some sessions from before the restart may still claim.
     pub(crate) fn awaits_claims(&self) -> bool {
         !self.state.lock().unclaimed.is_empty()
     }
 
-    /// Whether this one may.
+    /// Whether this session may still claim.
     pub(crate) fn awaits_claims_of(&self, session: SessionId) -> bool {
         self.state.lock().unclaimed.contains(&session)
     }
 
-    /// A session has claimed all it had, or has ended. `true` when it was the last one waited for.
+    /// Notes that a session has claimed all it had, or has ended. `true` when it was the last one
+    /// waited for.
     pub(crate) fn claimed(&self, session: SessionId) -> bool {
         let mut state = self.state.lock();
         state.unclaimed.remove(&session) && state.unclaimed.is_empty()
     }
 
-    /// A user of `session` opens `ino` for `access`, with its number for this open; what the user has it open for
-    /// now.
+    /// Opens `ino` for `access` for a user of `session`, under the session's number for this open.
+    /// Returns all access that the user has now.
     pub(crate) fn open(
         &self,
         ino: Ino,
@@ -95,7 +97,7 @@ impl Opens {
         self.open_at(ino, None, opener, number, access)
     }
 
-    /// As [`Opens::open`], under this name.
+    /// Like [`Opens::open`], under this name.
     pub(crate) fn open_at(
         &self,
         ino: Ino,
@@ -118,8 +120,8 @@ impl Opens {
         access
     }
 
-    /// `session` has closed `ino`, unless it has opened it again since open `number`. `true` when nobody has
-    /// it open any more.
+    /// Closes `ino` for `session`, unless the session has opened it again since open `number`.
+    /// `true` when no session has it open any more.
     pub(crate) fn release(&self, ino: Ino, session: SessionId, number: u64) -> bool {
         let mut state = self.state.lock();
         let Some(Open { holders, .. }) = state.files.get_mut(&ino) else { return false };
@@ -138,7 +140,7 @@ impl Opens {
         closed
     }
 
-    /// A session has ended; the files that nobody has open any more.
+    /// Ends a session; returns the files that no session has open any more.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<Ino> {
         let mut state = self.state.lock();
         let mut inos: Vec<Ino> = state.sessions.remove(&session).into_iter().flatten().collect();
@@ -155,7 +157,8 @@ impl Opens {
         inos
     }
 
-    /// What the users of `session` together have `ino` open for, if any has.
+    /// Access of all users of `session` together to `ino`; `None` if the session does not have it
+    /// open.
     pub(crate) fn access(&self, ino: Ino, session: SessionId) -> Option<Access> {
         let state = self.state.lock();
         let open = state.files.get(&ino)?;
@@ -163,7 +166,7 @@ impl Opens {
         Some(holder.access())
     }
 
-    /// What one user of `session` has `ino` open for, if he has.
+    /// Access of one user of `session` to `ino`; `None` if that user does not have it open.
     pub(crate) fn access_of(&self, ino: Ino, session: SessionId, user: u32) -> Option<Access> {
         let state = self.state.lock();
         let open = state.files.get(&ino)?;
@@ -171,14 +174,14 @@ impl Opens {
         holder.users.iter().find(|(of, _)| *of == user).map(|(_, access)| *access)
     }
 
-    /// Whether anybody has `ino` open, or may have and not have said so yet.
+    /// Whether a session has `ino` open, or may have and not have claimed yet.
     pub(crate) fn maybe_open(&self, ino: Ino) -> bool {
         let state = self.state.lock();
         !state.unclaimed.is_empty() || state.files.contains_key(&ino)
     }
 
-    /// Who has what open, by inode: those after `after`, whole inodes, about `max` of them; whether these
-    /// are the last.
+    /// Open files by inode, with their sessions: those after `after`, whole inodes, about `max` of
+    /// them, and whether these are the last.
     pub(crate) fn list(
         &self,
         after: Ino,
@@ -207,22 +210,22 @@ impl Opens {
         (found, end)
     }
 
-    /// A name that an open file had when it was opened.
+    /// A name of an open file when it was opened.
     pub(crate) fn name(&self, ino: Ino) -> Option<Location> {
         self.state.lock().files.get(&ino)?.name.clone()
     }
 
-    /// How many inodes are open.
+    /// Number of open inodes.
     pub(crate) fn inodes(&self) -> usize {
         self.state.lock().files.len()
     }
 
-    /// How many sessions of before the restart have not claimed yet.
+    /// Number of sessions from before the restart that have not claimed yet.
     pub(crate) fn unclaimed(&self) -> usize {
         self.state.lock().unclaimed.len()
     }
 
-    /// How many files a session has open.
+    /// Number of files that a session has open.
     pub(crate) fn count(&self, session: SessionId) -> u64 {
         self.state.lock().sessions.get(&session).map_or(0, |inos| inos.len() as u64)
     }

@@ -1,10 +1,10 @@
-//! A bounded map that forgets what it learnt first: for hints, which nobody relies on.
+//! A bounded map that forgets its oldest entries: for hints, which nothing relies on.
 
 use std::{collections::VecDeque, hash::Hash};
 
 use base::HashMap;
 
-/// What was learnt last.
+/// The entries that were learnt last.
 pub(crate) struct Recent<K, V> {
     map: HashMap<K, V>,
     order: VecDeque<K>,
@@ -12,7 +12,7 @@ pub(crate) struct Recent<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Recent<K, V> {
-    /// One that remembers `max` at most.
+    /// A map of `max` entries at most.
     pub(crate) fn new(max: usize) -> Recent<K, V> {
         Recent { map: HashMap::default(), order: VecDeque::new(), max }
     }
@@ -29,7 +29,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         self.map.len()
     }
 
-    /// Takes in what is not there yet.
+    /// Adds an entry that is not there yet.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         self.map.insert(key.clone(), value);
         self.order.push_back(key);
@@ -40,7 +40,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// Forgets one.
+    /// Forgets an entry.
     pub(crate) fn remove(&mut self, key: &K) {
         if self.map.remove(key).is_some() {
             self.order.retain(|other| other != key);

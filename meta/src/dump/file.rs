@@ -1,8 +1,9 @@
 //! The bytes of a dump: frames, each with a checksum, from a header to a trailer.
 //!
-//! Persisted: described in `docs/BYTES.md`. A dump is written and read once from its beginning to its end, by
-//! `cli`. One that was cut off anywhere, or changed anywhere, is found out: each frame has a checksum, which
-//! covers its place in the stream, and the last frame says how many there were.
+//! Persisted: described in `docs/BYTES.md`. A dump is written and read once from its beginning to
+//! its end, by `cli`. A dump that was cut off anywhere, or changed anywhere, is found out: each
+//! frame has a checksum, which covers its place in the stream, and the last frame says how many
+//! there were.
 
 use base::{
     BlockId, Decode as _, DecodeError, Encode as _, HashKey, Locality, Reader, Time, codec,
@@ -11,32 +12,32 @@ use bytes::Bytes;
 
 use crate::record::Config;
 
-/// What a dump begins with: a name, NUL, and the version (u16, little-endian).
+/// First bytes of a dump: a name, NUL, and the version (u16, little-endian).
 pub const DUMP_OPENING: [u8; 12] = *b"PANDODUMP\0\x01\0";
-/// No frame is longer, bytes.
+/// Maximum length of a frame, in bytes.
 pub const DUMP_FRAME_BYTES_MAX: u32 = 16 << 20;
 
 codec! {
     /// The file system that was dumped.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Header {
-        /// Its name, for people.
+        /// Name of the file system, for people.
         pub name: String,
-        /// Its unique id.
+        /// Unique id of the file system.
         pub uuid: u128,
-        /// How many shards it has.
+        /// Number of shards.
         pub shards: u16,
-        /// Where names and directories go.
+        /// Key that places names and directories.
         pub hash_key: HashKey,
-        /// Which home new directories get.
+        /// Policy for the home of new directories.
         pub locality: Locality,
-        /// Contents up to this many bytes rest in the entry, as it was formatted.
+        /// Contents up to this many bytes are stored in the entry, as formatted.
         pub inline_bytes_max: u32,
         /// URL of the block store, as given to format.
         pub blocks: String,
-        /// When it was formatted.
+        /// Time of formatting.
         pub created: Time,
-        /// When it was dumped.
+        /// Time of the dump.
         pub taken: Time,
     }
 }
@@ -56,7 +57,7 @@ impl Header {
         }
     }
 
-    /// As it is sent.
+    /// The bytes of the header, as sent.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         self.to_vec().into()
@@ -64,55 +65,55 @@ impl Header {
 }
 
 codec! {
-    /// What a frame holds.
+    /// Contents of a frame.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Frame {
-        /// The first.
+        /// The first frame.
         Header(Header) = 1,
         /// Keys and values, the keys ascending from frame to frame.
         Records(Vec<(Bytes, Bytes)>) = 2,
         /// A block that records before it name, and its bytes.
         Block((BlockId, Bytes)) = 3,
-        /// The last.
+        /// The last frame.
         Trailer(Trailer) = 4,
     }
 }
 
 codec! {
-    /// How much there was.
+    /// Totals of a dump.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Trailer {
-        /// Frames before this one.
+        /// Number of frames before this one.
         pub frames: u64,
-        /// Records in all of them.
+        /// Number of records in all frames.
         pub records: u64,
-        /// Blocks.
+        /// Number of blocks in all frames.
         pub blocks: u64,
     }
 }
 
-/// Frames as they are written or read: how many there were, and the checksum so far.
+/// Frames as they are written or read: their totals, and the checksum so far.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// What the trailer must say.
+    /// Totals that the trailer must have.
     pub seen: Trailer,
     /// CRC-32C of all frames.
     sum: u32,
 }
 
-/// A frame's bytes are not what was written.
+/// Why a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// The checksum is another one.
+    /// The checksum differs.
     #[error("the dump is damaged: frame={0}")]
     Checksum(u64),
-    /// It cannot be read.
+    /// The contents cannot be decoded.
     #[error("the dump cannot be read: frame={0}: {1}")]
     Decode(u64, DecodeError),
 }
 
 impl Frames {
-    /// The bytes of the next frame: its length, what it holds, the checksum of all up to here.
+    /// Encodes the next frame: its length, its contents, the checksum of all up to here.
     #[must_use]
     pub fn put(&mut self, frame: &Frame) -> Vec<u8> {
         let mut out = vec![0; 4];
@@ -125,10 +126,10 @@ impl Frames {
         out
     }
 
-    /// What the next frame holds: `body` without length and checksum.
+    /// Decodes the next frame from `body`, its bytes without length and checksum.
     ///
     /// # Errors
-    /// When it was changed, or is no frame.
+    /// When the bytes were changed, or are no frame.
     pub fn take(&mut self, body: &Bytes, sum: [u8; 4]) -> Result<Frame, DumpError> {
         self.add(body);
         if self.sum.to_le_bytes() != sum {

@@ -1,9 +1,11 @@
-//! `load`: a file system made from a dump, in empty engines: one for each server that it will have.
+//! `load`: makes a file system from a dump, in empty engines, one for each server that it will
+//! have.
 //!
-//! Records go in as they come, in runs of ascending keys, so memory does not grow with the dump. Each goes to the server that
-//! will have its shard, as the coordinator deals them out; accounting roots go to the coordinator, which is charged with all
-//! that is charged to them. The configuration goes in last, that of the first server last of all: what was interrupted is no
-//! file system.
+//! Records are written as they come, in runs of ascending keys, so memory does not grow with the
+//! dump. Each goes to the server that will have its shard, as the coordinator deals them out.
+//! Accounting roots go to the coordinator, which is charged with all usage below them. The
+//! configuration is written last, that of the first server last of all: an interrupted load leaves
+//! no file system.
 
 use base::{BlockId, DirId, HashMap, Random, limits::SHARDS_MAX, placement::shard_of};
 use bytes::Bytes;
@@ -22,26 +24,26 @@ use crate::{
     },
 };
 
-/// The runs of all servers have so many bytes.
+/// Number of bytes in the runs of all servers together.
 const RUN_BYTES: usize = 32 << 20;
 
-/// Why a dump was not loaded. What was loaded so far is no file system.
+/// Why a dump was not loaded. An engine that was loaded in part holds no file system.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is something in the engine.
+    /// The engine is not empty.
     #[error("there is a file system already")]
     Exists,
-    /// There would be servers without a shard.
+    /// Some server would have no shard.
     #[error(
         "servers={servers} is not between 1 and the number of shards of the dump, which is {shards}"
     )]
     Servers {
-        /// How many were asked for.
+        /// Number of servers asked for.
         servers: usize,
-        /// How many shards there are.
+        /// Number of shards of the dump.
         shards: u16,
     },
-    /// The dump holds what no dump does.
+    /// The stream holds what no dump does.
     #[error("not a dump of a file system: {0}")]
     Invalid(&'static str),
     /// The engine failed.
@@ -51,19 +53,19 @@ pub enum LoadError {
 
 /// A load under way.
 pub struct Loader<'a> {
-    /// Of each server.
+    /// The part of each server.
     targets: Vec<Target<'a>>,
     shards: u16,
     last: Vec<u8>,
     usage: HashMap<QuotaId, Usage>,
-    /// As they were dumped.
+    /// Accounting roots, as dumped.
     quotas: Vec<(QuotaId, QuotaRecord)>,
     chunks_in_blocks: u64,
-    /// Who gets the blocks that the latest records name.
+    /// The server of each block that the latest records name.
     named: HashMap<BlockId, u16>,
 }
 
-/// What one server will have.
+/// The part of one server.
 struct Target<'a> {
     engine: &'a dyn Engine,
     run: Vec<(Vec<u8>, Vec<u8>)>,
@@ -88,10 +90,10 @@ impl Target<'_> {
 }
 
 impl<'a> Loader<'a> {
-    /// Begins, in an empty engine for each server.
+    /// Begins a load into empty engines, one for each server.
     ///
     /// # Errors
-    /// When one is not empty, the header is of no file system, or there are more servers than shards.
+    /// When an engine is not empty, the header is not valid, or there are more servers than shards.
     pub fn begin(engines: &[&'a dyn Engine], header: &Header) -> Result<Loader<'a>, LoadError> {
         for engine in engines {
             if engine.get(&key::config())?.is_some() {
@@ -123,10 +125,10 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Takes in records.
+    /// Loads records.
     ///
     /// # Errors
-    /// When they are out of order, or none that a dump has; when an engine fails.
+    /// When records are out of order, or none that a dump has; when an engine fails.
     pub fn records(&mut self, records: Vec<(Bytes, Bytes)>) -> Result<(), LoadError> {
         self.named.clear();
         for (key, value) in records {
@@ -136,7 +138,7 @@ impl<'a> Loader<'a> {
             self.check(&key, &value)?;
             self.last = key.to_vec();
             if key::is_counter(&key) {
-                // Every server has all of them, and uses its own.
+                // Every server has all counters, and uses those of its shards.
                 self.targets.iter_mut().try_for_each(|target| target.put(&key, &value))?;
             } else {
                 let server = self.server_of(&key);
@@ -146,10 +148,11 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Which server gets a block, by its number: whose records name it. A dump has each block directly after them.
+    /// Number of the server that gets a block: the one whose records name it. A dump has each block
+    /// directly after them.
     ///
     /// # Errors
-    /// When they do not name it.
+    /// When the latest records do not name the block.
     pub fn server_of_block(&self, block: BlockId) -> Result<u16, LoadError> {
         match (self.targets.len(), self.named.get(&block)) {
             (1, _) => Ok(0),
@@ -158,14 +161,14 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// How many chunks of files have contents in blocks.
+    /// Number of chunks of files with contents in blocks.
     #[must_use]
     pub fn chunks_in_blocks(&self) -> u64 {
         self.chunks_in_blocks
     }
 
-    /// All of it was taken in: from now on it is a file system, whose servers get numbers that `random` draws, if there are
-    /// several. On stable storage when this returns.
+    /// Ends the load: the engines hold a file system from now on. If there are several servers,
+    /// they get member numbers drawn from `random`. All is on stable storage when this returns.
     ///
     /// # Errors
     /// When an engine fails.
@@ -220,11 +223,11 @@ impl<'a> Loader<'a> {
     }
 
     fn server_of(&self, key: &[u8]) -> u16 {
-        // The roots are the coordinator's.
+        // Accounting roots belong to the coordinator.
         if key.get(2) == Some(&b'A') { 0 } else { dealt(key::shard_of(key), self.servers()) }
     }
 
-    /// Only what a dump has may come in; what it charges to quotas is added up.
+    /// Refuses records that no dump has, and adds up what is charged to quotas.
     fn check(&mut self, key: &[u8], value: &Bytes) -> Result<(), LoadError> {
         let shard = key.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
         if shard.is_none_or(|shard| shard >= self.shards) {
@@ -247,7 +250,7 @@ impl<'a> Loader<'a> {
             }
             Some(b'D') if main => {
                 let content = Content::from_record(value).map_err(damaged)?;
-                // However many partitions it has, it is one directory.
+                // A directory counts once, however many partitions it has.
                 if key::parse_share(key).is_some_and(|(partition, _)| partition == 0) {
                     self.charge(content.quota, 0);
                 }
@@ -272,7 +275,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Notes what is charged to a quota.
+    /// Adds a file or directory to the usage of its quota.
     fn charge(&mut self, id: QuotaId, bytes: u64) {
         if id != QuotaId::NONE {
             let sum = self.usage.entry(id).or_default();
@@ -280,7 +283,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Roots whose directory was removed, of which the coordinator that was dumped had not heard.
+    /// Roots whose directory was removed before the coordinator of the dump had heard of it.
     fn gone(&self) -> Result<Vec<(QuotaId, QuotaRecord)>, LoadError> {
         let mut gone = Vec::new();
         for (id, quota) in &self.quotas {
@@ -292,7 +295,7 @@ impl<'a> Loader<'a> {
         Ok(gone)
     }
 
-    /// What was loaded of a directory, if it was.
+    /// The loaded content record of a directory, if there is one.
     fn content(&self, dir: DirId, home: DirId) -> Result<Option<Content>, LoadError> {
         let at = key::content(shard_of(home, 0, self.shards), dir, 0, Part::Main);
         let target = &self.targets[usize::from(self.server_of(&at))];

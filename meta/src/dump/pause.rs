@@ -1,16 +1,19 @@
-//! Pauses: for a moment no server begins a change, so that a dump has one moment of all of them.
+//! Pauses: for a moment no server begins a change, so that a dump shows one moment of all of them.
 //!
-//! Whoever makes the dump leads all servers through [`DumpStage`]s together: names that move between partitions arrive, and
-//! no more begin to; changes wait, and the transactions over several servers that are under way end; what these have
-//! prepared is applied everywhere, and directories that were born are confirmed; each server takes its snapshot; all go on.
-//! So nothing that concerns several servers is half done in the snapshots. And no change is in one of them that began after
-//! another one was answered which is in none: when that one was answered all servers had paused, and each had its snapshot
+//! The client that makes the dump leads all servers through [`DumpStage`]s together. Names that
+//! move between partitions arrive, and no more begin to move. Changes wait, and transactions over
+//! several servers that are in progress end. What these have prepared is applied everywhere, and
+//! directories that were born are confirmed. Each server takes its snapshot. All go on. So nothing
+//! that concerns several servers is half done in the snapshots. And if one change was answered
+//! before another began, no snapshot has the second when none has the first: when the first was
+//! answered late enough to be in no snapshot, all servers had paused, and each took its snapshot
 //! before it went on.
 //!
-//! Nobody waits for long: a server that is not led on in time goes on by itself, and forgets the dump. Whoever comes then is
-//! refused, so that nothing is made of it.
+//! No server waits for long: one that is not led on in time goes on by itself, and drops the dump.
+//! A later step of that dump is refused, so that nothing is made of it.
 //!
-//! Always true: a pause that is ended in time has held up all changes since it was answered that it holds.
+//! Always true: a pause that is ended in time has held up all changes since the request that began
+//! to hold was answered.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -32,17 +35,17 @@ use crate::{
     server::Shared,
 };
 
-/// Names that are moving have so long to arrive.
+/// Time limit for moving names to arrive.
 const GATHERED_WITHIN: Duration = Duration::from_secs(15);
-/// Changes wait for so long at most.
+/// Time limit for changes to wait.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// So often it is looked whether something has ended that tells nobody.
+/// Polling interval for things that end without a notification.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Whether there is a pause, and what it waits for.
+/// The pause of this server, if any, and what it waits for.
 #[derive(Default)]
 pub(crate) struct Pauses {
-    /// Changes wait.
+    /// Whether changes wait.
     holds: AtomicBool,
     table: Mutex<Table>,
     changed: Notify,
@@ -52,11 +55,11 @@ pub(crate) struct Pauses {
 struct Table {
     current: Option<Pause>,
     under_way: Counts,
-    /// The latest that was ended here before it began: the request to begin it may come yet, and late.
+    /// The latest dump that was ended here before it began: the request to begin may still arrive.
     ended: Option<u64>,
 }
 
-/// What was begun here, and is under way.
+/// Numbers of things in progress that were begun here.
 #[derive(Default)]
 struct Counts {
     transactions: usize,
@@ -65,9 +68,9 @@ struct Counts {
 
 struct Pause {
     dump: u64,
-    /// It ends by itself then.
+    /// The time when the pause ends by itself.
     until: Instant,
-    /// Changes wait; before that only handoffs do.
+    /// Whether changes wait; before that only handoffs do.
     holds: bool,
 }
 
@@ -90,12 +93,12 @@ impl Pauses {
         self.holds.load(Ordering::SeqCst)
     }
 
-    /// Returns when they go on.
+    /// Returns when changes go on.
     pub(crate) async fn over(&self) {
         self.until(|_| !self.holds()).await;
     }
 
-    /// A transaction over several servers begins, as soon as it may.
+    /// Begins a transaction over several servers, as soon as it may.
     pub(crate) async fn transaction(&self) -> UnderWay<'_> {
         loop {
             if let Some(begun) = self.transaction_now() {
@@ -105,14 +108,15 @@ impl Pauses {
         }
     }
 
-    /// As [`Pauses::transaction`]; `None`: not now.
+    /// Like [`Pauses::transaction`]; `None` if changes wait.
     pub(crate) fn transaction_now(&self) -> Option<UnderWay<'_>> {
         let mut table = self.table.lock();
-        // Race: who is counted before this is locked is waited for, and who comes later sees that changes wait.
+        // Race: a transaction that is counted before this lock is taken is waited for; a later one
+        // sees that changes wait.
         (!self.holds()).then(|| self.begun(&mut table, |counts| &mut counts.transactions))
     }
 
-    /// A handoff begins; `None`: not now.
+    /// Begins a handoff; `None` if there is a pause.
     pub(crate) fn handoff(&self) -> Option<UnderWay<'_>> {
         let mut table = self.table.lock();
         let free = table.current.is_none();
@@ -124,7 +128,7 @@ impl Pauses {
         UnderWay { pauses: self, count }
     }
 
-    /// From now on no handoff begins. `Busy` when another dump is made.
+    /// Begins a pause: from now on no handoff begins. `Busy` when another dump is made.
     pub(crate) fn begin(&self, dump: u64) -> Result<Instant> {
         let mut table = self.table.lock();
         if table.current.as_ref().is_some_and(|pause| pause.dump != dump) {
@@ -138,7 +142,7 @@ impl Pauses {
         Ok(table.current.get_or_insert(begun).until)
     }
 
-    /// From now on changes wait.
+    /// Makes changes wait from now on.
     pub(crate) fn hold(&self, dump: u64) -> Result<Instant> {
         let mut table = self.table.lock();
         let pause = table.current.as_mut().filter(|pause| pause.dump == dump).ok_or_else(over)?;
@@ -150,14 +154,14 @@ impl Pauses {
         Ok(pause.until)
     }
 
-    /// Until when changes wait, if they do for this dump.
+    /// The time until which changes wait for this dump.
     fn held_until(&self, dump: u64) -> Result<Instant> {
         let table = self.table.lock();
         let held = table.current.as_ref().filter(|pause| pause.dump == dump && pause.holds);
         held.map(|pause| pause.until).ok_or_else(over)
     }
 
-    /// Everybody goes on; whether changes have waited until now.
+    /// Ends the pause; `true` if changes have waited until now.
     pub(crate) fn end(&self, dump: u64) -> bool {
         let mut table = self.table.lock();
         let Some(pause) = table.current.take_if(|pause| pause.dump == dump) else {
@@ -221,7 +225,7 @@ async fn in_time(until: Instant, ends: impl Future<Output = ()>) -> Result<()> {
     timeout_at(until, ends).await.map_err(|_| over())
 }
 
-/// [`Bug::PauseIgnored`].
+/// Waits for `ends`, or plants [`Bug::PauseIgnored`].
 async fn ignored(shared: &Shared, ends: impl Future<Output = ()>) {
     if shared.bugs.has(Bug::PauseIgnored) {
         shared.pauses.holds.store(false, Ordering::SeqCst);
@@ -230,20 +234,20 @@ async fn ignored(shared: &Shared, ends: impl Future<Output = ()>) {
     }
 }
 
-/// Returns when no handoff is under way here.
+/// Returns when no handoff is in progress here.
 async fn gathered(shared: &Shared) {
     shared.pauses.until(|table| table.under_way.handoffs == 0).await;
     until_swept(shared).await;
 }
 
-/// Returns when nothing is left to do of any handoff here.
+/// Returns when no work of any handoff is left here.
 async fn until_swept(shared: &Shared) {
     loop {
         match is_swept(shared) {
             Ok(true) => return,
             Ok(false) => sleep(LOOK).await,
             Err(error) => {
-                // It ends with the time for it.
+                // The pause ends when its time is up.
                 tracing::error!(%error, "what is stored of handoffs cannot be read");
                 return std::future::pending().await;
             }
@@ -266,13 +270,14 @@ fn is_swept(shared: &Shared) -> store::Result<bool> {
     Ok(true)
 }
 
-/// Returns when nothing that concerns several servers is half done here, where none of them begins anything.
+/// Returns when nothing that concerns several servers is half done here. No server begins anything
+/// meanwhile.
 async fn settled(shared: &Shared) {
     loop {
         while shared.births.are_unheard() {
             sleep(LOOK).await;
         }
-        // What waits to be confirmed need not wait for its round.
+        // Births that wait to be confirmed need not wait for their round.
         shared.births.hurry();
         shared.prepared.until_none().await;
         until_swept(shared).await;
@@ -282,7 +287,7 @@ async fn settled(shared: &Shared) {
     }
 }
 
-/// Ends the pause if nobody does in time.
+/// Ends the pause if no request does in time.
 pub(crate) async fn watch(shared: &Shared, dump: u64) {
     let until = || {
         let table = shared.pauses.table.lock();
@@ -366,7 +371,7 @@ mod tests {
         assert_eq!(pauses.hold(7).unwrap(), until, "to be told again does not make it longer");
         sleep(PAUSE_MAX).await;
         assert!(!pauses.end(7) && !pauses.holds());
-        // One that was given up before it has begun does not begin.
+        // A dump that was given up before it began does not begin.
         assert!(!pauses.end(9));
         assert!(pauses.begin(9).is_err());
         assert!(pauses.begin(10).is_ok());
