@@ -1,4 +1,4 @@
-//! Fuzz targets: records that rotted, and clients that send anything at all.
+//! Fuzz targets: damaged records, and clients that send arbitrary bytes.
 //!
 //! `fuzz/` runs them under a fuzzer (feature `fuzzing`), the tests below over its corpus.
 
@@ -22,10 +22,10 @@ use crate::{
 };
 
 const SIGNING_KEY: &[u8] = b"a signing key that fuzzers know.";
-/// More requests than this tell nothing new.
+/// More requests than this find nothing new.
 const REQUESTS_MAX: usize = 64;
 
-/// A stored value, and a stored key.
+/// Reads a stored value and a stored key.
 pub fn record(bytes: &[u8]) {
     reads_back::<Content>(bytes);
     reads_back::<EntryRecord>(bytes);
@@ -51,7 +51,7 @@ fn reads_back<R: Record + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {
     Some(value)
 }
 
-/// Whatever was accepted can be painted over and cut, and stays sound.
+/// Paints over and cuts a chunk that was accepted, which must stay sound.
 fn use_chunk(mut chunk: ChunkRecord) {
     assert!(chunk.allocated() <= u64::from(base::limits::CHUNK_BYTES));
     chunk.paint([Slice { start: 1, len: 4096, source: SliceSource::Zeros }].into_iter());
@@ -61,13 +61,13 @@ fn use_chunk(mut chunk: ChunkRecord) {
     assert!(chunk.segments().iter().all(|(start, end, _)| start < end && *end <= 2048));
 }
 
-/// What a client sends to a server once it has introduced itself: frames of any bytes, and requests that are
-/// aimed at what there is. The server answers every request or ends the connection, and never halts.
+/// A client that sends anything once it has introduced itself: frames of any bytes, and requests
+/// aimed at what exists. The server answers every request or ends the connection, and never halts.
 pub fn server(bytes: &[u8]) {
     done_of(bytes);
 }
 
-/// How many requests of a talk were done.
+/// Number of requests of a talk that were done.
 fn done_of(bytes: &[u8]) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime without IO needs nothing");
@@ -86,7 +86,8 @@ async fn talk(bytes: &[u8]) -> usize {
         let (message, after) = after.split_at(after.len().min(usize::from(*len)));
         rest = after;
         match Request::from_bytes(&Bytes::copy_from_slice(message)) {
-            // Stable storage is for the background, which does not run; and this would end the talk.
+            // Stable storage is for the background, which does not run; and these requests would
+            // end the talk.
             Ok(Request::Sync | Request::DumpStart | Request::Bye | Request::Hello(_)) => {}
             Ok(mut request) => {
                 client.aim(&mut request);
@@ -111,7 +112,7 @@ struct Client {
     stream: tokio::io::DuplexStream,
     inbox: BytesMut,
     seq: u64,
-    /// What was made so far.
+    /// Files made so far.
     files: Vec<FileRef>,
     dirs: Vec<DirRef>,
 }
@@ -132,7 +133,7 @@ impl Client {
         client
     }
 
-    /// The answer; `None` when the server has ended the connection.
+    /// Sends a request; returns the answer, or `None` when the server has ended the connection.
     async fn ask(&mut self, request: Request) -> Option<Answer> {
         self.seq += u64::from(request.mutates());
         let seq = if request.mutates() { Seq(self.seq) } else { Seq(0) };
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Makes a request name things that are there: no fuzzer guesses their numbers.
+    /// Makes a request name existing things: no fuzzer guesses their numbers.
     fn aim(&self, request: &mut Request) {
         match request {
             Request::Lookup(req) => self.aim_dir(&mut req.dir),
@@ -214,7 +215,7 @@ impl Client {
             Request::LockTest(req) => self.aim_ino(&mut req.ino),
             Request::Lock(req) => {
                 self.aim_ino(&mut req.ino);
-                // Nobody else would give it back.
+                // No other request would give the lock back.
                 req.wait = false;
             }
             Request::LockClaim(req) => {
@@ -299,8 +300,8 @@ impl Client {
     }
 }
 
-/// One of what there is, as the lowest byte of a number says; for the highest one none, so that a request can
-/// name what is not there.
+/// Picks an existing thing by the lowest byte of a number. The highest byte picks none, so that a
+/// request can name what does not exist.
 fn pick<T>(there: &[T], ino: Ino) -> Option<&T> {
     match usize::from(ino.0.to_le_bytes()[0]) {
         0xff => None,
@@ -363,7 +364,7 @@ mod tests {
         mutate::run("record", golden("testdata/golden.txt", ""), 20_000, record);
     }
 
-    /// One request after the other, each with its length before it.
+    /// A script of requests, each with its length before it.
     fn script(requests: &[Vec<u8>]) -> Vec<u8> {
         let short =
             requests.iter().filter_map(|bytes| Some((u8::try_from(bytes.len()).ok()?, bytes)));

@@ -1,11 +1,11 @@
-//! What the server counts, and how long things take.
+//! Counters of the server, and measured durations.
 //!
-//! Each core counts for itself ([`CoreCounts`]): one writer, relaxed loads and stores, no locked instruction. The
-//! clock is read once when requests arrive, once after each is executed, and once after the group is written; a
-//! request's stages are the differences. Everything is recorded when the answer leaves. Readers
-//! (`ops::observe`, the status page) add the cores up.
+//! Each core counts for itself ([`CoreCounts`]): one writer, relaxed loads and stores, no locked
+//! instruction. The clock is read once when requests arrive, once after each is executed, and once
+//! after the group is written; a request's stages are the differences. Everything is recorded when
+//! the answer leaves. Readers (`ops::observe`, the status page) add the cores up.
 //!
-//! Never: it decides nothing, and no operation waits for it.
+//! Never: this module decides nothing, and no operation waits for it.
 //! Always true: the stages of an operation add up to its latency.
 
 mod core;
@@ -32,10 +32,11 @@ pub(crate) use self::{
     snapshot::{busy, load, name_of, named},
 };
 
-/// Kinds of requests are told apart by their tag in the protocol; all are below this.
+/// Bound on the tags of requests in the protocol, which tell the kinds apart.
 pub(crate) const KINDS: usize = 128;
 
-/// Operations that take so long are kept, unless an administrator says otherwise: microseconds.
+/// Operations that take at least this many microseconds are kept, unless an administrator sets
+/// another bound.
 const SLOW_US: u64 = 100_000;
 
 /// Nanoseconds since the server started.
@@ -43,7 +44,7 @@ const SLOW_US: u64 = 100_000;
 pub(crate) struct Nanos(pub(crate) u64);
 
 impl Nanos {
-    /// How long after `earlier`; 0 when it is not.
+    /// Nanoseconds after `earlier`; 0 when `self` is not later.
     pub(crate) fn since(self, earlier: Nanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -52,26 +53,26 @@ impl Nanos {
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Verdict {
-    /// It was done.
+    /// The request was done.
     #[default]
     Done,
-    /// The file system's own answer, an errno.
+    /// The request failed with the file system's own answer, an errno.
     Failed(FsError),
-    /// It must be asked again.
+    /// The request must be asked again.
     Retry,
     /// The server has stopped serving.
     Halted,
     /// The request is not allowed.
     Refused,
-    /// It was done before, and got its stored answer.
+    /// The request was done before, and got its stored answer.
     Repeated,
 }
 
 impl Verdict {
-    /// Those that are no errno, by index.
+    /// Names of the verdicts that are no errno, by index.
     pub(crate) const NAMES: [&str; 5] = ["done", "retry", "halted", "refused", "repeated"];
 
-    /// What an answer says.
+    /// The verdict of an answer.
     pub(crate) fn of(answer: &Answer) -> Verdict {
         match answer {
             Answer::Done(_) => Verdict::Done,
@@ -82,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// What it is called: one of [`Verdict::NAMES`], or an errno's name.
+    /// Name of the verdict: one of [`Verdict::NAMES`], or an errno's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Verdict::Failed(error) => error.name(),
@@ -95,23 +96,23 @@ impl Verdict {
     }
 }
 
-/// Where the time of an operation went, in nanoseconds.
+/// How the time of an operation was spent, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stages {
-    /// It waited for others: those before it, and those of its group after it.
+    /// Waiting for other requests: those before it, and those of its group after it.
     pub(crate) queue: u64,
-    /// It was executed, waits for locks of other cores included.
+    /// Execution, waits for locks of other cores included.
     pub(crate) execute: u64,
-    /// Its group was written to the engine.
+    /// Writing its group to the engine.
     pub(crate) write: u64,
-    /// It waited for stable storage.
+    /// Waiting for stable storage.
     pub(crate) sync: u64,
-    /// It waited for something else beside the groups: blocks, a lock.
+    /// Waiting for something else beside the groups: blocks, a lock.
     pub(crate) wait: u64,
 }
 
 impl Stages {
-    /// In the order of [`Stages::values`].
+    /// Names in the order of [`Stages::values`].
     pub(crate) const NAMES: [&str; 5] = ["queue", "execute", "write", "sync", "wait"];
 
     pub(crate) fn values(&self) -> [u64; 5] {
@@ -123,7 +124,7 @@ impl Stages {
     }
 }
 
-/// What an operation is about: a directory, by its id and its home.
+/// The directory that an operation is about: its id and its home.
 pub(crate) type Subject = (DirId, DirId);
 
 /// A request that was executed, until its answer leaves.
@@ -132,7 +133,7 @@ pub(crate) struct Note {
     pub(crate) kind: u8,
     pub(crate) verdict: Verdict,
     pub(crate) session: SessionId,
-    /// The client's number for it, on its connection.
+    /// The client's number for the request, on its connection.
     pub(crate) call: u64,
     pub(crate) subject: Option<Subject>,
     pub(crate) arrived: Nanos,
@@ -146,10 +147,10 @@ pub(crate) struct Observed {
     cores: Vec<CoreCounts>,
     /// Durations of the engine's syncs.
     pub(crate) syncs: Histogram,
-    /// For how long the moving names of each handoff were frozen.
+    /// Time for which the moving names of each handoff were frozen.
     pub(crate) frozen: Histogram,
     pub(crate) slow: Slow,
-    /// Operations that take so many nanoseconds are kept.
+    /// Operations that take at least this many nanoseconds are kept.
     slow_nanos: AtomicU64,
 }
 
@@ -171,18 +172,19 @@ impl Observed {
         Nanos(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The counts of one core. A core beyond those that were announced shares the last one's.
+    /// The counts of one core. A core beyond the announced number shares the last one's.
     pub(crate) fn core(&self, index: usize) -> &CoreCounts {
         &self.cores[index.min(self.cores.len() - 1)]
     }
 
-    /// For how long the busiest core has been busy with what it found at once, in nanoseconds.
+    /// Nanoseconds for which the busiest core has been executing the requests that it took up at
+    /// once.
     pub(crate) fn busiest(&self) -> u64 {
         let since = self.cores.iter().map(|core| core.busy_since.get()).filter(|at| *at > 0).min();
         since.map_or(0, |since| self.now().since(Nanos(since)))
     }
 
-    /// Operations that take so many microseconds are kept.
+    /// Bound in microseconds: operations that take at least as long are kept.
     pub(crate) fn slower_than_us(&self) -> u64 {
         self.slow_nanos() / 1000
     }
@@ -191,7 +193,7 @@ impl Observed {
         self.slow_nanos.load(Ordering::Relaxed)
     }
 
-    /// Keeps operations that take so many microseconds from now on.
+    /// Sets the bound in microseconds from which on operations are kept.
     pub(crate) fn keep_slower_than(&self, us: u64) {
         self.slow_nanos.store(us.saturating_mul(1000), Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
 //! Finishing what operations leave behind: orphans, contents of removed files, replaced blocks.
 //!
-//! An operation that drops the last name of a large file only notes that there is work (an `R` record, or a
-//! `G` record for a block). This task does it, in steps that are ordinary small transactions; after a crash
-//! it finds the notes and goes on. A block is deleted before the record that names it is.
+//! An operation that drops the last name of a large file only notes that there is work (an `R`
+//! record, or a `G` record for a block). This task does the work, in steps that are ordinary small
+//! transactions; after a crash it finds the notes and goes on. A block is deleted before its `G`
+//! record is.
 
 use std::{collections::VecDeque, ops::ControlFlow};
 
@@ -26,10 +27,10 @@ use crate::{
     txn::{Located, Place, Txn},
 };
 
-/// How many chunks of a file that was removed or cut one step takes.
+/// Number of chunks of a removed or cut file that one step takes.
 pub(crate) const CHUNKS_A_STEP: usize = 256;
 
-/// Inodes to look at.
+/// Inodes and blocks that wait for the task.
 #[derive(Default)]
 pub(crate) struct Backlog {
     state: Mutex<State>,
@@ -39,14 +40,14 @@ pub(crate) struct Backlog {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Ino>,
-    /// Orphans that were open when they were last looked at.
+    /// Orphans that were open when the task last looked at them.
     orphans: HashSet<Ino>,
     /// Blocks that were stored and that no record will name.
     blocks: Vec<BlockId>,
 }
 
 impl Backlog {
-    /// What was left before this start.
+    /// Loads the work that was left before this start.
     pub(crate) fn load(
         engine: &dyn Engine,
         shards: u16,
@@ -62,18 +63,18 @@ impl Backlog {
         Ok(Backlog { state: Mutex::new(state), wake: Notify::new() })
     }
 
-    /// How many inodes wait, and how many orphans are open.
+    /// Numbers of inodes that wait, and of orphans that are open.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.queue.len(), state.orphans.len())
     }
 
-    /// Adds work.
+    /// Adds inodes to look at.
     pub(crate) fn add(&self, inos: Vec<Ino>) {
         if !inos.is_empty() {
             let mut state = self.state.lock();
             for ino in inos {
-                // Whoever had it open has closed it, or it is looked at again and kept again.
+                // An orphan was closed, or the task finds it open and keeps it again.
                 state.orphans.remove(&ino);
                 state.queue.push_back(ino);
             }
@@ -89,7 +90,7 @@ impl Backlog {
         }
     }
 
-    /// A file was closed by the last session that had it open.
+    /// Notes that the last session that had a file open has closed it.
     pub(crate) fn closed(&self, ino: Ino) {
         let mut state = self.state.lock();
         if state.orphans.remove(&ino) {
@@ -98,7 +99,7 @@ impl Backlog {
         }
     }
 
-    /// Nothing may be open unknown to us any more: look at all orphans again.
+    /// Looks at all orphans again, as every open is known from now on.
     pub(crate) fn sweep(&self) {
         let mut state = self.state.lock();
         let mut orphans: Vec<Ino> = state.orphans.drain().collect();
@@ -117,10 +118,10 @@ impl Backlog {
     }
 }
 
-/// Works for as long as the server runs.
+/// Reclaims for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
-    // Blocks that a crash left to delete.
+    // Blocks to delete may be left from before a crash.
     delete_garbage(&core).await;
     loop {
         while let Some(ino) = shared.backlog.next() {
@@ -132,7 +133,7 @@ pub(crate) async fn run(core: Core) {
     }
 }
 
-/// One step for one inode. A part of a large file leaves the rest for the next step.
+/// Does one step for one inode. The rest of a large file is left to the next step.
 pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     txn.lock(lock::ino_lock(ino))?;
     if tails::step(txn, ino)? {
@@ -150,7 +151,7 @@ fn orphan(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
         Some(Slot::Inode(inode)) if inode.nlink == 0 => {
             if txn.shared.opens.maybe_open(ino) {
                 txn.shared.backlog.keep(ino);
-                // Race: it may have been closed before it was kept.
+                // Race: the file may have been closed before it was kept.
                 if !txn.shared.opens.maybe_open(ino) {
                     txn.shared.backlog.closed(ino);
                 }
@@ -164,7 +165,8 @@ fn orphan(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-/// The note says how far it is, so that no step looks through what the steps before have removed.
+/// Removes chunks of a file that is gone. The note says how far it is, so that no step scans what
+/// earlier steps have removed.
 fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
     let chunks = txn.scan_chunks(ino, first, CHUNKS_A_STEP)?;
     for (chunk, value) in &chunks {
@@ -184,20 +186,20 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
             txn.delete(key::reclaim(ino));
         }
     }
-    // Once more: for what is left, and then for the blocks.
+    // The inode comes again: for the chunks that are left, and then for the blocks.
     txn.reclaim.push(ino);
     Ok(())
 }
 
 base::codec! {
-    /// The value of a block to delete: its key says it all.
+    /// Value of a note to delete a block, which is named by the key.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Garbage {}
 }
 
 impl crate::record::Record for Garbage {}
 
-/// Deletes the blocks that nothing names any more, then forgets them.
+/// Deletes the blocks that nothing names any more, then their notes.
 async fn delete_garbage(core: &Core) {
     let shared = &core.inner.shared;
     for shard in (0..shared.config.shards).map(ShardId) {
@@ -212,10 +214,12 @@ async fn delete_garbage(core: &Core) {
                 break;
             }
             if shared.dumps.is_making() {
-                // What a dump names stays until it is copied. One that starts from now on has none of these.
+                // Blocks that a dump names stay until they are copied. A dump that starts from now
+                // on names none of these.
                 return;
             }
-            // The records that named them are gone; make sure of it before the blocks are.
+            // Records that named the blocks are gone; that must be stable before the blocks are
+            // deleted.
             if !shared.bugs.has(Bug::BlockDeletedEarly) {
                 shared.sync.wait().await;
             }
@@ -237,7 +241,8 @@ async fn delete_garbage(core: &Core) {
     }
 }
 
-/// Deletes the blocks that sessions have left without a name. What cannot be deleted is left to `pando fsck --gc`.
+/// Deletes the blocks that sessions have left without a name. Blocks that cannot be deleted are
+/// left to `pando fsck --gc`.
 async fn delete_unnamed(shared: &Shared) {
     loop {
         let Some(block) = shared.backlog.state.lock().blocks.pop() else { break };
@@ -258,7 +263,7 @@ fn garbage_of(engine: &dyn Engine, shard: ShardId) -> store::Result<Vec<(Key, Bl
     Ok(found)
 }
 
-/// A chunk's bytes as stored, for those who read records directly.
+/// Decodes a stored chunk, for readers of raw records.
 pub(crate) fn chunk_of(value: &[u8]) -> std::result::Result<ChunkRecord, base::DecodeError> {
     ChunkRecord::from_record(&Bytes::copy_from_slice(value))
 }

@@ -1,19 +1,19 @@
-//! Tokens that are refused, in the log: a line a second at most, however many come.
+//! Log of refused tokens: a line a second at most, however many clients are refused.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// What is refused sooner after what was logged is only counted.
+/// Minimum time between two lines; refusals in between are only counted.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What was refused and not logged.
+/// Time of the last line, and the number of refusals not logged since.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<(Option<Instant>, u64)>);
 
 impl Refusals {
-    /// A client is refused.
+    /// Notes that a client is refused.
     pub(crate) fn note(&self, client: &str, reason: &str) {
         let Some(unlogged) = self.due() else { return };
         match unlogged {
@@ -22,7 +22,7 @@ impl Refusals {
         }
     }
 
-    /// How many were not logged since the last that was; `None`: neither is this one.
+    /// Number of refusals not logged since the last line; `None` if this one is not logged either.
     fn due(&self) -> Option<u64> {
         let (last, unlogged) = &mut *self.0.lock();
         let now = Instant::now();

@@ -1,14 +1,17 @@
-//! Room on the disks: what may still be written when they are nearly full.
+//! Free space on the disks: what may still be written when they are nearly full.
 //!
-//! Above the low-water mark everything goes on. Below it, what needs room is refused with ENOSPC, while
-//! reads, removals and everything else that takes next to nothing work; so there is a way back. When nearly
-//! nothing is left, only reads are served: a write that the engine could not finish would stop the server.
-//! Whatever was refused is let through again a little above the mark, so that it does not flicker.
+//! Above the low-water mark everything is served. Below it, requests that need room are refused
+//! with ENOSPC. Reads, removals and all requests that take next to no room still work, so that
+//! space can be freed. When nearly nothing is left, only reads are served: a write that the engine
+//! could not finish would stop the server. Refused requests are admitted again a little above the
+//! mark, so that the level does not flicker.
 //!
-//! The mark is the reserve and what the engine holds in memory and has to write yet. Cores look when they
-//! have written so much, and a task looks from time to time, because others write to the disk as well.
+//! The mark is the reserve plus what the engine holds in memory and must still write. Cores look at
+//! the disk after they have written a certain amount, and a task looks from time to time, because
+//! others write to the disk as well.
 //!
-//! Invariant: a refused request has changed nothing. With a reserve of 0 nothing is ever refused here.
+//! Invariant: a refused request has changed nothing. With a reserve of 0 nothing is ever refused
+//! here.
 
 use std::{
     sync::{
@@ -28,9 +31,9 @@ use crate::{
     server::Shared,
 };
 
-/// A core looks again when it has written so many bytes.
+/// A core looks again when it has written this many bytes.
 const BYTES_A_LOOK: u64 = 1 << 20;
-/// The task looks so often.
+/// Interval at which the task looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// With less than this, or a quarter of the reserve, only reads are served.
 const CRITICAL_BYTES_MAX: u64 = 16 << 20;
@@ -38,13 +41,13 @@ const CRITICAL_BYTES_MAX: u64 = 16 << 20;
 /// Free bytes of the fullest of the disks that hold the server's data.
 pub type FreeBytes = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// How much there is.
+/// How much room there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Level {
     /// Only reads are served.
     Nothing = 0,
-    /// What needs room is refused.
+    /// Requests that need room are refused.
     Low = 1,
     /// There is enough.
     Enough = 2,
@@ -60,7 +63,7 @@ impl From<Needs> for Level {
     }
 }
 
-/// What is known of the disks.
+/// Room on the server's disks.
 pub(crate) struct Room {
     free: FreeBytes,
     reserve: u64,
@@ -78,7 +81,7 @@ impl Room {
         room
     }
 
-    /// As it was when somebody last looked.
+    /// The level at the last look.
     pub(crate) fn level(&self) -> Level {
         match self.level.load(Ordering::Relaxed) {
             0 => Level::Nothing,
@@ -92,7 +95,7 @@ impl Room {
         self.has(request.kind().needs.into())
     }
 
-    /// Whether there is as much as this.
+    /// Fails with `NoSpace` if there is less room than needed.
     pub(crate) fn has(&self, needed: Level) -> Result<()> {
         if self.level() < needed { Err(FsError::NoSpace.into()) } else { Ok(()) }
     }
@@ -102,7 +105,7 @@ impl Room {
         self.level() == Level::Enough
     }
 
-    /// Returns when there is as much as this.
+    /// Returns when there is as much room as needed.
     pub(crate) async fn until(&self, needed: Level) {
         loop {
             let changed = self.changed.notified();
@@ -113,7 +116,7 @@ impl Room {
         }
     }
 
-    /// So many bytes were written.
+    /// Counts written bytes, and looks at the disk when there are enough of them.
     pub(crate) fn wrote(&self, bytes: usize, engine: &dyn Engine) {
         let bytes = bytes as u64;
         if self.reserve > 0
@@ -123,7 +126,7 @@ impl Room {
         }
     }
 
-    /// Sees how much there is.
+    /// Looks at the disk, and sets the level.
     pub(crate) fn look(&self, engine: &dyn Engine) {
         if self.reserve == 0 {
             return;
@@ -142,7 +145,7 @@ impl Room {
             Level::Enough => tracing::warn!(free, reserve, "there is room again: writes resume"),
             Level::Low => {
                 tracing::error!(free, reserve, "the disk is nearly full: writes are refused");
-                // Its log and its memory take room that a table of the same records does not.
+                // The engine's log and memory take room that a table of the same records does not.
                 if let Err(error) = engine.write_out() {
                     tracing::error!(error = describe(&error), "the engine cannot free its log");
                 }
@@ -157,7 +160,7 @@ impl Room {
 fn next(before: Level, free: u64, reserve: u64, unwritten: u64) -> Level {
     let low = reserve.saturating_add(unwritten);
     let critical = (reserve / 4).clamp(1, CRITICAL_BYTES_MAX);
-    // Up only a little above the mark that led down.
+    // The level rises only a little above the mark at which it fell.
     let low_end = if before < Level::Enough { low.saturating_add(reserve / 8) } else { low };
     let critical_end = if before == Level::Nothing { critical * 2 } else { critical };
     if free < critical_end {
@@ -169,7 +172,7 @@ fn next(before: Level, free: u64, reserve: u64, unwritten: u64) -> Level {
     }
 }
 
-/// Looks for as long as the server runs.
+/// Looks at the disk for as long as the server runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     if shared.room.reserve == 0 {
         return;
@@ -203,7 +206,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     thread_local! {
-        /// What is free on the disk of the second server.
+        /// Free bytes on the disk of the second server.
         static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
     }
 
@@ -264,7 +267,7 @@ mod tests {
             for birth in [false, true] {
                 assert_eq!(peers.ask(1, &put(2, &at("newer"), birth)).await, full);
             }
-            // What was presumed in vain is said first: it may need no room as it is.
+            // A wrong presumption is reported first: the transaction may need no room without it.
             let presumed = Ok(Reply::Vote(Vote::Changed));
             assert_eq!(peers.ask(1, &put(5, &old, false)).await, presumed);
             assert_eq!(peers.ask(1, &remove(3)).await, prepared);

@@ -1,4 +1,4 @@
-//! Sessions: who is connected, what they may do, and what was answered to them.
+//! Sessions: connected clients, their rights, and the answers they were given.
 //!
 //! A session outlives its connections and a restart of the server: its record and its stored answers are in
 //! the store. Requests of a session may come over several connections and cores.
@@ -6,14 +6,15 @@
 //! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
 //! client says that it has it. A number that is asked again gets that answer.
 //!
-//! What a session was shown or has opened it proves with tickets. Their key is made of what its token allows, beside the
-//! session itself: so nothing that was earned with one token is worth anything with another, and a session goes on only
-//! with a token of the same rights. A token may be renewed, as until when it is good is no part of the key.
+//! A session proves with tickets what it was shown or has opened. The tickets' key is made of the
+//! session and of what its token allows. So tickets earned with one token are worth nothing with
+//! another, and a session goes on only with a token of the same rights. A token may be renewed, as
+//! its expiry is no part of the key.
 //!
-//! A session's life: it is in use while a group of any core holds a request of it that is not written yet
-//! ([`Session::enter`] to [`Session::leave`]). Whoever ends it first lets nobody in any more, then waits until
-//! nobody is inside, and only then removes what it has; so nothing of it can come after its end. Nobody waits for
-//! that with a group of its own, so nobody waits for somebody who waits.
+//! A session is in use while a group of any core holds a request of it that is not written yet
+//! ([`Session::enter`] to [`Session::leave`]). Its end first lets no request in any more, then
+//! waits until no group is inside, and only then removes what the session has; so nothing of it can
+//! come after its end. No core waits for that with a group of its own, so there is no deadlock.
 
 use std::{
     collections::VecDeque,
@@ -45,36 +46,38 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) secret: u64,
     pub(crate) client: String,
-    /// The key of its tickets. After a restart nobody knows it before the client is back with its token.
+    /// Key of the session's tickets. After a restart it is unknown until the client is back with
+    /// its token.
     key: OnceLock<HashKey>,
     state: Mutex<State>,
     /// Whether `State::unheard` has any: most sessions never do, and every request asks.
     any_unheard: AtomicBool,
-    /// Its part of its token; nobody has one before the token was shown.
+    /// The session's share of its token; unset until the token was shown.
     share: OnceLock<Share>,
-    /// Groups that hold requests of it.
+    /// Number of groups that hold requests of the session.
     uses: AtomicUsize,
-    /// Nobody is let in any more. Set under the lock of the state.
+    /// Whether no request is let in any more. Set under the lock of the state.
     ending: AtomicBool,
     unused: Condvar,
     connections: AtomicUsize,
-    /// It stores blocks past the server.
+    /// Whether the session stores blocks past the server.
     reaches_store: AtomicBool,
-    /// Blocks that it has put here and not named.
+    /// Blocks that the session has put here and not named.
     pub(crate) unnamed: Mutex<Unnamed>,
 }
 
 struct State {
     /// The token of the latest Hello; `None` after a restart, until the client is back.
     rights: Option<Rights>,
-    /// Since when its lease is counted.
+    /// The moment from which the session's lease is counted.
     heard: tokio::time::Instant,
-    /// Files of before the restart may be open in it and its client has not said which.
+    /// Whether files from before the restart may be open in the session, and its client has not
+    /// claimed them.
     owes_claims: bool,
-    /// The answers of before the restart were taken in.
+    /// Whether the answers from before the restart were taken in.
     restored: bool,
     answers: Answers,
-    /// Opens of before the restart whose answers the client may not have.
+    /// Opens from before the restart whose answers the client may not have.
     unheard: Vec<Unheard>,
 }
 
@@ -84,7 +87,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What the latest Hello showed.
+/// Rights shown by the latest Hello.
 #[derive(Clone)]
 pub(crate) struct Rights {
     pub(crate) token: Token,
@@ -93,24 +96,25 @@ pub(crate) struct Rights {
     pub(crate) root: DirRef,
 }
 
-/// What a session may do without more ado, as one request finds it.
+/// A session's standing as one request finds it: what it may do without further proof.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
     /// See [`Token::trusted`].
     pub(crate) trusted: bool,
     /// Whether the server checks permissions, or the client's kernel has.
     pub(crate) checks: bool,
-    /// The directory that it does not get out of, if its token names one.
+    /// The directory that the session is confined to, if its token names one.
     pub(crate) within: Option<(DirId, Ino)>,
 }
 
 impl Standing {
-    /// Of the server itself.
+    /// Standing of the server itself.
     pub(crate) const SERVER: Standing = Standing { trusted: true, checks: false, within: None };
-    /// Of nobody.
+    /// Standing of a session without a token.
     const NONE: Standing = Standing { trusted: false, checks: true, within: None };
 
-    /// Whose an open is that `uid` asks for: where the kernel checks, it is the session's, whoever asks.
+    /// User that an open for `uid` belongs to. Where the client's kernel checks permissions, all
+    /// opens belong to the session, as user 0.
     pub(crate) fn opener(self, uid: u32) -> u32 {
         if self.checks { uid } else { 0 }
     }
@@ -125,7 +129,7 @@ impl Standing {
 /// Answers to mutating requests that the client may still ask for.
 #[derive(Default)]
 struct Answers {
-    /// The number of the first slot: the lowest that the client has no answer to.
+    /// Number of the first slot: the lowest that the client has no answer to.
     first: u64,
     slots: VecDeque<Slot>,
 }
@@ -138,13 +142,14 @@ enum Slot {
     Answered(Bytes),
 }
 
-/// What is known of a mutating request before it is executed.
+/// State of a mutating request before it is executed.
 pub(crate) enum Seen {
-    /// It is new: execute it.
+    /// The request is new: execute it.
     New,
-    /// This was the answer.
+    /// The request was executed, with this answer.
     Answered(Bytes),
-    /// It is being executed, or its client has had the answer: it is an echo of an older connection.
+    /// The request is being executed, or its client has had the answer: it is an echo of an older
+    /// connection.
     Echo,
 }
 
@@ -179,8 +184,8 @@ impl Session {
         }
     }
 
-    /// Whether a client that comes back shows a token of the rights with which the session was opened, and was given
-    /// `proof` of the session and its root.
+    /// Whether a client that comes back shows a token with the rights that opened the session, and
+    /// the `proof` that it was given of the session and its root.
     pub(crate) fn is_of(
         &self,
         signing_key: &[u8],
@@ -193,27 +198,27 @@ impl Session {
         if !known || proof_by(key, root) != proof {
             return false;
         }
-        // Race: another connection may have set it since; then it was proven to be the same.
+        // Race: another connection may have set the key since; then it was proven to be the same.
         self.key.get_or_init(|| key);
         true
     }
 
-    /// It is opened with this token.
+    /// Sets the ticket key for the token that opens the session.
     pub(crate) fn opens_with(&self, signing_key: &[u8], token: &Token) {
         self.key.get_or_init(|| ticket_key(signing_key, self.id, self.secret, token));
     }
 
-    /// Gives it a part of its token, if it has none.
+    /// Gives the session a share of its token, if it has none.
     pub(crate) fn shares(&self, share: impl FnOnce() -> Share) {
         self.share.get_or_init(share);
     }
 
-    /// How many connections it has.
+    /// Number of connections of the session.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// A connection belongs to it from now on, or does no more.
+    /// Counts a connection that `joins` the session, or leaves it.
     pub(crate) fn count_connection(&self, joins: bool) {
         if joins {
             self.connections.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +227,7 @@ impl Session {
         }
     }
 
-    /// A connection joins the session; `false`: it is ending.
+    /// Lets a connection join the session; `false` if the session is ending.
     pub(crate) fn join(&self, rights: Rights) -> bool {
         let mut state = self.state.lock();
         if self.ending.load(Ordering::SeqCst) {
@@ -235,7 +240,8 @@ impl Session {
         true
     }
 
-    /// A group is about to execute a request of it; `false`: it is ending.
+    /// Notes that a group is about to execute a request of the session; `false` if the session is
+    /// ending.
     pub(crate) fn enter(&self) -> bool {
         // Race: either side writes first and reads then, so at least one of them sees the other.
         self.uses.fetch_add(1, Ordering::SeqCst);
@@ -246,17 +252,17 @@ impl Session {
         enters
     }
 
-    /// A group that held requests of it is written.
+    /// Notes that a group that held requests of the session is written.
     pub(crate) fn leave(&self) {
         let last = self.uses.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.ending.load(Ordering::SeqCst) {
-            // Whoever waits has not looked yet, or waits already.
+            // A waiting thread has not looked yet, or waits already.
             drop(self.state.lock());
             self.unused.notify_all();
         }
     }
 
-    /// Lets nobody in any more; `true` when nobody is inside.
+    /// Lets no request in any more; `true` when no group is inside.
     pub(crate) fn begin_end(&self) -> bool {
         let state = self.state.lock();
         self.ending.store(true, Ordering::SeqCst);
@@ -264,8 +270,9 @@ impl Session {
         self.uses.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets nobody in any more if nothing was heard of it for longer than `lease`, its token has ended `now`, or its
-    /// end had begun before; `false`: it goes on.
+    /// Ends the session if nothing was heard of it for longer than `lease`, its token has expired
+    /// by `now`, or its end has begun; `false` if it goes on. An ending session lets no request in
+    /// any more.
     pub(crate) fn begin_end_if_over(&self, lease: Duration, now: Time) -> bool {
         let state = self.state.lock();
         let over = state.heard.elapsed() > lease || state.has_expired(now);
@@ -274,7 +281,7 @@ impl Session {
         ends
     }
 
-    /// Blocks this thread until nobody is inside. The caller holds no group.
+    /// Blocks this thread until no group is inside. The caller holds no group.
     pub(crate) fn wait_until_unused(&self) {
         let mut state = self.state.lock();
         while self.uses.load(Ordering::SeqCst) > 0 {
@@ -282,27 +289,29 @@ impl Session {
         }
     }
 
-    /// Its client stores blocks past the server: in a shared store, under signed addresses, or in the same process.
+    /// Notes that the client stores blocks past the server: in a shared store, under signed
+    /// addresses, or in the same process.
     pub(crate) fn reach_store(&self) {
         self.reaches_store.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its blocks may be stored without the server's knowing.
+    /// Whether blocks of the session may be stored without the server's knowledge.
     pub(crate) fn reaches_store(&self) -> bool {
         self.reaches_store.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody has come back to it since the server started.
+    /// Whether no client has come back to the session since the server started.
     pub(crate) fn returns_after_restart(&self) -> bool {
         self.state.lock().rights.is_none()
     }
 
-    /// The session is over: whoever still has it must open another.
+    /// Ends the session: a client that still has it must open another.
     pub(crate) fn end(&self) {
         self.state.lock().rights = None;
     }
 
-    /// The session was heard of. Before its claims are in that extends no lease: all others wait for them.
+    /// Extends the lease, as the session was heard of. Before its claims are in, its lease is not
+    /// extended: all others wait for them.
     pub(crate) fn heard(&self) {
         let mut state = self.state.lock();
         if !state.owes_claims {
@@ -310,33 +319,35 @@ impl Session {
         }
     }
 
-    /// The session could not be heard of: its lease begins anew.
+    /// Begins the lease anew, as the session could not be heard of.
     pub(crate) fn begin_lease(&self) {
         self.state.lock().heard = tokio::time::Instant::now();
     }
 
-    /// The session was there before the server started. When its client is back it has one lease to claim what it had open.
+    /// Notes that the session is from before the server's start. When its client is back it has one
+    /// lease to claim what it had open.
     pub(crate) fn awaits_claims(&self) {
         self.state.lock().owes_claims = true;
     }
 
-    /// The client has claimed all that it had open.
+    /// Notes that the client has claimed all that it had open.
     pub(crate) fn has_claimed(&self) {
         self.state.lock().owes_claims = false;
         self.begin_lease();
     }
 
-    /// For how long nothing was heard.
+    /// Time since the session was last heard of.
     pub(crate) fn idle(&self) -> Duration {
         self.state.lock().heard.elapsed()
     }
 
-    /// Whether its token has ended: then it is over, too.
+    /// Whether the token has expired, and the session is over with it.
     pub(crate) fn has_expired(&self, now: Time) -> bool {
         self.state.lock().has_expired(now)
     }
 
-    /// Whether the session may do this now, and as this user if it acts as one; how it stands.
+    /// Whether the session may do this now, and as the user `acts_as` if it acts as one. Returns
+    /// its standing.
     pub(crate) fn admit(
         &self,
         acts_as: Option<&Cred>,
@@ -359,7 +370,7 @@ impl Session {
         self.state.lock().rights.as_ref().map_or(otherwise, ask)
     }
 
-    /// How the session stands now.
+    /// The session's standing now.
     pub(crate) fn standing(&self) -> Standing {
         self.with_rights(Standing::of, Standing::NONE)
     }
@@ -369,12 +380,12 @@ impl Session {
         self.with_rights(|rights| rights.token.read_only, true)
     }
 
-    /// Whether the session may ask for what administrators ask.
+    /// Whether the session may ask for what only administrators may.
     pub(crate) fn administers(&self) -> bool {
         self.with_rights(|rights| rights.token.administers(), false)
     }
 
-    /// The token of its latest Hello; `None` while nobody has come back to it since the server started.
+    /// Token of the latest Hello; `None` while no client has come back since the server started.
     pub(crate) fn token(&self) -> Option<Token> {
         self.state.lock().rights.as_ref().map(|rights| rights.token.clone())
     }
@@ -384,8 +395,8 @@ impl Session {
         self.key.get().expect("nobody asks before its token was shown").mac(parts)
     }
 
-    /// Proof, for every server with the file system's key, that the session was opened at one of them with these rights,
-    /// and has this root.
+    /// Proof for every server with the file system's key: the session was opened at one of them
+    /// with these rights, and has this root.
     pub(crate) fn proof(&self, root: &DirRef) -> u64 {
         proof_by(*self.key.get().expect("it was opened with a token"), root)
     }
@@ -405,7 +416,7 @@ impl Session {
         }
     }
 
-    /// Nothing happened to `seq`: it may come again.
+    /// Notes that nothing happened to `seq`: it may come again.
     pub(crate) fn not_executed(&self, seq: Seq) {
         let mut state = self.state.lock();
         if let Some(slot) = state.answers.slot(seq.0) {
@@ -415,8 +426,8 @@ impl Session {
 
     /// Takes in the answers that were stored before a restart.
     ///
-    /// Race: two connections may come back at the same time; the second one finds it done, and what was
-    /// answered since must stay.
+    /// Race: two connections may come back at the same time. The second one finds this done, and
+    /// must not undo what was answered since.
     pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>, unheard: Vec<Unheard>) {
         stored.sort_unstable_by_key(|(seq, _)| *seq);
         let mut state = self.state.lock();
@@ -436,7 +447,7 @@ impl Session {
 }
 
 impl Session {
-    /// Keeps, of the opens that the client may not know of, those that `keep` says.
+    /// Keeps those of the unheard opens that `keep` selects.
     pub(crate) fn keep_unheard(&self, keep: impl FnMut(&Unheard) -> bool) {
         if self.any_unheard.load(Ordering::Acquire) {
             let unheard = &mut self.state.lock().unheard;
@@ -460,7 +471,8 @@ fn proof_by(key: HashKey, root: &DirRef) -> u64 {
     key.mac(&[of, high, low, root.ino.0, home_high, home_low])
 }
 
-/// The key of a session's tickets. The client knows its id, its secret and its rights, so the server adds its own key.
+/// Makes the key of a session's tickets. The client knows its id, its secret and its rights, so the
+/// server adds its own key.
 fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64, token: &Token) -> HashKey {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];

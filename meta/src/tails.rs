@@ -1,15 +1,16 @@
-//! Tails: what a truncate has left behind the end of a file, because it was too much to be removed at once.
+//! Tails: chunks that a truncate has left behind the end of a file, because they were too many to
+//! be removed at once.
 //!
-//! `ops::write` leaves them, `reclaim` runs the steps. The file is as short as it was cut at once; a record (`T`)
-//! says from which chunk on it still has something, and each step moves it on, in the batch that removes what is
-//! before it. So a crash at any step leaves a shorter tail.
+//! `ops::write` leaves a tail, `reclaim` runs its steps. The file has its new length at once. A
+//! record (`T`) says from which chunk on there may be contents, and each step advances it, in the
+//! batch that removes the chunks before it. So a crash at any step leaves a shorter tail.
 //!
-//! Nothing of a tail ever shows again: reads end with the file, and whoever would make the file reach its tail
-//! waits until that is gone ([`Tails::is_in_the_way`]). That is looked up in memory, so that writes to other files
-//! cost nothing more.
+//! Contents of a tail never show again: reads end with the file, and an operation that would make
+//! the file reach its tail waits until the tail is gone ([`Tails::is_in_the_way`]). That is looked
+//! up in memory, so that writes to other files cost nothing more.
 //!
-//! Always true: a file with a `T` record is noted in memory, with the same chunk or an earlier one. Not the other
-//! way round: a truncate that failed leaves a note, which the next step takes away.
+//! Always true: a file with a `T` record is noted in memory, with the same chunk or an earlier one.
+//! The reverse does not hold: a truncate that failed leaves a note, which the next step removes.
 
 use std::{
     ops::ControlFlow,
@@ -30,24 +31,24 @@ use crate::{
     txn::{Located, Txn},
 };
 
-/// The files that have tails.
+/// Files that have tails.
 #[derive(Default)]
 pub(crate) struct Tails {
-    /// How many there are: as a rule none, and everyone who makes a file longer asks.
+    /// Number of tails: usually none, and every operation that makes a file longer asks.
     count: AtomicUsize,
-    /// The first chunk that may still be there.
+    /// First chunk of each file's tail that may still be there.
     first: Mutex<HashMap<Ino, u32>>,
 }
 
 impl Tails {
-    /// What was left before this start.
+    /// Loads the tails that were left before this start.
     pub(crate) fn load(engine: &dyn Engine, shards: u16) -> std::result::Result<Tails, OpenError> {
         let tails = Tails::default();
         for shard in (0..shards).map(ShardId) {
             let prefix = key::kind(shard, b'T');
             engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
                 if let Some(ino) = key::parse_ino(key) {
-                    // Nobody knows where a tail begins whose record is damaged.
+                    // A damaged record does not say where its tail begins.
                     let tail = Tail::from_record(&Bytes::copy_from_slice(value));
                     tails.note(ino, tail.map_or(0, |tail| tail.first));
                 }
@@ -57,7 +58,7 @@ impl Tails {
         Ok(tails)
     }
 
-    /// The files that have one.
+    /// Files that have a tail.
     pub(crate) fn inos(&self) -> Vec<Ino> {
         let mut inos: Vec<Ino> = self.first.lock().keys().copied().collect();
         inos.sort_unstable();
@@ -73,7 +74,7 @@ impl Tails {
         first.is_some_and(|first| end > u64::from(first) * u64::from(CHUNK_BYTES))
     }
 
-    /// Whether a file has one.
+    /// Whether a file has a tail.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.first.lock().contains_key(&ino)
     }
@@ -91,7 +92,7 @@ impl Tails {
     }
 }
 
-/// Leaves what `file` has from chunk `first` on to the background. The caller has locked the inode.
+/// Leaves the chunks of `file` from `first` on to the background. The caller has locked the inode.
 pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
     let ino = file.inode.ino;
     let place = file.place.location().cloned();
@@ -99,7 +100,8 @@ pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
     txn.shared.tails.note(ino, first);
 }
 
-/// Removes a part of a tail; the rest is for the next step. `false`: there is none. The caller has locked the inode.
+/// Removes a part of a tail; the rest is for the next step. `false` if there is no tail. The caller
+/// has locked the inode.
 pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     if !txn.shared.tails.has(ino) {
         return Ok(false);
@@ -108,10 +110,11 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
         txn.shared.tails.forget(ino);
         return Ok(false);
     };
-    // Once more: for what is left, for what became of the file since, and then for the blocks.
+    // The inode comes again: for what is left, for what became of the file since, and then for the
+    // blocks.
     txn.reclaim.push(ino);
     let Some(mut file) = txn.find(ino, place.as_ref())? else {
-        // It was removed since, and all its contents with it.
+        // The file was removed since, and all its contents with it.
         txn.delete(key::tail(ino));
         txn.shared.tails.forget(ino);
         return Ok(true);

@@ -1,7 +1,8 @@
-//! How many sessions each token has: one that everybody was given must not keep all others out.
+//! Number of sessions of each token: a token that many clients have must not keep all other tokens
+//! out.
 //!
-//! A session has a share of its token. When it is gone and nobody has it in use any more, so is the share; nothing else has
-//! to be told of its end.
+//! A session holds a share of its token. The share ends with the session's last reference, so
+//! nothing else must note the session's end.
 
 use std::sync::{Arc, Weak};
 
@@ -9,20 +10,20 @@ use base::{Encode as _, HashMap};
 use parking_lot::Mutex;
 use wire::Token;
 
-/// What a session has of its token.
+/// A session's share of its token.
 pub(crate) type Share = Arc<()>;
 
-/// The table, by the bytes of the token.
+/// Shares by the bytes of their token.
 #[derive(Default)]
 pub(crate) struct Tokens(Mutex<HashMap<Vec<u8>, Weak<()>>>);
 
 impl Tokens {
-    /// One more share of a token.
+    /// Adds a share of a token.
     pub(crate) fn share(&self, token: &Token) -> Share {
         self.share_of(token, usize::MAX).expect("nobody has so many")
     }
 
-    /// As [`Tokens::share`], if there are fewer than `max`.
+    /// Like [`Tokens::share`], if there are fewer than `max`.
     pub(crate) fn share_of(&self, token: &Token, max: usize) -> Option<Share> {
         let mut tokens = self.0.lock();
         let key = token.to_vec();

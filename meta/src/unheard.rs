@@ -1,10 +1,11 @@
-//! Opens that a client may not know of: it asked for a file to be made and opened, and the server restarted
-//! before the answer was heard.
+//! Opens that a client may not know of: it asked for a file to be made and opened, and the server
+//! restarted before the client got the answer.
 //!
-//! The answer was stored, and the client will ask for it again; but the open was in memory, and a client
-//! claims only what it knows to be open. So when it has claimed, the files of such answers are opened for
-//! it, with a number older than all. Its question makes the open its own; that it does not ask any more says
-//! that it had the answer, and has closed the file or opened it anew.
+//! The answer was stored, and the client will ask for it again. But the open was in memory, and a
+//! client claims only what it knows to be open. So when the client has claimed, the files of such
+//! answers are opened for it, with a number older than all others. When it asks for the answer
+//! again, the open becomes its own. When it shows that it had the answer, it has closed the file or
+//! opened it anew, and the open ends.
 
 use base::{Access, Decode as _, Ino, Seq};
 use bytes::Bytes;
@@ -15,28 +16,29 @@ use crate::{
     session::{Session, Standing},
 };
 
-/// Older than every number that a client gives an open.
+/// Number older than all that clients give their opens.
 const OLDEST: u64 = 0;
 
-/// A file that an answer says to be open.
+/// An open that a stored answer reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unheard {
     pub(crate) seq: Seq,
     ino: Ino,
-    /// Who made it.
+    /// User that made the file.
     uid: u32,
     access: Access,
 }
 
 impl Unheard {
-    /// `standing` is the session's, asked before: who looks through these has locked it.
+    /// Opens the file. `standing` is the session's, passed in because the caller holds the
+    /// session's lock.
     fn open(self, shared: &Shared, session: &Session, standing: Standing, number: u64) {
         let opener = (session.id, standing.opener(self.uid));
         shared.opens.open(self.ino, opener, number, self.access);
     }
 }
 
-/// The opens among stored answers; `proven` says what a proof proves.
+/// The opens among stored answers. `proven` returns the access that a proof proves.
 pub(crate) fn among(
     stored: &[(Seq, Bytes)],
     proven: impl Fn(Ino, u32, u64) -> Option<Access>,
@@ -52,7 +54,7 @@ pub(crate) fn among(
     opens.collect()
 }
 
-/// The client has claimed what it knows to be open: the rest is opened for it.
+/// Opens for the client what it has not claimed, after it has claimed all it knows to be open.
 pub(crate) fn claimed(shared: &Shared, session: &Session) {
     let standing = session.standing();
     session.keep_unheard(|unheard| {
@@ -64,7 +66,7 @@ pub(crate) fn claimed(shared: &Shared, session: &Session) {
     });
 }
 
-/// The client asks for the answer to `seq` again: the open is its own from now on.
+/// Gives an open to the client, which asks for the answer to `seq` again.
 pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Request) {
     let number = match request {
         Request::Create(create) => create.open.unwrap_or(OLDEST),
@@ -80,7 +82,7 @@ pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Requ
     });
 }
 
-/// The client has the answers to everything before `unanswered`.
+/// Ends the opens of answers before `unanswered`: the client has had those answers.
 pub(crate) fn heard(shared: &Shared, session: &Session, unanswered: Seq) {
     session.keep_unheard(|unheard| {
         let keep = unheard.seq >= unanswered;

@@ -1,16 +1,19 @@
 //! Blocks that a session has put and that no write has named yet: only these may be named.
 //!
-//! No record knows them and no quota counts them. So a session may have only so many bytes of them, and those that are left
-//! when it ends are deleted; a client whose write has failed gives its blocks up before that. `data` tells of puts, `txn` of
-//! blocks that a committed write names, `driver` of the end of a session; `reclaim` deletes.
+//! No record knows these blocks and no quota counts them. So a session may have only a limited
+//! number of bytes of them, and those that are left when it ends are deleted. A client whose write
+//! has failed gives its blocks up before that. `data` reports puts, `txn` blocks that a committed
+//! write names, `driver` the end of a session; `reclaim` deletes.
 //!
-//! Invariant: a block is named, or deleted, only if a put that this server carried out has made it, and no write has named it
-//! since. A put that has found the block stored proves nothing: it may be the echo of one whose block was named long ago.
-//! So each block has one name, and what that name shows is deleted with it, and not before.
+//! Invariant: a block is named, or deleted, only if a put that this server carried out has made it,
+//! and no write has named it since. A put that found the block stored proves nothing: it may be the
+//! echo of one whose block was named long ago. So each block has one name, and is deleted with that
+//! name's contents, and not before.
 //!
-//! This is memory. What a session had put before the server was restarted is not named any more: the client stores it anew,
-//! under other numbers. A power cut may have taken it, so nobody need look. It is found by `pando fsck --gc`, as is what
-//! sessions put past the server that nothing names. These name what they say: they may write everything.
+//! The table is in memory only. Blocks put before a restart of the server are never named: the
+//! client stores their contents anew, under other numbers. A power cut may have taken them, so
+//! nobody need look. `pando fsck --gc` finds them, and also unnamed blocks that sessions put past
+//! the server. Such sessions may name any block: they may write everything.
 
 use std::iter;
 
@@ -19,7 +22,7 @@ use wire::{ChunkSlices, SliceSource};
 
 use crate::{error::Result, lock, txn::Txn};
 
-/// A session has no more unnamed blocks than this: it bounds the memory for them.
+/// Maximum number of unnamed blocks of a session, which bounds the memory for them.
 const BLOCKS_MAX: usize = 1 << 18;
 
 /// The unnamed blocks of one session.
@@ -29,7 +32,8 @@ pub(crate) struct Unnamed {
     bytes: u64,
 }
 
-/// Refuses a write that names what its session has not put here, or what is named already.
+/// Refuses a write that names a block which its session has not put here, or which is named
+/// already.
 pub(crate) fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<()> {
     let Some(session) = txn.caller.session else { return Ok(()) };
     let slices = chunks.iter().flat_map(|chunk| &chunk.slices);
@@ -49,22 +53,23 @@ pub(crate) fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<
     }
 }
 
-/// What is known of a block.
+/// Puts of one block.
 #[derive(Debug, Default)]
 struct Put {
     bytes: u32,
-    /// Requests to store it that are not answered yet.
+    /// Number of requests to store the block that are not answered yet.
     under_way: u32,
-    /// One of them has made it.
+    /// Whether one of these requests has made the block.
     made: bool,
-    /// A write has named it meanwhile.
+    /// Whether a write has named the block meanwhile.
     named: bool,
-    /// Nobody will name it.
+    /// Whether the client has given the block up.
     given_up: bool,
 }
 
 impl Unnamed {
-    /// A block is about to be stored; `false`: the session has too many bytes that nothing names.
+    /// Notes that a block is about to be stored; `false` if the session has too many unnamed blocks
+    /// or bytes.
     pub(crate) fn begin(&mut self, block: BlockId, bytes: u32, bytes_max: u64) -> bool {
         if let Some(put) = self.blocks.get_mut(&block) {
             put.under_way += 1;
@@ -78,12 +83,13 @@ impl Unnamed {
         true
     }
 
-    /// It is stored, or not; how many bytes this put has `made`, if it did. `true`: the caller deletes it.
+    /// Notes the end of a put: `made` is the number of bytes if this put has made the block. `true`
+    /// if the caller must delete the block.
     pub(crate) fn end(&mut self, block: BlockId, made: Option<u32>) -> bool {
         let Some(put) = self.blocks.get_mut(&block) else { return false };
         put.under_way -= 1;
         if let Some(bytes) = made {
-            // Another put of the number may have brought others, in vain.
+            // Another put of the same number may have brought other bytes, in vain.
             self.bytes = self.bytes - u64::from(put.bytes) + u64::from(bytes);
             (put.bytes, put.made) = (bytes, true);
         }
@@ -96,23 +102,23 @@ impl Unnamed {
         is_left
     }
 
-    /// Whether a write may name a block, of this length.
+    /// Whether a write may name a block of this length.
     pub(crate) fn has(&self, block: BlockId, bytes: u32) -> bool {
         let put = self.blocks.get(&block);
         put.is_some_and(|put| put.made && !put.named && !put.given_up && put.bytes == bytes)
     }
 
-    /// A write has named a block.
+    /// Notes that a write has named a block.
     pub(crate) fn name(&mut self, block: BlockId) {
         match self.blocks.get_mut(&block) {
-            // Race: an echo may be under way, and have made it for all that is known yet.
+            // Race: an echo may be in progress, and may still turn out to have made the block.
             Some(put) if put.under_way > 0 => put.named = true,
             Some(_) => self.forget(block),
             None => {}
         }
     }
 
-    /// The client will not name these; those that are to be deleted.
+    /// Gives up blocks that the client will not name; returns those to be deleted.
     pub(crate) fn give_up(&mut self, blocks: &[BlockId]) -> Vec<BlockId> {
         let mut left = Vec::new();
         for block in blocks {
@@ -128,7 +134,7 @@ impl Unnamed {
         left
     }
 
-    /// As [`Unnamed::give_up`], of all: the session has ended.
+    /// Gives up all blocks when the session has ended; like [`Unnamed::give_up`].
     pub(crate) fn give_up_all(&mut self) -> Vec<BlockId> {
         let mut all: Vec<BlockId> = self.blocks.keys().copied().collect();
         all.sort_unstable();

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{driver::Incoming, session::Session};
 
-/// One kind of request.
+/// Counts of one kind of request.
 #[derive(Default)]
 pub(crate) struct KindCounts {
     pub(crate) outcomes: Outcomes,
@@ -23,9 +23,9 @@ pub(crate) struct KindCounts {
 
 /// How requests of a kind ended.
 pub(crate) struct Outcomes {
-    /// Those that are no errno, as [`Verdict::NAMES`] has them.
+    /// Counts of verdicts that are no errno, in the order of [`Verdict::NAMES`].
     named: [Count; Verdict::NAMES.len()],
-    /// By errno, all of which are below this.
+    /// Counts by errno, all of which are below [`ERRNOS`].
     errnos: [Count; ERRNOS],
 }
 
@@ -53,7 +53,7 @@ impl Outcomes {
         count.add(1);
     }
 
-    /// The counts of those that have one, or that every kind can have.
+    /// Names and counts of verdicts: those that every kind can have, and each errno that occurred.
     pub(crate) fn list(all: &[&Outcomes]) -> Vec<(String, u64)> {
         let sum =
             |of: &dyn Fn(&Outcomes) -> u64| all.iter().map(|outcomes| of(outcomes)).sum::<u64>();
@@ -68,27 +68,27 @@ impl Outcomes {
     }
 }
 
-/// What one core counts.
+/// The counts of one core.
 pub(crate) struct CoreCounts {
     /// The core's number.
     index: usize,
     pub(crate) kinds: Box<[KindCounts]>,
-    /// Requests of each group.
+    /// Number of requests in each group.
     pub(crate) group_requests: Histogram<1>,
-    /// Bytes of each engine write.
+    /// Number of bytes of each engine write.
     pub(crate) group_bytes: Histogram<1>,
     /// Durations of engine writes.
     pub(crate) writes: Histogram,
-    /// How long requests have waited for names that move, of those that have.
+    /// Times that requests have waited for moving names, of those that have.
     pub(crate) handoff_waits: Waits,
-    /// What was over several servers, and began here.
+    /// Phases of transactions over several servers that this core initiated.
     pub(crate) transactions: Transactions,
-    /// Requests that have arrived and are not executed.
+    /// Number of requests that have arrived and are not executed.
     pub(crate) queued: Count,
     pub(crate) connections: Count,
     pub(crate) received_bytes: Count,
     pub(crate) sent_bytes: Count,
-    /// When the requests that are being executed were taken up, in nanoseconds; 0 when there are none.
+    /// Nanosecond at which the requests in execution were taken up; 0 when there are none.
     pub(crate) busy_since: Count,
     sampler: Sampler,
     pub(crate) busy: Mutex<Busy>,
@@ -115,14 +115,14 @@ impl CoreCounts {
     }
 }
 
-/// When a group came to where it is.
+/// Times of a group's progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
-    /// Its last request was executed.
+    /// Time when its last request was executed.
     pub(crate) executed: Nanos,
-    /// It is in the engine; the same, when there was nothing to write.
+    /// Time when the group was in the engine; equal to `executed` when there was nothing to write.
     pub(crate) written: Nanos,
-    /// Its answers leave.
+    /// Time when its answers left.
     pub(crate) answered: Nanos,
 }
 
@@ -167,7 +167,7 @@ impl CoreCounts {
         }
     }
 
-    /// A request that waits beside the groups was answered.
+    /// Records a request that waited beside the groups, as it is answered.
     pub(crate) fn waited(&self, observed: &Observed, waiting: Waiting, answer: &Answer) {
         let now = observed.now();
         let waited = now.since(waiting.note.ended);
@@ -198,7 +198,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// It waits from now on.
+    /// Begins the wait of a request.
     pub(crate) fn new(observed: &Observed, session: &Session, incoming: &Incoming) -> Waiting {
         let now = observed.now();
         let note = Note {

@@ -1,6 +1,7 @@
-//! Counters and histograms of one writer.
+//! Counters and histograms with one writer.
 //!
-//! Invariant: only one task adds to a [`Count`]; anybody may read it. So adding needs no locked instruction.
+//! Invariant: only one task adds to a [`Count`]; any task may read it. So adding needs no locked
+//! instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +29,8 @@ impl Count {
     }
 }
 
-/// Bounds double from one bucket to the next, and a last bucket takes what is larger.
+/// Number of buckets. Bounds double from one bucket to the next, and the last bucket takes what is
+/// larger.
 pub(crate) const BUCKETS: usize = 28;
 
 /// A histogram whose first bucket ends at `UNIT`.

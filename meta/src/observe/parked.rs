@@ -1,7 +1,8 @@
-//! How long requests wait for names that move.
+//! Durations for which requests wait for moving names.
 //!
-//! `core` and `transact` say when one has waited for a handoff: for names that are frozen, for a switch that is promised,
-//! or because it was slowed. What it has waited altogether is recorded once, when nothing is left of it.
+//! `core` and `transact` report waits for a handoff: for names that are frozen, for a switch that
+//! is promised, or because the request was slowed. The sum is recorded once, when the request is
+//! dropped.
 //!
 //! Always true: a request that does not wait costs nothing.
 
@@ -13,14 +14,14 @@ use std::{
 use super::Histogram;
 use crate::server::{Counters, Shared};
 
-/// Durations of these waits. Doubled eight times the first bound is 20 ms, than which none should be longer but for one
-/// of a thousand requests.
+/// Durations of these waits. The first bound, doubled eight times, is 20 ms. No more than one of a
+/// thousand requests should wait longer.
 pub(crate) type Waits = Histogram<78_125>;
 
-/// A request that has waited so long has waited for long, in nanoseconds.
+/// Nanoseconds from which on a wait counts as long.
 const LONG: u64 = 20_000_000;
 
-/// What a request has waited for handoffs.
+/// Time that a request has waited for handoffs.
 #[derive(Default)]
 pub(crate) struct Parked(OnceCell<Box<Waited>>);
 
@@ -31,7 +32,7 @@ struct Waited {
 }
 
 impl Parked {
-    /// It has waited for so many nanoseconds more.
+    /// Adds nanoseconds of waiting.
     pub(crate) fn add(&self, shared: &Arc<Shared>, core: usize, nanos: u64) {
         let begin = || Box::new(Waited { shared: Arc::clone(shared), core, nanos: Cell::new(0) });
         let sum = &self.0.get_or_init(begin).nanos;

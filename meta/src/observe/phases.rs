@@ -1,10 +1,11 @@
-//! Where the time of a transaction over several servers goes, at its initiator.
+//! Phases of transactions over several servers, as timed by the initiator.
 //!
-//! `transact::run` and `transact::tell` say when a part of it has ended ([`Laps`]); when it has committed, and when the
-//! others have heard of that, what it took is recorded. Of a transaction that does not commit nothing is.
+//! `transact::run` and `transact::tell` report the end of each part ([`Laps`]). The times are
+//! recorded when the transaction has committed, and when the others have heard of that.
+//! Transactions that do not commit are not recorded.
 //!
-//! Always true: the parts before the commit add up to the time since the first run of the operation found that it needs
-//! other servers.
+//! Always true: the parts before the commit add up to the time since the first run of the operation
+//! found that it needs other servers.
 
 use std::cell::Cell;
 
@@ -19,22 +20,22 @@ const PARTS: usize = 7;
 pub(crate) enum Part {
     /// Attempts that met another transaction, or something that had changed, with the pauses after them.
     Again,
-    /// It reads what it needs of other servers, and runs without effect.
+    /// Reading from other servers, and running without effect.
     Read,
-    /// The others prepare.
+    /// Waiting for the others to prepare.
     Prepare,
-    /// All servers hear that directories move.
+    /// Announcing to all servers that directories move.
     Announce,
-    /// It runs for good, and its group is written.
+    /// Running for good, and writing the group.
     Commit,
-    /// The commit becomes stable. The client may have its answer.
+    /// Waiting until the commit is stable. The client may have its answer.
     Sync,
-    /// The others hear of it and apply it.
+    /// Telling the others, which apply the commit.
     Tell,
 }
 
 impl Part {
-    /// All, by index.
+    /// All parts with their names, by index.
     const ALL: [(Part, &str); PARTS] = [
         (Part::Again, "again"),
         (Part::Read, "read"),
@@ -48,7 +49,7 @@ impl Part {
     /// Parts before the commit.
     pub(crate) const BEFORE: [Part; 5] =
         [Part::Again, Part::Read, Part::Prepare, Part::Announce, Part::Commit];
-    /// Parts after it.
+    /// Parts after the commit.
     pub(crate) const AFTER: [Part; 2] = [Part::Sync, Part::Tell];
 
     fn index(self) -> usize {
@@ -64,25 +65,25 @@ impl Part {
     }
 }
 
-/// What the parts of one transaction take.
+/// Times of the parts of one transaction.
 pub(crate) struct Laps {
     last: Cell<Nanos>,
     nanos: [Cell<u64>; PARTS],
 }
 
 impl Laps {
-    /// The first part begins now.
+    /// Begins the first part.
     pub(crate) fn begin(now: Nanos) -> Laps {
         Laps { last: Cell::new(now), nanos: std::array::from_fn(|_| Cell::new(0)) }
     }
 
-    /// A part ends now, and the next one begins.
+    /// Ends a part, and begins the next one.
     pub(crate) fn end(&self, part: Part, now: Nanos) {
         let nanos = &self.nanos[part.index()];
         nanos.set(nanos.get() + now.since(self.last.replace(now)));
     }
 
-    /// Everything up to now was in vain.
+    /// Counts everything up to now as [`Part::Again`]: it was in vain.
     pub(crate) fn again(&self, now: Nanos) {
         let lost: u64 = self.nanos.iter().map(Cell::take).sum();
         self.nanos[Part::Again.index()].set(lost);
@@ -90,7 +91,7 @@ impl Laps {
     }
 }
 
-/// What the transactions of one core have taken: those that move directories, and others.
+/// Times of the transactions of one core: those that move directories, and others.
 #[derive(Default)]
 pub(crate) struct Transactions {
     moves: [Histogram; PARTS],
@@ -107,7 +108,7 @@ impl Transactions {
     }
 }
 
-/// The distributions of all cores; those of which there is nothing are left out.
+/// Distributions over all cores; empty ones are left out.
 pub(crate) fn distributions(cores: &[CoreCounts]) -> Vec<(String, Distribution)> {
     let mut found = Vec::new();
     for (kind, of) in [

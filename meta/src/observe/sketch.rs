@@ -1,22 +1,24 @@
-//! Who asks for the most, and about what: a few counters, whatever the number of sessions and directories.
+//! Sessions and directories with the most requests: a few counters, whatever the number of sessions
+//! and directories.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi 2005): what has no counter takes over the smallest one and its
-//! count, so whatever is asked for often has a counter in the end, and no count is too small. One
-//! request in [`SAMPLED`] is looked at, at distances that vary, so that no rhythm of a client hides it. Counts
-//! are of two windows of time, the present and the one before it: rates are of the last seconds.
+//! Space-saving (Metwally, Agrawal, El Abbadi 2005): a key without a counter takes over the
+//! smallest one and its count. So every frequent key has a counter in the end, and no count is too
+//! small. One request in [`SAMPLED`] is looked at, at distances that vary, so that no rhythm of a
+//! client hides it. Counts are of two windows of time, the present and the one before it, so rates
+//! are of the last seconds.
 
 use base::SessionId;
 
 use super::{Count, Nanos, Subject};
 
-/// One request in so many is looked at, on average.
+/// One request in this many is looked at, on average.
 pub(crate) const SAMPLED: u64 = 16;
-/// How many counters there are.
+/// Number of counters.
 const COUNTERS: usize = 64;
-/// How long a window is, in nanoseconds.
+/// Length of a window, in nanoseconds.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Says which requests to look at.
+/// Chooses the requests to look at.
 #[derive(Default)]
 pub(crate) struct Sampler {
     skip: Count,
@@ -24,7 +26,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Whether to look at this one.
+    /// Whether to look at this request.
     pub(crate) fn takes(&self) -> bool {
         let skip = self.skip.get();
         if skip > 0 {
@@ -38,13 +40,13 @@ impl Sampler {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         self.state.set(state);
-        // 0 to 30, 15 on average, and then the one that is taken.
+        // The distance is 0 to 30, 15 on average, and then comes the request that is taken.
         self.skip.set((state >> 33) % (2 * SAMPLED - 1));
         true
     }
 }
 
-/// The most frequent of many.
+/// Counters of the most frequent keys.
 pub(crate) struct Sketch<K> {
     counters: Vec<(K, u64)>,
 }
@@ -67,7 +69,7 @@ impl<K: Copy + Eq> Sketch<K> {
     }
 }
 
-/// A present window and the one before it.
+/// The present window and the one before it.
 pub(crate) struct Windows<K> {
     now: Sketch<K>,
     before: Sketch<K>,
@@ -97,16 +99,16 @@ impl<K: Copy + Eq> Windows<K> {
     }
 }
 
-/// What one core was asked lately, and by whom.
+/// The busiest sessions and directories of one core.
 #[derive(Default)]
 pub(crate) struct Busy {
     sessions: Windows<SessionId>,
     subjects: Windows<Subject>,
-    /// When the present window began.
+    /// Time when the present window began.
     began: Nanos,
 }
 
-/// Rates of keys.
+/// Keys with their rates, in thousandths of a request per second.
 pub(crate) type Rates<K> = Vec<(K, u64)>;
 
 impl Busy {
@@ -136,9 +138,9 @@ impl Busy {
     /// Rates of sessions and directories.
     pub(crate) fn rates(&mut self, now: Nanos) -> (Rates<SessionId>, Rates<Subject>) {
         self.turn(now);
-        // The window before is whole, except right after the start.
+        // The earlier window is complete, except right after the start.
         let nanos = now.since(self.began) + WINDOW.min(self.began.0);
-        // What was asked within less than a second says little of a second.
+        // Requests of less than a second say little about a second.
         let nanos = nanos.max(1_000_000_000);
         (self.sessions.rates(nanos), self.subjects.rates(nanos))
     }

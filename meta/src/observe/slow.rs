@@ -1,4 +1,4 @@
-//! The operations that took long: the latest of them, until somebody looks.
+//! The latest slow operations, kept until an administrator looks.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::{Nanos, Note, Stages, Subject, Verdict};
 
-/// How many are kept.
+/// Number of operations that are kept.
 const KEPT: usize = 512;
 
-/// One of them.
+/// A slow operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlowNote {
     pub(crate) number: u64,
@@ -23,7 +23,7 @@ pub(crate) struct SlowNote {
     pub(crate) group: usize,
 }
 
-/// The list.
+/// The list of slow operations.
 #[derive(Default)]
 pub(crate) struct Slow {
     state: Mutex<State>,
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Slow {
-    /// Keeps one.
+    /// Keeps an operation.
     pub(crate) fn keep(&self, note: &Note, stages: Stages, answered: Nanos, group: usize) {
         let mut state = self.state.lock();
         state.total += 1;
@@ -49,7 +49,7 @@ impl Slow {
         state.kept.push_back(slow);
     }
 
-    /// Those that are kept and come after number `after`, and how many there were.
+    /// Kept operations after number `after`, and the number of all there were.
     pub(crate) fn after(&self, after: u64) -> (Vec<SlowNote>, u64) {
         let state = self.state.lock();
         (state.kept.iter().filter(|slow| slow.number > after).copied().collect(), state.total)

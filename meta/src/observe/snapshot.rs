@@ -1,4 +1,4 @@
-//! The counts of all cores, added up for whoever looks.
+//! The counts of all cores, added up for readers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     cluster::Cluster, coordinator, room::Level, server::Shared, transact::recover::PATIENCE,
 };
 
-/// How many busy sessions and directories are told.
+/// Number of busy sessions and directories that are reported.
 const BUSY_TOLD: usize = 32;
 
 const _: () = {
@@ -44,7 +44,7 @@ pub(crate) fn named<const N: usize>(names: [&str; N], values: [u64; N]) -> Vec<(
     names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value)).collect()
 }
 
-/// Everything but who and where.
+/// The load of the server, without the busiest sessions and directories.
 pub(crate) fn load(shared: &Shared) -> Load {
     let cores = &shared.observed.cores;
     let sum = |of: fn(&CoreCounts) -> u64| cores.iter().map(of).sum::<u64>();
@@ -94,7 +94,7 @@ fn total<const UNIT: u64>(
     total
 }
 
-/// One kind of request; `None` when nobody has asked for it.
+/// Counts of one kind of request; `None` if there was none.
 fn operation(cores: &[CoreCounts], kind: u8) -> Option<Operation> {
     let counts: Vec<&KindCounts> =
         cores.iter().map(|core| &core.kinds[usize::from(kind)]).collect();
@@ -165,7 +165,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     ];
     let mut gauges: Vec<_> =
         gauges.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    // Only the coordinator knows.
+    // Only the coordinator knows how many servers it has heard of.
     if let Some(heard) = coordinator::heard(shared) {
         gauges.push(("servers_heard".to_owned(), u64::from(heard)));
         gauges.push(("servers_silent".to_owned(), u64::from(expected.saturating_sub(heard))));

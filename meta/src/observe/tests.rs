@@ -1,4 +1,4 @@
-//! What the server counts, seen as an administrator sees it.
+//! Counters of the server, as an administrator sees them.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn busy_directories_are_told_with_their_paths() {
         let a = client.mkdir(&root, "a").await.unwrap();
         let b = client.mkdir(&a, "b").await.unwrap();
         for _ in 0..200 {
-            // A name that is not there is a request as any other.
+            // A name that does not exist is a request like any other.
             let _ = client.lookup(&b, "none").await;
         }
         world.wait(Duration::from_secs(1)).await;

@@ -1,22 +1,23 @@
-//! The trace: what became of each request and group, as events of the crate `tracing`.
+//! The trace: each request and group, as events of the crate `tracing`.
 //!
-//! `observe::core` tells it as answers leave, and whoever wants a trace listens to the target (`pando serve --trace`,
-//! in `cli`). Without a listener it costs a comparison for each group. Times are nanoseconds since the server
-//! started; `now` is when the event was made, so that the listener can place them on its own clock.
+//! `observe::core` emits the events as answers leave. A listener subscribes to the target (`pando
+//! serve --trace`, in `cli`). Without a listener the trace costs a comparison for each group. Times
+//! are nanoseconds since the server started. `now` is the time of the event itself, so that the
+//! listener can place the others on its own clock.
 
 use tracing::Level;
 
 use super::{Nanos, Note, Written, name_of};
 
-/// What listeners look for.
+/// The target of all events.
 const TARGET: &str = "pando::trace";
 
-/// Whether anybody listens.
+/// Whether there is a listener.
 pub(super) fn is_on() -> bool {
     tracing::enabled!(target: TARGET, Level::TRACE)
 }
 
-/// A group was answered.
+/// Emits the event of a group that was answered.
 pub(super) fn group(core: usize, notes: &[Note], at: Written, now: Nanos) {
     let Some(first) = notes.first() else { return };
     tracing::trace!(
@@ -31,7 +32,8 @@ pub(super) fn group(core: usize, notes: &[Note], at: Written, now: Nanos) {
     );
 }
 
-/// A request was answered. After its group was written it waited for `last`, if for anything.
+/// Emits the event of a request that was answered. `last` is what it waited for after its group was
+/// written, if anything.
 pub(super) fn request(core: usize, note: &Note, at: Written, last: &str, now: Nanos) {
     tracing::trace!(
         target: TARGET,
