@@ -1,16 +1,17 @@
 //! `fsck`: a check of the whole file system on a snapshot, while it is served.
 //!
-//! An administrator starts it and follows it; one check runs at a time. It reads a snapshot of the engine, so
-//! whatever it finds was really so at one moment. Asked for it, it removes blocks that nothing names and that
-//! nobody can name any more; or it repairs what it found, and checks again, until nothing is left to repair. The walk
-//! itself never changes a record, `repair` does.
+//! An administrator starts a check and follows it; one check runs at a time. It reads a snapshot of
+//! the engine, so whatever it finds was true at one moment. On request it also removes blocks that
+//! nothing names and that no session can name any more; or it repairs what it found, and checks
+//! again, until nothing is left to repair. The walk itself never changes a record, `repair` does.
 //!
-//! The walk over the records is done off the core. It goes through each shard once, in key order, and looks
-//! up what a record points to. It holds in memory: a bit for each inode number in use, a number for each
-//! directory, a count for each inode with several names, and some forty bytes for each stored block.
+//! The walk over the records is done off the core. It goes through each shard once, in key order,
+//! and looks up what a record points to. It holds in memory: a bit for each inode number in use, a
+//! number for each directory, a count for each inode with several names, and some forty bytes for
+//! each stored block.
 //!
-//! A server of a cluster checks its own shards so, and leaves out what leads to another server's; `across` asks the others
-//! for that.
+//! A server of a cluster checks its own shards this way, and leaves out what leads to other
+//! servers; `across` asks those.
 
 mod across;
 mod asked;
@@ -55,11 +56,11 @@ use sweep::Sweep;
 pub(crate) use asked::run as run_asked;
 pub(crate) use repair::{Repair, rescue, run as run_repairs, step as repair};
 
-/// How often a check begins anew after it has repaired something. A repair may uncover more: one level of a tree
-/// at a time, at worst.
+/// Maximum number of checks in one job: after each repair the check begins anew. A repair may
+/// uncover more: one level of a tree at a time, at worst.
 const ROUNDS_MAX: u32 = 1000;
 
-/// A check waits so long at most for what is under way when it begins.
+/// Maximum time that a check waits at its begin for transactions in progress.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The latest check, running or done.
@@ -70,14 +71,14 @@ pub(crate) struct Jobs {
     asked: Asked,
 }
 
-/// What a check is for.
+/// Purpose of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
-    /// To find what is wrong; with `gc`, to remove blocks that nothing names.
+    /// Find what is wrong; with `gc`, also remove blocks that nothing names.
     Find { gc: bool },
-    /// To repair it as well; with `discard_lost`, also where contents cannot be had any more.
+    /// Repair it as well; with `discard_lost`, also where that gives up lost contents.
     Repair { gc: bool, discard_lost: bool },
-    /// Only to remove blocks that nothing names.
+    /// Only remove blocks that nothing names.
     Collect,
 }
 
@@ -103,8 +104,9 @@ pub(crate) struct Check {
     report: Arc<Report>,
 }
 
-/// Accepts a check, unless one is running. On a cluster it finds, and changes nothing: whoever follows it asks for repairs
-/// when all servers are checked ([`mend`]), and for blocks to be removed after that.
+/// Accepts a check, unless one is running. On a cluster a check finds, and changes nothing: the
+/// client asks for repairs when all servers are checked ([`mend`]), and for blocks to be removed
+/// after that.
 pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     let aim = match (aim, &shared.cluster) {
         (aim, None) | (aim @ (Aim::Find { gc: false } | Aim::Collect), Some(_)) => aim,
@@ -126,12 +128,13 @@ pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     Ok(Check { number, shared: shared.clone(), aim, report })
 }
 
-/// Whether nobody else stores blocks where this server does. Without a scheme they are in its own data directory.
+/// Whether no other server stores blocks in the same place. Without a scheme they are in the
+/// server's own data directory.
 fn has_blocks_of_its_own(shared: &Shared) -> bool {
     shared.cluster.is_none() || !shared.config.blocks.contains("://")
 }
 
-/// How far a check is.
+/// Progress of a check; `cancel` ends it.
 pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
     let latest = shared.jobs.latest.lock();
     let job = latest.as_ref().filter(|job| job.number == req.job).ok_or(FsError::NotFound)?;
@@ -141,27 +144,27 @@ pub(crate) fn poll(shared: &Shared, req: FsckPoll) -> Result<FsckProgress> {
     Ok(job.report.progress())
 }
 
-/// What a check that is done has found of inodes that may have several names: a page of it.
+/// A page of inodes that may have several names, as found by a check that is done.
 pub(crate) fn names(shared: &Shared, req: FsckNames) -> Result<Vec<NamesOf>> {
     Ok(done(shared, req.job)?.names_after(req.after))
 }
 
-/// What it knows to repair: a page of it.
+/// A page of the repairs that a check knows.
 pub(crate) fn fixes(shared: &Shared, req: FsckFixes) -> Result<Vec<FsckFix>> {
     Ok(done(shared, req.job)?.fixes_from(req.turn, req.from))
 }
 
-/// What it has found of quotas.
+/// Usage of quotas, as found by a check.
 pub(crate) fn quotas(shared: &Shared, req: FsckQuotas) -> Result<Vec<QuotaOf>> {
     Ok(done(shared, req.job)?.quotas())
 }
 
-/// Which inode numbers it has found in use: some pages of them.
+/// Some pages of the inode numbers in use, as found by a check.
 pub(crate) fn inos(shared: &Shared, req: FsckInos) -> Result<Vec<InosPage>> {
     Ok(done(shared, req.job)?.inos_from(req.from))
 }
 
-/// What a check has found that is done.
+/// Report of a check that is done.
 fn done(shared: &Shared, number: u64) -> Result<Arc<Report>> {
     let latest = shared.jobs.latest.lock();
     let job = latest.as_ref().filter(|job| job.number == number).ok_or(FsError::NotFound)?;
@@ -171,7 +174,7 @@ fn done(shared: &Shared, number: u64) -> Result<Arc<Report>> {
     Ok(job.report.clone())
 }
 
-/// Looks at something again that a check of a cluster has found; whether it was wrong, and is right now.
+/// Looks again at a finding of a check of a cluster; `true` if it was wrong, and is right now.
 pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
     txn.asks_anywhere();
     let fix = match &req.mend {
@@ -183,13 +186,14 @@ pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
             Fix::Usage(QuotaId(*root), Usage { bytes: *bytes, entries: *entries })
         }
     };
-    // Race: what another check finds before this is repaired would be repaired twice. Asked in each run of it.
+    // Race: another check may find this before it is repaired, and then it would be repaired twice.
+    // So each run of the request asks which check is the latest.
     let me = txn.shared.cluster.as_ref().map_or(0, |cluster| usize::from(cluster.me));
     let latest = txn.shared.jobs.latest.lock().as_ref().map(|job| job.number);
     if latest.is_none() || req.jobs.get(me).copied() != latest {
         return Err(Fault::Refused("another check has begun, or the server was restarted".into()));
     }
-    // Whoever asks, the server does it.
+    // The server repairs with its own rights, whichever client asks.
     txn.caller = Caller::SERVER;
     repair::mend(txn, &fix, req.discard_lost)
 }
@@ -197,23 +201,24 @@ pub(crate) fn mend(txn: &mut Txn<'_>, req: &FsckMend) -> Result<bool> {
 impl Drop for Check {
     fn drop(&mut self) {
         if !self.report.is_done() {
-            // The core is going away, in the middle: whoever still walks must stop.
+            // The core ends in the middle of the check, so the walk must stop.
             self.report.cancel();
             self.report.finish();
         }
     }
 }
 
-/// Lets the transactions end that are under way: what an earlier repair has committed elsewhere is here then.
+/// Waits for transactions in progress, so that what an earlier repair has committed elsewhere is
+/// here.
 async fn settle(shared: &Shared) {
     let under_way = shared.prepared.all();
     let ended = join_all(under_way.iter().map(|txn| shared.prepared.until_free(*txn)));
-    // What stays for longer is a finding itself.
+    // A transaction that stays for longer is a finding itself.
     let _ = timeout(SETTLES_WITHIN, ended).await;
 }
 
 impl Check {
-    /// Does it, from the first record to the last block.
+    /// Runs the check, from the first record to the last block.
     pub(crate) async fn run(self) {
         self.rounds().await;
         self.report.finish();
@@ -232,17 +237,18 @@ impl Check {
         self.report.find("there is always more to repair".into());
     }
 
-    /// Checks once; whether it repaired anything, so that another look is needed.
+    /// Checks once; `true` if it repaired anything, so that another check is needed.
     async fn check(&self) -> std::result::Result<bool, String> {
         let shared = &self.shared;
         settle(shared).await;
-        // The order matters. A block was there before its session ended, and all that the session did was
-        // there before the snapshot: so of a block that was listed, whose session had ended, and that the
-        // snapshot does not name, nothing will ever be named again.
+        // The order matters. A block was there before its session ended, and all that the session
+        // did was there before the snapshot. So a block that was listed, whose session had ended,
+        // and that the snapshot does not name, will never be named.
         let listing = Listing::of(&shared.blocks, &self.report).await?;
         let alive = self.alive();
         if self.aim == Aim::Collect {
-            // In a cluster a session is one of the server until all that it did there is written.
+            // In a cluster a session is in the server's table until all that it did here is
+            // written.
             return listing.collect_alone(shared, &self.report, &alive).await.map(|()| false);
         }
         let snapshot = shared.engine.snapshot();
@@ -285,15 +291,15 @@ impl Check {
         Ok(false)
     }
 
-    /// The sessions that may still name what they have stored.
+    /// Sessions that may still name what they have stored.
     fn alive(&self) -> HashSet<SessionId> {
         let mut alive: HashSet<SessionId> = self.shared.sessions.lock().keys().copied().collect();
         alive.insert(SessionId(self.shared.incarnation));
         alive
     }
 
-    /// Repairs what was found; whether any of it could be. What may bring other things back to their places comes
-    /// first, and then everything is looked at anew.
+    /// Repairs findings; `true` if any was repaired. Repairs of the first turn come first: they may
+    /// bring other things back to their places. Then everything is checked anew.
     async fn mend(&self, discard_lost: bool) -> bool {
         let mut found = self.report.take_fixes();
         found.sort_by_key(|(fix, _)| fix.turn());

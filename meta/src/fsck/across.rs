@@ -1,14 +1,17 @@
-//! What leads from one server of a cluster to another: looked up there, on the live file system.
+//! Checks of references from one server of a cluster to another, on the live file system.
 //!
-//! `fsck` calls it after the walk over this server's snapshot, which leaves out whatever another server has. It goes through
-//! the directories and names of this server in pages, and asks the others for the records that they lead to; then it
-//! walks up from each directory of this server until it comes to the root or to where it was before.
+//! `fsck` calls this after the walk over the server's snapshot, which leaves out references to
+//! other servers. It goes through this server's directories and names in pages, and asks the others
+//! for the records that they lead to. Then it walks up from each directory of this server until it
+//! comes to the root or to a known directory.
 //!
-//! Two servers are never looked at in one moment. So what does not fit is looked at again after a while, here and there, several
-//! times: it is a finding only if the same record here has led to something wrong each time. Nothing is changed; to repair it
-//! is to look at that record again, in a transaction over the servers that it leads to.
+//! Two servers are never read at one moment. So what does not fit is read again after a while, here
+//! and there, several times. It is a finding only if the same record here has led to something
+//! wrong each time. Nothing is changed. A repair looks at that record again, in a transaction over
+//! the servers that it leads to.
 //!
-//! It holds a page, and the ids of directories that are known to reach the root: those of this server and those above them.
+//! In memory are a page, and the ids of directories that are known to reach the root: those of this
+//! server and those above them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,56 +38,57 @@ use crate::{
     server::Shared,
 };
 
-/// So many records of others are asked for at a time.
+/// Number of records that are checked at a time.
 const PAGE: usize = 256;
-/// What does not fit is looked at again after each of these.
+/// Pauses after each of which what does not fit is read again.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
     Duration::from_millis(600),
     Duration::from_millis(1000),
 ];
-/// A server that does not answer is asked so often,
+/// Number of times that a server without an answer is asked.
 const ASKED_MAX: u32 = 60;
-/// with so much time between.
+/// Pause before it is asked again.
 const ASKED_PAUSE: Duration = Duration::from_millis(250);
 
 type Result<T> = std::result::Result<T, String>;
 
-/// One record leads to another.
+/// A reference: one record leads to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Claim {
-    /// The record that leads there.
+    /// The record that holds the reference.
     here: Key,
     there: There,
     wants: Wants,
 }
 
-/// Where it leads.
+/// Target of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum There {
-    /// To this record.
+    /// This record.
     Record(Key),
-    /// To a name in a directory with this home, in whichever partition.
+    /// A name in a directory with this home, in whichever partition.
     Name { home: DirId, at: At },
 }
 
-/// What must be there.
+/// Requirement on the target record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wants {
     /// The content record of this entry, which leads back to it.
     Content { at: At, id: DirId, ino: Ino },
     /// The entry of this directory.
     Entry { at: At, access: Access },
-    /// A rename list that has the version under which this directory was born, which is elsewhere now.
+    /// A rename list with the version under which this directory was born. The directory lives
+    /// elsewhere now.
     Listed { id: DirId, version: NameVersion },
-    /// The directory of a version in a rename list, elsewhere.
+    /// The directory of a version in a rename list, which lives elsewhere.
     Born { at: At, version: NameVersion },
     /// An inode, in its slot.
     Slot { at: At, ino: Ino },
     /// A partition of this directory.
     Share { id: DirId, ino: Ino, partition: u16 },
-    /// The master of this partition, which says as it does.
+    /// The master of this partition, which agrees with it.
     Master { id: DirId, partition: u16, share: Box<Content> },
 }
 
@@ -101,7 +105,7 @@ impl std::fmt::Display for At {
     }
 }
 
-/// Where records are.
+/// Keys of records.
 struct Places<'a>(&'a Config);
 
 impl Places<'_> {
@@ -117,8 +121,8 @@ impl Places<'_> {
         Way::to(home, at.dir, self.0.hash_key.pos(&at.name))
     }
 
-    /// Whether a claim leads to another server, or over one: what does not was looked at on the snapshot. `read` reads what
-    /// is here.
+    /// Whether a claim leads to another server, or over one. Other claims were checked on the
+    /// snapshot. `read` reads records of this server.
     fn leaves(
         &self,
         claim: &Claim,
@@ -142,7 +146,7 @@ impl Places<'_> {
         }
     }
 
-    /// What a record leads to. What cannot be read leads nowhere: that was found before.
+    /// Claims of a record. An unreadable record has none: the walk has reported it.
     fn claims(&self, here: &[u8], value: &[u8]) -> Vec<Claim> {
         let value = Bytes::copy_from_slice(value);
         let to = |there, wants| Claim { here: Key::from_slice(here), there, wants };
@@ -190,7 +194,7 @@ impl Places<'_> {
     }
 
     fn of_share(&self, id: DirId, partition: u16, share: &Content) -> (There, Wants) {
-        // Times and counts are its own, and change.
+        // A share's times and counts are its own, and change.
         let repeated = Content { layout: share.layout.clone(), ..share.repeated() };
         let wants = Wants::Master { id, partition, share: Box::new(repeated) };
         (There::Record(self.content(share.home, id)), wants)
@@ -224,7 +228,7 @@ impl Places<'_> {
 }
 
 impl Claim {
-    /// What is wrong with what is there.
+    /// Returns an error in the target record; `None` if it is as the claim says.
     fn wrong(&self, value: Option<&Bytes>) -> Option<String> {
         match &self.wants {
             Wants::Content { at, id, ino } => {
@@ -295,27 +299,27 @@ impl Claim {
     }
 }
 
-/// The way up from a directory of this server.
+/// A walk up from a directory of this server.
 struct Climb {
     here: Key,
     walked: Vec<DirId>,
-    /// The directory that is next, and where it is.
+    /// The next directory, and its record.
     at: DirId,
     ino: Ino,
     key: Key,
 }
 
-/// Some of this server's records.
+/// A page of this server's records.
 #[derive(Default)]
 struct Page {
     claims: Vec<Claim>,
     /// Content records.
     dirs: Vec<Key>,
-    /// Where the next page begins; `None` after the last one.
+    /// Key of the next page; `None` after the last one.
     next: Option<Key>,
 }
 
-/// The state of this part of a check.
+/// State of the check across servers.
 pub(super) struct Across<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) cluster: &'a Cluster,
@@ -323,7 +327,7 @@ pub(super) struct Across<'a> {
     rooted: HashSet<DirId>,
 }
 
-/// Looks at all that leads from this server to others.
+/// Checks all references from this server to others.
 pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Report) -> Result<()> {
     let mut across = Across::new(shared, cluster, report);
     across.undecided().await?;
@@ -337,7 +341,7 @@ pub(super) async fn check(shared: &Arc<Shared>, cluster: &Cluster, report: &Repo
 }
 
 impl<'a> Across<'a> {
-    /// Nothing has been looked at.
+    /// A check that has read nothing yet.
     pub(super) fn new(shared: &'a Arc<Shared>, cluster: &'a Cluster, report: &'a Report) -> Self {
         Across { shared, cluster, report, rooted: HashSet::from_iter([DirId::ROOT]) }
     }
@@ -363,7 +367,8 @@ impl<'a> Across<'a> {
         let read = self.shared.options.offload.run(move || -> store::Result<Page> {
             let (mut page, places) = (Page::default(), Places(&shared.config));
             let owns = |key: &Key| map.server_of(key::shard_of(key)) == Some(me);
-            // All records are read, and most lead nowhere: the cache is for others.
+            // All records are read, and most have no claims. A snapshot's scan leaves the cache to
+            // other requests.
             let moment = shared.engine.snapshot();
             let read = moment.scan(&from, &to, &mut |here, value| {
                 if page.claims.len() >= PAGE || page.dirs.len() >= PAGE {
@@ -388,7 +393,7 @@ impl<'a> Across<'a> {
         read.await.map_err(|error| describe(&error))
     }
 
-    /// Looks at what records lead to.
+    /// Checks the targets of claims.
     async fn follow(&self, claims: Vec<Claim>) -> Result<()> {
         let mut left = self.unmet(claims).await?;
         for pause in PAUSES {
@@ -419,7 +424,7 @@ impl<'a> Across<'a> {
         Ok(unmet.collect())
     }
 
-    /// The records that claims lead to: names are in the partitions that have them now.
+    /// Keys of the records that claims lead to. Names are in the partitions that have them now.
     async fn followed(&self, claims: &[Claim]) -> Result<Vec<Key>> {
         let (places, shards) = (Places(&self.shared.config), self.shared.config.shards);
         let mut keys = vec![Key::new(); claims.len()];
@@ -445,7 +450,7 @@ impl<'a> Across<'a> {
         Ok(keys)
     }
 
-    /// Those whose record leads there now.
+    /// Claims that their records still make.
     async fn still(&self, claims: Vec<(Claim, String)>) -> Result<Vec<Claim>> {
         let found = self.read(claims.iter().map(|(claim, _)| claim.here.clone())).await?;
         let places = Places(&self.shared.config);
@@ -472,8 +477,8 @@ impl<'a> Across<'a> {
         Ok(())
     }
 
-    /// Those from which the root is not reached, and why. Where it is something above that leads nowhere, that is told of
-    /// the one that is in it.
+    /// Directories from which the root is not reached, and why. When a directory above leads
+    /// nowhere, that is reported for the directory in it.
     async fn astray(&mut self, dirs: Vec<Key>) -> Result<Vec<(Key, String)>> {
         let mut astray = Vec::new();
         let found = self.read(dirs.iter().cloned()).await?;
@@ -524,7 +529,7 @@ impl<'a> Across<'a> {
         Climb { here, walked, at: content.parent, ino: content.parent_ino, key }
     }
 
-    /// Reads records, wherever they are.
+    /// Reads records of this server and of others.
     pub(super) async fn read(
         &self,
         keys: impl Iterator<Item = Key>,

@@ -1,4 +1,5 @@
-//! What a check asks other servers: it is on no core, and only cores have connections to them.
+//! Questions of a check to other servers. A check runs on no core, and only cores have connections
+//! to other servers.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,10 +9,10 @@ use wire::{Reply, Request};
 
 use crate::Core;
 
-/// An answer is waited for so long.
+/// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whom to ask, for what, and who waits for the answer.
+/// The server to ask, the request, and the channel for the answer.
 type Question = (u16, Request, oneshot::Sender<Reply>);
 
 /// Questions that wait for the background.
@@ -31,7 +32,7 @@ impl Asked {
     }
 }
 
-/// Works for as long as the server runs.
+/// Asks the questions for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let asked = &core.inner.shared.jobs.asked;
     loop {
@@ -40,10 +41,10 @@ pub(crate) async fn run(core: Core) {
             asked.wake.notified().await;
             continue;
         };
-        // Whoever reads what is prepared waits for its outcome, which may never come.
+        // A read of something prepared waits for its outcome, which may never come.
         let reply = tokio::time::timeout(PATIENCE, core.inner.peers.ask(server, &request)).await;
         if let Ok(Ok(reply)) = reply {
-            // Whoever asked may have gone.
+            // The check may be gone.
             let _ = sender.send(reply);
         }
     }

@@ -1,4 +1,4 @@
-//! Blocks: what the store has against what chunks name, and what can go.
+//! Blocks: the store's list compared with what chunks name, and blocks that can be removed.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
     server::Shared,
 };
 
-/// What a put that never ended left behind is removed when it is so old.
+/// Remains of unfinished puts are removed when they are this old.
 const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
 
 /// The blocks of the store, listed before the snapshot was taken, and which of them chunks name.
@@ -33,7 +33,7 @@ pub(super) struct Listing {
 }
 
 struct Listed {
-    /// Where the store can tell.
+    /// Size of the block, where the store can tell.
     bytes: Option<u32>,
     named: bool,
 }
@@ -48,18 +48,18 @@ pub(super) struct Missing {
     block: BlockId,
     ino: Ino,
     chunk: u32,
-    /// What is wrong with it.
+    /// Damage of the block, in words.
     wrong: String,
-    /// Nobody will ever read it.
+    /// Whether the block will never be readable.
     lost: bool,
 }
 
-/// The inodes whose contents are concerned.
+/// Inodes that lost contents.
 pub(super) fn inodes(missing: &[Missing]) -> HashSet<Ino> {
     missing.iter().map(|missing| missing.ino).collect()
 }
 
-/// Says what is missing, by the paths of the files where they are known.
+/// Reports missing blocks, by the paths of the files where they are known.
 pub(super) fn tell(missing: Vec<Missing>, names: &HashMap<Ino, String>, report: &Report) {
     for Missing { block, ino, chunk, wrong, lost } in missing {
         let path = names.get(&ino).map_or_else(String::new, |path| format!("{path}: "));
@@ -73,7 +73,7 @@ pub(super) fn tell(missing: Vec<Missing>, names: &HashMap<Ino, String>, report: 
 }
 
 impl Listing {
-    /// Everything that is in the store.
+    /// Lists all blocks of the store.
     pub(super) async fn of(blocks: &Blocks, report: &Report) -> Result<Listing, String> {
         let mut listing = Listing::default();
         let mut stream = blocks.list();
@@ -87,12 +87,12 @@ impl Listing {
         Ok(listing)
     }
 
-    /// A block is to be deleted.
+    /// Notes that a block is to be deleted.
     pub(super) fn note_garbage(&mut self, block: BlockId) {
         self.garbage.insert(block);
     }
 
-    /// A chunk names a block; what is wrong with that, and what can be done about it.
+    /// Notes that a chunk names a block. Returns what is wrong with that, and how to repair it.
     pub(super) fn name(
         &mut self,
         block: BlockId,
@@ -114,21 +114,21 @@ impl Listing {
         std::mem::replace(&mut listed.named, true).then(|| ("is named twice".into(), None))
     }
 
-    /// Asks the store for what was not listed: the blocks that are not there, or not whole.
+    /// Asks the store for blocks that were not listed; returns those that are missing or damaged.
     pub(super) async fn missing(&self, shared: &Shared, report: &Report) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (block, Unlisted { bytes, by: (ino, chunk) }) in &self.unlisted {
             if report.is_cancelled() {
                 break;
             }
-            // What cannot be read now may be there all the same, and nothing is given up for it.
+            // A block that cannot be read now may still be there, so it is not given up.
             let (wrong, lost) = match shared.blocks.get(*block, *bytes, 0..1.min(*bytes)).await {
                 Ok(_) => continue,
                 Err(BlocksError::Missing { .. }) => ("is missing".to_owned(), true),
                 Err(error @ BlocksError::Corrupt { .. }) => (describe(&error), true),
                 Err(error) => (describe(&error), false),
             };
-            // It may have been replaced, and deleted, since the snapshot.
+            // The block may have been replaced, and deleted, since the snapshot.
             if is_named(shared, *ino, *chunk, *block) {
                 missing.push(Missing { block: *block, ino: *ino, chunk: *chunk, wrong, lost });
             }
@@ -136,7 +136,8 @@ impl Listing {
         missing
     }
 
-    /// Counts blocks that nothing names, and removes them if that is asked and nobody can name them.
+    /// Counts blocks that nothing names. With `gc`, removes those that no session can name any
+    /// more.
     pub(super) async fn collect(
         self,
         shared: &Shared,
@@ -153,7 +154,8 @@ impl Listing {
         remove(shared, report, left).await
     }
 
-    /// As [`Listing::collect`], where no walk has said what chunks name: it is looked up.
+    /// Like [`Listing::collect`], without a walk that has seen what chunks name: the chunks are
+    /// searched here.
     pub(super) async fn collect_alone(
         self,
         shared: &Shared,
@@ -165,7 +167,7 @@ impl Listing {
         remove(shared, report, left).await
     }
 
-    /// Those that nothing is known to name, and that no session is left to name.
+    /// Blocks that nothing is known to name, and that no session is left to name.
     fn left(self, alive: &HashSet<SessionId>) -> HashSet<BlockId> {
         let Listing { listed, garbage, .. } = self;
         let unnamed = listed.into_iter().filter(|(_, listed)| !listed.named);
@@ -174,10 +176,10 @@ impl Listing {
     }
 }
 
-/// Those that nothing names, and that are not noted to be deleted, by now.
+/// Blocks among `blocks` that nothing names by now, and that are not noted to be deleted.
 ///
-/// Race: a request of a session that was just ending may have been under way when the snapshot of the walk was
-/// taken. It has been written for long when this one is.
+/// Race: a request of a session that was just ending may have been in progress when the snapshot of
+/// the walk was taken. It has long been written when this snapshot is taken.
 async fn unnamed(
     shared: &Shared,
     report: &Arc<Report>,
@@ -221,8 +223,8 @@ fn is_named(shared: &Shared, ino: Ino, chunk: u32, block: BlockId) -> bool {
     record.is_some_and(|record| blocks_of(&record.slices).any(|named| named == block))
 }
 
-/// Drops from `blocks` what is named, or noted to be deleted; the inode of a chunk that cannot be read, which may name
-/// any of them.
+/// Drops from `blocks` those that are named, or noted to be deleted. Returns the inode of a chunk
+/// that cannot be read, which may name any of them.
 fn drop_named(
     snapshot: &dyn Snapshot,
     shards: u16,
@@ -253,7 +255,7 @@ fn drop_named(
     Ok(damaged)
 }
 
-/// Removes what puts that never ended have left.
+/// Removes remains of puts that never ended.
 async fn sweep(shared: &Shared) -> Result<(), String> {
     let now = shared.clock.now();
     let since_epoch = Duration::new(u64::try_from(now.sec).unwrap_or_default(), now.nsec);

@@ -13,7 +13,7 @@ use super::{
 use crate::record::{Access, Content, ContentState, EntryRecord, RenameList, key, key::Part};
 
 impl<'a> Sweep<'a> {
-    /// The root is there.
+    /// Checks that the root exists.
     pub(super) fn root(&mut self) {
         let key = self.content_key(DirId::ROOT, DirId::ROOT);
         self.look_at(Some(Fix::Look(key.clone())));
@@ -25,7 +25,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A content record, or the xattrs beside one.
+    /// Checks a content record, or the extended attributes beside one.
     pub(super) fn directory(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
         let (Some(dir), Some((partition, part))) = (key::parse_dir(key), key::parse_share(key))
         else {
@@ -85,13 +85,14 @@ impl<'a> Sweep<'a> {
         }
         self.born(dir, &content, &what);
         self.entered(dir, &content, &what);
-        // On a cluster the way up leads over other servers.
+        // On a cluster the path up leads over other servers.
         if !self.is_one_of_several() {
             self.reaches_root(dir, &content, &what);
         }
     }
 
-    /// Counts other than 0 are those of names; those of a group with names are compared with them.
+    /// Checks that a directory without names counts none. Groups with names are compared with their
+    /// counts elsewhere.
     fn counts_something(&self, shard: ShardId, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
         let (entries, subdirs) = (content.entries, content.subdirs);
         if (entries, subdirs) != (0, 0) && !self.has_entries(shard, dir) {
@@ -116,10 +117,11 @@ impl<'a> Sweep<'a> {
         found || scanned.is_err()
     }
 
-    /// The id is that of the birth triple, and the birth place knows whether the directory left it.
+    /// Checks that the id is that of the birth triple, and that the birth place knows whether the
+    /// directory left it.
     fn born(&self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
         let Content { birth_parent, birth_version, .. } = content;
-        // A repair that could not find out leaves it open.
+        // A repair that could not find out the birth name leaves it open.
         let Some(birth_name) = &content.birth_name else { return };
         if self.config.hash_key.dir_id(*birth_parent, birth_name, *birth_version) != dir {
             self.find(format!("{} has an id that is not that of its birth: id={dir}", what(self)));
@@ -132,7 +134,7 @@ impl<'a> Sweep<'a> {
             ));
         }
         let home = self.config.locality.home(*birth_parent, content.home);
-        // With the master, whichever partition has the name.
+        // The rename list is with the master, whichever partition has the name.
         let shard = shard_of(home, 0, self.config.shards);
         let key = self.name_key(shard, *birth_parent, birth_name, Part::RenameList);
         if self.is_elsewhere(&key) {
@@ -151,7 +153,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The entry that the back pointer names leads here, and repeats owner and mode.
+    /// Checks that the entry which the back pointer names leads here, and repeats owner and mode.
     fn entered(&self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
         let Some(name) = &content.name else {
             return self.find(format!("directory {dir} has no name"));
@@ -177,7 +179,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Its parent is there, and walking up leads to the root. What was walked once is not walked again.
+    /// Checks that the parent exists, and that walking up leads to the root. Directories that were
+    /// walked once are not walked again.
     fn reaches_root(&mut self, dir: DirId, content: &Content, what: Namer<'_, 'a>) {
         let Some(parent) = self.above(content) else {
             return self
@@ -190,7 +193,7 @@ impl<'a> Sweep<'a> {
                 return self.find(format!("{} is in a loop: id={dir}", what(self)));
             }
             walked.push(above);
-            // Where it is not there, that is told of the one that is in it.
+            // A missing parent is reported for the directory in it.
             let Some(next) = self.above(&at) else { return };
             above = at.parent;
             at = next;
@@ -198,7 +201,7 @@ impl<'a> Sweep<'a> {
         self.rooted.extend(walked);
     }
 
-    /// The directory that another says it is in.
+    /// The parent of a directory, by its back pointer.
     fn above(&self, content: &Content) -> Option<Content> {
         let key = self.content_key(content.parent_home, content.parent);
         let named = || format!("the content record of directory {}", content.parent);

@@ -23,12 +23,12 @@ use crate::record::{
 /// The slot that was read last.
 pub(super) struct SlotSeen {
     ino: Ino,
-    /// Its xattrs must come next.
+    /// Whether its extended attributes must come next.
     spilled: bool,
 }
 
 impl<'a> Sweep<'a> {
-    /// An inode slot, or the xattrs beside one.
+    /// Checks an inode slot, or the extended attributes beside one.
     pub(super) fn slot(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
         let (Some(ino), Some(part)) = (key::parse_ino(key), key.last()) else {
             return self.find(format!("shard {}: a slot's key is damaged", shard.0));
@@ -87,7 +87,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// All parts of a slot were read.
+    /// Checks a slot of which all parts were read.
     pub(super) fn close_slot(&mut self) {
         if let Some(SlotSeen { ino, spilled: true }) = self.slot.take() {
             let line = format!("inode {ino}: its extended attributes are missing");
@@ -95,7 +95,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// An inode by itself, wherever it rests, and its contents.
+    /// Checks an inode by itself, in an entry or a slot, and its contents.
     pub(super) fn inode(&mut self, inode: &Inode, what: Namer<'_, 'a>) {
         Report::count(&self.report.files);
         self.charged_inode(inode);
@@ -183,7 +183,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A chunk whose inode was not seen belongs to one that is being reclaimed.
+    /// Checks a chunk whose inode was not seen: it must belong to one that is being reclaimed.
     pub(super) fn stray_chunk(&mut self, key: &[u8], value: &[u8]) {
         let Some((ino, chunk)) = key::parse_chunk(key) else {
             return self.find("a chunk's key is damaged".into());
@@ -203,13 +203,14 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Every inode in a slot has as many names as it counts.
+    /// Checks that every inode in a slot has as many names as it counts.
     pub(super) fn count_names(&mut self) {
-        // Without a slot each name of it was a finding already.
+        // An inode without a slot was reported already, at each of its names.
         let mut wrong: Vec<(Ino, u32, u32)> = self
             .linked
             .iter()
-            // Names that another server has are not found here: on a cluster the one who asked compares.
+            // Names on other servers are not found here: on a cluster the client that asked
+            // compares the counts.
             .filter(|_| !self.is_one_of_several())
             .filter(|(_, linked)| linked.in_slot && linked.found != linked.nlink)
             .map(|(ino, linked)| (*ino, linked.nlink, linked.found))
@@ -221,7 +222,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A set of extended attributes that stands by itself.
+    /// Checks a set of extended attributes that has a record of its own.
     pub(super) fn xattrs(&self, value: &[u8], what: Namer<'_, 'a>) {
         let damaged = || format!("the extended attributes of {}", what(self));
         let Some(set) = self.decode::<XattrSet>(value, damaged) else { return };

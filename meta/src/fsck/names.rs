@@ -1,4 +1,4 @@
-//! Names: what stands under each, and how many there are in a directory.
+//! Names: the record of each, and the number of names in a directory.
 
 use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
 
@@ -15,13 +15,13 @@ use crate::record::{
 /// The directory whose names are being read, and what was found so far.
 pub(super) struct Group {
     dir: DirId,
-    /// The partition that has them, and its record.
+    /// The partition that has the names, and its record.
     partition: u16,
     content: Option<Content>,
     shard: ShardId,
     entries: u64,
     subdirs: u32,
-    /// The last name, and whether its xattrs must come next.
+    /// The last name, and whether its extended attributes must come next.
     last: Option<(EntryName, bool)>,
 }
 
@@ -43,7 +43,7 @@ impl Sweep<'_> {
         key::name(shard, dir, self.config.hash_key.pos(name), name, part)
     }
 
-    /// One part of a name.
+    /// Checks one part of a name.
     pub(super) fn name(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
         let parsed = key::parse_dir(key).zip(key::parse_name(key));
         let Some((dir, (pos, name, part))) = parsed else {
@@ -70,7 +70,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// Whether a handoff of a partition is not over: names may be stored where they are not.
+    /// Whether a handoff of a partition is not over: names may then be stored with a partition that
+    /// does not own them.
     fn is_moving(&self, group: &Group) -> bool {
         let partition = match &group.content {
             Some(_) => group.partition,
@@ -89,7 +90,7 @@ impl Sweep<'_> {
         self.group = Some(Group { dir, partition, content, shard, entries, subdirs, last });
     }
 
-    /// All names of a directory were read.
+    /// Checks a directory of which all names were read.
     pub(super) fn close_group(&mut self) {
         self.close_name();
         let Some(group) = self.group.take() else { return };
@@ -110,7 +111,7 @@ impl Sweep<'_> {
                 "{dir} counts {entries} entries and {subdirs} directories, but has {found} and {dirs}"
             );
             let (shard, dir, ino) = (group.shard, group.dir, content.ino);
-            // Of counts beyond all bounds a part is taken away at a time.
+            // Counts beyond all bounds are repaired in several steps.
             let entries =
                 i64::try_from(i128::from(found) - i128::from(entries)).unwrap_or(i64::MIN);
             let subdirs = i64::from(dirs) - i64::from(subdirs);
@@ -118,7 +119,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// All parts of a name were read.
+    /// Checks a name of which all parts were read.
     fn close_name(&mut self) {
         let Some(group) = &mut self.group else { return };
         if let Some((name, true)) = group.last.take() {
@@ -140,7 +141,8 @@ impl Sweep<'_> {
         let group = self.group.as_ref().expect("opened before its names are read");
         let has = |content: &Content| content.layout.partition(pos) == group.partition;
         if !group.content.as_ref().is_some_and(has) && self.is_moving(group) {
-            // It has come before its partition has it, or it has gone, and is not removed yet.
+            // The name has come before its partition owns it, or it has gone and is not removed
+            // yet.
             return;
         }
         let record = self.decode::<EntryRecord>(value, || what(self));
@@ -191,7 +193,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// An embedded inode is where it was born, or its shard of birth knows where it is.
+    /// Checks that an embedded inode is where it was born, or that its shard of birth knows its
+    /// place.
     fn placed(&self, shard: ShardId, inode: &Inode, here: Location) {
         let (ino, born) = (inode.ino, inode.ino.shard().0);
         let path = |at: &Location| self.path(Where { id: at.dir, home: at.home }, Some(&at.name));
@@ -214,7 +217,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// A directory's entry leads to a content record that leads back to it.
+    /// Checks that a directory's entry leads to a content record that leads back to it.
     fn access(&self, dir: Where, name: &EntryName, access: &Access) {
         let what = || self.path(dir, Some(name));
         let key = self.content_key(access.home, access.id);
@@ -238,7 +241,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// Each version in a rename list is that of a living directory, born under the name, and elsewhere.
+    /// Checks that each version in a rename list belongs to a living directory that was born under
+    /// the name and is elsewhere.
     fn rename_list(&mut self, shard: ShardId, dir: Where, name: &EntryName, value: &[u8]) {
         let what = || format!("the rename list of {}", self.path(dir, Some(name)));
         let Some(list) = self.decode::<RenameList>(value, what) else { return };
@@ -284,7 +288,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// Where something in the trash was.
+    /// Checks the origin of something in the trash.
     fn origin(&mut self, shard: ShardId, (dir, pos): (Where, u64), name: &EntryName, value: &[u8]) {
         let what = || format!("the origin of {}", self.path(dir, Some(name)));
         self.decode::<Origin>(value, what);
@@ -303,5 +307,5 @@ impl Sweep<'_> {
     }
 }
 
-/// How to name something when there is something to say about it: paths are looked up only then.
+/// Returns a name for messages. Paths are looked up only when there is something to report.
 pub(super) type Namer<'n, 'a> = &'n dyn Fn(&Sweep<'a>) -> String;

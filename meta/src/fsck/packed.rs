@@ -1,5 +1,5 @@
-//! Repairs as bytes: whoever follows the checks of a cluster gets them from one server, and gives them to the server that
-//! is to do them. They are read by servers only, and never stored.
+//! Repairs as bytes: the client of a cluster's checks gets them from one server, and gives them to
+//! the server that is to do them. Only servers read them, and they are never stored.
 
 use base::{BlockId, Decode as _, DirId, Encode as _, FsError, Ino, ShardId, codec};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use super::Fix;
 use crate::{error::Result, record::Key};
 
 codec! {
-    /// A [`Fix`], but for those of quotas, which a cluster has not.
+    /// A [`Fix`], except those of quotas, which a cluster does not have.
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Packed {
         Look(Bytes) = 1,
@@ -25,7 +25,7 @@ codec! {
     }
 }
 
-/// `None` for what no cluster has.
+/// Encodes a repair; `None` for one that no cluster has.
 pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
     let bytes = |key: &Key| Bytes::copy_from_slice(key);
     let packed = match fix {
@@ -46,7 +46,7 @@ pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
     Some(packed.to_vec().into())
 }
 
-/// `Invalid` when it is no repair.
+/// Decodes a repair; `Invalid` when the bytes are none.
 pub(super) fn unpack(bytes: &Bytes) -> Result<Fix> {
     let key = |bytes: Bytes| match bytes.len() {
         // Every key has its shard and its kind.

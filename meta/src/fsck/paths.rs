@@ -1,9 +1,11 @@
-//! Paths for findings: under which name an inode is, which only a look at all names can tell.
+//! Paths for findings: the name of an inode, which only a search of all names can tell.
 //!
-//! A check calls it when contents are lost, since an operator wants to know which files to bring back. It reads the names of
-//! this server once, and then the directories above them, on other servers as well.
+//! A check calls this when contents are lost, since an operator wants to know which files to
+//! restore. It reads the names of this server once, and then the directories above them, also on
+//! other servers.
 //!
-//! Of an inode with several names one is told. One whose names are all on other servers has none here.
+//! For an inode with several names one is reported. An inode whose names are all on other servers
+//! has no path here.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -17,7 +19,7 @@ use crate::{
     server::Shared,
 };
 
-/// Longer paths are not told whole.
+/// Longer paths are not reported whole.
 const DEPTH_MAX: usize = 100;
 
 type Result<T> = std::result::Result<T, String>;
@@ -35,10 +37,10 @@ struct Named {
     name: EntryName,
 }
 
-/// Directories, with where they are; `None` where that cannot be read.
+/// Directories with their names and parents; `None` where these cannot be read.
 type Ways = HashMap<DirId, Option<Named>>;
 
-/// The paths of these inodes, as far as they have names here.
+/// Paths of these inodes, as far as they have names here.
 pub(super) async fn of(
     shared: &Arc<Shared>,
     report: &Report,
@@ -65,7 +67,7 @@ fn search(shared: &Shared, inos: &HashSet<Ino>) -> store::Result<HashMap<Ino, Na
             ControlFlow::Continue(())
         })?;
         for (ino, (dir, name)) in here {
-            // Each partition of a directory says how all of it is placed.
+            // Each partition of a directory records the home of the whole directory.
             let (mut home, parts) = (dir, key::shares(shard, dir));
             snapshot.scan(&parts, &key::end_of(&parts), &mut |at, value| {
                 let content = if key::is_content(at) { content(value) } else { None };
@@ -78,7 +80,7 @@ fn search(shared: &Shared, inos: &HashSet<Ino>) -> store::Result<HashMap<Ino, Na
     Ok(found)
 }
 
-/// The inode that a record gives a name, with the directory of the name.
+/// The inode of a name's record, with the directory of the name.
 fn inode_at(at: &[u8], value: &[u8]) -> Option<(Ino, (DirId, EntryName))> {
     let (_, name, part) = key::parse_name(at)?;
     if part != Part::Main as u8 {
@@ -96,7 +98,7 @@ fn content(value: &[u8]) -> Option<Content> {
     Content::from_record(&Bytes::copy_from_slice(value)).ok()
 }
 
-/// Reads where directories are, and those above them, up to the root.
+/// Reads the names and parents of directories, and of those above them, up to the root.
 async fn climb(shared: &Arc<Shared>, report: &Report, mut dirs: Vec<Dir>) -> Ways {
     let mut ways = Ways::default();
     for _ in 0..DEPTH_MAX {
@@ -108,7 +110,7 @@ async fn climb(shared: &Arc<Shared>, report: &Report, mut dirs: Vec<Dir>) -> Way
             let shard = shard_of(dir.home, 0, shared.config.shards);
             key::content(shard, dir.id, 0, Part::Main)
         };
-        // What cannot be read has no path, and is told all the same.
+        // Directories that cannot be read have no path, and are reported without one.
         let Ok(read) = read(shared, report, dirs.iter().map(at)).await else { break };
         let mut above = Vec::new();
         for dir in &dirs {

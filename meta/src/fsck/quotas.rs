@@ -1,5 +1,5 @@
-//! Quotas: what is charged to each against what the records below it say. Of several servers the sums of all are compared, by who
-//! has asked for the check.
+//! Quotas: the charges of each compared with the records below it. With several servers the client
+//! that asked for the check compares the sums of all.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use crate::record::{
     key::{self, UsagePart},
 };
 
-/// What was found of all accounting roots.
+/// Findings about all accounting roots.
 #[derive(Default)]
 pub(super) struct Accounts {
     all: BTreeMap<QuotaId, Account>,
-    /// A walk is under way: what is below may be charged to the one root or the other.
+    /// Whether a counting walk is in progress: records below may be charged to either root.
     moving: bool,
 }
 
 #[derive(Default)]
 struct Account {
     record: Option<QuotaRecord>,
-    /// What cores say that they have charged.
+    /// Charges as stored by the cores.
     charged: Usage,
-    /// Some of that could not be read.
+    /// Whether some charges could not be read.
     damaged: bool,
-    /// What records are charged to it.
+    /// Charges according to the records.
     found: Usage,
 }
 
 impl Accounts {
-    /// Those to which anything is charged, or was.
+    /// Roots with charges, stored or found.
     pub(super) fn told(&self) -> Vec<QuotaOf> {
         let both = |usage: Usage| (usage.entries, usage.bytes);
         let told = |(id, account): (&QuotaId, &Account)| QuotaOf {
@@ -45,7 +45,7 @@ impl Accounts {
 }
 
 impl Sweep<'_> {
-    /// An accounting root, or what a core has charged to it. Read before everything else.
+    /// Reads an accounting root, or a core's charges to it. Called before everything else.
     pub(super) fn quota(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
         let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
         let Some((id, part)) = parsed else {
@@ -67,11 +67,11 @@ impl Sweep<'_> {
         }
     }
 
-    /// Counts a directory; it is charged as the one it is in, or accounts for itself.
+    /// Counts a directory, which must be charged like its parent unless it is a root itself.
     pub(super) fn charged_dir(&mut self, content: &Content, what: &dyn Fn(&Self) -> String) {
         self.found_charged(content.quota, Usage::of(1, 0));
         self.charged_to_nothing(content.quota, content.ino);
-        // Of several servers only the coordinator knows what is being counted.
+        // With several servers only the coordinator knows which roots are being counted.
         if self.accounts.all.is_empty() || self.accounts.moving || self.is_one_of_several() {
             return;
         }
@@ -80,7 +80,7 @@ impl Sweep<'_> {
         }
         let key = self.content_key(content.parent_home, content.parent);
         let parent: Option<Content> = self.get(&key, || what(self));
-        // What has lost its place keeps what it is charged to.
+        // A directory that has lost its place stays charged to its quota.
         let is_lost = |parent: &Content| {
             let name = parent.name.as_ref().map(|name| name.as_bytes());
             parent.parent == DirId::ROOT && name == Some(b"lost+found".as_slice())
@@ -99,7 +99,7 @@ impl Sweep<'_> {
         self.charged_to_nothing(inode.quota, inode.ino);
     }
 
-    /// All quotas were read before.
+    /// Checks that the quota exists. All quotas were read before.
     fn charged_to_nothing(&self, id: QuotaId, ino: base::Ino) {
         if self.is_one_of_several() {
             return;
@@ -111,7 +111,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// A file of one name is charged as its directory.
+    /// Checks that a file of one name is charged like its directory.
     pub(super) fn charged_entry(
         &self,
         inode: &Inode,
@@ -131,7 +131,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// Every quota has charged what is charged to it.
+    /// Checks that the stored charges of every quota agree with the records.
     pub(super) fn count_quotas(&mut self) {
         if self.is_one_of_several() {
             return;
@@ -147,7 +147,7 @@ impl Sweep<'_> {
                     id.0, charged.entries, charged.bytes, found.entries, found.bytes
                 );
                 if *damaged {
-                    // It is counted again when it can be read.
+                    // The quota is counted again when its charges can be read.
                     self.report.find(line);
                 } else {
                     self.find_to_fix(line, Fix::Usage(*id, found.plus(charged.minus())));

@@ -1,20 +1,23 @@
-//! Repairing what a check found, on the live server.
+//! Repairs of findings, on the live server.
 //!
-//! `fsck` calls it between two sweeps. The sweep says of each finding where to look again; what is looked at here
-//! is locked and read as it is now, and changed only if it is still wrong, in a small transaction that joins a
-//! group like any request. So a repair can be interrupted anywhere, and done twice it finds nothing the second time.
-//! That is not so of differences, so nobody repairs by one twice: there is one check at a time, and on a cluster a server
-//! refuses repairs of any but its latest.
+//! `fsck` calls this between two sweeps. The sweep says of each finding where to look again. The
+//! record there is locked, read as it is now, and changed only if it is still wrong, in a small
+//! transaction that joins a group like any request. So a repair can be interrupted anywhere, and a
+//! second one finds nothing to do. That does not hold for repairs by a difference, so none of these
+//! may be done twice: there is one check at a time, and on a cluster a server refuses repairs of
+//! any check but its latest.
 //!
-//! Wrong counts are repaired by differences. A snapshot says by how much a count differs from what there is, and
-//! operations that went on since change both alike.
+//! Wrong counts are repaired by differences. The snapshot says by how much a count differs from the
+//! records, and operations since then change both alike.
 //!
-//! On a cluster whoever follows the checks asks for each repair, and it runs as any operation does: what it reads and
-//! writes of other servers is prepared there. What would have to read more than single records of another server is refused, in
-//! words, and so is what would put an inode where no server would look for it.
+//! On a cluster the client of the checks asks for each repair, and it runs like any operation: what
+//! it reads and writes on other servers is prepared there. Two repairs are refused with a reason:
+//! one that would have to read more than single records of another server, and one that would put
+//! an inode where no server would look for it.
 //!
-//! Invariant: nothing that can still be read is given up. What has lost its place goes to `/lost+found`, under its
-//! inode number. Only [`Fix::Lost`], and chunks that nobody can read, give up contents, and only when that was asked for.
+//! Invariant: nothing that can still be read is given up. Things that have lost their place go to
+//! `/lost+found`, under their inode number. Only [`Fix::Lost`], and chunks that cannot be read,
+//! give up contents, and only on request.
 
 mod dirs;
 mod files;
@@ -41,23 +44,24 @@ use crate::{
     txn::Txn,
 };
 
-/// Where to look again, and what is known that cannot be seen there.
+/// A repair: where to look again, and facts that cannot be seen there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Fix {
-    /// At a record.
+    /// Look at a record.
     Look(Key),
-    /// At names of a directory whose content record is not on their shard.
+    /// Names of a directory whose content record is not on their shard.
     Group(ShardId, DirId),
-    /// A directory's counts differ by so much from its names. One that was removed and made anew has its id.
+    /// A directory's counts differ by this much from its names. `ino` tells it from a directory
+    /// that was made anew under the same id.
     Counts { shard: ShardId, dir: DirId, ino: Ino, entries: i64, subdirs: i64 },
-    /// An inode in its slot has so many names, and counted so many, when it was `changed`, if that matters: on a cluster
-    /// names are counted at different moments.
+    /// An inode in its slot has `found` names and counted `nlink`, when it was `changed`, if that
+    /// matters: on a cluster names are counted at different moments.
     Links { ino: Ino, found: u32, nlink: u32, changed: Option<Time> },
-    /// What is charged to a quota differs by so much from what it counts.
+    /// The charges of a quota differ by this much from what it counts.
     Usage(QuotaId, Usage),
-    /// What cores have charged to a quota that is not there.
+    /// Charges of cores to a quota that does not exist.
     Forget(QuotaId),
-    /// An inode number beyond those that are reserved, of what is at this record.
+    /// An inode number beyond the reserved ones, in use at this record.
     Reserve(Ino, Key),
     /// The inode under a name has the number of another.
     Renumber(Key),
@@ -67,15 +71,15 @@ pub(crate) enum Fix {
     InUse(Ino, Key),
     /// A block is named by a chunk, and noted to be deleted.
     Named(Ino, u32, BlockId),
-    /// A block that a chunk names is not there, or not whole.
+    /// A block that a chunk names is missing or damaged.
     Lost(Ino, u32, BlockId),
     /// A transaction stays prepared, and its initiator says whether it is committed.
     Decide(TxnId, bool),
 }
 
 impl Fix {
-    /// When it is its turn: what may find its place again comes before what would lose it, and what keeps others out
-    /// before all else.
+    /// Turn of the repair. Repairs that may restore a place come before those that would lose it,
+    /// and transactions that hold others up come first.
     pub(super) fn turn(&self) -> u8 {
         match self {
             Fix::Decide(..) => 0,
@@ -97,10 +101,10 @@ impl Fix {
     }
 }
 
-/// One repair, as a step of a core.
+/// A repair, as a step of a core.
 pub(crate) struct Repair {
     fix: Fix,
-    /// Contents that cannot be read any more may be given up.
+    /// Whether contents that cannot be read any more may be given up.
     discard_lost: bool,
     mended: Mutex<bool>,
 }
@@ -113,19 +117,19 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    /// Has something looked at again; whether it was wrong, and is right now.
+    /// Looks again at a finding; `true` if it was wrong, and is right now.
     pub(super) async fn mend(&self, fix: Fix, discard_lost: bool) -> bool {
         let repair = Arc::new(Repair { fix, discard_lost, mended: Mutex::new(false) });
         let (done, waited) = oneshot::channel();
         self.queue.lock().push_back((repair.clone(), done));
         self.wake.notify_one();
-        // Whoever would tell us may end before; then nothing was mended.
+        // The background may end before it answers; then nothing was repaired.
         let _ = waited.await;
         *repair.mended.lock()
     }
 }
 
-/// Works for as long as the server runs.
+/// Does the repairs for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let repairs = &core.inner.shared.jobs.repairs;
     loop {
@@ -133,7 +137,7 @@ pub(crate) async fn run(core: Core) {
         match next {
             Some((repair, done)) => {
                 core.step(Step::Repair(repair)).await;
-                // Whoever asked may have gone.
+                // The check may be gone.
                 let _ = done.send(());
             }
             None => repairs.wake.notified().await,
@@ -141,7 +145,7 @@ pub(crate) async fn run(core: Core) {
     }
 }
 
-/// Does one.
+/// Does a repair.
 pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
     *repair.mended.lock() = false;
     let mended = mend(txn, &repair.fix, repair.discard_lost)?;
@@ -149,8 +153,8 @@ pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
     Ok(())
 }
 
-/// Looks at something again; whether it was wrong, and is right now. `lose`: contents that cannot be read any more may be
-/// given up.
+/// Looks again at a finding; `true` if it was wrong, and is right now. With `lose`, contents that
+/// cannot be read any more may be given up.
 pub(super) fn mend(txn: &mut Txn<'_>, fix: &Fix, lose: bool) -> Result<bool> {
     Ok(match fix {
         Fix::Look(key) => look(txn, key, lose)?,
@@ -181,14 +185,14 @@ fn look(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
         (Some(shard), Some(b'D'), 22) => dirs::directory(txn, shard, key),
         (Some(_), Some(b'I'), 12) => files::slot(txn, key, lose),
         (Some(shard), Some(b'R'), 11) => files::reclaim(txn, shard, key),
-        // With the file it belongs to.
+        // Chunks are repaired with their file.
         (Some(_), Some(b'B'), 15) => Ok(false),
         (Some(shard), Some(_), _) => system::record(txn, shard, key),
         (Some(_), None, _) | (None, ..) => drop_record(txn, key),
     }
 }
 
-/// Removes a record, and writes its bytes to the log: nobody will be able to look at them any more.
+/// Removes a record, and writes its bytes to the log, as they will be gone.
 fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
     tracing::warn!(
@@ -200,15 +204,15 @@ fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     Ok(true)
 }
 
-/// What clients have cached of a directory will not hold any more. On a cluster the coordinator tells them before, so it
-/// does such a repair.
+/// Drops a directory from clients' caches. On a cluster the coordinator must announce that first,
+/// so it does such a repair.
 fn tell_clients(txn: &mut Txn<'_>, dir: DirId) -> Result<()> {
     txn.coordinate(dir)?;
     txn.events.push(dir);
     Ok(())
 }
 
-/// What is under a prefix is read only where it is: who repairs this is another server.
+/// Refuses to read everything under a prefix on another server: that server must do the repair.
 fn is_here(txn: &Txn<'_>, prefix: &[u8]) -> Result<()> {
     if txn.has_shard(key::shard_of(prefix)) {
         return Ok(());
@@ -216,18 +220,18 @@ fn is_here(txn: &Txn<'_>, prefix: &[u8]) -> Result<()> {
     Err(Fault::Refused("it is on several servers, and would have to be read as a whole".into()))
 }
 
-/// Whether an inode number may have been given out; of other servers' numbers it is taken for granted.
+/// Whether an inode number may have been given out; assumed for numbers of other servers.
 fn was_given_out(txn: &Txn<'_>, ino: Ino) -> bool {
     let exists = ino.shard().0 < txn.shared.config.shards;
     exists && !txn.has_shard(ino.shard()) || txn.shared.inos.was_given_out(ino)
 }
 
-/// The record under a key, if it is there and sound.
+/// The record under a key, if it exists and is sound.
 fn sound<R: Record>(txn: &Txn<'_>, key: &[u8]) -> Result<Option<R>> {
     Ok(txn.get_bytes(key)?.and_then(|bytes| R::from_record(&bytes).ok()))
 }
 
-/// A record whose parts do not fit together, as it is.
+/// Decodes a record even if its parts do not fit together.
 fn unsound<R: Record>(bytes: &Bytes) -> Option<R> {
     let (version, _) = bytes.split_first()?;
     if *version == RECORD_VERSION { R::from_bytes(&bytes.slice(1..)).ok() } else { None }

@@ -1,4 +1,4 @@
-//! What a check has found so far; those who ask see it while it runs.
+//! Findings and counts of a check; clients read them while it runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,20 +8,20 @@ use wire::{FsckFix, FsckProgress, InosPage, NamesOf, QuotaOf};
 
 use super::{Fix, packed::pack, sweep::InoSet};
 
-/// So many findings are kept in words; the rest is counted.
+/// Number of findings that are kept in words; the rest is only counted.
 const FINDINGS_MAX: usize = 1000;
-/// So many repairs are done before the next look.
+/// Number of repairs that are done before the next check.
 const FIXES_MAX: usize = 100_000;
-/// So many inodes are told of at a time.
+/// Number of inodes in a page for a client.
 const NAMES_PAGE: usize = 1000;
-/// So many repairs are told of at a time.
+/// Number of repairs in a page for a client.
 const FIXES_PAGE: usize = 100;
-/// So many pages of inode numbers are.
+/// Number of pages of inode numbers in an answer to a client.
 const INO_PAGES: usize = 32;
-/// A finding in words has at most so many characters.
+/// Maximum length of a finding, in characters.
 const FINDING_CHARS_MAX: usize = 1000;
 
-/// What is said of a check that did not come to its end because somebody ended it.
+/// Finding of a check that was cancelled before its end.
 const CANCELLED: &str = "the check could not go on: it was cancelled";
 
 /// Counts and findings.
@@ -32,10 +32,10 @@ pub(super) struct Report {
     records: AtomicU64,
     records_estimated: u64,
     findings: Mutex<Findings>,
-    /// On a server of a cluster: what was found of inodes that may have several names, in order.
+    /// On a server of a cluster: inodes that may have several names, in order.
     names: Mutex<Vec<NamesOf>>,
     quotas: Mutex<Vec<QuotaOf>>,
-    /// And which inode numbers are in use.
+    /// On a server of a cluster: inode numbers in use.
     inos: Mutex<InoSet>,
     pub(super) files: AtomicU64,
     pub(super) directories: AtomicU64,
@@ -50,7 +50,7 @@ pub(super) struct Report {
 struct Findings {
     lines: Vec<String>,
     total: u64,
-    /// What may be done about them, in the order in which they were found.
+    /// Repairs of the findings, in the order in which they were found.
     fixes: Vec<(Fix, Vec<String>)>,
     places: HashMap<Fix, usize>,
     repaired: Vec<String>,
@@ -61,7 +61,7 @@ impl Report {
         Report { records_estimated, ..Report::default() }
     }
 
-    /// Something is wrong. A check that is cancelled has read some records and not others, and finds nothing any more.
+    /// Adds a finding. A cancelled check has read only some records, so it finds nothing any more.
     pub(super) fn find(&self, mut line: String) {
         if self.is_cancelled() {
             return;
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    /// Something is wrong, and may be repaired.
+    /// Adds a finding that may be repaired.
     pub(super) fn find_to_fix(&self, mut line: String, fix: Fix) {
         if self.is_cancelled() {
             return;
@@ -92,14 +92,14 @@ impl Report {
         }
     }
 
-    /// What may be repaired, and what is wrong there.
+    /// Takes the repairs, each with its findings.
     pub(super) fn take_fixes(&self) -> Vec<(Fix, Vec<String>)> {
         let mut findings = self.findings.lock();
         findings.places.clear();
         std::mem::take(&mut findings.fixes)
     }
 
-    /// These were wrong, and are right now.
+    /// Notes that these findings are repaired.
     pub(super) fn repaired(&self, lines: Vec<String>) {
         let mut findings = self.findings.lock();
         for line in lines {
@@ -111,29 +111,29 @@ impl Report {
         }
     }
 
-    /// What was found of inodes that may have several names, in order.
+    /// Sets the inodes that may have several names, in order.
     pub(super) fn set_names(&self, names: Vec<NamesOf>) {
         *self.names.lock() = names;
     }
 
-    /// Of inodes after `after`, for those who asked.
+    /// A page of these inodes, after `after`.
     pub(super) fn names_after(&self, after: Ino) -> Vec<NamesOf> {
         let names = self.names.lock();
         let from = names.partition_point(|names| names.ino <= after);
         names[from..].iter().take(NAMES_PAGE).copied().collect()
     }
 
-    /// What was found of quotas, in order.
+    /// Sets the usage found of quotas, in order.
     pub(super) fn set_quotas(&self, quotas: Vec<QuotaOf>) {
         *self.quotas.lock() = quotas;
     }
 
-    /// The same, for those who asked.
+    /// The usage found of quotas.
     pub(super) fn quotas(&self) -> Vec<QuotaOf> {
         self.quotas.lock().clone()
     }
 
-    /// What may be repaired when it is the turn of it, for those who asked.
+    /// A page of the repairs of a turn.
     pub(super) fn fixes_from(&self, turn: u8, from: u32) -> Vec<FsckFix> {
         let findings = self.findings.lock();
         let numbered = (0u32..).zip(&findings.fixes).filter(|(number, _)| *number >= from);
@@ -144,17 +144,17 @@ impl Report {
         packed.take(FIXES_PAGE).collect()
     }
 
-    /// Which inode numbers are in use.
+    /// Sets the inode numbers in use.
     pub(super) fn set_inos(&self, inos: InoSet) {
         *self.inos.lock() = inos;
     }
 
-    /// Some pages of them, for those who asked.
+    /// Some pages of the inode numbers in use.
     pub(super) fn inos_from(&self, page: u64) -> Vec<InosPage> {
         self.inos.lock().pages_from(page, INO_PAGES)
     }
 
-    /// Something was repaired: everything is counted anew.
+    /// Counts everything anew, after a repair.
     pub(super) fn begin_again(&self) {
         let mut findings = self.findings.lock();
         let repaired = std::mem::take(&mut findings.repaired);
@@ -165,7 +165,7 @@ impl Report {
         }
     }
 
-    /// One more record was looked at; `false` when it is enough.
+    /// Counts a record; `false` when the check must end.
     pub(super) fn goes_on(&self) -> bool {
         self.records.fetch_add(1, Ordering::Relaxed);
         !self.is_cancelled()
@@ -195,7 +195,7 @@ impl Report {
         counter.fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For those who asked. That a check was cut off stands among what it found, and in no log.
+    /// Progress for clients. The cancellation of a check appears among its findings, and in no log.
     pub(super) fn progress(&self) -> FsckProgress {
         let done = self.is_done();
         let cut_off = (done && self.is_cancelled()).then(|| CANCELLED.to_owned());

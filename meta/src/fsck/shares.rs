@@ -1,9 +1,10 @@
-//! Partitions of directories: where a name's partition is, and whether each share repeats what the master says.
+//! Partitions of directories: the partition of a name, and whether each share repeats its master.
 //!
-//! `names`, `dirs` and `files` call it during the walk; `across` and `repair` go the same ways over several servers. A
-//! directory has its content record on the shard of its master, partition 0, and a share on that of each other partition.
+//! `names`, `dirs` and `files` call this during the walk; `across` and `repair` use the same search
+//! over several servers. A directory has its content record on the shard of its master, partition
+//! 0, and a share on that of each other partition.
 //!
-//! Always true: a walk to the partition of a position ends, whatever damaged layouts say.
+//! Always true: a search for the partition of a position ends, whatever damaged layouts say.
 
 use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
 
@@ -13,7 +14,8 @@ use super::{
 };
 use crate::record::{Config, Content, ContentState, Key, key, key::Part};
 
-/// The way to the partition that has a position: from the master, to whichever partition each one's own layout names.
+/// A search for the partition of a position: from the master, on to whichever partition each one's
+/// own layout names.
 pub(super) struct Way {
     dir: DirId,
     home: DirId,
@@ -23,28 +25,28 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Begins at the master.
+    /// Begins a search at the master.
     pub(super) fn to(home: DirId, dir: DirId, pos: u64) -> Way {
         Way { dir, home, pos, partition: 0, steps: 0 }
     }
 
-    /// The partition that it has come to.
+    /// The partition that the search has reached.
     pub(super) fn partition(&self) -> u16 {
         self.partition
     }
 
-    /// Its shard.
+    /// Shard of that partition.
     pub(super) fn shard(&self, shards: u16) -> ShardId {
         shard_of(self.home, self.partition, shards)
     }
 
-    /// The record that says how it goes on.
+    /// Key of the record that says how to go on.
     pub(super) fn key(&self, shards: u16) -> Key {
         key::content(self.shard(shards), self.dir, self.partition, Part::Main)
     }
 
-    /// Goes on as a partition's record says; whether it has arrived. It has where there is no record, too: the name
-    /// would be there.
+    /// Goes on by a partition's record; `true` if the search has arrived. It also has where there
+    /// is no record: the name would be there.
     pub(super) fn arrives(&mut self, content: Option<&Content>, shards: u16) -> bool {
         let next = content.map_or(self.partition, |content| content.layout.partition(self.pos));
         if next == self.partition || self.steps >= shards {
@@ -56,7 +58,7 @@ impl Way {
     }
 }
 
-/// The partition of a directory whose shard this is, if its home is the one that it should have.
+/// The partition of a directory that should be on this shard, if the directory has the usual home.
 pub(super) fn expected(config: &Config, shard: ShardId, dir: DirId) -> u16 {
     let home = match config.locality {
         Locality::Directory => dir,
@@ -66,24 +68,26 @@ pub(super) fn expected(config: &Config, shard: ShardId, dir: DirId) -> u16 {
     (shard.0 + config.shards - first) % config.shards
 }
 
-/// What a record of this shard would be called that says how `dir` is placed: as the master, and as a share.
+/// Keys of the records on this shard that could say how `dir` is placed: as its master, and as a
+/// share.
 pub(super) fn keys_of(config: &Config, shard: ShardId, dir: DirId) -> [(u16, Key); 2] {
     let key = |partition| (partition, key::content(shard, dir, partition, Part::Main));
     [key(0), key(expected(config, shard, dir))]
 }
 
-/// Whether both are of one way to divide a directory: then each has what it was told, and no more.
+/// Whether two layouts divide a directory in one way, in the same turn. Each share then has what it
+/// was told, and no more.
 pub(super) fn is_of_one_turn(one: &Layout, other: &Layout) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other) && one.turn() == other.turn()
 }
 
-/// How a share differs from what its master says that it is; `None`: in nothing that it should repeat.
+/// How a share differs from its master; `None` if it repeats all that it should.
 pub(super) fn difference(
     master: &Content,
     partition: u16,
     share: &Content,
 ) -> Option<&'static str> {
-    // Each knows what it has been told, and both together how it is.
+    // Each share knows what it has been told; both together know the layout.
     let mut layout = master.layout.clone();
     layout.learn(&share.layout);
     if master.ino != share.ino {
@@ -100,7 +104,7 @@ pub(super) fn difference(
 }
 
 impl Sweep<'_> {
-    /// The shard of the partition that has a name; `None`: another server has it, or knows of it.
+    /// The shard of the partition that has a name; `None` if another server has it, or knows of it.
     pub(super) fn shard_of_name(
         &self,
         home: DirId,
@@ -128,7 +132,7 @@ impl Sweep<'_> {
             .find_map(|(partition, key)| Some((partition, self.get(&key, what)?)))
     }
 
-    /// A record of a partition other than the master.
+    /// Checks a record of a partition other than the master.
     pub(super) fn share(&self, shard: ShardId, (dir, partition): (DirId, u16), share: &Content) {
         let place = Where { id: dir, home: share.home };
         let what = || format!("partition {partition} of {}", self.path(place, None));
@@ -156,7 +160,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// Every partition that a master's layout names is there.
+    /// Checks that every partition in a master's layout exists.
     pub(super) fn has_shares(&self, dir: DirId, master: &Content) {
         for partition in master.layout.active().filter(|partition| *partition > 0) {
             let shard = shard_of(master.home, partition, self.config.shards);

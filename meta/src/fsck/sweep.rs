@@ -1,4 +1,4 @@
-//! The walk over all records: what each must be by itself, and where it must stand.
+//! The walk over all records: the form of each by itself, and its place.
 
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow};
 
@@ -38,11 +38,11 @@ pub(super) struct Sweep<'a> {
     pub(super) config: &'a Config,
     pub(super) report: &'a Report,
     pub(super) blocks: Listing,
-    /// All inode numbers that are in use.
+    /// Inode numbers in use.
     pub(super) inos: InoSet,
-    /// Those of files whose contents are in blocks.
+    /// Inode numbers of files whose contents are in blocks.
     pub(super) in_blocks: InoSet,
-    /// Inodes in slots: names that were found, names that there should be.
+    /// Inodes in slots: names that were found, and names that they count.
     pub(super) linked: HashMap<Ino, Linked>,
     /// Directories that are known to reach the root.
     pub(super) rooted: HashSet<DirId>,
@@ -56,13 +56,13 @@ pub(super) struct Sweep<'a> {
     pub(super) accounts: Accounts,
     /// Inodes whose contents are noted to be reclaimed.
     pub(super) reclaiming: HashSet<Ino>,
-    /// Where to look again for what is found now.
+    /// The repair to attach to findings.
     at: RefCell<Option<Fix>>,
-    /// The first number of each shard that is not reserved.
+    /// First unreserved number of each shard.
     reserved: BTreeMap<ShardId, u64>,
-    /// Of a server of a cluster: which shards it has.
+    /// Shards owned, on a server of a cluster.
     owned: Option<Vec<bool>>,
-    /// Why it cannot go on.
+    /// Why the walk cannot go on.
     failed: Option<store::Error>,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Looks at everything.
+    /// Checks all records.
     pub(super) fn run(&mut self) -> store::Result<()> {
         for shard in (0..self.config.shards).map(ShardId) {
             if !self.owns(shard) {
@@ -131,7 +131,7 @@ impl<'a> Sweep<'a> {
         self.scan(&[], &[u8::MAX; 8], Self::record)?;
         self.close_group();
         self.close_slot();
-        // What depends on all inodes having been seen.
+        // All inodes must have been seen before these checks.
         for shard in (0..self.config.shards).map(ShardId) {
             self.scan_kind(shard, b'B', Self::stray_chunk)?;
         }
@@ -180,18 +180,18 @@ impl<'a> Sweep<'a> {
         // Every store is made with the counters of all shards.
         if !key::is_the_servers(key) && *kind != b'C' && !self.owns(shard) {
             let line = "a record of a shard that another server has";
-            // What its server has under the key is another record.
+            // The server of the shard has another record under the key.
             return self.report.find(format!("{line}: key={}", hex(key)));
         }
         match (kind, key.len()) {
             (b'N', _) => self.name(shard, key, value),
             (b'D', 22) => self.directory(shard, key, value),
             (b'I', 12) => self.slot(shard, key, value),
-            // With the inode it belongs to, and once more when all inodes were seen.
+            // Chunks are read with their inode, and once more when all inodes were seen.
             (b'B', 15) => {}
             (b'R', 11) => self.reclaim(shard, key, value),
             (b'T', 11) => self.alone::<Tail>(key, value, "cut file"),
-            // Read before everything else.
+            // Garbage and quotas were read before everything else.
             (b'G', 19) | (b'A', 13) => {}
             (b'U', 19) => self.alone::<Unsynced>(key, value, "unsynced block"),
             (b'Q', 13) => self.answer(key, value),
@@ -210,7 +210,7 @@ impl<'a> Sweep<'a> {
             (b'E', 21) if shard.0 == 0 && self.owned.is_some() => {
                 self.alone::<EndedRecord>(key, value, "transaction that has ended");
             }
-            // Until it is over, names may be stored where they are not.
+            // Until the handoff is over, names may be stored where they do not belong.
             (b'H', 21) if self.owned.is_some() => {
                 self.alone::<HandoffRecord>(key, value, "handoff");
             }
@@ -226,7 +226,7 @@ impl<'a> Sweep<'a> {
         self.owned.as_ref().is_none_or(|owned| owned.get(usize::from(shard.0)) == Some(&true))
     }
 
-    /// Of a server of a cluster: what others must know to count the names of inodes.
+    /// On a server of a cluster: counts of names, for a client that adds up all servers.
     pub(super) fn names(&mut self) -> Vec<NamesOf> {
         if !self.is_one_of_several() {
             return Vec::new();
@@ -240,22 +240,22 @@ impl<'a> Sweep<'a> {
         names
     }
 
-    /// Of a server of a cluster: what others must know to compare what is charged to quotas.
+    /// On a server of a cluster: usage of quotas, for a client that adds up all servers.
     pub(super) fn quotas(&self) -> Vec<QuotaOf> {
         if self.is_one_of_several() { self.accounts.told() } else { Vec::new() }
     }
 
-    /// Of a server of a cluster: the inode numbers that it has found in use.
+    /// On a server of a cluster: the inode numbers in use.
     pub(super) fn inos(&mut self) -> InoSet {
         if self.is_one_of_several() { std::mem::take(&mut self.inos) } else { InoSet::default() }
     }
 
-    /// Whether it is one of several.
+    /// Whether the server is one of several.
     pub(super) fn is_one_of_several(&self) -> bool {
         self.owned.is_some()
     }
 
-    /// Whether another server has a key: what is there is not looked at here.
+    /// Whether another server has a key, so that its record is not checked here.
     pub(super) fn is_elsewhere(&self, key: &[u8]) -> bool {
         !self.owns(key::shard_of(key))
     }
@@ -319,13 +319,14 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Notes an inode number in use, which must have been given out, only once, and not be going.
+    /// Notes an inode number in use, which must have been given out, be used only once, and not be
+    /// noted for reclaim.
     pub(super) fn use_ino(&mut self, ino: Ino, what: Namer<'_, 'a>) {
         let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
         let end = self.reserved.get(&ino.shard()).copied();
         let at = self.at.borrow().clone();
         let here = if let Some(Fix::Look(key)) = at { Some(key) } else { None };
-        // Another server knows what it has given out.
+        // Another server knows which of its numbers it has given out.
         let given = !self.owns(ino.shard()) || end.is_some_and(|end| counter < end);
         if counter == 0 || !given {
             let line = format!("{}: inode number {ino} was never given out", what(self));
@@ -348,7 +349,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The record under `key`, if it is there and sound.
+    /// The record under `key`, if it exists and is sound.
     pub(super) fn get<R: Record>(&self, key: &[u8], what: impl Fn() -> String) -> Option<R> {
         match self.snapshot.get(key) {
             Ok(value) => self.decode(&value?, what),
@@ -359,7 +360,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A record, or a finding.
+    /// Decodes a record, or adds a finding.
     pub(super) fn decode<R: Record>(&self, value: &[u8], what: impl Fn() -> String) -> Option<R> {
         match R::from_record(&Bytes::copy_from_slice(value)) {
             Ok(record) => Some(record),
@@ -370,7 +371,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Something is wrong with what is being looked at.
+    /// Adds a finding about the current record.
     pub(super) fn find(&self, line: String) {
         match &*self.at.borrow() {
             Some(fix) => self.report.find_to_fix(line, fix.clone()),
@@ -378,17 +379,18 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Something is wrong somewhere else.
+    /// Adds a finding with a repair elsewhere.
     pub(super) fn find_to_fix(&self, line: String, fix: Fix) {
         self.report.find_to_fix(line, fix);
     }
 
-    /// What is found from now on is here.
+    /// Sets the repair of findings from now on.
     pub(super) fn look_at(&self, fix: Option<Fix>) {
         *self.at.borrow_mut() = fix;
     }
 
-    /// The path of a name in a directory, or of a directory, as back pointers have it: for people to read.
+    /// The path of a name in a directory, or of a directory, by its back pointers: for people to
+    /// read.
     pub(super) fn path(&self, dir: Where, name: Option<&EntryName>) -> String {
         let mut names: Vec<String> = name.into_iter().map(ToString::to_string).collect();
         let mut at = dir;
@@ -417,7 +419,7 @@ pub(super) struct Where {
 /// Longer paths are not shown whole.
 const DEPTH_MAX: usize = 100;
 
-/// Bytes for people to read.
+/// Hexadecimal digits, for people to read.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -445,7 +447,7 @@ impl InoSet {
         new
     }
 
-    /// Pages in order, for other servers' to be held against them.
+    /// Some pages in order, to be compared with those of other servers.
     pub(super) fn pages_from(&self, from: u64, max: usize) -> Vec<InosPage> {
         let mut pages: Vec<u64> = self.pages.keys().copied().filter(|page| *page >= from).collect();
         pages.sort_unstable();

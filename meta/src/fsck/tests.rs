@@ -134,8 +134,8 @@ impl Damage<'_> {
     }
 }
 
-/// Damages a tree of its own and expects findings that contain these words, each in one of its own; then repairs
-/// it, and expects that nothing is left to find.
+/// Damages a new tree and expects one finding with each of these words; then repairs it, and
+/// expects no findings.
 fn finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     in_damaged_world(async |world| {
         let mut tree = found(world, words, damage).await;
@@ -143,7 +143,7 @@ fn finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     });
 }
 
-/// As [`finds`]; the server is started again on the damage, as it may have in memory what is damaged.
+/// Like [`finds`]; the server is restarted after the damage, as it may have the record in memory.
 fn finds_at_start(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     in_damaged_world(async |world| {
         let mut tree = found(world, words, damage).await;
@@ -156,7 +156,7 @@ fn finds_at_start(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     });
 }
 
-/// As [`finds`], of what is not repaired.
+/// Like [`finds`], for damage that is not repaired.
 fn only_finds(words: &[&str], damage: impl Fn(&Damage<'_>, &Tree)) {
     in_damaged_world(async |world| {
         found(world, words, damage).await;
@@ -177,8 +177,8 @@ async fn found(world: &mut World, words: &[&str], damage: impl Fn(&Damage<'_>, &
     tree
 }
 
-/// Repairs, to the end: a second check finds nothing, and a second repair does nothing. What is left without leave to discard
-/// anything is contents that are lost.
+/// Repairs everything: a second check finds nothing, and a second repair does nothing. Without
+/// leave to discard, only lost contents may remain as findings.
 async fn mends(client: &mut Client) {
     let kept = client.repair(false).await;
     let is_repaired = |line: &&String| line.starts_with("repaired: ");

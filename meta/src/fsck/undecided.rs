@@ -1,8 +1,9 @@
-//! Transactions that stay prepared on a server of a cluster, and keep others out.
+//! Transactions that stay prepared on a server of a cluster, and hold others up.
 //!
-//! `across` begins with them: whoever reads what they hold waits. One that is under way ends in milliseconds, and what a
-//! crash has left is ended when its initiator is asked. So what stays for seconds will stay, unless somebody ends it. It is ended
-//! only as its initiator says; where that says nothing, it stays, and stays a finding.
+//! `across` begins with these transactions, since reads of what they hold would wait. A transaction
+//! in progress ends in milliseconds, and one left by a crash ends when its initiator is asked. So a
+//! transaction that stays for seconds will stay until somebody ends it. A repair ends it only as
+//! its initiator says. If the initiator says nothing, the transaction stays, and stays a finding.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -12,15 +13,15 @@ use wire::{AskOutcome, Outcome, Reply, Request, TxnId};
 use super::{Fix, across::Across};
 use crate::{error::describe, record::key};
 
-/// They are looked for so often,
+/// Number of searches for prepared transactions.
 const LOOKS: u32 = 12;
-/// with so much time between.
+/// Pause between two searches.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So many are told of.
+/// Maximum number of transactions that are reported.
 const TOLD_MAX: usize = 10_000;
 
 impl Across<'_> {
-    /// Finds those that stay, and asks how they ended.
+    /// Finds transactions that stay prepared, and asks how they ended.
     pub(super) async fn undecided(&self) -> Result<(), String> {
         let mut left = self.prepared()?;
         for _ in 0..LOOKS {
@@ -55,7 +56,7 @@ impl Across<'_> {
         Ok(())
     }
 
-    /// Those that are prepared here now, in order.
+    /// Transactions that are prepared here now, in order.
     fn prepared(&self) -> Result<Vec<TxnId>, String> {
         let prefix = key::kind(ShardId(0), b'P');
         let mut found = Vec::new();

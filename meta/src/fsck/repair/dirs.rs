@@ -1,4 +1,4 @@
-//! Content records: what they say of themselves, and the tree that their back pointers make.
+//! Content records: their own fields, and the tree that their back pointers make.
 
 use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
 
@@ -17,12 +17,12 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// Under how many versions of its name a directory may have been born, for us to find out.
+/// Number of versions of its name that are tried to find a directory's birth.
 const VERSIONS_TRIED: u32 = 64;
-/// How many records of a group one repair moves.
+/// Number of records of a group that one repair moves.
 const MOVED_AT_ONCE: usize = 4096;
 
-/// A content record, or the extended attributes beside one.
+/// Repairs a content record, or the extended attributes beside one.
 pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
     let parsed = key::parse_dir(key).zip(key::parse_share(key));
     let Some((id, (partition, part @ (0 | 2)))) = parsed else {
@@ -61,7 +61,7 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
         return Ok(true);
     }
     if let Some(twin) = twin(txn, &dir)? {
-        // One of two records of it is enough: the one that its names are with.
+        // One of two records of a directory is enough: the one that its names are with.
         let mut other = key::names(shard, id);
         other[..2].copy_from_slice(&twin[..2]);
         is_here(txn, &main)?;
@@ -86,7 +86,7 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
     Ok(true)
 }
 
-/// The root has neither name nor parent.
+/// Gives the root's record the values that a root must have, with neither name nor parent.
 fn be_root(content: &mut Content) {
     let right = root_content(content.times.mtime);
     *content = Content {
@@ -104,7 +104,8 @@ fn be_root(content: &mut Content) {
     };
 }
 
-/// Puts a directory in its place in the tree, or in `/lost+found`; whether anything but its record was written.
+/// Puts a directory in its place in the tree, or in `/lost+found`; `true` if anything but its
+/// record was written.
 fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     dir.content.state = ContentState::Live;
     doubt_birth(txn, dir);
@@ -159,8 +160,8 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
     Ok(note_birthplace(txn, dir)? | mended)
 }
 
-/// A directory whose id is not that of its birth was born nobody knows where; and nobody needs to but those who
-/// guess its id.
+/// Drops the birth name of a directory whose id does not fit it: the birth place is unknown. Only
+/// clients that guess its id would need it.
 pub(super) fn doubt_birth(txn: &Txn<'_>, dir: &mut Dir) {
     let Content { birth_parent, birth_version, .. } = dir.content;
     let hash_key = &txn.shared.config.hash_key;
@@ -170,7 +171,7 @@ pub(super) fn doubt_birth(txn: &Txn<'_>, dir: &mut Dir) {
     }
 }
 
-/// Where a directory's entry leads, if that is another record of it.
+/// Key of another record of a directory, if its entry leads there.
 fn twin(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Key>> {
     let Content { parent, parent_home, name, .. } = &dir.content;
     let Some(name) = name else { return Ok(None) };
@@ -182,12 +183,12 @@ fn twin(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Key>> {
     Ok(if another && sound::<Content>(txn, &there)?.is_some() { Some(there) } else { None })
 }
 
-/// A directory is charged as the one it is in, unless it accounts for itself.
+/// Charges a directory like its parent, unless it is an accounting root.
 fn recharge(txn: &mut Txn<'_>, dir: &mut Dir, to: QuotaId) {
     let quotas = &txn.shared.quotas;
     let from = dir.content.quota;
     let accounts = from == QuotaId(dir.content.ino) && quotas.get(from).is_some();
-    // Of several servers only the coordinator knows which are being counted.
+    // With several servers only the coordinator knows which roots are being counted.
     let alone = txn.shared.cluster.is_none();
     if alone && from != to && !accounts && !quotas.is_moving(from, to) {
         txn.recharge_freely(from, to, Usage::of(1, 0));
@@ -213,7 +214,7 @@ fn is_in_loop(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
     Ok(false)
 }
 
-/// Takes the entry of a directory from where it is, if it is there.
+/// Removes the entry of a directory from its old place, if it is there.
 fn leave(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName) -> Result<()> {
     let Content { parent, parent_home, .. } = dir.content;
     let Some(above) = shares::of_name(txn, parent_home, parent, name)? else { return Ok(()) };
@@ -235,7 +236,7 @@ pub(super) fn is_entered(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
     Ok(matches!(entry, Some(EntryRecord::Dir(access)) if access.id == dir.id))
 }
 
-/// The content record of a directory that has lost it, from its entry. What it counts is found out by the next sweep.
+/// Rebuilds a lost content record from the directory's entry. The next sweep finds its counts.
 pub(super) fn rebuilt(
     txn: &mut Txn<'_>,
     access: &Access,
@@ -282,7 +283,7 @@ pub(super) fn rebuilt(
     Ok(Dir::master(access.id, content))
 }
 
-/// The directory that an entry means, where its record is not at the home that the entry says.
+/// The directory of an entry, where its record is not at the home that the entry says.
 pub(super) fn elsewhere(txn: &Txn<'_>, access: &Access) -> Result<Option<Dir>> {
     let key = |shard| key::content(shard, access.id, 0, Part::Main);
     let all = (0..txn.shared.config.shards).map(ShardId);
@@ -297,7 +298,7 @@ pub(super) fn elsewhere(txn: &Txn<'_>, access: &Access) -> Result<Option<Dir>> {
     Ok(None)
 }
 
-/// Gives a directory, whose number nobody can have, another.
+/// Gives a directory another number when its own was never given out.
 pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     let Some(id) = key::parse_dir(key) else { return Ok(false) };
     txn.lock(lock::DIRECTORY_RENAME)?;
@@ -307,13 +308,14 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
         return Ok(false);
     }
     tell_clients(txn, id)?;
-    // Its entry, and directories below it, follow when they are looked at.
+    // The entry, and directories below, are repaired when they are looked at.
     content.ino = txn.new_ino_near(&[txn.shard(content.home)])?;
     txn.put_dir(&Dir::master(id, content));
     Ok(true)
 }
 
-/// Names on a shard where their directory has no content record: they are moved to where it has one, or get one.
+/// Repairs names on a shard where their directory has no content record: moves them to the shard of
+/// the record, or makes one.
 pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool> {
     txn.lock(lock::DIRECTORY_RENAME)?;
     txn.lock(lock::dir_lock(id))?;
@@ -336,7 +338,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         let above = lost::and_found(txn)?;
         let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;
         lost::directory(txn, &mut dir)?;
-        // Nobody has cached it with its new number; on a cluster nobody need be told.
+        // No client has cached the directory with its new number; on a cluster none need be told.
         if txn.shared.cluster.is_none() {
             txn.alone()?;
         }
@@ -351,7 +353,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         return Ok(true);
     }
     is_here(txn, &key::names(right, id))?;
-    // What belongs to another partition goes there from the master.
+    // Names of another partition go there from the master.
     let mut dir = Dir { id, partition: 0, content };
     for (key, value) in names {
         txn.delete(key.clone());
@@ -372,7 +374,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
     Ok(true)
 }
 
-/// How a directory is placed whose names are on `shard`.
+/// The home of a directory whose names are on `shard`.
 fn home_of(
     txn: &Txn<'_>,
     shard: ShardId,
@@ -396,7 +398,7 @@ fn home_of(
     }
 }
 
-/// Changes a directory's counts by what they were off.
+/// Changes a directory's counts by the differences found.
 pub(super) fn count(
     txn: &mut Txn<'_>,
     (shard, id, ino): (ShardId, DirId, Ino),
@@ -404,7 +406,7 @@ pub(super) fn count(
     subdirs: i64,
 ) -> Result<bool> {
     txn.lock(lock::dir_lock(id))?;
-    // One that belongs on another shard is looked at first.
+    // A share that belongs on another shard is repaired first.
     let share = shares::at(txn, shard, id)?.filter(|share| {
         let key = txn.share_key(share.content.home, id, share.partition);
         key::shard_of(&key) == shard && share.content.ino == ino

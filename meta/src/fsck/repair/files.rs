@@ -1,4 +1,4 @@
-//! Inodes wherever they rest, their slots, their chunks, and the notes to reclaim them.
+//! Inodes in entries and slots, their chunks, and the notes to reclaim them.
 
 use std::ops::ControlFlow;
 
@@ -21,21 +21,21 @@ use crate::{
     unsynced::is_whole,
 };
 
-/// What the chunks of an inode are.
+/// Measurements of an inode's chunks.
 #[derive(Default)]
 pub(super) struct Measured {
-    /// Where the last slice ends.
+    /// End of the last slice.
     pub(super) end: u64,
     pub(super) allocated: u64,
     empty: Vec<Key>,
     damaged: Vec<Key>,
 }
 
-/// Goes through the chunks of an inode. Before anything is written.
+/// Measures the chunks of an inode. To be called before anything is written.
 pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
     let mut found = Measured::default();
     super::is_here(txn, &key::chunks(ino))?;
-    // What the file was cut by is behind its end until it is removed.
+    // Chunks that a truncate has cut off stay behind the file's end until they are removed.
     let tail = sound::<Tail>(txn, &key::tail(ino))?.map_or(u32::MAX, |tail| tail.first);
     let prefix = key::chunks(ino);
     txn.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
@@ -62,8 +62,9 @@ pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
     Ok(found)
 }
 
-/// Makes an inode fit its contents, its quota and its extended attributes; `mended` tells whether it wrote anything
-/// but the inode, which is the caller's to store. `false` when nothing can be made of it.
+/// Makes an inode fit its contents, its quota and its extended attributes. Sets `mended` if
+/// anything but the inode was written; the caller stores the inode. `false` when the inode is
+/// beyond repair.
 pub(super) fn mend(
     txn: &mut Txn<'_>,
     located: &mut Located,
@@ -98,7 +99,7 @@ pub(super) fn mend(
     Ok(true)
 }
 
-/// Kind and size follow the contents. `false` when no file has such.
+/// Fits kind and size to the contents. `false` when no file has such contents.
 fn fits_its_contents(inode: &mut Inode) -> bool {
     match &inode.contents {
         Contents::Inline(data) => {
@@ -122,9 +123,10 @@ fn fits_its_contents(inode: &mut Inode) -> bool {
     }
 }
 
-/// Charges an inode where it belongs, as much as it has.
+/// Charges an inode's actual size to the quota it belongs to.
 fn recharge(txn: &mut Txn<'_>, was: &Inode, inode: &mut Inode, quota: Option<QuotaId>) {
-    // Of several servers only the coordinator knows all roots, and which of them are being counted.
+    // With several servers only the coordinator knows all roots, and which of them are being
+    // counted.
     let several = txn.shared.cluster.is_some();
     let known =
         several || inode.quota == QuotaId::NONE || txn.shared.quotas.get(inode.quota).is_some();
@@ -141,7 +143,8 @@ fn recharge(txn: &mut Txn<'_>, was: &Inode, inode: &mut Inode, quota: Option<Quo
     }
 }
 
-/// What extended attributes should be; `None` when they are. `key` is that of the record beside their owner.
+/// The right extended attributes; `None` if they are right already. `key` is that of the record
+/// beside their owner.
 pub(super) fn right_xattrs(txn: &Txn<'_>, xattrs: &Xattrs, key: &Key) -> Result<Option<XattrSet>> {
     let is_sorted =
         |list: &[(bytes::Bytes, bytes::Bytes)]| list.windows(2).all(|pair| pair[0].0 < pair[1].0);
@@ -169,7 +172,7 @@ pub(super) fn right_xattrs(txn: &Txn<'_>, xattrs: &Xattrs, key: &Key) -> Result<
     Ok(wrong.then_some(XattrSet { list }))
 }
 
-/// An inode slot, or the extended attributes beside one.
+/// Repairs an inode slot, or the extended attributes beside one.
 pub(super) fn slot(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
     let (Some(ino), Some(part)) = (key::parse_ino(key), key.last()) else { return Ok(false) };
     let main = key::inode(ino, Part::Main);
@@ -199,7 +202,7 @@ pub(super) fn slot(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
     }
 }
 
-/// An inode in its slot, locked; or what cannot be read there.
+/// Repairs an inode in its slot, locked; drops what cannot be read there.
 fn in_slot(txn: &mut Txn<'_>, ino: Ino, key: &Key, lose: bool) -> Result<bool> {
     let main = key::inode(ino, Part::Main);
     let Some(value) = txn.get_bytes(&main)? else { return drop_record(txn, key) };
@@ -212,7 +215,7 @@ fn in_slot(txn: &mut Txn<'_>, ino: Ino, key: &Key, lose: bool) -> Result<bool> {
     }
     located.inode.ino = ino;
     if located.inode.nlink == 0 && sound::<Reclaim>(txn, &key::reclaim(ino))?.is_none() {
-        // Nobody may have it open any more; then it is removed at once.
+        // If no session has the file open any more, it is removed at once.
         txn.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
         txn.reclaim.push(ino);
         mended = true;
@@ -227,7 +230,7 @@ fn in_slot(txn: &mut Txn<'_>, ino: Ino, key: &Key, lose: bool) -> Result<bool> {
     Ok(mended)
 }
 
-/// A note to reclaim.
+/// Repairs a note to reclaim.
 pub(super) fn reclaim(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
     let Some(ino) = key::parse_ino(key) else { return drop_record(txn, key) };
     txn.lock(lock::ino_lock(ino))?;
@@ -241,7 +244,7 @@ pub(super) fn reclaim(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bo
     if orphan { Ok(false) } else { drop_record(txn, key) }
 }
 
-/// An inode that is in use, at `at`, is not to be reclaimed.
+/// Removes the note to reclaim an inode that is in use at `at`.
 pub(super) fn in_use(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
     if let Some(dir) = key::parse_dir(at).filter(|_| key::is_name(at)) {
         txn.lock(lock::dir_lock(dir))?;
@@ -252,7 +255,7 @@ pub(super) fn in_use(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
     } else {
         matches!(sound(txn, at)?, Some(Slot::Inode(inode)) if inode.ino == ino)
     };
-    // Race: it may have been removed since, and now the note is right.
+    // Race: the inode may have been removed since, and now the note is right.
     if !there {
         return Ok(false);
     }
@@ -266,7 +269,7 @@ pub(super) fn in_use(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
     }
 }
 
-/// An inode in its slot has more names, or fewer, than it counts.
+/// Corrects the number of names of an inode in its slot.
 pub(super) fn links(
     txn: &mut Txn<'_>,
     (ino, changed): (Ino, Option<Time>),
@@ -280,7 +283,7 @@ pub(super) fn links(
     if changed.is_some_and(|changed| changed != inode.times.ctime) {
         return Ok(false);
     }
-    // So nobody repairs it once more by what was found before.
+    // The new time keeps a second repair by the same finding out.
     inode.times.ctime = txn.now;
     let names = i64::from(inode.nlink) + i64::from(found) - i64::from(nlink);
     if names <= 0 {
@@ -291,7 +294,7 @@ pub(super) fn links(
     Ok(true)
 }
 
-/// A block is named, so it is not to be deleted.
+/// Removes the note to delete a block that is named.
 pub(super) fn named(txn: &mut Txn<'_>, ino: Ino, chunk: u32, block: BlockId) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
     let record: Option<ChunkRecord> = sound(txn, &key::chunk(ino, chunk))?;
@@ -305,8 +308,8 @@ pub(super) fn named(txn: &mut Txn<'_>, ino: Ino, chunk: u32, block: BlockId) -> 
     Ok(mended)
 }
 
-/// Gives up what a block had that is not there: zeros are read in its place. It is read once more before: what was
-/// wrong may have been the store that was away.
+/// Gives up the contents of a lost block: zeros are read in its place. The block is read once more
+/// first, as the store may only have been away.
 pub(super) fn punch(txn: &mut Txn<'_>, ino: Ino, chunk: u32, block: BlockId) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
     let key = key::chunk(ino, chunk);

@@ -1,5 +1,5 @@
-//! `/lost+found`: where things go that are there and cannot be reached any more. It is root's alone, and each is
-//! named by its inode number, in decimal as `ls -i` shows it.
+//! `/lost+found`: the place for things that exist and cannot be reached any more. Only root may use
+//! it. Each thing is named by its inode number, in decimal as `ls -i` shows it.
 
 use base::{EntryName, FileKind, FsError, Ino};
 
@@ -16,10 +16,10 @@ use crate::{
 use base::{DirId, attr::MODE_BITS};
 
 const NAME: &[u8] = b"lost+found";
-/// So many things of one number find a name.
+/// Number of things with the same number that can get a name.
 const SAME_NUMBER_MAX: u32 = 1000;
 
-/// The directory; it is made when it is needed.
+/// The directory `/lost+found`; it is made when needed.
 pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
     txn.lock(lock::dir_lock(DirId::ROOT))?;
     let root: Content =
@@ -31,13 +31,13 @@ pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
     let name = EntryName::new(NAME).expect("it is a name");
     match txn.entry(&root, &name)? {
         Some(EntryRecord::Dir(access)) if txn.shared.cluster.is_none() => txn.child_locked(&access),
-        // Where it does not fit, that is to be repaired first, and not a moment to be waited out.
+        // A record that does not fit must be repaired first; waiting would not help.
         Some(EntryRecord::Dir(access)) => {
             let content = sound(txn, &txn.content_key(access.home, access.id))?;
             let content = content.filter(|content: &Content| content.ino == access.ino);
             Ok(Dir::master(access.id, content.ok_or(FsError::Io)?))
         }
-        // Somebody has made something else of that name.
+        // Something else has that name.
         Some(EntryRecord::Node(_) | EntryRecord::Link(_)) => Err(FsError::Exists.into()),
         None => {
             let dir = txn.dir_ref(root.id, root.content.ino, root.content.home);
@@ -47,12 +47,12 @@ pub(super) fn and_found(txn: &mut Txn<'_>) -> Result<Dir> {
     }
 }
 
-/// What something is called there.
+/// Name of something in `/lost+found`.
 pub(super) fn name_of(ino: Ino) -> EntryName {
     EntryName::new(ino.0.to_string().as_bytes()).expect("a number is a name")
 }
 
-/// A name that is free in a directory, which is locked, and the partition that has it.
+/// A name that is free in a locked directory, and the partition that has it.
 fn free_name(txn: &Txn<'_>, dir: Dir, ino: Ino) -> Result<(Dir, EntryName)> {
     let mut name = name_of(ino);
     let whole = txn.dir_ref(dir.id, dir.content.ino, dir.content.home);
@@ -67,7 +67,7 @@ fn free_name(txn: &Txn<'_>, dir: Dir, ino: Ino) -> Result<(Dir, EntryName)> {
     Err(FsError::Exists.into())
 }
 
-/// Puts a directory there that nothing leads to. Its record is the caller's to store.
+/// Puts a directory that nothing leads to into `/lost+found`. The caller stores its record.
 pub(crate) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     let above = and_found(txn)?;
     if above.id == dir.id {
@@ -84,7 +84,7 @@ pub(crate) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     Ok(())
 }
 
-/// Puts an inode there that was in an entry.
+/// Puts an inode that was in an entry into `/lost+found`.
 pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     let above = and_found(txn)?;
     let (mut above, name) = free_name(txn, above, inode.ino)?;
@@ -108,7 +108,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
         let place = Place::under(txn, &above, &name);
         txn.settle_inode(&mut located, place, None);
     } else {
-        // On a cluster it is in its slot, wherever its name is.
+        // On a cluster the inode is in its slot, wherever its name is.
         txn.put_entry(&above, &name, &EntryRecord::Link(located.inode.ino));
         located.inode.moved = false;
         txn.put_inode(&located);
@@ -119,7 +119,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     Ok(())
 }
 
-/// Gives an inode in its slot, which has no name any more, one there.
+/// Gives an inode in its slot, which has no name any more, a name in `/lost+found`.
 pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
     let above = and_found(txn)?;
     let (mut above, name) = free_name(txn, above, inode.ino)?;
@@ -133,11 +133,11 @@ pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a file of chunks without an inode. If it is `taken`, their number is that of something else, and they get
+/// Makes a file of chunks without an inode. If their number is `taken` by something else, they get
 /// another.
 pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
     txn.lock(lock::ino_lock(ino))?;
-    // Race: they may just be on their way out, or have an inode by now.
+    // Race: the chunks may just be in removal, or have an inode by now.
     let has_inode = matches!(sound(txn, &key::inode(ino, Part::Main))?, Some(Slot::Inode(_)));
     let leaves = sound::<Reclaim>(txn, &key::reclaim(ino))?.is_some();
     if !taken && (has_inode || leaves) {
@@ -176,7 +176,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// Chunks with nothing in them are not worth a file.
+/// Removes chunks with nothing in them, which are not worth a file.
 fn empty(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     super::is_here(txn, &key::chunks(ino))?;
     let chunks = txn.scan_prefix(&key::chunks(ino), usize::MAX)?;

@@ -1,4 +1,4 @@
-//! What stands under names: entries, rename lists, and extended attributes beside an entry.
+//! Records under names: entries, rename lists, and extended attributes beside an entry.
 
 use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use crate::{
     txn::{Dir, Located, Place, Txn},
 };
 
-/// One part of a name.
+/// Repairs one part of a name.
 pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> Result<bool> {
     let Some((id, (pos, name, part))) = key::parse_dir(key).zip(key::parse_name(key)) else {
         return drop_record(txn, key);
@@ -23,17 +23,18 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
     let share = shares::at(txn, shard, id)?;
     if part == Part::RenameList as u8 && share.as_ref().is_some_and(|share| share.partition > 0) {
-        // It belongs to the master's shard, and those who were born under the name write it there.
+        // A rename list belongs to the master's shard, and directories born under the name are
+        // noted there.
         return drop_record(txn, key);
     }
     if part == Part::RenameList as u8
         && let Ok(name) = EntryName::new(name)
         && pos == txn.shared.config.hash_key.pos(&name)
     {
-        // Its directory may be gone; those that were born there are not.
+        // The directory of the list may be gone; directories that were born there are not.
         return rename_list(txn, (shard, id), &name, key, &value);
     }
-    // Without one, or with one that belongs elsewhere, that is looked at first.
+    // A missing or misplaced share is repaired first.
     let is_placed = |share: &Dir| {
         key::shard_of(&txn.share_key(share.content.home, id, share.partition)) == shard
     };
@@ -58,7 +59,7 @@ pub(super) fn name(txn: &mut Txn<'_>, shard: ShardId, key: &Key, lose: bool) -> 
     }
 }
 
-/// The directory has one entry less.
+/// Counts one entry less in a directory.
 pub(super) fn uncount(txn: &mut Txn<'_>, mut dir: Dir, subdir: bool) {
     dir.content.entries = dir.content.entries.saturating_sub(1);
     dir.content.subdirs = dir.content.subdirs.saturating_sub(u32::from(subdir));
@@ -66,7 +67,8 @@ pub(super) fn uncount(txn: &mut Txn<'_>, mut dir: Dir, subdir: bool) {
     txn.put_dir(&dir);
 }
 
-/// A record under what is no name. Nobody counted it.
+/// Drops a record whose name is not valid, which no directory counts. An inode in it goes to
+/// `/lost+found`.
 fn homeless(txn: &mut Txn<'_>, key: &Key, value: &Bytes) -> Result<bool> {
     drop_record(txn, key)?;
     if let Some(EntryRecord::Node(inode)) = unsound(value) {
@@ -75,7 +77,7 @@ fn homeless(txn: &mut Txn<'_>, key: &Key, value: &Bytes) -> Result<bool> {
     Ok(true)
 }
 
-/// A record that is not where its name is looked for.
+/// Repairs a record that is not where its name is looked for.
 fn misplaced(
     txn: &mut Txn<'_>,
     dir: Dir,
@@ -103,7 +105,7 @@ fn misplaced(
     Ok(true)
 }
 
-/// An entry that another partition should have.
+/// Repairs an entry that another partition should have.
 fn elsewhere(
     txn: &mut Txn<'_>,
     (dir, owner, pos): (Dir, u16, u64),
@@ -117,7 +119,7 @@ fn elsewhere(
     };
     let place = txn.share_key(dir.content.home, dir.id, owner);
     let to: Option<Content> = sound(txn, &place)?;
-    // Where partitions do not agree, that is to be repaired first.
+    // Partitions that do not agree are repaired first.
     let Some(content) = to.filter(|to| to.layout.partition(pos) == owner) else {
         return Ok(false);
     };
@@ -166,7 +168,7 @@ fn entry(
     }
 }
 
-/// An inode in its entry.
+/// Repairs an inode in its entry.
 fn node(
     txn: &mut Txn<'_>,
     dir: Dir,
@@ -180,7 +182,7 @@ fn node(
         return Err(Fault::Refused(text.into()));
     }
     txn.lock(lock::ino_lock(seen.ino))?;
-    // Race: who writes to the file has locked only the inode, and may just have changed it.
+    // Race: a writer locks only the inode, and may just have changed it.
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
     let Some(EntryRecord::Node(inode)) = unsound(&value) else { return Ok(false) };
     let here = Location::of(&dir, name);
@@ -189,7 +191,8 @@ fn node(
     let was = located.inode.clone();
     let born_here = was.ino.shard() == key::shard_of(key);
     if dir.content.layout != Layout::Whole && !born_here {
-        // Nobody looks for it here: entries of partitions come and go without their inodes.
+        // No request looks for the inode here: entries of partitions come and go without their
+        // inodes.
         let mut beside = key.clone();
         beside.pop();
         beside.push(Part::Xattrs as u8);
@@ -199,7 +202,7 @@ fn node(
     }
     let mut mended = !was.is_sound();
     if !files::mend(txn, &mut located, Some(dir.content.quota), lose, &mut mended)? {
-        // Nothing in it can be made out.
+        // The inode cannot be read at all.
         drop_record(txn, key)?;
         uncount(txn, dir, false);
         return Ok(true);
@@ -229,7 +232,7 @@ fn node(
     Ok(mended)
 }
 
-/// The entry of a directory.
+/// Repairs the entry of a directory.
 fn child(
     txn: &mut Txn<'_>,
     dir: Dir,
@@ -258,7 +261,7 @@ fn child(
     let mut child = Dir::master(access.id, content);
     if child.content.parent != dir.id || child.content.name.as_ref() != Some(name) {
         if child.id == DirId::ROOT || super::dirs::is_entered(txn, &child)? {
-            // It is somewhere else, and one name is enough.
+            // The directory is somewhere else, and one name is enough.
             drop_record(txn, key)?;
             uncount(txn, dir, true);
         } else {
@@ -279,7 +282,7 @@ fn child(
     Ok(true)
 }
 
-/// A list of directories that were born here and live elsewhere.
+/// Repairs a list of directories that were born here and live elsewhere.
 fn rename_list(
     txn: &mut Txn<'_>,
     at: (ShardId, DirId),
@@ -287,7 +290,7 @@ fn rename_list(
     key: &Key,
     value: &Bytes,
 ) -> Result<bool> {
-    // Race: who moves one of them has locked this directory, so what is said of them here stays.
+    // Race: a move of one of them locks this directory, so their records here cannot change.
     let Some(list) = unsound::<RenameList>(value) else { return drop_record(txn, key) };
     let mut right = RenameList::default();
     for version in &list.versions {
@@ -325,7 +328,7 @@ fn lives_elsewhere(
     }))
 }
 
-/// Extended attributes beside an entry.
+/// Repairs extended attributes beside an entry.
 fn beside(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, key: &Key) -> Result<bool> {
     let entry: Option<EntryRecord> = sound(txn, &shares::entry_key(txn, dir, name))?;
     let Some(EntryRecord::Node(inode)) = entry else { return drop_record(txn, key) };
@@ -340,8 +343,9 @@ fn beside(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, key: &Key) -> Result<b
     Ok(true)
 }
 
-/// Gives an inode, whose number another one has or nobody can have, a number of its own. One whose contents are in
-/// blocks would lose them; it stays, and stays a finding, unless there are none under its number.
+/// Gives an inode a number of its own when another inode has its number, or none can have it. An
+/// inode with contents in blocks would lose them: it stays, and stays a finding, unless there are
+/// no chunks under its number.
 pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     let Some((id, (_, _, 0))) = key::parse_dir(key).zip(key::parse_name(key)) else {
         return Ok(false);
@@ -354,7 +358,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
         if files::measure(txn, inode.ino)?.end > 0 {
             return Ok(false);
         }
-        // What it had is under another number, and is saved with that.
+        // The chunks are under another number, and are saved with that.
         let share = shares::at(txn, shard, id)?;
         drop_record(txn, key)?;
         if let Some(share) = share {

@@ -1,8 +1,10 @@
-//! Partitions of directories: each is there and repeats what its master says, and names are with their partitions.
+//! Partitions of directories: each exists and repeats its master, and names are with their
+//! partitions.
 //!
-//! A directory may have lost its master or a share, but the names in the others are not lost: each share has all that
-//! the master is made of again, and the next sweep counts what is in it. A name in the wrong partition goes to the right
-//! one; its inode stays on its shard of birth, in its slot.
+//! A directory may have lost its master or a share, but the names in the others are not lost. Each
+//! share has all that is needed to make the master again, and the next sweep counts its names. A
+//! name in the wrong partition goes to the right one; its inode stays on its shard of birth, in its
+//! slot.
 
 use base::{DirId, EntryName, ShardId, placement::shard_of};
 use bytes::Bytes;
@@ -26,7 +28,7 @@ pub(super) fn at(txn: &Txn<'_>, shard: ShardId, id: DirId) -> Result<Option<Dir>
     Ok(None)
 }
 
-/// The partition of a directory that has a name; `None`: there is no such directory.
+/// The partition of a directory that has a name; `None` if there is no such directory.
 pub(super) fn of_name(
     txn: &Txn<'_>,
     home: DirId,
@@ -38,7 +40,7 @@ pub(super) fn of_name(
     loop {
         let content: Option<Content> = sound(txn, &way.key(config.shards))?;
         let Some(content) = content else {
-            // Where there is none, it is made before anything else is put into it.
+            // A missing share is made before anything else is put into it.
             return if way.partition() == 0 { Ok(None) } else { Err(missing()) };
         };
         if way.arrives(Some(&content), config.shards) {
@@ -58,7 +60,7 @@ pub(super) fn entry_key(txn: &Txn<'_>, dir: &Dir, name: &EntryName) -> Key {
     key::name(shard, dir.id, config.hash_key.pos(name), name, Part::Main)
 }
 
-/// A record of a partition other than the master.
+/// Repairs a record of a partition other than the master.
 pub(super) fn share(
     txn: &mut Txn<'_>,
     shard: ShardId,
@@ -86,15 +88,15 @@ pub(super) fn share(
     let mut layout = master.layout.clone();
     layout.learn(&share.layout);
     if !share.is_live() && txn.get_bytes(&key::handoff(shard, id, partition))?.is_some() {
-        // It goes when its handoff is over.
+        // The share goes when its handoff is over.
         return Ok(false);
     }
     if master.ino != share.ino || !layout.is_active(partition) {
-        // Its names are brought to their places when they are found without it.
+        // Names in the share are brought to their places when they are found without it.
         return drop_record(txn, key);
     }
     let Content { times, entries, subdirs, .. } = share;
-    // What it knows of others may be more or less, and all of it is so.
+    // The share may know more or less of other partitions, all of it true.
     let same = is_of_one_turn(&master.layout, &share.layout);
     let layout = if same { share.layout.clone() } else { layout };
     let right = Content { times, entries, subdirs, layout, ..master.share() };
@@ -105,12 +107,13 @@ pub(super) fn share(
     Ok(true)
 }
 
-/// The master of a share's directory. What it counts is found out by the next sweep.
+/// Makes the master of a share's directory. The next sweep finds its counts.
 fn master_of(id: DirId, share: &Content) -> Dir {
     Dir { id, partition: 0, content: Content { entries: 0, subdirs: 0, ..share.clone() } }
 }
 
-/// The master of a directory that has lost it, from any of its shares; of a certain number, if that is known.
+/// Makes a lost master from any of the directory's shares; only of the inode number in `access`, if
+/// given.
 pub(super) fn master_again(
     txn: &Txn<'_>,
     id: DirId,
@@ -134,7 +137,7 @@ pub(super) fn master_again(
     Ok(None)
 }
 
-/// Writes the shares that a master's layout names and that are not there; whether there were any.
+/// Writes missing shares that a master's layout names; `true` if there were any.
 pub(super) fn complete(txn: &mut Txn<'_>, master: &Dir) -> Result<bool> {
     let mut written = false;
     let config = &txn.shared.config;
@@ -150,8 +153,8 @@ pub(super) fn complete(txn: &mut Txn<'_>, master: &Dir) -> Result<bool> {
     Ok(written)
 }
 
-/// Brings an entry from a partition that has it to the one that should. What else belongs to the name, and is here, goes
-/// with it.
+/// Brings an entry from its partition to the one that should have it, with the other records of the
+/// name that are here.
 pub(super) fn bring(
     txn: &mut Txn<'_>,
     (from, mut to): (Dir, Dir),
@@ -189,7 +192,8 @@ pub(super) fn bring(
     Ok(())
 }
 
-/// Puts an inode that was in an entry into its slot; what leads there. `beside`: where its extended attributes may be.
+/// Puts an inode that was in an entry into its slot; returns the entry that leads there. Its
+/// extended attributes may be at `beside`.
 pub(super) fn in_slot(txn: &mut Txn<'_>, mut inode: Inode, beside: &Key) -> Result<EntryRecord> {
     let ino = inode.ino;
     txn.lock(lock::ino_lock(ino))?;

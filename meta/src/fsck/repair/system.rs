@@ -1,4 +1,4 @@
-//! Records of the server itself, and of quotas. Most of them it has in memory as well.
+//! Records of the server itself, and of quotas. The server also has most of them in memory.
 
 use base::{Ino, ShardId};
 use wire::{Decide, TxnId};
@@ -17,7 +17,7 @@ use crate::{
     txn::Txn,
 };
 
-/// A record that is neither a name's nor an inode's.
+/// Repairs a record that is neither a name's nor an inode's.
 pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
     match (key[2], key.len()) {
         (b'A', 13) => quota(txn, shard, key),
@@ -48,11 +48,11 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             if sound::<Lived>(txn, key)?.is_some() {
                 return Ok(false);
             }
-            // What is in the trash stays for as long as if it had come now.
+            // Things in the trash then stay for as long as if they had come now.
             txn.delete(key.clone());
             Ok(true)
         }
-        // Nothing else says what they say; without one that can be read no server opens.
+        // No other record has the same contents. No server opens without a readable one.
         (b'M', 3 | 4) | (b'P' | b'X' | b'E', 21) if shard.0 == 0 => Ok(false),
         (b'S', 11) if shard.0 == 0 => session(txn, key),
         (b'G', 19) => {
@@ -64,7 +64,8 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
         }
         (b'H', 21) if sound::<HandoffRecord>(txn, key)?.is_some() => Ok(false),
         (b'T', 11) if sound::<Tail>(txn, key)?.is_some() => Ok(false),
-        // Stored answers, which nobody asks for or can read; notes; and what is nothing at all.
+        // Stored answers that no client can ask for or that cannot be read; notes; and unknown
+        // records.
         _ => drop_record(txn, key),
     }
 }
@@ -82,7 +83,7 @@ fn session(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     Ok(true)
 }
 
-/// An accounting root, or what a core has charged to it.
+/// Repairs an accounting root, or a core's charges to it.
 fn quota(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
     let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
     let Some((id, part)) = parsed else { return drop_record(txn, key) };
@@ -107,14 +108,14 @@ fn quota(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
     Ok(true)
 }
 
-/// Charges what a quota has not counted, or gives back what it has counted too much.
+/// Corrects the charges of a quota by the difference found.
 pub(super) fn usage(txn: &mut Txn<'_>, id: QuotaId, usage: Usage) -> bool {
     let known = txn.shared.cluster.is_some() || txn.shared.quotas.get(id).is_some();
     txn.charge_freely(id, usage);
     known
 }
 
-/// Removes what cores have charged to a quota that nobody knows.
+/// Removes charges of cores to a quota that does not exist.
 pub(super) fn forget(txn: &mut Txn<'_>, id: QuotaId) -> Result<bool> {
     if txn.shared.quotas.get(id).is_some() {
         return Ok(false);
@@ -136,7 +137,8 @@ pub(super) fn decide(txn: &mut Txn<'_>, id: TxnId, commit: bool) -> Result<bool>
     Ok(there)
 }
 
-/// Reserves a number that is in use, and all before it. What has a number that cannot be gets another.
+/// Reserves a number that is in use, and all before it. If the number cannot be reserved, its owner
+/// gets another one.
 pub(super) fn reserve(txn: &mut Txn<'_>, ino: Ino, at: &Key) -> Result<bool> {
     if let Some(end) = txn.shared.inos.raise(ino) {
         txn.put(key::counter(ino.shard()), &Reserved { end });

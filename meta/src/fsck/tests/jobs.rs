@@ -87,7 +87,7 @@ fn blocks_that_nothing_names_go_when_their_session_has_ended() {
             let block = client.next_block();
             client.put_block(block, &[1; 100]).await.unwrap();
         }
-        // Of what was put before its start the server knows nothing.
+        // The server knows nothing of blocks that were put before its start.
         world.restart().await;
         tree.client.resume(world).await;
         gone.resume(world).await;
@@ -145,13 +145,13 @@ fn a_check_that_is_cancelled_ends_and_says_so() {
         check.run().await;
         let progress = crate::fsck::poll(shared, FsckPoll { job: number, cancel: false }).unwrap();
         assert!(progress.done && progress.findings[0].contains("cancelled"), "{progress:?}");
-        // One that was dropped with its core has ended as well.
+        // A check that was dropped with its core has ended as well.
         drop(crate::fsck::start(shared, crate::fsck::Aim::Find { gc: false }).unwrap());
         assert_eq!(tree.client.fsck(false).await.findings_total, 0);
     });
 }
 
-/// A moment of an engine, of which somebody cancels the check after so many records.
+/// A snapshot that cancels the check after a number of records.
 struct Cut<'a> {
     moment: Box<dyn Snapshot>,
     report: &'a Report,

@@ -1,4 +1,4 @@
-//! Whatever is done to a file system, and however its server ends, there is nothing to find afterwards.
+//! Random operations and crashes leave nothing to find.
 
 use proptest::{collection::vec, prelude::*};
 use wire::{DirRef, FileRef, Reply, Request};
@@ -51,7 +51,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Does what can be done; what cannot is refused, which is fine as well.
+/// Performs an operation if possible; a refusal is fine as well.
 async fn perform(world: &mut World, client: &mut Client, dirs: &mut Vec<DirRef>, act: &Act) {
     let at = |index: &usize| dirs[index % dirs.len()];
     macro_rules! file {
@@ -185,12 +185,12 @@ fn survives(setup: Setup, acts: &[Act]) {
     });
 }
 
-/// What happens to a record.
+/// Damage to a record.
 #[derive(Debug, Clone, Copy)]
 enum Blow {
     Lost,
     Junk,
-    /// One of its bytes is another.
+    /// One byte has another value.
     Changed(usize, u8),
 }
 
@@ -199,8 +199,8 @@ fn blow() -> impl Strategy<Value = (usize, Blow)> {
     (any::<usize>(), prop_oneof![2 => Just(Blow::Lost), 1 => Just(Blow::Junk), 3 => changed])
 }
 
-/// Files, directories and their contents; not the records that a server needs to start, nor those of a check's own
-/// session.
+/// Damages files, directories and their contents; not the records that a server needs to start, nor
+/// those of the check's own session.
 fn damage(world: &World, blows: &[(usize, Blow)]) {
     let mut records = Vec::new();
     let visit = &mut |key: &[u8], value: &[u8]| {
@@ -231,7 +231,8 @@ fn damage(world: &World, blows: &[(usize, Blow)]) {
     world.server.shared.hot.clear();
 }
 
-/// What two things claim is given to neither, and what depends on it waits.
+/// Whether two things claim what a finding is about. It is given to neither, and what depends on it
+/// waits.
 fn is_of_two(finding: &str) -> bool {
     finding.contains("is named twice") || finding.contains("is used twice")
 }

@@ -1,5 +1,5 @@
-//! What a repair keeps, where it puts what it saves, and that others go on meanwhile. That each kind of damage is
-//! mended at all is shown where it is found.
+//! Repairs: what they keep, where they put what they save, and that other clients go on meanwhile.
+//! That each kind of damage is repaired at all is shown where it is found.
 
 use std::cell::Cell;
 
@@ -84,7 +84,7 @@ fn a_directory_keeps_its_names_when_its_record_is_rebuilt() {
             let again = client.lookup(&a, "b").await.unwrap();
             assert_eq!((again.attr.ino, again.attr.size), (b.ino, 1));
             assert_eq!(names(&mut client, &b).await, ["f"]);
-            // It can be moved and removed like any other.
+            // The directory can be moved and removed like any other.
             client.rename((&a, "b"), (&root, "c")).await.unwrap();
             client.unlink(&b, "f").await.unwrap();
             client.rmdir(&root, "c").await.unwrap();
@@ -98,7 +98,7 @@ fn a_directory_that_nothing_leads_to_is_in_lost_and_found_with_all_below_it() {
         let mut tree = plant(world).await;
         tree.client.create(&tree.sub, "deep").await.unwrap();
         hurt(world, |damage| {
-            // Both its entry and its record: only its names are left.
+            // Both the entry and the record are lost: only the names in the directory are left.
             damage.delete(&damage.name_key(tree.a.id, "sub", Part::Main));
             damage.delete(&damage.content_key(tree.sub.id));
         });
@@ -160,7 +160,7 @@ fn what_is_not_damaged_stays_as_it_is() {
     });
 }
 
-/// Everything that is stored, but for sessions.
+/// All stored records except those of sessions.
 fn records(world: &World) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     store::Engine::scan(world.engine.as_ref(), &[], &[u8::MAX; 8], &mut |key, value| {

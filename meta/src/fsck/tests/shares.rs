@@ -1,4 +1,5 @@
-//! Directories in several partitions: sound ones are found sound, and each kind of damage is found and mended.
+//! Directories in several partitions: sound ones are found sound, and each kind of damage is found
+//! and repaired.
 
 use base::{Layout, Splits, Subsets};
 use wire::DirRef;
@@ -15,7 +16,8 @@ fn layouts() -> [Layout; 2] {
     ]
 }
 
-/// Divides a directory, as if its names had been made so. Inodes of files rest where they were born.
+/// Divides a directory, as if its names had been made that way. Inodes of files stay where they
+/// were born.
 fn divide(damage: &Damage<'_>, dir: &DirRef, layout: &Layout) {
     let (shards, key) = (damage.shards(), damage.content_key(dir.id));
     let mut counts = vec![(0u64, 0u32); usize::from(shards)];
@@ -88,7 +90,7 @@ impl Damage<'_> {
     }
 }
 
-/// As [`finds`], in a tree whose directory `/a` is divided, in either way.
+/// Like [`finds`], in a tree whose directory `/a` is divided, with each layout.
 fn finds_divided(words: &[&str], hurt: impl Fn(&Damage<'_>, &Tree, &Layout)) {
     for layout in layouts() {
         in_damaged_world(async |world| {
@@ -130,7 +132,7 @@ fn a_partition_that_is_gone_is_made_again() {
     finds_divided(&["has entries but is not there"], |damage, tree, layout| {
         let (key, partition) = damage.entry_of(&tree.a, layout, "sub");
         if partition == 0 {
-            // Any other with names will do as well.
+            // Any other partition with names will do as well.
             damage.delete(&key);
             damage.put_bytes(&key, b"\x01junk");
         }
