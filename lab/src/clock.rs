@@ -18,7 +18,7 @@ impl HandClock {
         HandClock(Arc::new(AtomicI64::new(sec)))
     }
 
-    /// Moves it a second on.
+    /// Moves the clock a second on.
     pub fn tick(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! Load on a directory of any file system: plain system calls, none of which may fail, and a check that all
-//! is there.
+//! Load on a directory of any file system: plain system calls, none of which may fail, and a check
+//! that everything is there.
 //!
 //! `lab load DIR` runs it, for the crash tests on a mount.
 
@@ -24,10 +24,11 @@ struct Load {
     made: u64,
 }
 
-/// Makes the directory `dir`, works in it until `over` says so, then checks; how many operations were done.
+/// Makes the directory `dir`, works in it until `over` says so, then checks it. Returns the number
+/// of operations.
 ///
 /// # Errors
-/// When a system call fails, or contents are others than were written.
+/// When a system call fails, or contents differ from what was written.
 pub fn run(dir: &Path, over: impl Fn() -> bool) -> anyhow::Result<u64> {
     fs::create_dir(dir)?;
     let random = SimRandom::new(7);
@@ -55,7 +56,7 @@ impl Load {
                 self.files.insert(self.made, bytes);
             }
             3 => {
-                // What is removed while it is open is read on.
+                // A file that is removed while open can still be read.
                 let mut file = fs::File::open(&path).context("open")?;
                 fs::remove_file(&path).context("unlink")?;
                 let mut found = Vec::new();

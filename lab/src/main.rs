@@ -57,7 +57,7 @@ struct Sim {
     /// Let nothing go wrong.
     #[arg(long)]
     calm: bool,
-    /// So many servers in every world.
+    /// Number of servers in every world.
     #[arg(long)]
     servers: Option<u16>,
     /// Have many clients use one directory that splits and merges.
@@ -90,7 +90,7 @@ fn load(dir: &Path) -> anyhow::Result<()> {
     let over = AtomicBool::new(false);
     let operations = thread::scope(|threads| {
         threads.spawn(|| {
-            // Whatever ends it.
+            // The load ends with the input, even after an error.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             over.store(true, Ordering::Relaxed);
         });

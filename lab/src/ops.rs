@@ -1,11 +1,12 @@
-//! Random operations: what they are, how they are drawn, applied to two file systems, and compared.
+//! Random operations: their kinds, how they are drawn, applied to two file systems, and compared.
 //!
-//! The universe is small, so that operations meet: a few names, three users, and for each client a few slots
-//! for directories, nodes and handles. An operation names slots; what it finds or makes goes into a slot that
-//! it names too. So a sequence stays meaningful when shrinking takes operations out of it, and slots hold on
-//! to what was moved or removed meanwhile, as programs do.
+//! The universe is small, so that operations meet: a few names, three users, and for each client a
+//! few slots for directories, nodes and handles. An operation names slots, and puts what it finds
+//! or makes into a slot that it names too. So a sequence stays meaningful when shrinking takes
+//! operations out of it. Slots hold on to what was moved or removed meanwhile, as programs do.
 //!
-//! Both sides see the same clock, which moves between operations only; so times are compared exactly.
+//! Both sides see the same clock, which moves between operations only, so times are compared
+//! exactly.
 
 mod answer;
 mod apply;
@@ -24,11 +25,11 @@ pub use self::{
     search::{Found, search},
 };
 
-/// How many slots a client has for directories. The first is always the root.
+/// Number of a client's slots for directories. The first is always the root.
 pub const DIRS: usize = 3;
-/// How many it has for nodes of any kind.
+/// Number of a client's slots for nodes of any kind.
 pub const NODES: usize = 5;
-/// How many it has for open files.
+/// Number of a client's slots for open files.
 pub const HANDLES: usize = 2;
 
 /// One operation of a sequence.
@@ -36,13 +37,13 @@ pub const HANDLES: usize = 2;
 pub struct Step {
     /// The client that asks.
     pub client: usize,
-    /// On behalf of whom.
+    /// The user on whose behalf it asks.
     pub user: User,
-    /// For what.
+    /// The operation.
     pub op: Op,
 }
 
-/// Who asks.
+/// A user that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
     /// The superuser.
@@ -54,7 +55,7 @@ pub enum User {
 }
 
 impl User {
-    /// The credentials.
+    /// Credentials of the user.
     #[must_use]
     pub fn cred(self) -> Cred {
         match self {
@@ -74,7 +75,7 @@ pub struct Place {
     pub name: EntryName,
 }
 
-/// What `open` asks for.
+/// Access that `open` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenFor {
     /// Reading and writing.
@@ -83,12 +84,12 @@ pub enum OpenFor {
     Read,
     /// Writing.
     Write,
-    /// Neither.
+    /// Neither reading nor writing.
     Nothing,
 }
 
-/// An operation. `into` is the slot for what was found or made: of a node, and of a directory too. Where a
-/// file or a handle is needed, the next slot that holds one is taken.
+/// An operation. `into` is the slot for a node that was found or made, and for a directory too.
+/// Where a file or a handle is needed, the next slot that holds one is taken.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// Look up a name.
@@ -101,7 +102,7 @@ pub enum Op {
     Chown { node: usize, uid: Option<u32>, gid: Option<u32> },
     /// Times.
     Utimes { node: usize, atime: Option<SetTime>, mtime: Option<SetTime> },
-    /// A read happened at this second.
+    /// Note that a read happened at this second.
     Accessed { node: usize, sec: i64 },
     /// Cut or grow a file.
     Truncate { node: usize, size: u64, clear_set_id: bool },
@@ -122,13 +123,13 @@ pub enum Op {
     Mkdir { at: Place, mode: u32, into: usize },
     /// Make a symbolic link.
     Symlink { at: Place, target: Bytes, into: usize },
-    /// One more name for a node.
+    /// Add a name to a node.
     Link { node: usize, at: Place, into: usize },
-    /// Remove what is no directory.
+    /// Remove something other than a directory.
     Unlink { at: Place },
     /// Remove a directory.
     Rmdir { at: Place },
-    /// Move.
+    /// Move a name.
     Rename { from: Place, to: Place, mode: RenameMode },
     /// List a whole directory, page by page.
     List { dir: usize, plus: bool },
@@ -142,11 +143,11 @@ pub enum Op {
     Close { handle: usize, fsync: bool },
     /// All extended attributes.
     Xattrs { node: usize },
-    /// Set one to so many bytes.
+    /// Set an extended attribute to this many bytes.
     Setxattr { node: usize, name: &'static str, len: usize, mode: XattrMode },
     /// Set an ACL to these bytes, or remove it.
     SetAcl { node: usize, kind: AclKind, acl: Option<Bytes>, mode: XattrMode },
-    /// Remove one.
+    /// Remove an extended attribute.
     Removexattr { node: usize, name: &'static str },
     /// Make a file longer, or a range of it zeros.
     Allocate { handle: usize, offset: u64, len: u64, mode: AllocateMode },

@@ -1,15 +1,16 @@
-//! A disk whose power can fail: a file system in memory, mounted by FUSE, that forgets on demand what was
-//! never synced.
+//! A disk whose power can fail: a file system in memory, mounted by FUSE, that forgets on demand
+//! what was never synced.
 //!
-//! The power cut tests run a server on it (`lab/tests/power`). It holds every file and directory twice: as
-//! programs see it, and as it is on stable storage. fsync(2) and fdatasync(2) of a file make its contents
-//! stable, and nothing else; fsync(2) of a directory makes its names stable, and nothing else. A cut throws
-//! away the rest, or keeps an arbitrary part of it: some of the pages, and a prefix of a directory's changes.
-//! This is less than most file systems promise, so what survives here survives there.
+//! The power cut tests run a server on it (`lab/tests/power`). The disk holds every file and
+//! directory twice: as programs see it, and as it is on stable storage. fsync(2) and fdatasync(2)
+//! of a file make its contents stable, and nothing else; fsync(2) of a directory makes its names
+//! stable, and nothing else. A cut throws away the rest, or keeps an arbitrary part of it: some of
+//! the pages, and a prefix of a directory's changes. This is less than most file systems promise,
+//! so a program that survives here survives there.
 //!
-//! What it never does: make anything stable that nobody asked for, or write a page in part.
+//! The disk never makes anything stable that nobody asked for, and never writes a page in part.
 //!
-//! What a program leaves out can be tried without changing the program: [`PowerDisk::lie`] answers an fsync
+//! A missing fsync can be tried without changing the program: [`PowerDisk::lie`] answers an fsync
 //! without doing it.
 
 mod content;
@@ -31,31 +32,31 @@ use crate::sim::random::SimRandom;
 use handler::PowerFs;
 use tree::Tree;
 
-/// What a cut leaves of what was not synced.
+/// Unsynced data that a cut leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing.
+    /// No unsynced data.
     Nothing,
-    /// About half of the pages, whichever, and the first of each directory's changes.
+    /// About half of the pages, at random, and the first of each directory's changes.
     Some,
-    /// Of files with this in their name everything, and of others nothing.
+    /// Everything of files with this in their name, and nothing of others.
     FilesNamed(&'static str),
 }
 
-/// Which fsync is answered, but not done.
+/// The fsyncs that are answered, but not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
     /// None: the disk is honest.
     None,
-    /// Of files with this in their name.
+    /// Fsyncs of files with this in their name.
     FilesNamed(&'static str),
-    /// Of files below a directory of this name, and of the directories there.
+    /// Fsyncs of files below a directory of this name, and of the directories there.
     Below(&'static str),
-    /// Of all directories.
+    /// Fsyncs of all directories.
     Directories,
 }
 
-/// What the mount and its owner share.
+/// State that the mount and its owner share.
 #[derive(Debug)]
 pub(crate) struct State {
     tree: Tree,
@@ -74,7 +75,7 @@ impl PowerDisk {
     /// Mounts an empty disk at the directory `path`; `now` gives the times of its files.
     ///
     /// # Errors
-    /// When it cannot be mounted.
+    /// When the disk cannot be mounted.
     pub fn mount(
         path: &Path,
         now: impl Fn() -> Timespec + Send + 'static,
@@ -94,7 +95,7 @@ impl PowerDisk {
         #[expect(clippy::disallowed_methods, reason = "it is joined when the disk is dropped")]
         let served = std::thread::spawn(move || {
             let ended = serve(connection, &handler, &ready);
-            // Whoever mounts it has seen why, if it still waits.
+            // The thread that mounts the disk has seen why, if it still waits.
             let _ = ready.send(ended);
         });
         let disk = PowerDisk { path: path.to_owned(), state, served: Some(served) };
@@ -102,13 +103,13 @@ impl PowerDisk {
         Ok(disk)
     }
 
-    /// Where it is mounted.
+    /// Mount point of the disk.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// From now on, answers such an fsync without doing it.
+    /// From now on, answers these fsyncs without doing them.
     pub fn lie(&self, lie: Lie) {
         self.state.lock().lie = lie;
     }
@@ -119,7 +120,7 @@ impl PowerDisk {
         self.state.lock().tree.is_stable(part.as_bytes())
     }
 
-    /// The power fails, and is there again. Whoever had files open must have ended.
+    /// Cuts the power, and switches it on again. Programs that had files open must have ended.
     pub fn cut(&self, left: Left, random: &SimRandom) {
         self.state.lock().tree.cut(left, random);
     }
@@ -130,7 +131,7 @@ impl Drop for PowerDisk {
         // When a test has failed, a server may still have files open.
         let unmounted = fuse::unmount(&self.path, Unmount::Lazy);
         if let (Ok(()), Some(served)) = (unmounted, self.served.take()) {
-            // A panic in there has been printed.
+            // A panic of that thread has been printed.
             let _ = served.join();
         }
     }
@@ -146,7 +147,7 @@ fn serve(
     runtime.block_on(async {
         let session = Session::start(connection, &PowerFs::init_options()).await;
         let session = session.map_err(io::Error::other)?;
-        // It is mounted whether or not somebody still waits for it.
+        // The disk is mounted whether or not its owner still waits.
         let _ = ready.send(Ok(()));
         session.run(handler).await.map(|_| ()).map_err(io::Error::other)
     })

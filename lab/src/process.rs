@@ -1,6 +1,6 @@
 //! Server processes, their data, and how they are killed. The crash and power cut tests run on them.
 //!
-//! Whatever goes wrong here ends the test with a panic; so does a panic in the log of a process.
+//! Any failure here ends the test with a panic; so does a panic in the log of a process.
 
 mod cluster;
 
@@ -32,11 +32,11 @@ pub fn pando() -> Command {
 #[derive(Debug)]
 pub struct Server {
     data: PathBuf,
-    /// Where the data is, when it goes with the server.
+    /// Folder of the data, when it goes with the server.
     _folder: Option<TempDir>,
     address: String,
     process: Option<(Child, BufReader<ChildStdout>)>,
-    /// What all its processes say.
+    /// Standard error of all processes of the server.
     log: NamedTempFile,
 }
 
@@ -69,13 +69,13 @@ impl Server {
         Server { data, _folder: None, address: free_address(), process: None, log }
     }
 
-    /// Where its data is.
+    /// Folder of the server's data.
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// A path for something else of the test.
+    /// A path for another file of the test.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.data.with_file_name(name)
     }
@@ -93,16 +93,16 @@ impl Server {
         token.trim().to_owned()
     }
 
-    /// Starts it; returns when it serves.
+    /// Starts the server; returns when it serves.
     pub fn start(&mut self, options: &[&str]) {
         let started = self.try_start(options);
         started.unwrap_or_else(|status| unreachable!("the server did not start: {status}"));
     }
 
-    /// Starts it; returns when it serves, or with how it ended.
+    /// Starts the server; returns when it serves, or its exit status.
     ///
     /// # Errors
-    /// When it ends before it serves.
+    /// When the server ends before it serves.
     ///
     /// # Panics
     /// When there is no program to start.
@@ -119,12 +119,12 @@ impl Server {
         if line.is_empty() {
             return Err(process.wait().expect("it is ours"));
         }
-        // It may say more: its end of the pipe stays open.
+        // The server may print more: its end of the pipe stays open.
         self.process = Some((process, said));
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         if let Some((mut process, _)) = self.process.take() {
             let ended = process.try_wait().expect("it is ours");
@@ -145,7 +145,7 @@ impl Drop for Server {
     }
 }
 
-/// Looks for panics in the log of a process. Where the test has failed the end of the log is shown.
+/// Looks for panics in the log of a process. If the test has failed, prints the end of the log.
 fn look_through(what: &str, log: &Path) {
     let said = fs::read(log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
@@ -160,13 +160,14 @@ fn look_through(what: &str, log: &Path) {
     assert!(!said.contains("panicked"), "{what} has panicked:\n{said}");
 }
 
-/// More servers than this program starts.
+/// A number above that of the servers that this program starts.
 const CALLS_MAX: usize = 8;
 
-/// An address that is free. A port that the system gives out by itself would not do: while the server is
-/// away, a client that dials such a port again and again ends up connected to itself, and keeps it taken.
+/// A free address. A port that the system gives out by itself would not do: while the server is
+/// away, a client that dials such a port again and again ends up connected to itself, and keeps it
+/// taken.
 fn free_address() -> String {
-    // The tests of this program run side by side: each call looks where no other one does.
+    // The tests of this program run side by side: each call searches ports of its own.
     static CALLS: AtomicU16 = AtomicU16::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let from = 10_000 + u16::try_from(std::process::id() % 10_000).expect("below 10,000");

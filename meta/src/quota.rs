@@ -232,7 +232,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// What a core has charged to a root.
+    /// Charges of a core to a root itself.
     pub(crate) fn charged(&self, id: QuotaId, core: u16) -> Option<Usage> {
         let table = self.table.lock();
         table.get(&id)?.cores.get(usize::from(core)).copied()

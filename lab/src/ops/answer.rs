@@ -1,4 +1,4 @@
-//! Answers in a form that two file systems can be compared by.
+//! Answers in a form in which two file systems can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,15 +6,15 @@ use base::{Attr, EntryName, FileKind, FsError, Ino, Time};
 use bytes::Bytes;
 use wire::Entry;
 
-/// What an operation answered, without what two right file systems may differ in: inode numbers are
+/// Answer of an operation, without details in which two correct file systems may differ: inodes are
 /// numbered in the order in which they were seen, and `allocated` is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It did not apply: the slot is empty.
+    /// The operation did not apply: its slot is empty.
     Skipped,
-    /// Done, with nothing to say.
+    /// The operation was done, and returned nothing.
     Done,
-    /// Refused.
+    /// The operation was refused.
     Failed(FsError),
     /// An error that a file system should not give, or an answer that contradicts itself.
     Broken(String),
@@ -22,7 +22,7 @@ pub enum Answer {
     Attr(Seen),
     /// An entry.
     Entry(SeenEntry),
-    /// What `create` found or made, whether it was there, and whether it was opened.
+    /// Result of `create`: the entry, whether it existed, and whether it was opened.
     Made(SeenEntry, bool, bool),
     /// An inode.
     Ino(u64),
@@ -30,7 +30,7 @@ pub enum Answer {
     Listing(Seen, u64, Vec<Listed>),
     /// Contents.
     Data(Bytes),
-    /// How many bytes were copied.
+    /// Number of bytes copied.
     Copied(u64),
     /// Extended attributes, in the order of names.
     Xattrs(Vec<(Bytes, Bytes)>),
@@ -66,13 +66,13 @@ pub struct Listed {
     pub entry: Option<SeenEntry>,
 }
 
-/// Numbers for inodes, in the order in which they were seen. Two sides that give equal numbers have
-/// the same inodes behind the same names, and use no inode number again.
+/// Numbers for inodes, in the order in which they were seen. Two sides with equal numbers have the
+/// same inodes behind the same names, and never use an inode number again.
 #[derive(Debug, Default)]
 pub(super) struct Numbering {
     numbers: BTreeMap<Ino, u64>,
     read: BTreeSet<Ino>,
-    /// What is written is sent at once.
+    /// Whether writes are sent at once.
     flush: bool,
     by_hand: BTreeSet<Ino>,
 }
@@ -87,19 +87,20 @@ impl Numbering {
         *self.numbers.entry(ino).or_insert(next)
     }
 
-    /// An open file was read: from now on its access time is not compared. Whether a read changes it is
-    /// decided by the other times, and of those a client need not know what another one has made of them.
+    /// Notes that an open file was read: from now on its access time is not compared. Whether a
+    /// read changes it depends on the other times, and a client need not know how another client
+    /// has changed those.
     pub(super) fn was_read(&mut self, ino: Ino) {
         self.read.insert(ino);
     }
 
-    /// The access time was set, and is compared again.
+    /// Notes that the access time was set; it is compared again.
     pub(super) fn atime_was_set(&mut self, ino: Ino) {
         self.read.remove(&ino);
     }
 
-    /// The modification time was set. Where what is written is sent later, it is not compared from now on: a
-    /// server cannot tell a time in the future from that of a write after ours.
+    /// Notes that the modification time was set. Where writes are sent later, it is not compared
+    /// from now on: a server cannot tell a time in the future from the time of a later write.
     pub(super) fn mtime_was_set(&mut self, ino: Ino) {
         if !self.flush {
             self.by_hand.insert(ino);

@@ -21,7 +21,7 @@ pub(super) struct Side<'a, F> {
     flush: bool,
 }
 
-/// What a client holds on to.
+/// Slots of a client.
 #[derive(Default)]
 struct Slots {
     dirs: [Option<DirRef>; DIRS],
@@ -34,7 +34,7 @@ struct Slots {
 struct OpenSlot {
     handle: Handle,
     file: FileRef,
-    /// Another client has changed the contents since it was opened.
+    /// Whether another client has changed the contents since the file was opened.
     behind: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a, F: FileSystem> Side<'a, F> {
         }
     }
 
-    /// Everybody may work in the root from now on.
+    /// Lets all users work in the root from now on.
     pub(super) async fn open_up(&mut self) -> Outcome {
         let fs = self.clients[0].0;
         let root = NodeRef::Dir(fs.root().0);
@@ -259,12 +259,12 @@ impl<'a, F: FileSystem> Side<'a, F> {
         slots.nodes[slot].clone().unwrap_or_else(|| NodeRef::Dir(fs.root().0))
     }
 
-    /// What a link is made to, and what is truncated: a file if there is one.
+    /// Target of a link or truncate: a file if there is one.
     fn file_or_node(&self, client: usize, slot: usize) -> NodeRef {
         self.file(client, slot).map_or_else(|| self.node(client, slot), NodeRef::File)
     }
 
-    /// What is no directory, from `slot` on.
+    /// The first node from `slot` on that is not a directory.
     fn file(&self, client: usize, slot: usize) -> Option<FileRef> {
         let nodes = &self.clients[client].1.nodes;
         (slot..slot + NODES).find_map(|slot| match &nodes[slot % NODES] {
@@ -273,14 +273,14 @@ impl<'a, F: FileSystem> Side<'a, F> {
         })
     }
 
-    /// A slot with a handle, from `slot` on.
+    /// The first slot from `slot` on that holds a handle.
     fn open_slot(&self, client: usize, slot: usize) -> Option<(usize, OpenSlot)> {
         let handles = &self.clients[client].1.handles;
         let mut slots = (slot..slot + HANDLES).map(|slot| slot % HANDLES);
         slots.find_map(|slot| Some((slot, handles[slot].clone()?)))
     }
 
-    /// Puts what was found or made into its slots.
+    /// Puts an entry that was found or made into its slots.
     fn keep(&mut self, client: usize, at: &Place, into: usize, entry: &Entry) -> Answer {
         let (dir, name) = self.place(client, at);
         let slots = &mut self.clients[client].1;
@@ -339,7 +339,7 @@ impl<'a, F: FileSystem> Side<'a, F> {
             }
             after = positions.last().unwrap_or(after);
             found.extend(page.entries.iter().cloned());
-            // The first page is asked for before its being read changes the access time.
+            // The first page is asked for before the listing changes the access time.
             first.get_or_insert(page.attr);
             if page.end {
                 break page.parent_ino;
@@ -358,7 +358,8 @@ impl<'a, F: FileSystem> Side<'a, F> {
         Ok(Answer::Listing(attr, numbering.ino(parent_ino), listed))
     }
 
-    /// Where exactly data and holes are is a file system's own affair; but a hole is zeros, and an end is an end.
+    /// Seeks in a file. The exact places of data and holes are each file system's own affair; but a
+    /// hole reads as zeros, and an end is an end.
     async fn seek(&mut self, step: &Step, slot: usize, offset: u64, to: SeekTo) -> Outcome {
         let Some((slot, open)) = self.open_slot(step.client, slot) else {
             return Ok(Answer::Skipped);
@@ -423,14 +424,14 @@ impl<'a, F: FileSystem> Side<'a, F> {
         Ok(Answer::Copied(copied))
     }
 
-    /// A client has changed the contents of a file.
+    /// Notes that a client has changed the contents of a file.
     fn changed(&mut self, client: usize, ino: Ino) {
         let others = self.clients.iter_mut().enumerate().filter(|(other, _)| *other != client);
         let open = others.flat_map(|(_, (_, slots))| slots.handles.iter_mut().flatten());
         open.filter(|open| open.file.ino == ino).for_each(|open| open.behind = true);
     }
 
-    /// Opens a file once more, because only an open need show what others have written before it.
+    /// Opens a file once more, because only an open need show earlier writes of other clients.
     async fn catch_up(&mut self, step: &Step, slot: usize) -> Result<(), Error> {
         let (fs, slots) = &mut self.clients[step.client];
         let Some(open) = &mut slots.handles[slot] else { return Ok(()) };
@@ -439,7 +440,7 @@ impl<'a, F: FileSystem> Side<'a, F> {
         fs.release(again).await
     }
 
-    /// Closes what was open in a slot, as programs do: flush, then release.
+    /// Closes the handle in a slot, as programs do: flush, then release.
     async fn put_handle(
         &mut self,
         client: usize,

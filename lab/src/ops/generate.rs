@@ -11,7 +11,7 @@ use wire::{AllocateMode, RenameMode, SeekTo, XattrMode};
 
 use super::{DIRS, HANDLES, NODES, Op, OpenFor, Place, Step, User};
 
-/// Sequences of up to `steps_max` operations by so many clients.
+/// Sequences of up to `steps_max` operations by `clients` clients.
 pub fn steps(clients: usize, steps_max: usize) -> impl Strategy<Value = Vec<Step>> {
     let user = prop_oneof![3 => Just(User::Root), 3 => Just(User::Ann), 2 => Just(User::Bob)];
     let step = (0..clients, user, op());
@@ -57,7 +57,7 @@ fn names() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Operations on what a slot holds.
+/// Operations on nodes in slots.
 fn nodes() -> impl Strategy<Value = Op> {
     let uid = option::of(select(vec![0, 100, 200]));
     let gid = option::of(select(vec![0, 100, 200, 300]));
@@ -136,7 +136,7 @@ fn xattrs() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// ACLs that name the users and groups there are; now and then one that is none.
+/// ACLs that name the existing users and groups; now and then one that is not valid.
 fn acl() -> impl Strategy<Value = Bytes> {
     let perm = || 0..8u16;
     let users = option::of((select(vec![100, 200]), perm()));
@@ -198,7 +198,8 @@ fn target() -> impl Strategy<Value = Bytes> {
     ]
 }
 
-/// Sizes and offsets: around zero, where small contents end, where chunks meet, and at the end of all files.
+/// Sizes and offsets: around zero, around the ends of small contents and of chunks, and at the
+/// maximum file size.
 fn size() -> impl Strategy<Value = u64> {
     let near = |middle: u64| middle - 40..middle + 40;
     prop_oneof![
@@ -211,7 +212,8 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// How much is read or written: mostly what travels in a request, and sometimes what needs a block.
+/// Length of a read or write: mostly one that fits into a request, sometimes one that needs a
+/// block.
 fn length() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0..9_000u32, 1 => 60_000..300_000u32]
 }

@@ -1,4 +1,4 @@
-//! Applies one sequence to two file systems, and says where they differ.
+//! Applies one sequence to two file systems, and reports where they differ.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,14 +7,14 @@ use client::FileSystem;
 use super::{Answer, Step, apply::Side};
 use crate::clock::HandClock;
 
-/// How a comparison is run.
+/// Rules of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// How many entries of a listing the left side is asked for at once, and the right side.
+    /// Number of entries in a page of a listing, on the left side and on the right.
     pub page_entries: (u32, u32),
-    /// Whether what is written is sent at once. Otherwise it is when a client sees fit, which only a client
-    /// that is alone should not notice. Each write that reaches a server has a `ctime` of its own, so
-    /// nanoseconds of that are not compared then, nor modification times that were set.
+    /// Whether writes are sent at once. Otherwise the client chooses the moment, which only a
+    /// client that is alone should not notice. Each write that reaches a server has a `ctime` of
+    /// its own, so nanoseconds of that are not compared then, nor modification times that were set.
     pub flush: bool,
 }
 
@@ -27,13 +27,13 @@ impl Default for Rules {
 /// The first step that two file systems answered differently.
 #[derive(Debug, thiserror::Error)]
 pub struct Difference {
-    /// Its place in the sequence; `None` before the first step.
+    /// Index of the step in the sequence; `None` before the first step.
     pub index: Option<usize>,
     /// The step, as text.
     pub step: String,
-    /// What the left side answered.
+    /// Answer of the left side.
     pub left: Box<Answer>,
-    /// What the right side answered.
+    /// Answer of the right side.
     pub right: Box<Answer>,
 }
 
@@ -48,24 +48,24 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What became of the steps of a kind.
+/// Results of the steps of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// They were done.
+    /// Number of steps that were done.
     pub done: u32,
-    /// They were refused, by both sides alike.
+    /// Number of steps that both sides refused alike.
     pub refused: u32,
-    /// They did not apply to what their slots held.
+    /// Number of steps that did not apply to what their slots held.
     pub skipped: u32,
 }
 
 /// A tally for each kind of operation.
 pub type Tallies = BTreeMap<String, Tally>;
 
-/// Applies `steps` to both sides, each with a client for every number that occurs in them, and compares what
-/// they answer. Both must be empty file systems, and take their time from `clock`. What became of the steps
-/// is added to `tallies`. `settle` is awaited before the clock moves: in it a client does what it does
-/// shortly after it has answered.
+/// Applies `steps` to both sides, each with a client for every number that occurs in them, and
+/// compares the answers. Both must be empty file systems, and take their time from `clock`. Results
+/// of the steps are added to `tallies`. `settle` is awaited before the clock moves: meanwhile a
+/// client does what it does shortly after an answer.
 ///
 /// # Errors
 /// The first difference, or the first answer that no file system should give.

@@ -11,7 +11,7 @@ use super::{Difference, Step, steps};
 pub struct Found {
     /// The sequence.
     pub steps: Vec<Step>,
-    /// What is different.
+    /// The first difference that the sequence causes.
     pub difference: Difference,
 }
 
@@ -24,7 +24,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// Draws `cases` sequences of up to `steps_max` operations of so many clients, and runs each with `compare`.
+/// Draws `cases` sequences of up to `steps_max` operations of `clients` clients, and runs each with
+/// `compare`.
 ///
 /// The same sequences are drawn in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others.
 ///
@@ -57,7 +58,8 @@ pub fn search(
     }
 }
 
-/// Leaves out every step that is not needed. Proptest does so too, but only before it makes steps simpler.
+/// Leaves out every step that is not needed. Proptest does so too, but only before it simplifies
+/// steps.
 fn leave_out(steps: &mut Vec<Step>, differs: impl Fn(&[Step]) -> bool) {
     let mut index = 0;
     while index < steps.len() {

@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 
 type Page = Arc<[u8; PAGE_LEN]>;
 
-/// Pages that were written; one that was not reads as zeros.
+/// Pages that were written; a missing one reads as zeros.
 #[derive(Debug, Clone, Default)]
 struct Pages {
     pages: BTreeMap<u64, Page>,
@@ -33,7 +33,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Bytes.
+    /// Size in bytes.
     pub(super) fn size(&self) -> u64 {
         self.live.size
     }
@@ -79,7 +79,7 @@ impl Content {
         self.dirty.is_empty() && self.live.size == self.stable.size
     }
 
-    /// Makes it stable.
+    /// Makes the contents stable.
     pub(super) fn sync(&mut self) {
         for number in std::mem::take(&mut self.dirty) {
             self.stable.put(number, self.live.pages.get(&number));
@@ -87,7 +87,7 @@ impl Content {
         self.stable.size = self.live.size;
     }
 
-    /// The power fails. A page that was kept makes the file at least so long.
+    /// Cuts the power. The file is at least long enough for each page that was kept.
     pub(super) fn cut(&mut self, left: Left, random: &SimRandom) {
         let kept = std::mem::take(&mut self.dirty).into_iter().filter(|_| match left {
             Left::Nothing | Left::FilesNamed(_) => false,

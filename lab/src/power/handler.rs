@@ -16,12 +16,12 @@ use super::{
 };
 
 const PAGE: u64 = 4096;
-/// Free space that is told, in pages: 16 GiB.
+/// Free space that the disk reports, in pages: 16 GiB.
 const ROOM: u64 = 4 << 20;
 
 pub(super) struct PowerFs {
     state: Arc<Mutex<State>>,
-    /// What open directories had when their listing began.
+    /// Names in each open directory when its listing began.
     listings: RefCell<(u64, HashMap<Handle, List>)>,
     now: Box<dyn Fn() -> Timespec + Send>,
 }
@@ -100,7 +100,7 @@ impl PowerFs {
         reply.opened(Handle(*last), OpenFlags::empty());
     }
 
-    /// Pages of what was there when the listing began, or began anew.
+    /// Pages of the names that existed when the listing began, or began anew.
     fn read_dir(&self, node: NodeId, fh: Handle, offset: u64, size: u32) -> Result<DirPage, Errno> {
         let tree = &self.state.lock().tree;
         let (_, listings) = &mut *self.listings.borrow_mut();
@@ -187,7 +187,7 @@ impl Handler for PowerFs {
                 namelen: 255,
                 frsize: 4096,
             }),
-            // What a database's folder does not need; the kernel does by itself what it can.
+            // A database's folder needs none of these; the kernel does by itself what it can.
             Op::Statx { .. }
             | Op::ReadLink
             | Op::Symlink { .. }
@@ -212,7 +212,7 @@ impl Handler for PowerFs {
         }
     }
 
-    /// Nodes stay until a cut.
+    /// Keeps the node: all nodes stay until a cut.
     fn forget(&self, _node: NodeId, _lookups: u64) {}
 }
 

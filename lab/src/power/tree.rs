@@ -1,7 +1,7 @@
 //! Files and directories, each as programs see it and as it is on stable storage.
 //!
-//! Nodes are kept until a cut: a name that was removed, but not for good, still leads to one. Permissions,
-//! owners and times are not forgotten by a cut: nothing that is tested depends on them.
+//! Nodes are kept until a cut: a name that was removed, but not for good, still leads to one. A cut
+//! does not undo permissions, owners and times: nothing that is tested depends on them.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::{Left, content::Content};
 use crate::sim::random::SimRandom;
 
 type Names = BTreeMap<Box<[u8]>, NodeId>;
-/// A listing.
+/// Names of a listing, with their nodes.
 pub(super) type List = Vec<(Box<[u8]>, NodeId)>;
-/// Names that one system call changed, and what they lead to now.
+/// Names that one system call changed, with the nodes that they lead to now.
 type Change = Vec<(Box<[u8]>, Option<NodeId>)>;
 
 /// A directory's names.
@@ -21,11 +21,11 @@ type Change = Vec<(Box<[u8]>, Option<NodeId>)>;
 pub(super) struct Dir {
     live: Names,
     stable: Names,
-    /// What was done since the last sync, in order.
+    /// Changes since the last sync, in order.
     changes: Vec<Change>,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug)]
 pub(super) enum Kind {
     Dir(Dir),
@@ -40,12 +40,13 @@ pub(super) struct Node {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) mtime: Timespec,
-    /// The name it was made with or last moved to, and where: what [`Lie`](super::Lie) looks at.
+    /// The name with which the node was made or last moved, and its parent: what
+    /// [`Lie`](super::Lie) looks at.
     pub(super) name: Box<[u8]>,
     pub(super) parent: NodeId,
 }
 
-/// All of them.
+/// All files and directories.
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: BTreeMap<NodeId, Node>,
@@ -53,7 +54,7 @@ pub(super) struct Tree {
 }
 
 impl Node {
-    /// Whether its name has this part, which is not empty.
+    /// Whether its name contains `part`, which is not empty.
     pub(super) fn is_named(&self, part: &[u8]) -> bool {
         self.name.windows(part.len()).any(|there| there == part)
     }
@@ -123,7 +124,7 @@ impl Tree {
         Ok(made)
     }
 
-    /// One more name, which is free, for a file.
+    /// Adds a free name to a file.
     pub(super) fn link(&mut self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.content_mut(node)?;
         if self.lookup(parent, name).is_ok() {
@@ -191,7 +192,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether nothing is unsynced in the files with `part` in their name, but those that were removed.
+    /// Whether nothing is unsynced in the files with `part` in their name, except those that were
+    /// removed.
     pub(super) fn is_stable(&self, part: &[u8]) -> bool {
         let dirs = self.nodes.values().filter_map(|node| match &node.kind {
             Kind::Dir(dir) => Some(dir),
@@ -218,7 +220,7 @@ impl Tree {
         false
     }
 
-    /// The power fails.
+    /// Cuts the power.
     pub(super) fn cut(&mut self, left: Left, random: &SimRandom) {
         for node in self.nodes.values_mut() {
             if let Left::FilesNamed(part) = left

@@ -17,13 +17,13 @@ use tempfile::TempDir;
 
 use super::{look_through, pando};
 
-/// `pando dev` with servers on ports of the system's choice. All of it ends with this value.
+/// `pando dev` with servers on ports of the system's choice. Everything ends with this value.
 #[derive(Debug)]
 pub struct Cluster {
     dev: Child,
     folder: TempDir,
     addresses: Vec<String>,
-    /// The present process of each server, as dev says.
+    /// The present process of each server, as printed by dev.
     processes: Arc<Mutex<BTreeMap<usize, Pid>>>,
 }
 
@@ -61,7 +61,7 @@ impl Cluster {
         Cluster { dev, folder, addresses, processes }
     }
 
-    /// A path for something else of the test, which goes with the cluster.
+    /// A path for another file of the test, which goes with the cluster.
     #[must_use]
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -91,7 +91,8 @@ impl Cluster {
         Client::connect(config).await.expect("the token is right")
     }
 
-    /// SIGKILL for a server, by its number modulo that of the servers; whether its process was there.
+    /// Sends SIGKILL to a server, by its number modulo that of the servers. Returns whether its
+    /// process existed.
     ///
     /// # Panics
     /// When dev has not said what its process is.
@@ -99,7 +100,7 @@ impl Cluster {
         self.signal(server % self.addresses.len(), Signal::KILL)
     }
 
-    /// SIGSTOP for a server: its machine is reached, and it says nothing.
+    /// Sends SIGSTOP to a server: its machine can be reached, but it does not answer.
     ///
     /// # Panics
     /// When there is no such server.
@@ -107,7 +108,7 @@ impl Cluster {
         self.signal(server, Signal::STOP);
     }
 
-    /// SIGCONT for a server.
+    /// Sends SIGCONT to a server.
     ///
     /// # Panics
     /// When there is no such server.
@@ -118,14 +119,14 @@ impl Cluster {
     fn signal(&self, server: usize, signal: Signal) -> bool {
         let process = self.processes.lock().get(&server).copied();
         let process = process.expect("dev says the process of every server");
-        // It may have been killed a moment ago, and not be there again.
+        // The server may have been killed a moment ago, and not be back.
         kill_process(process, signal).is_ok()
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // It ends its servers first.
+        // `pando dev` ends its servers first.
         let _ = kill_process(Pid::from_child(&self.dev), Signal::INT);
         let _ = self.dev.wait();
         for server in 0..self.addresses.len() {
@@ -135,7 +136,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Takes in lines such as `server 2 at 127.0.0.1:7422, pid 99, …` and `server 2 was started again, pid 100, …`.
+/// Notes lines such as `server 2 at 127.0.0.1:7422, pid 99, …` and `server 2 was started again, pid
+/// 100, …`.
 fn note(line: &str, processes: &Mutex<BTreeMap<usize, Pid>>) {
     let said = line.strip_prefix("server ").and_then(|rest| rest.split_once(' '));
     let Some((server, rest)) = said else { return };
