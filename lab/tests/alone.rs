@@ -1,5 +1,5 @@
-//! Servers of several that are silent, dead or without the coordinator: what goes on meanwhile on the others, and what
-//! is stable. Nothing else goes wrong in these worlds.
+//! Servers of a cluster that are silent, dead or without the coordinator: what goes on meanwhile on
+//! the others, and what is stable. Nothing else goes wrong in these worlds.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 #[expect(dead_code, reason = "each test uses a part of it")]
@@ -61,7 +61,7 @@ fn without_syncs(plan: Plan) -> Plan {
     Plan { commit_interval: 100 * SECOND, ..plan }
 }
 
-/// All lose their power; the second one has just synced by itself.
+/// Cuts the power of all servers; the last one has just synced by itself.
 async fn power_cut(world: &World) {
     world.hosts()[2].settle().unwrap();
     world.hosts().iter().for_each(|host| host.crash(true));
@@ -116,7 +116,7 @@ fn with_a_server_dead_syncs_and_space_of_the_others_take_less_than_a_second() {
                 assert!(began.elapsed() < SECOND, "round {round}: {:?}", began.elapsed());
                 file.write_at(0, b"again").await.unwrap();
             }
-            // All is not stable before it is back.
+            // A sync of everything waits until the server is back.
             let all = client.sync();
             tokio::pin!(all);
             assert!(timeout(10 * SECOND, all.as_mut()).await.is_err());
@@ -138,7 +138,7 @@ fn without_the_coordinator_mounts_go_on_and_paths_wait_until_it_is_back() {
             client.statfs().await.unwrap();
             world.hosts()[0].crash(false);
             tokio::time::sleep(3 * SECOND).await;
-            // As a mount does it: by handle.
+            // The file is made by handle, as a mount does it.
             let began = Instant::now();
             let cred = Cred::ROOT;
             let file = name("file");
@@ -153,7 +153,7 @@ fn without_the_coordinator_mounts_go_on_and_paths_wait_until_it_is_back() {
             let moved = FileSystem::rename(client, &cred, (&dir, &from), (&dir, &to), mode);
             moved.await.unwrap();
             assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
-            // What was cached may have changed.
+            // Cached paths may have changed.
             let by_path = client.stat(format!("{path}/file"));
             tokio::pin!(by_path);
             assert!(timeout(5 * SECOND, by_path.as_mut()).await.is_err());
@@ -162,7 +162,7 @@ fn without_the_coordinator_mounts_go_on_and_paths_wait_until_it_is_back() {
             tokio::pin!(late);
             assert!(timeout(5 * SECOND, late.as_mut()).await.is_err());
             world.hosts()[0].start().unwrap();
-            // A lease comes within a second or so, and who waits asks each second at least.
+            // A lease comes within a second or so, and a waiting client asks each second at least.
             let back = Instant::now();
             late.await.unwrap();
             assert_eq!(by_path.await.unwrap().size, 8);

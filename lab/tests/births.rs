@@ -1,11 +1,13 @@
 //! Directories that are made on other servers, crashed at each step until they are confirmed.
 //!
-//! Of three servers the first has `/p`, the second a directory in it, and the third one in that, with a file that is
-//! synced. As in `handoff.rs` a world is run once to count its steps ([`Steps`]), and then once more for each step and for
-//! each way in which some of the servers die with it: killed, or with all that they had not synced.
+//! Of three servers the first has `/p`, the second a directory in it, and the third one in that,
+//! with a file that is synced. As in `handoff.rs` a world is run once to count its steps
+//! ([`Steps`]). Then it is run once more for each step and for each way in which some of the
+//! servers die at it: killed, or with all that they had not synced.
 //!
-//! Every time all comes back in bounded time: what was answered is there, or, where the power may take it, what was
-//! synced; nothing is left of births; a check finds nothing; and directories can be made and removed in all that are there.
+//! Every time all comes back in bounded time. What was answered is there, or, where the power may
+//! take it, what was synced. Nothing is left of births, a check finds nothing, and directories can
+//! be made and removed in all existing directories.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
 #[path = "steps/crash.rs"]
@@ -30,17 +32,17 @@ use tokio::time::timeout;
 use wire::NodeRef;
 
 const SERVERS: u16 = 3;
-/// In the time of the world. Whoever waits longer waits for ever.
+/// In the time of the world. A longer wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What happens.
+/// Operations of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     /// A directory in a directory, and a file in that.
     Chain,
-    /// The last one is removed and made again before that.
+    /// Like `Chain`, but the last directory is first removed and made again.
     Again,
-    /// A file that is stable elsewhere is moved into the first one.
+    /// A file that is stable elsewhere is moved into the first directory.
     Rename,
 }
 
@@ -55,7 +57,7 @@ enum Death {
 #[derive(Debug, Clone)]
 struct Crash {
     step: u64,
-    /// By what they have: the first's is `/p`.
+    /// Servers that die, by what they have: the first one's is `/p`.
     victims: &'static [usize],
     death: Death,
     durability: Durability,
@@ -75,7 +77,7 @@ impl Scene {
 }
 
 impl Crash {
-    /// What was answered may be lost.
+    /// Whether answered changes may be lost.
     fn loses(&self) -> bool {
         self.death == Death::Power && self.durability == Durability::Relaxed
     }
@@ -86,11 +88,11 @@ struct Stage {
     scene: Scene,
     /// Two directories, the second in the first.
     dirs: [String; 2],
-    /// What must be there, and what must not.
+    /// Paths that must exist (`true`), and paths that must not.
     stable: RefCell<BTreeMap<String, bool>>,
 }
 
-/// Runs a world, with a crash or without; how many steps there were.
+/// Runs a world, with a crash or without; returns the number of steps.
 fn run(
     scene: Scene,
     durability: Durability,
@@ -129,7 +131,7 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     timeout(PATIENCE, stage.touch(&looks.client)).await.context("a change never ends")??;
     stage.settle().await.context("when all has been changed")?;
     for machine in [busy, looks, maker] {
-        // Its session may be lost with the power.
+        // The machine's session may be lost with the power.
         if let Err(error) = machine.close().await
             && !crash.is_some_and(Crash::loses)
         {
@@ -167,7 +169,8 @@ impl Stage {
             stable.insert(old, true);
         }
         if scene == Scene::Again {
-            // A directory that was born in one that was made before lives on, and where it was born knows of it.
+            // A directory that was born in an earlier directory of this name lives on, and its
+            // birth place knows of it.
             client.mkdir(first, 0o755).await?;
             client.mkdir(second, 0o755).await?;
             client.mkdir(&format!("{second}/moved"), 0o755).await?;
@@ -184,7 +187,7 @@ impl Stage {
         })
     }
 
-    /// All that happens; what is lost with the power ends it.
+    /// Makes everything; a loss by the power cut ends it.
     async fn make(&self, client: &Client, crash: Option<&Crash>) -> anyhow::Result<()> {
         match self.make_all(client).await {
             Err(
@@ -196,7 +199,7 @@ impl Stage {
 
     async fn make_all(&self, client: &Client) -> Result<(), Error> {
         let [first, second] = &self.dirs;
-        // What is confirmed at once is not what is waited for.
+        // A birth that is confirmed at once would not be waited for, so others come first.
         for beside in 0..3 {
             client.mkdir(&format!("{first} beside {beside}"), 0o755).await?;
         }
@@ -209,7 +212,7 @@ impl Stage {
         if self.scene == Scene::Rename {
             let old = self.old();
             let new = format!("{first}/new");
-            // It is in one of the two places.
+            // The file is in one of the two places meanwhile.
             self.stable.borrow_mut().remove(&old);
             client.rename(&old, &new).await?;
             client.sync().await?;
@@ -221,7 +224,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The file that is moved.
+    /// Path of the file that is moved.
     fn old(&self) -> String {
         let (parent, _) = self.dirs[0].rsplit_once('/').unwrap_or_default();
         format!("{parent}/old")
@@ -259,14 +262,14 @@ impl Stage {
         let stable = self.stable.borrow().clone();
         for (path, is_there) in &stable {
             match client.read(path).await {
-                // The name that it was made with is in it, at the end of a path.
+                // A file holds the path with which it was made, at its end.
                 Ok(found) if *is_there => {
                     let moved = self.old();
                     let named = found[..] == *path.as_bytes() || found[..] == *moved.as_bytes();
                     ensure!(named, "stable: {path} has {found:?}");
                 }
                 Err(Error::Fs(FsError::NotFound)) if !is_there => {}
-                // Directories above it were lost before it was made.
+                // Directories above the file were lost before it was made.
                 Err(Error::Fs(FsError::NotFound)) => {
                     let rescued = check::rescued::files(client).await?;
                     let is_there = rescued.iter().any(|file| file == path.as_bytes());
@@ -284,7 +287,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes and removes directories in all that are there, and where one has gone it is made again.
+    /// Makes and removes directories in all existing directories. A directory that is gone is made
+    /// again.
     async fn touch(&self, client: &Client) -> anyhow::Result<()> {
         let (parent, _) = self.dirs[0].rsplit_once('/').context("it is in another one")?;
         for dir in [parent, &self.dirs[0], &self.dirs[1]] {
@@ -306,7 +310,7 @@ impl Stage {
     }
 }
 
-/// All crashes of a scene that are of one kind.
+/// All crashes of a scene of one kind.
 fn crashes(
     scene: Scene,
     death: Death,

@@ -1,5 +1,5 @@
-//! Directories whose predicted ids collide, because ids have only six bits: they get another version of their name, and are
-//! found as if they had been renamed.
+//! Directories whose predicted ids collide, because ids have only six bits: they get another
+//! version of their name, and are found as if they had been renamed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,15 @@ use wire::{NodeRef, RenameMode};
 /// There are 64 ids besides the root's.
 const ID_BITS: u8 = 6;
 
-/// The world of a test, and every directory in it, with what its file `who` says.
+/// The world of a test, and every directory in it, with the contents of its file `who`.
 struct Tree {
     world: World,
     dirs: BTreeMap<String, String>,
     made: u32,
 }
 
-/// Runs a test on one server and on three, with directories that are homed alone or by subtrees, with an access cache and without.
+/// Runs a test on one server and on three, with directories homed by themselves or by subtree, with
+/// an access cache and without.
 fn everywhere(test: impl AsyncFn(&mut Tree, &Client)) {
     for (servers, locality, access_cache) in [
         (1, Locality::Directory, true),
@@ -86,7 +87,8 @@ impl Tree {
         self.dirs = dirs.collect();
     }
 
-    /// Everything is where it should be, for one who knows the tree, for one who has just come, and for a check.
+    /// Checks that everything is in its place, for a client that knows the tree, for a new one, and
+    /// for a check.
     async fn holds(&self, knows: &Client) {
         let machine = self.world.connect("cold").await.unwrap();
         for client in [knows, &machine.client] {
@@ -103,7 +105,7 @@ impl Tree {
         check::fsck(&self.world, knows).await.unwrap();
     }
 
-    /// The id of each directory, and of it whether it is the predicted one.
+    /// The id of each directory, and whether it is the predicted one.
     async fn ids(&self, client: &Client) -> BTreeMap<String, (DirId, bool)> {
         let key = client.fs_info().hash_key;
         let mut ids = BTreeMap::new();
@@ -140,7 +142,7 @@ fn directories_whose_ids_collide_are_made_under_another_version_of_their_names()
 fn a_prediction_that_meets_another_directory_is_noticed_and_learnt() {
     everywhere(async |tree, client| {
         if tree.world.plan().servers == 1 {
-            // Nobody predicts anything.
+            // With one server no client predicts anything.
             return;
         }
         let ids = tree.ids(client).await;
@@ -167,7 +169,7 @@ fn directories_with_colliding_ids_are_moved_replaced_and_made_again() {
             tree.rename(client, &format!("/t0/s{sub}"), &format!("/t1/from0-{sub}")).await;
         }
         tree.holds(client).await;
-        // Under the names of those that live elsewhere.
+        // Make directories under the names of those that live elsewhere.
         for sub in 0..7 {
             tree.make(client, &format!("/t0/s{sub}")).await;
         }
@@ -189,7 +191,7 @@ fn directories_with_colliding_ids_are_moved_replaced_and_made_again() {
         tree.rename(client, "/t4", "/t3/s0/t4").await;
         tree.holds(client).await;
         client.unlink("/t0/s1/who").await.unwrap();
-        // Over an empty one.
+        // Rename over an empty directory.
         tree.dirs.remove("/t0/s1");
         tree.rename(client, "/t0/s2", "/t0/s1").await;
     });

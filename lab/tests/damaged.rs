@@ -1,4 +1,5 @@
-//! Damage in a cluster: what is damaged answers EIO, as on one server; everything else works, and nobody waits for ever.
+//! Damage in a cluster: damaged records answer EIO, as on one server. Everything else works, and no
+//! request waits for ever.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod calm;
@@ -11,7 +12,7 @@ use client::{Client, FileSystem as _};
 use lab::sim::{server::Host, world::World};
 use store::{Batch, Engine as _};
 
-/// Removes all records of a kind whose keys hold `bytes`, from all servers; how many there were.
+/// Removes all records of a kind whose keys hold `bytes`, from all servers; returns their number.
 async fn remove(world: &World, kind: u8, bytes: &[u8]) -> usize {
     settle(world).await;
     let mut removed = 0;
@@ -37,7 +38,7 @@ async fn settle(world: &World) {
     world.wait(Duration::from_secs(5)).await;
 }
 
-/// It remembers nothing of what it has read.
+/// Restarts a server, so that it remembers nothing of what it has read.
 fn restart(host: &Host) {
     host.kill();
     host.start().unwrap();

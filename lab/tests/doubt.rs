@@ -1,10 +1,12 @@
 //! One server of three dies in the middle of a transaction, and stays away for longer than a lease.
 //!
-//! What is on the shards of the other two is answered all the time: looks within a second, changes within five. As in
-//! `births.rs` a world is run once to count its steps ([`Steps`]), and once more for each step at which the initiator dies.
-//! When it is back, the transaction has happened or not, and a check finds nothing.
+//! Requests about the shards of the other two are answered all the time: looks within a second,
+//! changes within five. As in `births.rs` a world is run once to count its steps ([`Steps`]), and
+//! once more for each step at which the initiator dies. When it is back, the transaction has
+//! happened or not, and a check finds nothing.
 //!
-//! Or it does not reach another one for a while, from any moment on: the coordinator reaches both, and nothing stays in doubt.
+//! In other worlds the initiator does not reach another server for a while, from any moment on: the
+//! coordinator reaches both, and nothing stays in doubt.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
 mod steps;
@@ -34,15 +36,16 @@ use wire::NodeRef;
 const SERVERS: u16 = 3;
 /// The server that dies. It is not the coordinator.
 const DEAD: u16 = 1;
-/// A living one that has a part of the transaction, and the coordinator, which has another part of some.
+/// A living server that takes part in the transaction, and the coordinator, which takes part in
+/// some.
 const ALIVE: u16 = 2;
 const COORDINATOR: u16 = 0;
 const LOOK_WITHIN: Duration = Duration::from_millis(1000);
 const CHANGE_WITHIN: Duration = Duration::from_secs(5);
-/// In the time of the world. What takes longer takes for ever.
+/// In the time of the world. A longer operation counts as endless.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the server that dies was asked to do.
+/// Operation of the server that dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     /// A file of its own moves to a directory of a living server.
@@ -51,7 +54,7 @@ enum Scene {
     RenameOfThird,
     /// A file of the living server gets a name in its own directory.
     Link,
-    /// That name is removed.
+    /// The name of `Link` is removed.
     Unlink,
     /// A directory of the living server, whose name it has, is removed.
     Rmdir,
@@ -68,14 +71,14 @@ struct Stage {
     dead: String,
     alive: String,
     third: String,
-    /// What is made in `alive` meanwhile is on these servers.
+    /// A directory that is made in `alive` meanwhile, with its group on the coordinator.
     beside: String,
-    /// What `dead` has besides: directories of the living server.
+    /// Directories of the living server with names in `dead`.
     removed: String,
     made: String,
 }
 
-/// A participant loses its power when the initiator has been dead for so long.
+/// A power cut of a participant, this long after the death of the initiator.
 #[derive(Debug, Clone, Copy)]
 struct PowerCut {
     server: u16,
@@ -91,19 +94,19 @@ fn run(scene: Scene, step: u64, doubt_max: Duration, cut: Option<PowerCut>) -> a
 
 /// The clients of a scene.
 struct Cast {
-    /// This one has made what there is.
+    /// The client that has made everything on the stage.
     maker: Machine,
     acts: Machine,
     looks: Machine,
 }
 
 impl Cast {
-    /// Prepares a stage on which nothing is under way.
+    /// Prepares a stage on which nothing is in progress.
     async fn begin(world: &World, scene: Scene) -> anyhow::Result<(Cast, Stage)> {
         let maker = world.connect("maker").await?;
         let stage = Stage::prepare(world, &maker.client, scene).await?;
         let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
-        // Who has looked before goes on by what it knows.
+        // A client that has looked before goes on by what it knows.
         stage.look(&looks.client).await.context("before it")?;
         for host in world.hosts() {
             host.settle()?;
@@ -111,7 +114,7 @@ impl Cast {
         Ok((Cast { maker, acts, looks }, stage))
     }
 
-    /// Compares what there is when all servers are back, and checks the world.
+    /// Compares the tree when all servers are back, and checks the world.
     async fn end(self, world: &World, stage: &Stage, scene: Scene) -> anyhow::Result<()> {
         world.wait(Duration::from_secs(2)).await;
         stage.compare(&self.maker.client, scene).await?;
@@ -209,7 +212,7 @@ impl Stage {
         }
     }
 
-    /// What everybody may do while a server is away.
+    /// Does what clients may do while a server is away.
     async fn outlast(
         &self,
         known: &Client,
@@ -250,7 +253,8 @@ impl Stage {
         new.close().await
     }
 
-    /// Whether the coordinator says of each living server how many transactions are in doubt there.
+    /// Checks that the coordinator reports for each living server how many transactions are in
+    /// doubt there.
     async fn is_told(&self, client: &Client) -> anyhow::Result<()> {
         for server in client.cluster().await?.servers.iter().filter(|told| told.server != DEAD) {
             let prepared = self.prepared(server.server)?.len();
@@ -263,18 +267,18 @@ impl Stage {
         Ok(())
     }
 
-    /// What is in doubt at one participant is in doubt at the other.
+    /// Checks that both participants are in doubt about the same transactions.
     fn all_or_none_doubt(&self) -> anyhow::Result<()> {
         let [one, other] = [ALIVE, COORDINATOR].map(|server| self.prepared(server));
         ensure!(one? == other?, "it is in doubt at one participant, and the other one knows");
         Ok(())
     }
 
-    /// The transactions of the server that dies that another one has prepared, by their keys.
+    /// Keys of the transactions of the server that dies that another one has prepared.
     fn prepared(&self, server: u16) -> anyhow::Result<BTreeSet<Vec<u8>>> {
         let mut prepared = BTreeSet::new();
         let engine = self.world.hosts()[usize::from(server)].engine();
-        // Others are under way.
+        // Other servers' transactions are in progress.
         let [from, to] =
             [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
         engine.scan(&from, &to, &mut |key, _| {
@@ -284,7 +288,7 @@ impl Stage {
         Ok(prepared)
     }
 
-    /// Looks at what living servers have.
+    /// Looks at everything on living servers.
     async fn look(&self, client: &Client) -> anyhow::Result<()> {
         let sub = self.in_alive("sub");
         for path in ["/", &self.alive, &self.third, &sub, &self.in_alive("other")] {
@@ -298,7 +302,7 @@ impl Stage {
                     listed.iter().map(|entry| entry.name.to_string()).collect();
                 ensure!(names.contains("other") && names.contains("sub"), "{names:?}");
             }
-            // As a mount lists.
+            // List it as a mount does.
             let NodeRef::Dir(dir) = client.resolve(path).await? else { bail!("a directory") };
             let cred = base::Cred::ROOT;
             let list = client.readdir(&cred, &dir, 0, 100, true);
@@ -310,7 +314,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Changes what living servers have.
+    /// Changes directories on living servers.
     async fn change(&self, client: &Client, round: usize) -> anyhow::Result<()> {
         for dir in [&self.alive, &self.third, &self.in_alive("sub")] {
             let [one, two] = [1, 2].map(|number| format!("{dir}/new {round} {number}"));
@@ -326,7 +330,7 @@ impl Stage {
         in_time("rmdir", CHANGE_WITHIN, client.rmdir(&self.beside)).await
     }
 
-    /// All is there when everybody is back.
+    /// Checks that the scene's changes are complete when all servers are back.
     async fn compare(&self, client: &Client, scene: Scene) -> anyhow::Result<()> {
         for (path, is_there) in self.changed(scene) {
             ensure!(there(client, &path).await? == is_there, "{path}");
@@ -334,7 +338,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The names that a scene changes, and whether they are there after it.
+    /// Names that a scene changes, and whether they exist after it.
     fn changed(&self, scene: Scene) -> Vec<(String, bool)> {
         match scene {
             Scene::Rename | Scene::RenameOfThird => {
@@ -356,7 +360,7 @@ async fn there(client: &Client, path: &str) -> Result<bool, Error> {
     }
 }
 
-/// Whether a name is listed where it would be.
+/// Whether a name is listed in its directory.
 async fn is_listed(client: &Client, path: &str) -> Result<bool, Error> {
     let (dir, name) = path.rsplit_once('/').expect("it is below a directory");
     let listed = client.read_dir(dir).await?.all().await?;
@@ -372,26 +376,26 @@ async fn in_time<T>(
     done.with_context(|| what.to_owned())
 }
 
-/// For so long a server does not reach the coordinator; what is on its way meanwhile arrives.
+/// How long a server does not reach the coordinator; messages on their way meanwhile arrive.
 const ALONE: Duration = Duration::from_millis(2600);
-/// In so long servers have asked each other and answered.
+/// Time in which servers have asked each other and answered.
 const A_MOMENT: Duration = Duration::from_millis(20);
-/// For so long two servers do not reach each other,
+/// How long two servers do not reach each other.
 const PARTED: Duration = Duration::from_secs(30);
-/// and within so long of that what one has prepared for the other has ended there.
+/// Time within which transactions that one has prepared for the other have ended there.
 const KNOWN_WITHIN: Duration = Duration::from_secs(6);
 
-/// What a server had of a transaction when it was parted from the initiator.
+/// State of a server's part of a transaction when it was parted from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Parted {
-    /// It was prepared, and not told how it ended.
+    /// Whether the transaction was prepared, and its outcome not heard.
     prepared: bool,
-    /// It has happened, as is known while they are parted.
+    /// Whether the transaction has happened, as seen while they are parted.
     happened: bool,
 }
 
-/// Parts the server that initiates a transaction from another one that has a part of it, `after` it was asked for; a moment
-/// before that also from the coordinator, for `alone`.
+/// Parts the initiator of a transaction from another participant, `after` it was asked for; a
+/// moment before that also from the coordinator, for `alone`.
 fn part(
     scene: Scene,
     after: Duration,
@@ -429,7 +433,7 @@ fn part(
             stage.change(&cast.looks.client, 0).await.context("parted")?;
             let mut happened = true;
             for (path, is_there) in stage.changed(scene) {
-                // What is there may be on both.
+                // An existing name may be on both servers.
                 let seen =
                     in_time(&path, LOOK_WITHIN, is_listed(&cast.looks.client, &path)).await?;
                 happened &= seen == is_there;
@@ -450,7 +454,7 @@ fn part(
     })
 }
 
-/// As long as servers wait if nobody says otherwise.
+/// How long servers wait by default.
 const DOUBT_MAX: Duration = Duration::from_millis(700);
 
 /// Lets the initiator die at each step of a scene, on two threads.
@@ -498,7 +502,7 @@ fn what_participants_tell_each_other_outlives_a_power_cut() -> anyhow::Result<()
     Ok(())
 }
 
-/// Parts them at each moment of a scene, on two threads.
+/// Parts the servers at each moment of a scene, on two threads.
 fn part_always(scene: Scene, alone: Duration) -> anyhow::Result<BTreeSet<Parted>> {
     let moments: Vec<u64> = (0..60).collect();
     let seen = Mutex::new(BTreeSet::new());
@@ -561,7 +565,7 @@ fn a_directory_that_is_gone_is_told_so_while_a_third_server_is_away() -> anyhow:
         let gone = timeout(LOOK_WITHIN, client.getattr(&base::Cred::ROOT, &node)).await;
         let gone = gone.context("it is not told")?;
         ensure!(matches!(gone, Err(Error::Fs(FsError::Stale))), "{gone:?}");
-        // The coordinator is told so as well.
+        // The coordinator hears that as well.
         let NodeRef::Dir(gone) = node else { bail!("a directory") };
         let [from, to] = [&b"file"[..], b"f"].map(base::EntryName::new);
         let (from, to) = (from?, to?);

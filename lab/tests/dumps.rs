@@ -1,9 +1,10 @@
-//! Dumps of clusters that are used meanwhile: each is the file system at one moment.
+//! Dumps of clusters that are in use: each is the file system at one moment.
 //!
-//! In each world several clients change what is on several servers, one after the other, and tell what they have begun and
-//! what was answered. Dumps are taken beside that, and loaded into one server or several: a check finds nothing there, all that was
-//! answered before a dump was started is in it, nothing that began when it had been, and of what one client did one after the
-//! other never the second thing without the first.
+//! In each world several clients change things on several servers, one after the other, and note
+//! what they have begun and what was answered. Meanwhile dumps are taken, and loaded into one
+//! server or several. A check finds nothing there. All that was answered before a dump was started
+//! is in it, and nothing that began after the start was answered. Of two things that one client did
+//! one after the other, the second is never there without the first.
 #![expect(clippy::print_stdout, reason = "all of this is tests")]
 
 use std::{
@@ -36,13 +37,13 @@ use tokio::{
 };
 use wire::NodeRef;
 
-/// A look takes no longer, in the weather of these worlds, whatever is dumped.
+/// A look takes no longer in the weather of these worlds, whatever is dumped.
 const LOOK_MAX: Duration = Duration::from_millis(400);
-/// In the time of the world. Whoever waits longer waits for ever.
+/// In the time of the world. A longer wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(3000);
-/// Directories of one kind, which are on all servers.
+/// Number of directories of one kind, which are on all servers.
 const DIRS: u64 = 6;
-/// A chain of directories is so long.
+/// Length of a chain of directories.
 const CHAIN: u64 = 8;
 
 /// A world of a seed in which nothing goes wrong by itself.
@@ -73,18 +74,19 @@ fn in_world<T>(
     })
 }
 
-/// What is done one after the other: how much was begun, and how much was answered.
+/// Progress of operations that are done one after the other: how many were begun, and how many were
+/// answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Done {
     begun: u64,
     answered: u64,
 }
 
-/// What goes on in a world.
+/// The clients at work in a world.
 struct Load {
     world: World,
     ends: Cell<bool>,
-    /// How long a look took at most.
+    /// Duration of the longest look.
     longest_look: Cell<Duration>,
     done: RefCell<BTreeMap<&'static str, Done>>,
 }
@@ -99,7 +101,7 @@ struct Taken {
 type Worked = JoinHandle<anyhow::Result<()>>;
 
 impl Load {
-    /// Begins.
+    /// Makes the directories, and starts the clients.
     async fn begin(world: &World) -> anyhow::Result<(Rc<Load>, Vec<Worked>)> {
         let machine = world.connect("prepares").await?;
         let client = &machine.client;
@@ -160,7 +162,7 @@ impl Load {
         machine.close().await
     }
 
-    /// Looks at what never changes, on all servers.
+    /// Looks at directories that never change, on all servers.
     async fn look(self: Rc<Self>) -> anyhow::Result<()> {
         let machine = self.world.connect("looks").await?;
         for dir in (0..DIRS).cycle() {
@@ -183,7 +185,7 @@ impl Load {
         Ok(())
     }
 
-    /// Takes a dump for so many servers.
+    /// Takes a dump for this many servers.
     async fn dump(&self, client: &Client, servers: u16) -> anyhow::Result<Taken> {
         let before = self.done.borrow().clone();
         let dump = client.dump_start().await?;
@@ -193,12 +195,12 @@ impl Load {
     }
 }
 
-/// Two files one after the other, in directories of two servers.
+/// Makes files one after the other, in directories of different servers.
 async fn pair(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
     client.write(format!("/pairs/{}/{number}", number % DIRS), b"").await
 }
 
-/// A directory in the one before, or a new chain of them.
+/// Makes a directory in the one before, or begins a new chain.
 async fn chain(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
     client.mkdir(link_of(number), 0o755).await.map(drop)
 }
@@ -220,7 +222,7 @@ async fn move_file(client: &Client, random: &SimRandom, number: u64) -> Result<(
     Err(FsError::Io.into())
 }
 
-/// One more name for a file; of some the first is removed.
+/// Adds a name to a file; removes some of these names.
 async fn link(client: &Client, random: &SimRandom, number: u64) -> Result<(), Error> {
     let dir = random.within(0..DIRS);
     client.link("/linked/0/file", format!("/linked/{dir}/{number}")).await?;
@@ -230,7 +232,7 @@ async fn link(client: &Client, random: &SimRandom, number: u64) -> Result<(), Er
     Ok(())
 }
 
-/// Something that is removed at once.
+/// Makes something and removes it at once.
 async fn throw(client: &Client, _: &SimRandom, number: u64) -> Result<(), Error> {
     let path = format!("/thrown/{}/{number}", number % DIRS);
     if number.is_multiple_of(3) {
@@ -258,7 +260,7 @@ async fn names(client: &Client, path: &str) -> anyhow::Result<Vec<String>> {
     Ok(entries.iter().map(|entry| entry.name.to_string()).collect())
 }
 
-/// What is in all directories of a kind, and in which.
+/// Names in all directories of a kind, each with its directory.
 async fn all(client: &Client, kind: &str) -> anyhow::Result<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for dir in 0..DIRS {
@@ -269,7 +271,7 @@ async fn all(client: &Client, kind: &str) -> anyhow::Result<Vec<(String, u64)>> 
     Ok(found)
 }
 
-/// Looks at a dump that was taken.
+/// Checks a dump that was taken.
 async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     let Taken { dumped, before, after } = taken;
     let hosts = world.serve(dumped)?;
@@ -278,7 +280,7 @@ async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     check::fsck(world, client).await?;
     check::tree::check(client).await?;
 
-    // All up to one that was begun before, and answered after.
+    // The dump has all operations up to one of those in progress at its start.
     let in_order = |kind: &str, numbers: Vec<u64>| {
         let count = numbers.len() as u64;
         ensure!(numbers.iter().copied().eq(0..count), "{kind}: some are missing of {numbers:?}");
@@ -311,7 +313,7 @@ async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
         ensure!(within[..] == *b"it is moved", "{within:?}");
     }
     ensure!(client.read("/linked/0/file").await?[..] == [7; 300], "the contents are others");
-    // It goes on.
+    // The loaded file system can be used.
     client.write("/later", b"later").await?;
     client.mkdir("/pairs/new", 0o755).await?;
     client.rename("/moved/0", "/pairs/new/moved").await?;
@@ -329,7 +331,7 @@ async fn look(world: &World, taken: Taken) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long changes waited at most, and looks.
+/// The longest waits of changes and of looks.
 #[derive(Debug, Clone, Copy)]
 struct Waited {
     changes: Duration,
@@ -416,7 +418,7 @@ fn a_server_that_dies_ends_the_dump_and_everybody_goes_on() {
                 };
                 ensure!(error.downcast_ref().is_some_and(known), "{error:#}");
             }
-            // Nobody waits for what has ended, and the next one is whole.
+            // No client waits for the dumps that have ended, and the next one is whole.
             world.wait(Duration::from_secs(20)).await;
             let before = load.done.borrow().clone();
             world.wait(Duration::from_secs(3)).await;
@@ -443,7 +445,7 @@ fn a_server_that_dies_while_a_dump_is_read_ends_it() {
         let client = &machine.client;
         let mut dump = client.dump_start().await?;
         world.hosts()[2].kill();
-        // By now the others are told that they are not forgotten.
+        // By now the reader tells the other servers to keep their dumps.
         world.wait(Duration::from_secs(70)).await;
         let failed = timeout(Duration::from_secs(30), dump.next(client)).await;
         let failed = failed.context("it waits for one that is not there")?;
@@ -474,7 +476,7 @@ fn a_server_that_has_given_all_is_not_forgotten_before_the_end() {
                 break;
             }
         }
-        // The pages of its shard are all behind those of the other server.
+        // The pages of its shard all come after those of the other server.
         for number in 0..700 {
             client.write(format!("{last}/{number}"), &[7; 4000]).await?;
         }
@@ -485,7 +487,7 @@ fn a_server_that_has_given_all_is_not_forgotten_before_the_end() {
                 page.records.first().is_some_and(|(key, _)| u16::from(key[1]) == shards - 1);
             pages += u32::from(is_last);
             if is_last {
-                // Whoever writes them is slow.
+                // The client that writes the pages is slow.
                 world.wait(Duration::from_secs(100)).await;
             }
         }

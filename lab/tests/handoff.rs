@@ -1,13 +1,15 @@
 //! A handoff between real servers, crashed at each of its steps.
 //!
-//! A step is whatever outlives a server or others rely on: a write or a sync that is done, a message that is sent to
-//! another server ([`Steps`]), of any of them. A world is run once to count those from the change that sets a handoff off to its end.
-//! Then it is run again for each step: the giver dies with it, or the taker, or both, or the master, by a kill or with
-//! all that it had not synced, and starts again some time later, while one client changes the directory and another
-//! lists it.
+//! A step is whatever outlives a server or others rely on: a write or a sync that is done, or a
+//! message that is sent to another server ([`Steps`]), on any of them. A world is run once to count
+//! the steps from the change that sets a handoff off to its end. Then it is run again for each
+//! step. The giver dies at it, or the taker, or both, or the master, by a kill or with all that it
+//! had not synced, and starts again some time later. Meanwhile one client changes the directory and
+//! another lists it.
 //!
-//! Every time it must end well: what was answered is there, each name once, where its partition is; the handoff has come
-//! to its end and left nothing; a check finds nothing; and the directory goes on splitting.
+//! Every time it must end well. What was answered is there, each name once, in its partition. The
+//! handoff has come to its end and left nothing, a check finds nothing, and the directory goes on
+//! splitting.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
 
 #[path = "steps/crash.rs"]
@@ -37,34 +39,34 @@ use store::Engine as _;
 use tokio::time::timeout;
 use wire::{DirRef, NodeRef, XattrMode};
 
-/// What is in the directory, and stable, before anything moves.
+/// Number of names in the directory that are stable before anything moves.
 const NAMES: usize = 24;
-/// What moves while it is changed.
+/// Number of rounds of changes during the handoff.
 const ROUNDS: usize = 2;
-/// What a sync of the giver takes where syncs take time.
+/// Duration of a sync of the giver where syncs take time.
 const GIVER_DISK_MS: u64 = 20;
-/// In the time of the world. Whoever waits longer waits for ever.
+/// In the time of the world. A longer wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What moves.
+/// Kind of handoff in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
     /// Partition 1 comes to be: the giver is the master.
     FirstSplit,
     /// Partition 3 is split off from 1, and the master is told.
     LaterSplit,
-    /// Partition 3 goes back to 1, and what it was stays until the master is told.
+    /// Partition 3 goes back to 1, and its record stays until the master is told.
     Merge,
-    /// A third subset comes to be: both that are there give.
+    /// A third subset comes to be: both existing ones give.
     Subsets,
 }
 
 /// How servers die.
 #[derive(Debug, Clone, Copy)]
 enum Death {
-    /// They are killed, and much of what they have written is not stable yet.
+    /// The servers are killed, and much of what they have written is not stable yet.
     Kill,
-    /// The power is cut, where everything is stable before it is answered: all else is lost.
+    /// The power is cut, and everything that is not stable is lost. Answers are stable here.
     Power,
 }
 
@@ -72,7 +74,7 @@ enum Death {
 #[derive(Debug, Clone)]
 struct Crash {
     step: u64,
-    /// The partitions whose servers die.
+    /// Partitions whose servers die.
     victims: &'static [u16],
     death: Death,
 }
@@ -94,7 +96,7 @@ impl Scene {
         }
     }
 
-    /// Who dies together, by their partitions.
+    /// Groups of servers that die together, by their partitions.
     fn victims(self) -> &'static [&'static [u16]] {
         match self {
             Scene::FirstSplit => &[&[0], &[1], &[0, 1]],
@@ -103,7 +105,7 @@ impl Scene {
         }
     }
 
-    /// Who gives.
+    /// Partition of the giver.
     fn giver(self) -> u16 {
         match self {
             Scene::FirstSplit | Scene::Subsets => 0,
@@ -112,7 +114,7 @@ impl Scene {
         }
     }
 
-    /// The partitions before it, and after.
+    /// Partitions before the handoff, and after it.
     fn partitions(self) -> [&'static [u16]; 2] {
         match self {
             Scene::FirstSplit => [&[0], &[0, 1]],
@@ -129,12 +131,12 @@ struct Stage {
     scene: Scene,
     client: Client,
     dir: DirRef,
-    /// What is in it all the time.
+    /// Names that exist all the time.
     names: Vec<String>,
     over: Cell<bool>,
 }
 
-/// Runs a world, with a crash or without; how many steps the handoff had.
+/// Runs a world, with a crash or without; returns the number of steps of the handoff.
 fn run(
     scene: Scene,
     durability: Durability,
@@ -166,7 +168,8 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
         host.settle()?;
     }
 
-    // What the giver says before it is stable others have stored by then.
+    // Syncs of the giver are slow: if it tells others something before that is stable, they have
+    // stored it by then.
     world.hosts()[stage.server(scene.giver())].slow_down_disk(GIVER_DISK_MS);
 
     let steps = Steps::new(crash.map_or(0, |crash| crash.step));
@@ -204,7 +207,7 @@ impl Stage {
         Ok(self.client.set_xattr("/d", &name, value.as_bytes(), XattrMode::Set).await?)
     }
 
-    /// Names that come to a partition of two.
+    /// Names that belong to `partition` of two.
     fn names_of(&self, partition: u16) -> impl Iterator<Item = String> {
         let key = self.client.fs_info().hash_key;
         let two = Layout::Extendible(Splits::started(1, 2));
@@ -215,7 +218,7 @@ impl Stage {
         })
     }
 
-    /// Makes what is there all the time.
+    /// Makes the names that exist all the time.
     async fn prepare(&mut self) -> anyhow::Result<()> {
         if self.scene == Scene::Subsets {
             self.set("spread", "subsets").await?;
@@ -260,7 +263,7 @@ impl Stage {
     async fn set_off(&self) -> anyhow::Result<()> {
         match self.scene {
             Scene::FirstSplit => self.set("split_threshold", "20").await,
-            // The one name too many.
+            // One name too many.
             Scene::LaterSplit => {
                 Ok(self.client.write(format!("/d/{}", self.last()), b"it").await?)
             }
@@ -274,7 +277,8 @@ impl Stage {
         self.names_of(1).find(|name| !self.names.contains(name)).unwrap()
     }
 
-    /// What happens while names move, and then whatever is needed that they do.
+    /// Sets the handoff off, changes names while they move, and does whatever the handoff needs to
+    /// end.
     async fn moves(
         &self,
         client: &Client,
@@ -287,7 +291,8 @@ impl Stage {
         set.context("what sets it off")?;
         changed.context("changes meanwhile")?;
         if crash.is_some() {
-            // A partition is looked at when it changes, and after a start nothing has changed yet.
+            // A server looks at a partition when it changes, and after a start nothing has changed
+            // yet.
             self.touch().await?;
         }
         let [_, after] = self.scene.partitions();
@@ -326,7 +331,7 @@ impl Stage {
         crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
-    /// Lists until it is over: what is there all the time is always listed, once.
+    /// Lists until it is over: names that exist all the time are always listed, once.
     async fn list(&self, client: &Client) -> anyhow::Result<()> {
         while !self.over.get() {
             self.listed(client).await?;
@@ -345,7 +350,7 @@ impl Stage {
         Ok(names)
     }
 
-    /// What is there now is what was answered.
+    /// Checks that the names are those that were answered.
     async fn compare_names(&self, client: &Client) -> anyhow::Result<()> {
         let names = self.listed(client).await?;
         let kept = (0..ROUNDS).map(|round| format!("kept {round}"));
@@ -357,7 +362,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What is there all the time is what it was.
+    /// Checks that the files that exist all the time are unchanged.
     async fn compare_files(&self, client: &Client) -> anyhow::Result<()> {
         for (number, name) in self.names.iter().enumerate() {
             let path = format!("/d/{name}");
@@ -375,7 +380,8 @@ impl Stage {
         usize::from(shard_of(self.dir.home, partition, SHARDS).0 % self.scene.servers())
     }
 
-    /// All partitions, with how many names they have stored. None, while a handoff or a transaction is not over.
+    /// All partitions, with the number of names they have stored. Empty while a handoff or a
+    /// transaction is not over.
     fn partitions(&self) -> BTreeMap<u16, usize> {
         let mut found = BTreeMap::new();
         let (mut moving, master) = (false, shard_of(self.dir.home, 0, SHARDS).0);
@@ -398,7 +404,7 @@ impl Stage {
         if moving { BTreeMap::new() } else { found }
     }
 
-    /// Waits until these partitions are there, and nothing moves.
+    /// Waits until exactly these partitions exist, and nothing moves.
     async fn settle(&self, partitions: &[u16]) -> anyhow::Result<()> {
         let so = |is: &BTreeMap<u16, usize>| is.keys().eq(partitions);
         self.until(&format!("{partitions:?}"), so).await
@@ -419,7 +425,7 @@ impl Stage {
     }
 }
 
-/// All crashes of a scene that are of one kind.
+/// All crashes of a scene of one kind.
 fn crashes(scene: Scene, death: Death, bug: Option<Bug>) -> anyhow::Result<Vec<Crash>> {
     let steps = run(scene, death.durability(), None, bug)?;
     println!("{scene:?}, {death:?}: {steps} steps");
@@ -427,7 +433,7 @@ fn crashes(scene: Scene, death: Death, bug: Option<Bug>) -> anyhow::Result<Vec<C
     Ok((1..=steps).flat_map(crashes).collect())
 }
 
-/// Crashes a scene at each of its steps, on two threads; the first few that went wrong.
+/// Crashes a scene at each of its steps, on two threads. Prints the first few failures.
 fn crash_everywhere(scene: Scene) {
     let deaths = [Death::Kill, Death::Power].into_iter();
     let all: Vec<Crash> = deaths.flat_map(|death| crashes(scene, death, None).unwrap()).collect();

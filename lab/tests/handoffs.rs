@@ -1,4 +1,4 @@
-//! Names move from one partition to another, though a server goes away while they do.
+//! Names move from one partition to another, though a server goes away meanwhile.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::{cell::Cell, time::Duration};
@@ -16,10 +16,11 @@ use wire::{DirRef, NodeRef, XattrMode};
 
 const SERVERS: u16 = 3;
 const SHARDS: u16 = 16;
-/// The longest that names are frozen for: what is the limit of a server, and some for its own work.
+/// The longest that names are frozen: the limit of a server, and some for its own work.
 const FROZEN_MAX: Duration = Duration::from_millis(260);
 
-/// Runs a test in a world in which nothing goes wrong by itself, and a partition with so many entries splits.
+/// Runs a test in a world in which nothing goes wrong by itself, and a partition with
+/// `split_threshold` entries splits.
 fn in_a_world(seed: u64, split_threshold: u64, test: impl AsyncFn(&World, &Machine)) {
     let long = Duration::from_secs(1000);
     let plan = Plan {
@@ -52,7 +53,7 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
     for ms in 0..100 {
         in_a_world(1, 20, async |world, maker| {
             let client = &maker.client;
-            // It splits over two servers.
+            // The directory splits over two servers.
             let mut path = String::new();
             let (mut giver, mut taker) = (0, 0);
             for number in 0.. {
@@ -79,7 +80,7 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
                     client.write(format!("{path}/{number}"), b"").await.unwrap();
                 }
             };
-            // They are waited for, or not, if they have moved.
+            // The writes end, or hang if their names have moved to the stopped taker.
             let _ = timeout(Duration::from_secs(9), more).await;
             world.wait(Duration::from_secs(1)).await;
             let frozen = giver.time_of("handoff_frozen_nanos");
@@ -125,7 +126,7 @@ fn a_step_of_subsets_goes_on_after_a_restart() {
         // Partitions that are too large remind the master, for as long as they know that they are.
         world.hosts().iter().for_each(Host::kill);
         world.hosts().iter().for_each(|host| host.start().unwrap());
-        // Nobody writes any more.
+        // No client writes any more.
         let settled = async {
             loop {
                 let lines = client.info("/d").await.unwrap();

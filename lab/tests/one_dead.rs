@@ -1,8 +1,8 @@
-//! One dead server of three stops only what is on it.
+//! One dead server of three stops only operations on its own shards.
 //!
-//! A server that is not the coordinator is killed under a load of operations that each concern it and another
-//! one, so that it leaves transactions in doubt, and stays dead. Programs on a mount then work with what is on
-//! the two others.
+//! A server that is not the coordinator is killed under a load of operations that each concern it
+//! and another server, so that it leaves transactions in doubt, and stays dead. Programs on a mount
+//! then work with files of the two others.
 //!
 //! Needs the built program (`cargo build --workspace --bins`), `/dev/fuse` and root.
 #![expect(clippy::print_stdout, reason = "how long programs took is a part of the result")]
@@ -24,17 +24,17 @@ use tokio::time::{Instant, sleep};
 
 const SERVERS: usize = 3;
 const DEAD: usize = 1;
-/// The load before the kill, and how long programs are watched afterwards: longer than a lease.
+/// Duration of the load before the kill, and of the watch afterwards, which is longer than a lease.
 const LOAD: Duration = Duration::from_millis(1500);
 const WATCHED: Duration = Duration::from_secs(6);
-/// Every program on what is alive ends within this time: one that looks, and one that changes something. A second is
-/// promised for looks; a busy machine gets more.
+/// Time limit of every program on living servers: of one that looks, and of one that changes
+/// something. A second is promised for looks; a busy machine gets more.
 const LOOKED: Duration = Duration::from_secs(2);
 const ENDED: Duration = Duration::from_secs(5);
-/// Tasks that work on several servers at once.
+/// Number of tasks that work on several servers at once.
 const LOADERS: usize = 12;
 
-/// A mount that is taken away however the test ends.
+/// A mount that is removed however the test ends.
 struct Mount {
     path: PathBuf,
     process: Child,
@@ -82,7 +82,7 @@ async fn directories(client: &Client, cluster: &Cluster) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// Moves files from the server that is killed to the others, gives them names and takes them, for ever.
+/// Moves files from the server that is killed to the others, adds and removes names, for ever.
 async fn load_across(client: &Client, dirs: &[String], task: usize) -> Infallible {
     let root = String::new();
     let (doomed, living) = (&dirs[DEAD], [&dirs[0], &dirs[2], &root]);
@@ -113,7 +113,7 @@ async fn load_beside(client: &Client, dir: &str, task: usize, done: &Cell<u64>) 
     unreachable!("so many operations take longer than any test")
 }
 
-/// What is asked again and again: programs, and what they work on.
+/// Programs that are run again and again, and what they work on.
 fn programs(mount: &Path, living: &[&String]) -> Vec<Vec<String>> {
     let at = |path: &str| format!("{}{path}", mount.display());
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -121,7 +121,7 @@ fn programs(mount: &Path, living: &[&String]) -> Vec<Vec<String>> {
     let mut all = vec![words(&["ls", &root]), words(&["stat", &root]), words(&["df", &root])];
     for dir in living {
         let (dir, old, probe) = (at(dir), at(&format!("{dir}/old")), at(&format!("{dir}/probe")));
-        // Not with -l: names in doubt are among them, and directories on the dead server.
+        // Not with -l: names in doubt are in the directory, and directories on the dead server.
         all.push(words(&["ls", &dir]));
         all.push(words(&["stat", &dir]));
         all.push(words(&["stat", &old]));
@@ -133,7 +133,7 @@ fn programs(mount: &Path, living: &[&String]) -> Vec<Vec<String>> {
     all
 }
 
-/// Runs a program; how long it took, or nothing when it was not done in time.
+/// Runs a program; returns its duration, or `None` when it did not end in time.
 async fn run(words: Vec<String>) -> Option<Duration> {
     let within = if ["dd", "rm"].contains(&words[0].as_str()) { ENDED } else { LOOKED };
     let begin = Instant::now();

@@ -1,5 +1,5 @@
-//! A directory in five partitions on three servers, as its clients meet it: who asks whom, and what listings and attributes
-//! say.
+//! A directory in five partitions on three servers, as its clients meet it: which servers they ask,
+//! and what listings and attributes show.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::{cell::Cell, time::Duration};
@@ -20,7 +20,7 @@ use wire::{DirRef, NodeRef, RenameMode, XattrMode};
 
 const SERVERS: u16 = 3;
 const PARTITIONS: u16 = 5;
-/// What is in the directory: every tenth of them is a directory, too.
+/// Number of names in the directory: every tenth is a directory, too.
 const NAMES: u64 = 60;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ impl Spread {
     }
 }
 
-/// A directory `/d` in five partitions, and who has made it.
+/// A directory `/d` in five partitions, and the client that has made it.
 struct Divided {
     world: World,
     maker: Machine,
@@ -107,7 +107,7 @@ impl Divided {
         self.spread.layout(PARTITIONS).partition(self.maker.client.fs_info().hash_key.pos(&name))
     }
 
-    /// Names of a partition.
+    /// Names that belong to a partition.
     fn names_of(&self, partition: u16) -> impl Iterator<Item = String> {
         let all = (0..).map(|number| format!("name {number}"));
         all.filter(move |name| self.partition(name) == partition)
@@ -173,7 +173,7 @@ fn who_knows_older_partitions_is_corrected() {
         for partition in 0..PARTITIONS {
             names.extend(divided.names_of(partition).take(3));
         }
-        // It learns of five, of which two are left, and then of eight.
+        // The client learns of five partitions, then two, and then eight.
         for partitions in [PARTITIONS, 2, 8] {
             divide(&divided.maker.client, divided.spread, partitions).await;
             let before = client.stats();
@@ -206,7 +206,7 @@ fn attributes_are_those_of_all_partitions() {
             assert_eq!(u64::from(attr.nlink), 2 + dirs);
             let listed = client.read_dir("/").await.unwrap().all().await.unwrap();
             assert_eq!(listed.len(), 1);
-            // What changes one partition changes the times of the directory.
+            // A change of one partition changes the times of the directory.
             for partition in 0..PARTITIONS {
                 let name = divided.names_of(partition).next().unwrap();
                 let before = client.stat("/d").await.unwrap();
@@ -313,7 +313,8 @@ fn who_may_not_write_to_a_directory_renames_it_from_one_partition_to_another() {
         user.rename(&old, &new).await.unwrap();
         assert_eq!(root.stat(&old).await, Err(FsError::NotFound.into()));
         assert_eq!(root.stat("/d").await.unwrap().nlink, 3);
-        // With another parent it would have another `..`, and that is a change of itself.
+        // With another parent the directory would have another `..`, and that is a change of
+        // itself.
         root.mkdir("/other", 0o777).await.unwrap();
         root.chmod("/other", 0o777).await.unwrap();
         assert_eq!(user.rename(&new, "/other/a").await, Err(FsError::Denied.into()));
@@ -361,7 +362,8 @@ fn a_directory_is_removed_when_no_partition_has_a_name() {
             let made = client.write(format!("/d/{name}"), b"x").await;
             assert_eq!(made, Err(FsError::NotFound.into()));
         }
-        // Another one in its place is another one: nothing is left, and nothing known of the first is believed.
+        // A new directory of the same name is another one: nothing is left, and nothing known of
+        // the first is believed.
         newcomer.client.mkdir("/d", 0o755).await.unwrap();
         for partition in 0..PARTITIONS {
             let name = divided.names_of(partition).next().unwrap();
@@ -405,8 +407,8 @@ fn files_are_found_under_their_names_in_every_partition() {
     });
 }
 
-/// Moves a file to and fro between two names of a divided directory, by two clients; a refusal of the second that never
-/// could be, as it was always there under one of them.
+/// Moves a file to and fro between two names of a divided directory, by two clients. Fails at a
+/// refusal that was never right, as the file always had one of the names.
 fn refused(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
     let drawn = Plan::draw(seed, SERVERS);
     let plan = Plan {
@@ -458,7 +460,7 @@ fn refused(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
 
 #[test]
 fn a_refusal_is_of_what_was_there_at_one_moment() {
-    // The other name was free as long as this one was there.
+    // The other name was free as long as this one existed.
     let pin = Pin { seed: None, word: "refused with Exists", seeds: 0..20 };
     let found =
         planted::find(&pin, |seed, planted| refused(seed, planted.then_some(Bug::RefusedUnseen)));

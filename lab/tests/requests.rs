@@ -1,8 +1,9 @@
-//! How many requests an operation by path is, and how many servers it touches, in a cluster of four.
+//! Number of requests of each operation by path, and of servers that it touches, in a cluster of
+//! four.
 //!
-//! The path is twenty directories deep, and goes over all servers. Warm is a client that has walked it before, cold one
-//! that has just come; both have a session at every server. What servers ask each other for an operation counts as well:
-//! a server is touched by it if it executes anything for it.
+//! The path is twenty directories deep, and goes over all servers. A warm client has walked it
+//! before, a cold one is new; both have a session at every server. Questions between servers for an
+//! operation count as well: a server is touched if it executes anything for the operation.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::{pin::Pin, time::Duration};
@@ -19,8 +20,8 @@ use wire::{Load, NodeRef, XattrMode};
 const SERVERS: u16 = 4;
 const DEPTH: usize = 20;
 
-/// A world in which nothing goes wrong, and directories are homed as `InfiniFS` says. Nobody asks anything only to be
-/// heard of meanwhile.
+/// Runs a test in a world in which nothing goes wrong, and directories are homed by the rule of
+/// `InfiniFS`. Clients send no requests just to keep their leases meanwhile.
 fn in_cluster(test: impl AsyncFnOnce(&World)) {
     let long = Duration::from_secs(1000);
     let plan = Plan {
@@ -36,14 +37,14 @@ fn in_cluster(test: impl AsyncFnOnce(&World)) {
     test_in(plan, test);
 }
 
-/// What an operation costs.
+/// Cost of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cost {
-    /// Requests of the client.
+    /// Number of requests of the client.
     requests: u64,
-    /// Servers that it asks.
+    /// Number of servers that the client asks.
     asked: usize,
-    /// Servers that execute anything for it.
+    /// Number of servers that execute anything for the operation.
     touched: usize,
 }
 
@@ -56,19 +57,19 @@ async fn cost<T>(
     let more = |after: &[u64], before: &[u64]| -> Vec<u64> {
         after.iter().zip(before).map(|(after, before)| after - before).collect()
     };
-    // What earlier ones have left to do goes first.
+    // Work left by earlier operations goes first.
     world.wait(Duration::from_secs(1)).await;
     let (before, executed_before) = (client.requests_by_server(), executed());
     operation.await.unwrap();
     let requests = more(&client.requests_by_server(), &before);
-    // Who has prepared something hears the outcome.
+    // Participants hear the outcome.
     world.wait(Duration::from_secs(1)).await;
     let touched = more(&executed(), &executed_before);
     let any = |counts: &[u64]| counts.iter().filter(|count| **count > 0).count();
     Cost { requests: requests.iter().sum(), asked: any(&requests), touched: any(&touched) }
 }
 
-/// A deep directory, and directories in it that other servers have than itself.
+/// A deep directory, and directories in it that other servers have.
 struct Deep {
     path: String,
     elsewhere: Vec<String>,
@@ -100,7 +101,7 @@ async fn make_deep(world: &World) -> Deep {
 /// A client with a session at every server that knows of no directory.
 async fn newcomer(world: &World) -> Machine {
     let machine = world.connect("newcomer").await.unwrap();
-    // It finds nothing, but asks everywhere.
+    // Each lookup finds nothing, but the client asks everywhere.
     for number in 0..64 {
         drop(machine.client.stat(format!("/nothing/{number}")).await);
     }
@@ -117,7 +118,7 @@ async fn server_of(client: &Client, path: &str, world: &World) -> u16 {
 
 type Operation<'a> = Pin<Box<dyn Future<Output = client::Result<()>> + 'a>>;
 
-/// An operation in the deep directory, in which those before it were done.
+/// An operation in the deep directory, in which the earlier ones were done.
 fn operation<'a>(client: &'a Client, deep: &'a Deep, name: &str) -> Operation<'a> {
     let Deep { path: at, elsewhere } = deep;
     let [sub, gone, moves, mode, ..] = &elsewhere[..] else { unreachable!("there are sixteen") };
@@ -161,7 +162,8 @@ fn operation<'a>(client: &'a Client, deep: &'a Deep, name: &str) -> Operation<'a
     }
 }
 
-/// What each operation takes: requests, servers that the client asks, and servers that do anything for it.
+/// Cost of each operation: requests, servers that the client asks, and servers that do anything for
+/// it.
 type Table = [(&'static str, u64, usize, usize)];
 
 /// With a warm cache one request to one server, but
@@ -199,8 +201,9 @@ const WARM: &Table = &[
     ("chmod a directory", 2, 2, 4),
 ];
 
-/// Cold, one message to each server finds the whole path, in one round. A stat, or what else is answered with what was
-/// found, is no more than that; what is done by name, or with what was found, is one request more, as is a second path.
+/// Cold, one message to each server finds the whole path, in one round. A stat, or another
+/// operation that the walk itself answers, costs no more. An operation by name, or on what was
+/// found, costs one request more, as does a second path.
 const COLD: &Table = &[
     ("create a file", 5, 4, 4),
     ("stat a file", 4, 4, 4),
@@ -238,7 +241,7 @@ fn what_each_operation_costs_with_a_warm_cache() {
         let client = &machine.client;
         let mut found = Vec::new();
         for (name, ..) in WARM {
-            // What changed a directory on the way made the client drop it.
+            // Changes of a directory on the way made the client drop it.
             for dir in &deep.elsewhere {
                 drop(client.stat(dir).await);
             }
@@ -290,7 +293,7 @@ fn a_move_of_a_directory_has_parts_at_the_coordinator() {
         let parts = moves(&loads[0]);
         let names: Vec<_> = parts.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["again", "read", "prepare", "announce", "commit", "sync", "tell"]);
-        // What goes to others and back takes time, even here.
+        // Messages to others take time, even here.
         for (name, nanos) in &parts {
             let far = ["read", "prepare", "announce", "tell"].contains(&name.as_str());
             assert!(*nanos > 0 || !far, "{parts:?}");
@@ -309,7 +312,7 @@ fn a_directory_of_another_server_that_was_met_before_is_read_only_when_it_has_ch
         let to = &elsewhere[0];
         client.write(format!("{to}/taken"), b"x").await.unwrap();
         let server = usize::from(server_of(client, to, world).await);
-        // How often the other server has been asked to read, and to prepare.
+        // Numbers of requests to the other server to read, and to prepare.
         let asked = async || {
             let load = client.loads().await.unwrap().swap_remove(server);
             ["peer_read", "prepare"].map(|name| {

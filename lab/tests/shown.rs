@@ -1,4 +1,5 @@
-//! What a session is shown: by a walk that it must prove, at the server where a file was born; and what others have just moved.
+//! A session's view: by a walk that it must prove, at the server where a file was born; and what
+//! others have just moved.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod calm;
@@ -17,7 +18,7 @@ fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched()
     in_cluster(async |world, root| {
         let bound = world.connect_bound("bound", 100).await.unwrap();
         let user = Cred { uid: 100, gid: 100, groups: Vec::new() };
-        // Some are born at another server than that of their directory.
+        // Some files are born at another server than that of their directory.
         for number in 0..6 {
             let [made, shown, hidden] =
                 ["made", "shown", "hidden"].map(|name| format!("/{name}-{number}"));
@@ -42,7 +43,7 @@ fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched()
 
 #[test]
 fn a_directory_is_empty_as_soon_as_all_that_was_in_it_has_moved_away() {
-    // What the coordinator commits it tells others of when it is stable.
+    // The coordinator tells others of its commits when they are stable.
     let slow = |plan: &mut Plan| {
         plan.durability = Durability::Relaxed;
         plan.disk_ms_max = 1;

@@ -1,4 +1,5 @@
-//! Tokens for a subtree whose way leads over several servers: they make it the root, and nothing else can be had with them.
+//! Tokens for a subtree whose path leads over several servers: the subtree is the session's root,
+//! and the token gives access to nothing else.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use wire::{DirRef, FileRef, NodeRef, Token, XattrMode};
 
 const SERVERS: u16 = 4;
-/// Directories below each other, of which the groups are on several servers.
+/// Number of directories below each other, whose groups are on several servers.
 const DEPTH: usize = 6;
 
 fn path(depth: usize) -> String {
@@ -25,7 +26,7 @@ fn name(name: &str) -> EntryName {
     EntryName::new(name.as_bytes()).unwrap()
 }
 
-/// Runs a test on `/d0/d1/...`, with a file in each directory, beside which there is `/secret/file`.
+/// Runs a test on `/d0/d1/...`, with a file in each directory, and `/secret/file` beside it.
 fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
     let plan = Plan { split_threshold: u64::MAX, ..Plan::draw(3, SERVERS) };
     test_in(plan, async |world| {
@@ -99,7 +100,8 @@ fn the_way_to_a_root_leads_through_directories_that_are_divided() {
     });
 }
 
-/// Who has a token for a subtree knows the key of names, so the id of any directory can be computed.
+/// A client with a token for a subtree knows the key of names, so it can compute the id of any
+/// directory.
 #[test]
 fn nobody_leaves_the_subtree_of_a_token() {
     on_a_cluster(async |world, all| {
@@ -126,7 +128,7 @@ fn nobody_leaves_the_subtree_of_a_token() {
                 }
                 DirRef { id, ino: at, home: id, ticket: 0 }
             };
-            // Those of its own, those of others, and none.
+            // Tickets of its own, tickets of others, and none.
             for ticket in [0, mine.ticket, secret.ticket, FileSystem::root(all).0.ticket] {
                 for dir in [root, secret, above] {
                     let dir = DirRef { ticket, ..dir };
@@ -191,7 +193,8 @@ async fn look(client: &Client, dir: DirRef) -> Result<(), Error> {
     FileSystem::getattr(client, &Cred::ROOT, &NodeRef::Dir(dir)).await.map(drop)
 }
 
-/// Ends the session with this token everywhere, as `pando sessions --evict` does; at how many servers it was.
+/// Ends the session with this token everywhere, as `pando sessions --evict` does. Returns the
+/// number of servers that had it.
 async fn evict(all: &Client, token: &Token) -> usize {
     let mut session = None;
     for server in 0..SERVERS {
@@ -261,7 +264,7 @@ fn who_is_evicted_goes_on_in_its_directory_where_that_has_stayed() {
     });
 }
 
-/// Its session, and the server of its root, which it has not come to.
+/// A session, its root, and the server of that root, which the session has not asked yet.
 async fn before_it_comes(world: &World, depth: usize) -> Option<(Client, DirRef, u16)> {
     let machine = world.connect_with("inside", &of(&path(depth))).await.unwrap();
     let root = FileSystem::root(&machine.client).0;
@@ -300,7 +303,7 @@ fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
             };
             let moved = format!("/secret/moved{depth}");
             all.rename(path(depth), &moved).await.unwrap();
-            // It is told that the session is there, and hears it when that was evicted.
+            // The answer that the session exists arrives only after the eviction.
             let (from, to) = (Place::Server(0), Place::Server(server));
             world.network().wall(from, to, Duration::from_secs(2));
             let comes = look(&inside, root);
@@ -317,7 +320,8 @@ fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
     });
 }
 
-/// A mount has directories by what it was shown, as working directories, and does not ask by path.
+/// A mount names directories by what it was shown, such as working directories, and does not ask by
+/// path.
 #[test]
 fn working_directories_go_along_within_the_subtree_and_are_gone_outside() {
     on_a_cluster(async |world, all| {
@@ -390,7 +394,7 @@ fn what_a_dead_server_has_above_a_directory_is_not_asked_for_when_it_is_known() 
             let shard = shard_of(dir.home, 0, world.plan().shards);
             servers.push(shard.0 % SERVERS);
         }
-        // The server of one that is above another server's, and not the coordinator's.
+        // The server of a directory that is above another server's, and not the coordinator's.
         let is_between = |above: &usize| {
             let dead = servers[*above];
             dead != 0 && servers[*above + 1..].iter().any(|server| *server != dead)

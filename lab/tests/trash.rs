@@ -1,4 +1,5 @@
-//! The trash on several servers: everything that is removed goes there, comes back, and goes for good; and what that costs.
+//! The trash with several servers: everything that is removed goes there, can be put back, and goes
+//! for good; and what that costs.
 //!
 //! Each test ends with a check of all servers.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
@@ -21,7 +22,7 @@ const SERVERS: u16 = 4;
 const SHARDS: u16 = 16;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A world in which nothing goes wrong, by both placements.
+/// Runs a test in a world in which nothing goes wrong, with both placements.
 fn with_both(test: impl AsyncFn(&World, &Machine)) {
     for locality in [Locality::Directory, Locality::Subtree] {
         with_trash(locality, &test);
@@ -62,7 +63,7 @@ async fn names(client: &Client, path: &str) -> Vec<String> {
     names
 }
 
-/// What is in the trash: where it is, and where it was.
+/// Things in the trash: where each is, and where it was.
 async fn trash(client: &Client) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for server in names(client, "/.trash").await {
@@ -103,7 +104,7 @@ async fn remove(client: &Client, top: impl AsRef<str>) {
 }
 
 async fn put_back(client: &Client) {
-    // What others were in comes first.
+    // Parents come before their contents.
     for (path, at) in trash(client).await {
         client.rename_with(&at, &path, RenameMode::NoReplace).await.unwrap();
     }
@@ -121,7 +122,7 @@ fn executed(world: &World) -> Vec<u64> {
     world.hosts().iter().map(|host| host.counter("requests")).collect()
 }
 
-/// `/tree` with all that there is, over all servers; what it shows.
+/// Makes `/tree` with things of all kinds, over all servers; returns their paths.
 async fn make_tree(client: &Client) -> Vec<String> {
     client.create_dir_all("/tree/large", 0o755).await.unwrap();
     for (name, value) in [("spread", "extendible"), ("large_dir", "5")] {
@@ -139,10 +140,10 @@ async fn make_tree(client: &Client) -> Vec<String> {
         client.set_xattr(&dir, "user.large", &value, XattrMode::Set).await.unwrap();
         client.write(format!("{dir}/small"), b"small").await.unwrap();
         client.symlink("small", format!("{dir}/symlink")).await.unwrap();
-        // Born elsewhere, mostly.
+        // The file is mostly born elsewhere.
         client.write(format!("/tree/large/moves{number}"), b"moves").await.unwrap();
         client.rename(format!("/tree/large/moves{number}"), format!("{dir}/moved")).await.unwrap();
-        // Of one of the two the last name is removed.
+        // One of the two names is removed as the last one.
         client.link(format!("{dir}/small"), format!("/tree/large/link{number}")).await.unwrap();
         all.extend([file, dir.clone(), format!("/tree/large/link{number}")]);
         all.extend(["small", "symlink", "moved"].map(|name| format!("{dir}/{name}")));
@@ -151,7 +152,7 @@ async fn make_tree(client: &Client) -> Vec<String> {
     all
 }
 
-/// What is shown of each path.
+/// Attributes and contents of each path, as text.
 async fn show(client: &Client, paths: &[String]) -> Vec<String> {
     let mut shown = Vec::new();
     for path in paths {
@@ -204,7 +205,7 @@ fn what_is_only_in_the_trash_gets_no_other_name_by_its_number() {
             for dir in &dirs {
                 client.mkdir(dir, 0o755).await.unwrap();
             }
-            // One that is where it was born, one that is not, and one of which two names were there.
+            // One file is where it was born, one is not, and one had two names there.
             let [born, moved, linked] = [
                 format!("{}/born", dirs[0]),
                 format!("{}/moved", dirs[1]),
@@ -274,7 +275,8 @@ fn a_removal_needs_no_server_more_than_without_a_trash() {
             client.write(format!("{path}/{number}"), b"x").await.unwrap();
             client.mkdir(format!("{path}/dir{number}"), 0o755).await.unwrap();
         }
-        // The first removal of a server makes its directories, and the first below a directory asks where that is.
+        // The first removal of a server makes its directories, and the first below a directory asks
+        // for its path.
         client.unlink(format!("{path}/0")).await.unwrap();
         client.unlink(format!("{path}/1")).await.unwrap();
         world.wait(Duration::from_secs(1)).await;
@@ -298,7 +300,8 @@ fn a_removal_needs_no_server_more_than_without_a_trash() {
             assert_eq!(requests, 1);
             strangers += touched.iter().zip(&only).filter(|(is, only)| is > only).count();
         }
-        // Heartbeats of three servers come in between: each of them once, as this takes less than a lease.
+        // Heartbeats of three servers come in between: each of them once, as this takes less than a
+        // lease.
         assert!(strangers <= 3, "others executed {strangers} requests");
         let with: Vec<_> = {
             let mut all = Vec::new();
@@ -330,7 +333,7 @@ fn who_has_a_removed_directory_cached_makes_nothing_in_the_trash() {
             maker.client.rmdir(&dir).await.unwrap();
             let made = other.client.write(format!("{dir}/g"), b"x").await;
             assert!(matches!(made, Err(Error::Fs(FsError::NotFound))), "{made:?}");
-            // And it is another one that comes back.
+            // A new directory comes back.
             put_back(&maker.client).await;
             other.client.write(format!("{dir}/g"), b"x").await.unwrap();
             assert_eq!(names(&maker.client, &dir).await, ["f", "g"]);
@@ -398,7 +401,7 @@ fn what_is_removed_within_the_trash_is_gone() {
             }
         }
         assert_eq!(paths(client).await, [""; 0]);
-        // There is one again.
+        // There is a trash again.
         client.write("/f", b"x").await.unwrap();
         client.unlink("/f").await.unwrap();
         assert_eq!(paths(client).await, ["/f"]);
@@ -463,7 +466,7 @@ fn a_server_removes_what_it_has_while_others_are_away() {
         }
         client.unlink("/f").await.unwrap();
         world.wait(HOUR).await;
-        // Another hour.
+        // Another hour begins.
         client.unlink("/g").await.unwrap();
         for host in &world.hosts()[1..] {
             host.start().unwrap();

@@ -1,4 +1,4 @@
-//! Clusters in memory in which nothing goes wrong but what a test does.
+//! Clusters in memory in which nothing goes wrong except by the test.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 const SERVERS: u16 = 3;
 
-/// A cluster in which nothing goes wrong but what the test does.
+/// Runs a test in a cluster in which nothing goes wrong except by the test.
 pub(crate) fn in_cluster(test: impl AsyncFnOnce(&World, &Client)) {
     in_cluster_of(|_| {}, test);
 }
 
-/// As [`in_cluster`], with what `change` makes of its plan.
+/// Like [`in_cluster`], with a plan changed by `change`.
 pub(crate) fn in_cluster_of(
     change: impl FnOnce(&mut Plan),
     test: impl AsyncFnOnce(&World, &Client),
@@ -35,7 +35,7 @@ pub(crate) fn in_cluster_of(
     });
 }
 
-/// The error of the file system that something failed with.
+/// The error of the file system in a failed result.
 pub(crate) fn failed<T: std::fmt::Debug>(result: Result<T, Error>) -> FsError {
     match result {
         Err(Error::Fs(error)) => error,

@@ -1,4 +1,4 @@
-//! A cluster of four processes, of which one after the other is killed and started again.
+//! A cluster of four processes, which are killed and started again one after the other.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
@@ -14,7 +14,7 @@ const BETWEEN_MS: std::ops::Range<u64> = 1000..3000;
 /// All servers answer within this time after a kill.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// What each process had counted when it was last asked, by its number: duplicates that it has suppressed.
+/// Counts of suppressed duplicates, as each process last reported, by process number.
 type Suppressed = BTreeMap<u32, u64>;
 
 async fn count(witness: &Client, suppressed: &mut Suppressed) {
@@ -28,8 +28,8 @@ async fn count(witness: &Client, suppressed: &mut Suppressed) {
 
 #[tokio::test]
 async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
-    // Answers wait for the disk, so that more of them are lost on their way; and what one core has executed, another one
-    // may outdate before it is written.
+    // Answers wait for the disk, so that more of them are lost on their way. And another core may
+    // outdate what one core has executed, before it is written.
     let options = ["--restart", "--cores", "3", "--serve-options", "--durability strict"];
     let cluster = Cluster::start(SERVERS, &options);
     let witness = cluster.connect("witness").await;
@@ -42,7 +42,7 @@ async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
         let first = random.index(SERVERS);
         for kill in 0..KILLS {
             sleep(random.ms(BETWEEN_MS)).await;
-            // All servers answer: each process runs that is killed.
+            // All servers answer: the process that will be killed runs.
             count(&witness, &mut suppressed).await;
             assert!(cluster.kill(first + kill), "the server has ended by itself");
         }

@@ -1,6 +1,6 @@
-//! Crashes of real processes: a server on RocksDB is killed (SIGKILL) again and again under load from native
-//! clients and from a mount, and started again. Nobody who works on the file system notices, and in the end
-//! every operation that was answered is there exactly once.
+//! Crashes of real processes: a server on RocksDB is killed (SIGKILL) again and again under load
+//! from native clients and from a mount, and started again. No program on the file system notices,
+//! and in the end every operation that was answered is there exactly once.
 //!
 //! Needs the built program (`cargo build --workspace --bins`) and, for the mount, `/dev/fuse` and root.
 #![expect(clippy::print_stdout, reason = "kills, retries and duplicates are a part of the result")]
@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// The time between two kills.
 const BETWEEN_MS: std::ops::Range<u64> = 200..3000;
 
-/// Says when the load may end.
+/// Flag that ends the load.
 #[derive(Default)]
 pub(crate) struct Over(AtomicBool);
 
@@ -35,7 +35,7 @@ impl Over {
     }
 }
 
-/// What the killed servers counted.
+/// Counts of the servers that were killed.
 #[derive(Debug, Default)]
 struct Counted {
     kills: u64,
@@ -49,14 +49,14 @@ pub(crate) async fn connect(server: &Server, name: &str) -> Client {
     Client::connect(config).await.expect("the token is right")
 }
 
-/// Another one in each run.
+/// A different seed in each run.
 pub(crate) fn seed() -> u64 {
     let seed = u64::from(std::process::id());
     println!("seed of the kills: {seed}");
     seed
 }
 
-/// Kills the server and starts it again, until that is enough.
+/// Kills the server and starts it again, `kills` times.
 async fn kill_again_and_again(server: &mut Server, witness: &Client, kills: u64) -> Counted {
     let random = SimRandom::new(seed());
     let mut counted = Counted::default();
@@ -77,7 +77,7 @@ async fn kill_again_and_again(server: &mut Server, witness: &Client, kills: u64)
     counted
 }
 
-/// What the present server has counted.
+/// Number of duplicates that the present server has suppressed.
 async fn duplicates(server: &mut Server, witness: &Client) -> u64 {
     let Ok(status) = timeout(ANSWER, witness.status()).await else {
         server.kill();
@@ -88,7 +88,7 @@ async fn duplicates(server: &mut Server, witness: &Client) -> u64 {
     found.next().expect("the server counts them").1
 }
 
-/// The file system is sound.
+/// Checks that the file system is sound.
 async fn check(witness: &Client) {
     let tree = tree::check(witness).await.expect("the tree is a tree");
     let job = witness.fsck_start(false).await.expect("none is running");

@@ -1,4 +1,5 @@
-//! Load from programs on a mount, which is a process of its own: plain system calls, none of which fails.
+//! Load from programs on a mount, which is a process of its own: plain system calls, none of which
+//! fails.
 
 use std::{
     fs,
@@ -53,19 +54,20 @@ impl Drop for Mount {
     }
 }
 
-/// Works on the mount until it is told to end.
+/// A program that works on the mount until it is told to end.
 pub(crate) struct Load(Child);
 
 impl Load {
-    /// In a process of its own: one that starts servers may have no file of the mount open, for to start a
-    /// process is to close all files in it, which would wait for the server that is to be started.
+    /// Starts the load in a process of its own. A process that starts servers may have no file of
+    /// the mount open: starting a process closes all files in it, which would wait for the server
+    /// that is to be started.
     pub(crate) fn start(mount: &Path) -> Load {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
         command.arg("load").arg(mount.join("work")).stdin(Stdio::piped()).stdout(Stdio::piped());
         Load(command.spawn().expect("it can be started"))
     }
 
-    /// Ends it; how many operations it has done.
+    /// Ends the load; returns the number of its operations.
     pub(crate) fn end(mut self) -> u64 {
         drop(self.0.stdin.take());
         let output = self.0.wait_with_output().expect("it is ours");

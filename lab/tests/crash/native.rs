@@ -10,7 +10,7 @@ use wire::RenameMode;
 use crate::Over;
 
 const WORKERS: u64 = 8;
-/// A worker has so many things at most.
+/// Number of things that a worker has at most.
 const THINGS_MAX: usize = 60;
 
 /// A directory is `None`, a file its contents.
@@ -24,7 +24,7 @@ struct Worker {
     made: u64,
 }
 
-/// Works until it is over, then checks; how many operations were answered.
+/// Works until it is over, then checks; returns the number of operations that were answered.
 pub(crate) fn load(clients: &[Client], over: &Over) -> impl Future<Output = u64> {
     let workers = clients.iter().enumerate().flat_map(|(number, client)| {
         (0..WORKERS).map(move |worker| work(client.clone(), format!("/{number}-{worker}"), over))
@@ -48,7 +48,7 @@ async fn work(client: Client, dir: String, over: &Over) -> u64 {
 }
 
 impl Worker {
-    /// One operation, which can succeed exactly once.
+    /// Does one operation, which can succeed exactly once.
     async fn step(&mut self) {
         let names: Vec<String> = self.things.keys().cloned().collect();
         let choice = self.random.below(10);

@@ -10,7 +10,7 @@ use store::Engine as _;
 
 use crate::{Cluster, KIND, SERVERS, dir, findings, followed, with_cluster};
 
-/// Blocks that are stored where `server` stores them, of a session that nobody has.
+/// Puts blocks into the store of `server`, of a session that does not exist.
 async fn leave_blocks(cluster: &Cluster, server: usize, count: u64) {
     let host = &cluster.world.hosts()[server];
     for number in 0..count {
@@ -23,7 +23,8 @@ async fn blocks_at(cluster: &Cluster, server: usize) -> u64 {
     cluster.world.hosts()[server].blocks().list().count().await.try_into().unwrap()
 }
 
-/// What a check says that removes blocks, with how many nothing named, and how many it removed.
+/// Runs a check that removes blocks. Returns its findings, the number of blocks that nothing named,
+/// and the number removed.
 async fn collect(cluster: &Cluster, client: &Client) -> (Vec<String>, u64, u64) {
     let check = client.fsck_start_everywhere(true).await.unwrap();
     let progress = check::follow(&cluster.world, client, check).await.unwrap();
@@ -35,7 +36,7 @@ async fn collect(cluster: &Cluster, client: &Client) -> (Vec<String>, u64, u64) 
 #[test]
 fn each_server_removes_the_blocks_that_nothing_names_and_no_others() {
     with_cluster(async |cluster, client| {
-        // Files of all servers, which are then in directories of others.
+        // Files of all servers move to directories of other servers.
         let contents = |file: u8| vec![file; 100_000];
         for file in 0..12u8 {
             client.write(format!("/d{}/file{file}", file % 6), &contents(file)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Clusters that are used while they are checked, and such of which records were removed or cut at random.
+//! Clusters that are used while they are checked, and clusters of which records were removed or cut
+//! at random.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -9,7 +10,7 @@ use store::{Batch, Engine as _};
 
 use crate::{Cluster, KIND, findings, in_world, plan, repair, try_repair, with_cluster};
 
-/// Worlds that are used while they are checked.
+/// Number of worlds that are used while they are checked.
 const BUSY: u64 = 60;
 
 #[test]
@@ -21,7 +22,7 @@ fn what_is_not_damaged_stays_as_it_is_while_it_is_used() {
 
 async fn what_is_used_stays(cluster: &Cluster, client: &Client) {
     let machine = cluster.world.connect("busy").await.unwrap();
-    // A name that goes round is seen by none of the servers, or by two.
+    // A name that goes round is seen by no server, or by two.
     client.link("/file", "/d0/round").await.unwrap();
     let busy = async {
         for round in 0.. {
@@ -57,7 +58,7 @@ fn repairs_that_get_in_each_others_way_end_and_leave_the_rest_to_the_next() {
         let machine = cluster.world.connect("other").await.unwrap();
         let world = &cluster.world;
         for _ in 0..3 {
-            // One of them may hear that there is another.
+            // One of the two repairs may hear that there is another.
             let both = (try_repair(world, client), try_repair(world, &machine.client));
             let _ = tokio::join!(both.0, both.1);
         }
@@ -70,7 +71,7 @@ fn repairs_that_get_in_each_others_way_end_and_leave_the_rest_to_the_next() {
     });
 }
 
-/// Records that are damaged by a test at random.
+/// Number of records that a test damages at random.
 const DAMAGED: u64 = 5;
 
 #[test]
@@ -94,7 +95,8 @@ fn whatever_is_damaged_is_repaired() {
 }
 
 impl Cluster {
-    /// Removes some records of the tree, or cuts them to half, and starts all servers again. What it did.
+    /// Removes some records of the tree, or cuts them to half, and restarts all servers. Returns
+    /// what it did.
     fn damage(&self, seed: u64) -> Vec<(&'static str, String)> {
         let random = self.world.random(&format!("damage {seed}"));
         let mut all = Vec::new();

@@ -1,4 +1,5 @@
-//! What one server says of the tree and another one does not: directories, entries, inodes and their names.
+//! Differences between servers: directories, entries, inodes and names that one has and another
+//! does not.
 
 use base::{Encode as _, placement::shard_of};
 use client::FileSystem as _;
@@ -30,7 +31,7 @@ fn what_nothing_leads_to_goes_to_the_partition_that_has_its_name() {
             let read = client.read(format!("/lost+found/{}", entry.name)).await.unwrap();
             assert_eq!(&read[..], b"contents");
         }
-        // What is left to find for the check behind this.
+        // The harness expects a finding after this.
         let (key, _) = cluster.entry(&root, "p");
         cluster.delete(&key);
     });
@@ -119,7 +120,7 @@ fn a_loop_that_nothing_leads_to_is_found() {
 #[test]
 fn a_directory_whose_parent_is_gone_is_in_lost_and_found_with_all_below_it() {
     on_a_cluster(async |cluster, client| {
-        // Contents and all entries of the directory that `q` is in are gone.
+        // The record and all entries of the parent of `q` are lost.
         let p = dir(client, &client.root().0, "p").await;
         let (key, _) = cluster.entry(&client.root().0, "p");
         cluster.delete(&key);
@@ -137,7 +138,7 @@ fn a_directory_whose_parent_is_gone_is_in_lost_and_found_with_all_below_it() {
             below.extend(client.stat(format!("/lost+found/{name}/r")).await.ok());
         }
         assert_eq!(below.len(), 1, "{repaired:#?}");
-        // So that there is something to repair.
+        // The harness needs something to repair.
         let (key, _) = cluster.entry(&dir(client, &client.root().0, "d0").await, "link");
         cluster.delete(&key);
     });

@@ -9,8 +9,8 @@ use wire::{DirRef, XattrMode};
 
 use crate::{Cluster, Record, dir, elsewhere, findings, on_a_cluster, repair};
 
-/// As [`on_a_cluster`], with a directory `/wide` in three partitions, each on another server, with twelve names and the
-/// thirteenth for a directory. None of them is lost.
+/// Like [`on_a_cluster`], with a directory `/wide` in three partitions, each on another server,
+/// with twelve names and a thirteenth for a directory. None of them is lost.
 fn on_a_divided_cluster(test: impl AsyncFn(&Cluster, &Client, &DirRef)) {
     for spread in ["extendible", "subsets"] {
         on_a_cluster(async |cluster, client| {
@@ -35,7 +35,7 @@ fn on_a_divided_cluster(test: impl AsyncFn(&Cluster, &Client, &DirRef)) {
                 assert_eq!(contents[..], b"contents"[..], "{number}");
             }
             assert_eq!(client.stat("/wide/dir").await.unwrap().nlink, 2);
-            // There must be something to repair, for the harness.
+            // The harness needs something to repair.
             let (lost, _) = elsewhere(cluster, client).await;
             cluster.delete(&cluster.of_dir(b'D', &lost).remove(0).0);
         });

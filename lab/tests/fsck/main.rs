@@ -1,6 +1,7 @@
 //! A check of a cluster finds what is wrong between its servers, names it, and repairs it.
 //!
-//! Each test begins with a sound cluster, on which nothing is found, and ends with one; but for those that say what is not repaired.
+//! Each test begins with a sound cluster, on which nothing is found, and ends with one, except for
+//! those about damage that is not repaired.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 mod blocks;
@@ -21,7 +22,7 @@ use store::{Batch, Engine as _};
 use wire::DirRef;
 
 const SERVERS: u16 = 3;
-/// Bytes of an `N` key before the directory.
+/// Number of bytes of an `N` key before its kind.
 const KIND: usize = 2;
 
 struct Cluster {
@@ -31,8 +32,8 @@ struct Cluster {
 
 type Record = (Vec<u8>, Vec<u8>);
 
-/// Runs a test on a tree over three servers: `/d0` to `/d5`, `/p/q/r`, where `q` was born as `/q`, and `/file`, linked into each of
-/// `/d0` to `/d5`.
+/// Runs a test on a tree over three servers: `/d0` to `/d5`, `/p/q/r`, where `q` was born as `/q`,
+/// and `/file`, linked into each of `/d0` to `/d5`.
 fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
     with_cluster(async |cluster, client| {
         test(cluster, client).await;
@@ -48,12 +49,12 @@ fn on_a_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
     });
 }
 
-/// As [`on_a_cluster`], of what is not repaired.
+/// Like [`on_a_cluster`], for damage that is not repaired.
 fn with_cluster(test: impl AsyncFnOnce(&Cluster, &Client)) {
     in_world(plan(1), test);
 }
 
-/// A world in which nothing divides what is damaged.
+/// A world in which damaged directories do not divide themselves.
 fn plan(seed: u64) -> Plan {
     Plan { split_threshold: u64::MAX, ..Plan::draw(seed, SERVERS) }
 }
@@ -79,12 +80,12 @@ fn in_world(plan: Plan, test: impl AsyncFnOnce(&Cluster, &Client)) {
     });
 }
 
-/// What a check says.
+/// Findings of a check.
 async fn findings(world: &World, client: &Client) -> Vec<String> {
     followed(world, client, client.fsck_start_everywhere(false).await.unwrap()).await
 }
 
-/// What a check says that repairs.
+/// Findings and repairs of a check that repairs.
 async fn repair(world: &World, client: &Client) -> Vec<String> {
     followed(world, client, client.repair_start_everywhere(false, false).await.unwrap()).await
 }
@@ -93,7 +94,7 @@ async fn followed(world: &World, client: &Client, check: Fsck) -> Vec<String> {
     check::follow(world, client, check).await.unwrap().findings
 }
 
-/// As [`repair`], where another may be under way.
+/// Like [`repair`], where another may be running.
 async fn try_repair(world: &World, client: &Client) -> Result<Vec<String>> {
     let check = client.repair_start_everywhere(false, false).await?;
     Ok(check::follow(world, client, check).await?.findings)
@@ -104,7 +105,7 @@ impl Cluster {
         usize::from(shard % SERVERS)
     }
 
-    /// The records of a kind on a shard of a directory.
+    /// Records of a kind of a directory, on its shard.
     fn of_dir(&self, kind: u8, dir: &DirRef) -> Vec<Record> {
         let shard = shard_of(dir.home, 0, self.shards).0;
         let prefix = [&shard.to_be_bytes()[..], &[kind], &dir.id.0.to_be_bytes()].concat();
@@ -132,7 +133,7 @@ impl Cluster {
         change(&mut batch);
         host.engine().write(batch).unwrap();
         host.engine().sync().unwrap();
-        // What it remembers of that goes with it.
+        // The restart drops what the server remembers of the record.
         host.kill();
         host.start().unwrap();
     }
@@ -145,7 +146,7 @@ impl Cluster {
         self.change(|batch| batch.put(key, value), key);
     }
 
-    /// Writes behind the back of a server, which goes on.
+    /// Writes a record without the server's knowledge, while it runs.
     fn slip(&self, host: usize, key: &[u8], value: &[u8]) {
         let mut batch = Batch::default();
         batch.put(key, value);
@@ -156,7 +157,7 @@ impl Cluster {
         Some(self.world.hosts()[host].engine().get(key).unwrap()?.to_vec())
     }
 
-    /// What is wrong stays so, and this is said of it.
+    /// Checks that damage stays, and that `what` is reported of it.
     async fn stays(&self, client: &Client, what: &str) {
         for _ in 0..2 {
             let found = repair(&self.world, client).await;
@@ -176,7 +177,7 @@ async fn dir(client: &Client, from: &DirRef, name: &str) -> DirRef {
     client.lookup(&Cred::ROOT, from, &name).await.unwrap().dir.unwrap()
 }
 
-/// A directory of the root that another server has, and its name.
+/// A directory in the root that another server has, and its name.
 async fn elsewhere(cluster: &Cluster, client: &Client) -> (DirRef, String) {
     let root = client.root().0;
     let host = |dir: &DirRef| cluster.host(shard_of(dir.home, 0, cluster.shards).0);

@@ -4,7 +4,7 @@ use base::Encode as _;
 
 use crate::{SERVERS, elsewhere, on_a_cluster, repair, with_cluster};
 
-/// The key of a transaction that is prepared.
+/// Key of a prepared transaction.
 fn prepared(server: u16) -> Vec<u8> {
     let number = 12345u64;
     [&[0, 0, b'P'][..], &server.to_be_bytes(), &77u64.to_be_bytes(), &number.to_be_bytes()].concat()
@@ -42,7 +42,7 @@ fn a_transaction_that_is_committed_elsewhere_is_applied() {
         let (key, value) = cluster.entry(&found, "link");
         let host = cluster.host(u16::from_be_bytes([key[0], key[1]]));
         let initiator = (host + 1) % usize::from(SERVERS);
-        // It is to put back what is taken away here.
+        // The transaction puts back the record that is removed here.
         cluster.delete(&key);
         let id = prepared(u16::try_from(initiator).unwrap());
         cluster.slip(host, &id, &would_put(value[0], &key, &value));

@@ -1,4 +1,4 @@
-//! What was done before a cut, and what of it must be there afterwards.
+//! The steps that were done before a cut, and which of them must be there afterwards.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use anyhow::{Context as _, bail, ensure};
 use client::Client;
 use tokio::time::Instant;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Thing {
     Directory,
     File(Vec<u8>),
 }
 
-/// A directory.
+/// Contents of a directory.
 pub(crate) type Things = BTreeMap<String, Thing>;
 
-/// One change, whole or not at all.
+/// One change, which happens whole or not at all.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Put(String, Thing),
@@ -24,12 +24,12 @@ pub(crate) enum Step {
     Move(String, String),
 }
 
-/// What must be there after a cut.
+/// Steps that must be there after a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Demand {
-    /// Everything that was answered.
+    /// Every step that was answered.
     Answered,
-    /// Everything that was answered before a sync that was answered.
+    /// Every step that was answered before a sync that was answered.
     Synced,
 }
 
@@ -40,54 +40,54 @@ struct Record {
     answered: Option<Instant>,
 }
 
-/// What one worker did, one step after the other.
+/// Steps of one worker, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lane {
     records: Vec<Record>,
-    /// So many steps are on stable storage.
+    /// Number of steps that are on stable storage.
     synced: usize,
     now: Things,
 }
 
-/// What all of them did in a directory, where each had its own, by its number.
+/// Steps of all workers in a directory, where each had its own, by its number.
 #[derive(Debug)]
 pub(crate) struct History {
     dir: String,
     lanes: Vec<Lane>,
-    /// What was there after the cut, by worker.
+    /// Things left after the cut, by worker.
     left: Vec<Things>,
 }
 
 impl Lane {
-    /// Its directory when every step is done.
+    /// The worker's directory when every step is done.
     pub(crate) fn state(&self) -> Things {
         self.now.clone()
     }
 
-    /// A step begins; its number.
+    /// Begins a step; returns its number.
     pub(crate) fn start(&mut self, step: Step) -> usize {
         apply(&mut self.now, &step);
         self.records.push(Record { step, started: Instant::now(), answered: None });
         self.records.len() - 1
     }
 
-    /// A step was answered.
+    /// Notes that a step was answered.
     pub(crate) fn answer(&mut self, number: usize) {
         self.records[number].answered = Some(Instant::now());
     }
 
-    /// How many steps were answered.
+    /// Number of steps that were answered.
     pub(crate) fn answered(&self) -> usize {
         self.records.iter().take_while(|record| record.answered.is_some()).count()
     }
 
-    /// So many steps were answered before a sync that has been answered.
+    /// Notes that this many steps were answered before a sync that has been answered.
     pub(crate) fn synced(&mut self, steps: usize) {
         self.synced = steps;
     }
 
-    /// After how many steps it was like this, and all that was demanded done: what is made and removed again leaves what
-    /// was there before, so there may be several.
+    /// Numbers of steps after which the directory was like `found`, with all that was demanded.
+    /// There may be several: making and removing a thing leaves the same as before.
     fn survived(&self, found: &Things, demand: Demand) -> anyhow::Result<Vec<usize>> {
         let demanded = match demand {
             Demand::Answered => self.answered(),
@@ -112,12 +112,12 @@ impl Lane {
         Ok(fits)
     }
 
-    /// When the last of so many steps began.
+    /// Time when the last of the first `steps` steps began.
     fn began(&self, steps: usize) -> Option<Instant> {
         self.records[..steps].last().map(|record| record.started)
     }
 
-    /// The step after so many, if it was answered before `began`.
+    /// The step after the first `steps`, if it was answered before `began`.
     fn lost_before(&self, steps: usize, began: Option<Instant>) -> Option<&Step> {
         let lost = self.records.get(steps)?;
         let before = lost.answered? < began?;
@@ -125,8 +125,8 @@ impl Lane {
     }
 }
 
-/// No step is lost that was answered before one began that is left, by any worker: if it can be so, for what each
-/// may have left. Of each as few are taken to be left as others allow.
+/// Checks that no lost step was answered before a surviving one began, of any worker. Of each
+/// worker any number of steps in `survived` may be left; as few are assumed as the others allow.
 fn in_order(lanes: &[Lane], survived: &[Vec<usize>]) -> anyhow::Result<()> {
     let mut left: Vec<_> = survived.iter().map(|fits| fits.iter().copied()).collect();
     let first = left.iter_mut().map(|fits| fits.next().context("nothing fits"));
@@ -151,16 +151,16 @@ impl History {
         History { dir, lanes, left: Vec::new() }
     }
 
-    /// How many steps were answered.
+    /// Number of steps that were answered.
     pub(crate) fn answered(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.answered() as u64).sum()
     }
 
-    /// Compares with what is there: what is demanded, and of the rest whole steps, in order, each worker's
-    /// own and all together.
+    /// Compares the history with the tree. What is demanded must be there, and of the rest whole
+    /// steps, in order, of each worker and of all together.
     ///
     /// # Errors
-    /// What is not so.
+    /// When something is missing or out of order.
     pub(crate) async fn check(&mut self, client: &Client, demand: Demand) -> anyhow::Result<()> {
         let mut survived = Vec::new();
         for (number, lane) in self.lanes.iter().enumerate() {
@@ -172,10 +172,10 @@ impl History {
         in_order(&self.lanes, &survived)
     }
 
-    /// Nothing has changed since [`check`](Self::check).
+    /// Checks that nothing has changed since [`check`](Self::check).
     ///
     /// # Errors
-    /// What has.
+    /// When something has changed.
     pub(crate) async fn check_same(&self, client: &Client) -> anyhow::Result<()> {
         for (number, left) in self.left.iter().enumerate() {
             let found = read(client, &format!("{}/{number}", self.dir)).await?;
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// What a worker did: each step began and was answered at these moments, in milliseconds.
+    /// Steps of a worker: each began and was answered at these moments, in milliseconds.
     fn lane(zero: Instant, steps: &[(Step, u64, u64)]) -> Lane {
         let at = |ms: &u64| zero + Duration::from_millis(*ms);
         let records = steps.iter().map(|(step, started, answered)| Record {
@@ -255,7 +255,7 @@ mod tests {
             lane(zero, &[(put("a"), 0, 1), (put("b"), 5, 6), (remove, 7, 8)]),
             lane(zero, &[(put("c"), 0, 1), (put("d"), 2, 3)]),
         ];
-        // After one step or after three.
+        // The second worker has done one step or three.
         assert!(check(&lanes, &[left(&["a"]), left(&["c"])]).is_ok());
         assert!(check(&lanes, &[left(&["a"]), left(&["c", "d"])]).is_ok());
         let lost = check(&lanes, &[left(&["a", "b"]), left(&["c"])]).unwrap_err();
@@ -271,7 +271,7 @@ mod tests {
             lane(zero, &[(put("c"), 0, 1), (put("d"), 8, 9)]),
             lane(zero, &[(put("f"), 0, 1), (put("g"), 6, 7)]),
         ];
-        // For `d` to be left both `b` and its removal must be, and `g`.
+        // For `d` to be left both `b` and its removal must be left, and `g`.
         let all = left(&["c", "d"]);
         assert!(check(&lanes, &[left(&["a"]), all.clone(), left(&["f", "g"])]).is_ok());
         assert!(check(&lanes, &[left(&["a"]), all, left(&["f"])]).is_err());

@@ -1,9 +1,9 @@
-//! Power cuts: a real server on a disk that forgets what was not synced (`lab::power`). The power fails at
-//! any moment, for the server and its clients; then the server is started again, and what must be there is
-//! there, and the rest is gone in whole operations, in order.
+//! Power cuts: a real server on a disk that forgets what was not synced (`lab::power`). The power
+//! fails at any moment, for the server and its clients. Then the server is started again: what must
+//! be there is there, and the rest is gone in whole operations, in order.
 //!
-//! That these checks find what they look for is shown by disks that answer an fsync without doing it, which
-//! is what they would see if the server, its blocks or RocksDB left one out.
+//! The tests prove that these checks find errors with disks that answer an fsync without doing it.
+//! The server, its blocks or RocksDB would look like that if they left one out.
 //!
 //! Needs the built program (`cargo build --workspace --bins`), `/dev/fuse` and root.
 #![expect(clippy::print_stdout, reason = "how much was cut is a part of the result")]
@@ -29,25 +29,26 @@ use tempfile::TempDir;
 
 use history::{Demand, History};
 
-/// What was written is on stable storage after the commit interval (20 ms); nobody waits longer for it.
+/// Writes are on stable storage after the commit interval (20 ms); the test waits no longer for it.
 const STABLE: Duration = Duration::from_secs(60);
-/// The load before a cut.
+/// Duration of the load before a cut.
 const LOAD_MS: std::ops::Range<u64> = 100..1500;
 
 const STRICT: &[&str] = &["--durability", "strict"];
 const RELAXED: &[&str] = &["--durability", "relaxed", "--commit-interval", "20ms"];
-/// Nothing is synced but what is asked for.
+/// Options with which the server syncs only on request.
 const LAZY: &[&str] = &["--durability", "relaxed", "--commit-interval", "1m"];
 
-/// What a cut may leave. The last is a log that reached the disk before the blocks that it names.
+/// States that a cut may leave. The last is a log that reached the disk before the blocks that it
+/// names.
 const LEFT: [Left; 3] = [Left::Nothing, Left::Some, Left::FilesNamed(".log")];
 
-/// When the power fails.
+/// Moment of a power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// Under load.
+    /// At any time under load.
     Any,
-    /// When what was written has become stable by itself.
+    /// When all writes have become stable by themselves.
     Settled,
 }
 
@@ -57,9 +58,9 @@ struct World {
     disk: PowerDisk,
     random: SimRandom,
     histories: Vec<History>,
-    /// What is done with the data after a cut.
+    /// Action on the data after a cut.
     before_start: fn(&Path) -> anyhow::Result<()>,
-    // Removed last.
+    // The folder is removed last.
     _folder: TempDir,
 }
 
@@ -125,7 +126,7 @@ impl World {
         waited.context("what was written does not become stable by itself")
     }
 
-    /// This round's directory and those of all rounds before it; then the whole file system.
+    /// Checks this round's directory and those of all earlier rounds, then the whole file system.
     async fn check(&self, mut history: History, demand: Demand) -> anyhow::Result<History> {
         let client = connect(&self.server).await?;
         history.check(&client, demand).await?;
@@ -143,7 +144,7 @@ impl World {
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
         ensure!(found.findings_total == 0, "fsck: {:?}", found.findings);
-        // What was seen after a cut may be relied on, so the next cut must not take it.
+        // Clients may rely on what was seen after a cut, so the next cut must not take it.
         client.sync().await?;
         Ok(history)
     }
@@ -167,22 +168,22 @@ fn runtime_block<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
     done
 }
 
-/// What was answered is not there: of a worker's directory, or that itself.
+/// Failures when answered changes are missing, in a worker's directory or with it.
 const MISSING: &[&str] = &["steps are left, and", "no such file or directory"];
-/// A file has its name, and not its contents.
+/// Failures when a file has its name, but not its contents.
 const NO_CONTENTS: &[&str] = &["input/output error"];
-/// `RocksDB` misses what it has written.
+/// Failures when `RocksDB` misses its own writes.
 const NO_START: &[&str] = &["the server does not start"];
 
-/// Rounds on a disk that lies until one goes wrong; then the failure says one of `words`. The tests above have the same
-/// rounds on a disk that does not lie.
+/// Runs rounds on a disk that lies until one fails, with one of `words`. The tests above run the
+/// same rounds on an honest disk.
 fn found(lie: Lie, options: &[&str], demand: Demand, words: &[&str]) {
     let world = World::new(1).expect("a disk can be mounted");
     world.disk.lie(lie);
     found_in(world, options, demand, words);
 }
 
-/// Rounds until one goes wrong, as `words` say.
+/// Runs rounds until one fails, with one of `words`.
 fn found_in(mut world: World, options: &[&str], demand: Demand, words: &[&str]) {
     for _ in 0..20 {
         if let Err(error) = world.round(options, demand, Moment::Any) {
@@ -263,7 +264,7 @@ fn blocks_that_are_not_synced_are_found_although_the_log_is_cut_behind_them() {
 #[test]
 fn a_log_that_is_taken_without_a_look_at_the_blocks_it_names_is_found() {
     let mut world = World::new(1).expect("a disk can be mounted");
-    // What is in it is in tables when the server comes to look.
+    // The log's contents are in tables when the server comes to look.
     world.before_start = |data| {
         RocksEngine::open(&data.join("meta"), &RocksConfig::default())?;
         Ok(())

@@ -1,5 +1,5 @@
-//! Clients on other machines, which live on when that of the server loses power: what they were told is durable is
-//! there, and what is gone they are told.
+//! Clients on other machines, which live on when the server's machine loses power: what they were
+//! told is durable is there, and they are told of what is lost.
 
 use std::{
     sync::{
@@ -17,11 +17,11 @@ use super::{LAZY, LEFT, RELAXED, World, connect, runtime};
 const WORKERS: u64 = 4;
 const CUTS: u64 = 6;
 const LIFE_MS: std::ops::Range<u64> = 50..500;
-/// More than an entry holds.
+/// More bytes than an entry holds.
 const BYTES: usize = 20_000;
 
 impl World {
-    /// The power fails, and is there again.
+    /// Cuts the power, and starts the server again.
     fn cut(&mut self, left: Left, options: &[&str]) {
         self.server.kill();
         self.disk.cut(left, &self.random);
@@ -64,7 +64,7 @@ fn a_client_that_outlives_the_cut_is_told_that_something_is_gone() {
         }
         assert_eq!(client.read("/kept").await.unwrap(), bytes);
 
-        // Nothing of it is left: what is done from now on is as before.
+        // No trace of the loss is left: further work is as before.
         written(&client, "/synced", &bytes).await.unwrap().sync_all().await.unwrap();
         world.cut(Left::Nothing, LAZY);
         client.sync().await.unwrap();
@@ -106,7 +106,8 @@ fn what_a_client_that_outlives_cuts_was_told_is_durable_is_there() {
         for (path, bytes) in durable {
             assert_eq!(client.read(&path).await.unwrap(), bytes, "{path}");
         }
-        // All that is there can be read, also what was sent before a cut and named after it.
+        // All existing files can be read, also blocks that were sent before a cut and named after
+        // it.
         for number in 0..WORKERS {
             let dir = format!("/{number}");
             for entry in client.read_dir(&dir).await.unwrap().all().await.unwrap() {
@@ -117,7 +118,8 @@ fn what_a_client_that_outlives_cuts_was_told_is_durable_is_there() {
     });
 }
 
-/// Writes files until it is over; those that were durable when it said so, and how often something was lost.
+/// Writes files until it is over. Returns files that the server called durable, and the number of
+/// losses.
 async fn work(
     client: Client,
     number: u64,
@@ -131,12 +133,12 @@ async fn work(
         }
         let path = format!("/{number}/{name}");
         let bytes = random.bytes(BYTES);
-        // Its directory is stable, and its name new; so what goes wrong is the power.
+        // The directory is stable, and the name new; so any failure is due to the power.
         let Ok(file) = written(&client, &path, &bytes).await else { continue };
         if random.one_in(3) && file.sync_all().await.is_ok() {
             durable.push((path, bytes));
         }
-        // It tells of what was not synced, too.
+        // The close reports lost writes, too.
         let _ = file.close().await;
     }
     (durable, client.stats().losses)

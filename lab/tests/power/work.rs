@@ -1,5 +1,5 @@
-//! Load whose every step is written down: each worker is alone in its directory, and each step is one change
-//! that happens whole or not at all.
+//! Load with a record of every step: each worker is alone in its directory, and each step is one
+//! change that happens whole or not at all.
 
 use std::{
     future::Future,
@@ -19,7 +19,7 @@ use wire::RenameMode;
 use crate::history::{History, Lane, Step, Thing};
 
 const WORKERS: u64 = 6;
-/// A worker has so many things at most.
+/// Number of things that a worker has at most.
 const THINGS_MAX: usize = 30;
 
 /// Workers at work.
@@ -55,7 +55,7 @@ pub(crate) async fn start(
 }
 
 impl Load {
-    /// No new steps; returns when all are answered.
+    /// Begins no new steps; returns when all are answered.
     pub(crate) async fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -64,7 +64,7 @@ impl Load {
         }
     }
 
-    /// What has been done by now.
+    /// History of all steps up to now.
     pub(crate) fn history(self) -> History {
         let lanes = self.lanes.iter().map(|lane| lane.lock().clone()).collect();
         History::new(self.dir, lanes)
@@ -149,7 +149,7 @@ impl Worker {
         }
     }
 
-    /// One step, written down before and after.
+    /// Does one step, recorded before and after.
     async fn step<T>(&self, step: Step, done: impl Future<Output = client::Result<T>>) -> T {
         let number = self.lane.lock().start(step);
         let done = done.await.expect("nothing is in its way");

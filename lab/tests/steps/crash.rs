@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use lab::sim::{server::Host, world::World};
 use tokio::time::timeout;
 
-/// Waits until `victims` are at the step at which they die, with all that they have not synced if it is by `power`, and
-/// starts them again one after the other.
+/// Waits until `victims` are at the step at which they die, and starts them again one after the
+/// other. With `power` they lose all that they have not synced.
 pub(crate) async fn crash(
     world: &World,
     victims: &[usize],

@@ -17,7 +17,8 @@ use lab::sim::{
 use meta::{Bug, Durability};
 use parking_lot::Mutex;
 
-/// A multiple of each number of servers, so that neighbours among partitions are on different ones.
+/// A multiple of each number of servers, so that neighbours among partitions are on different
+/// servers.
 pub(crate) const SHARDS: u16 = 12;
 
 /// A world in which nothing goes wrong by itself, and nothing divides.
@@ -31,7 +32,7 @@ pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
         commit_interval: Duration::from_millis(50),
         inline_bytes_max: 4096,
         weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
-        // What the power takes is what has waited for the disk.
+        // The power takes what has waited for the disk.
         disk_ms_max: if durability == Durability::Strict { 4 } else { 0 },
         split_threshold: u64::MAX,
         divides: false,
@@ -40,7 +41,7 @@ pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
     }
 }
 
-/// Runs a world, which lasts for so long at most.
+/// Runs a world, which lasts for `longest` at most.
 pub(crate) fn run<T>(
     plan: Plan,
     bug: Option<Bug>,
@@ -50,7 +51,7 @@ pub(crate) fn run<T>(
     in_world(plan, bug, longest, play)
 }
 
-/// Runs all crashes, on two threads; what went wrong.
+/// Runs all crashes, on two threads; returns the failures.
 pub(crate) fn failures<C: Debug + Sync>(
     all: &[C],
     run: impl Fn(&C) -> anyhow::Result<u64> + Sync,
