@@ -1,6 +1,8 @@
-//! Tests of the whole system: random operations compared with the model, and whole clusters in one process.
+//! Tests of the whole system: random operations compared with the model, and whole clusters in one
+//! process.
 //!
-//! Its own tests and its program `lab` are the only callers. What it finds is replayed from a printed seed.
+//! The crate's own tests and its program `lab` are the only callers. A failure is replayed from a
+//! printed seed.
 
 pub mod check;
 pub mod clock;

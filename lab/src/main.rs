@@ -1,7 +1,8 @@
 //! `lab`: simulated worlds from the command line.
 //!
-//! `lab sim --seeds N` runs worlds and prints what happened in them; `lab sim --seed X --trace` replays one.
-//! `lab planted` runs the worlds that must find a bug. `lab load DIR` is a program for others to run on a mount.
+//! `lab sim --seeds N` runs worlds and prints what happened in them; `lab sim --seed X --trace`
+//! replays one. `lab planted` runs the worlds that must find a bug. `lab load DIR` is a program for
+//! others to run on a mount.
 #![expect(clippy::print_stdout, reason = "a program prints what it found")]
 
 use std::{

@@ -1,4 +1,5 @@
-//! Server processes, their data, and how they are killed. The crash and power cut tests run on them.
+//! Server processes, their data, and how they are killed. The crash and power cut tests run on
+//! them.
 //!
 //! Any failure here ends the test with a panic; so does a panic in the log of a process.
 

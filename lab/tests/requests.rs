@@ -166,11 +166,13 @@ fn operation<'a>(client: &'a Client, deep: &'a Deep, name: &str) -> Operation<'a
 /// it.
 type Table = [(&'static str, u64, usize, usize)];
 
-/// With a warm cache one request to one server, but
-/// - two where a file is found by its name, and then named by its inode: to open it, to change or list its attributes, to
-///   link it; and four to replace its contents;
-/// - where a name or a directory comes to be, or goes, on another server than the one that is asked, that server prepares it;
-/// - the contents of a file that was moved stay on the server of its birth, which is asked by that of its name;
+/// With a warm cache each operation is one request to one server, with exceptions:
+/// - two requests where a file is found by its name, and then named by its inode: to open it, to
+///   change or list its attributes, to link it; and four to replace its contents;
+/// - where a name or a directory is made or removed on another server than the one that is asked,
+///   that server prepares it;
+/// - the contents of a file that was moved stay on the server of its birth, which the server of its
+///   name asks;
 /// - a directory that moves, or whose permissions change, is announced to all servers.
 const WARM: &Table = &[
     ("create a file", 1, 1, 1),

@@ -1,11 +1,12 @@
 //! The metadata server.
 //!
 //! [`format()`] makes a file system in an empty engine; [`Server::open`] serves one; each core runs
-//! [`Core::run`] and is handed connections. It is called by `cli`, and by `lab` in a simulated world; it
-//! opens no socket or file, reads no clock and starts no thread of its own.
+//! [`Core::run`] and is handed connections. It is called by `cli`, and by `lab` in a simulated
+//! world; it opens no socket or file, reads no clock and starts no thread of its own.
 //!
-//! One request goes in a straight line: `serve` (bytes to messages) → `core` (a group of requests, one
-//! engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) → `txn`.
+//! One request goes in a straight line: `serve` (bytes to messages) → `core` (a group of requests,
+//! one engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) →
+//! `txn`.
 
 mod block_store;
 mod bugs;

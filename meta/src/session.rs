@@ -1,10 +1,10 @@
 //! Sessions: connected clients, their rights, and the answers they were given.
 //!
-//! A session outlives its connections and a restart of the server: its record and its stored answers are in
-//! the store. Requests of a session may come over several connections and cores.
+//! A session outlives its connections and a restart of the server: its record and its stored
+//! answers are in the store. Requests of a session may come over several connections and cores.
 //!
-//! Exactly once: the answer to a mutating request is stored with its effect, and remembered here until the
-//! client says that it has it. A number that is asked again gets that answer.
+//! Exactly once: the answer to a mutating request is stored with its effect, and remembered here
+//! until the client says that it has it. A number that is asked again gets that answer.
 //!
 //! A session proves with tickets what it was shown or has opened. The tickets' key is made of the
 //! session and of what its token allows. So tickets earned with one token are worth nothing with

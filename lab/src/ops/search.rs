@@ -1,4 +1,5 @@
-//! Searches for a sequence of operations that two file systems answer differently, and makes it short.
+//! Searches for a sequence of operations that two file systems answer differently, and makes it
+//! short.
 
 use std::fmt;
 
@@ -27,7 +28,8 @@ impl fmt::Display for Found {
 /// Draws `cases` sequences of up to `steps_max` operations of `clients` clients, and runs each with
 /// `compare`.
 ///
-/// The same sequences are drawn in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others.
+/// The same sequences are drawn in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for
+/// others.
 ///
 /// # Panics
 /// When `compare` does, or does not give the same answer twice.

@@ -1,4 +1,5 @@
-//! The contents of one file, as programs see them and as they are on stable storage, in pages of 4 KiB.
+//! The contents of one file, as programs see them and as they are on stable storage, in pages of 4
+//! KiB.
 //!
 //! Always true: a page that is not in `dirty` is the same in both.
 

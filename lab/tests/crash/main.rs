@@ -2,7 +2,8 @@
 //! from native clients and from a mount, and started again. No program on the file system notices,
 //! and in the end every operation that was answered is there exactly once.
 //!
-//! Needs the built program (`cargo build --workspace --bins`) and, for the mount, `/dev/fuse` and root.
+//! Needs the built program (`cargo build --workspace --bins`) and, for the mount, `/dev/fuse` and
+//! root.
 #![expect(clippy::print_stdout, reason = "kills, retries and duplicates are a part of the result")]
 
 mod cluster;

@@ -18,7 +18,8 @@ const PARTS: usize = 7;
 /// A part of a transaction's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Attempts that met another transaction, or something that had changed, with the pauses after them.
+    /// Attempts that met another transaction, or something that had changed, with the pauses after
+    /// them.
     Again,
     /// Reading from other servers, and running without effect.
     Read,
