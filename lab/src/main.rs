@@ -43,10 +43,10 @@ enum Command {
 
 #[derive(Args)]
 struct Sim {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 200)]
     seeds: u64,
-    /// The first of them.
+    /// First seed.
     #[arg(long, default_value_t = 1)]
     start: u64,
     /// Only this seed, twice, to see that both runs are the same.

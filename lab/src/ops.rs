@@ -48,9 +48,9 @@ pub struct Step {
 pub enum User {
     /// The superuser.
     Root,
-    /// Group 100, and also of group 300.
+    /// User 100 of group 100, and also of group 300.
     Ann,
-    /// Group 200.
+    /// User 200 of group 200.
     Bob,
 }
 
@@ -71,7 +71,7 @@ impl User {
 pub struct Place {
     /// The slot of the directory; an empty one means the root.
     pub dir: usize,
-    /// The name in it.
+    /// The name in that directory.
     pub name: EntryName,
 }
 
@@ -94,19 +94,19 @@ pub enum OpenFor {
 pub enum Op {
     /// Look up a name.
     Lookup { at: Place, into: usize },
-    /// Attributes of a node.
+    /// Read the attributes of a node.
     Getattr { node: usize },
-    /// Permission and special bits.
+    /// Change permission and special bits.
     Chmod { node: usize, mode: u32 },
-    /// Owner, group or both.
+    /// Change the owner, the group or both.
     Chown { node: usize, uid: Option<u32>, gid: Option<u32> },
-    /// Times.
+    /// Change times.
     Utimes { node: usize, atime: Option<SetTime>, mtime: Option<SetTime> },
     /// Note that a read happened at this second.
     Accessed { node: usize, sec: i64 },
     /// Cut or grow a file.
     Truncate { node: usize, size: u64, clear_set_id: bool },
-    /// Target of a symbolic link.
+    /// Read the target of a symbolic link.
     Readlink { node: usize },
     /// Make a file or special file.
     Create {
@@ -141,7 +141,7 @@ pub enum Op {
     Write { handle: usize, offset: u64, len: u32, seed: u8, clear_set_id: bool },
     /// Close, `fsync` first if asked.
     Close { handle: usize, fsync: bool },
-    /// All extended attributes.
+    /// Read all extended attributes.
     Xattrs { node: usize },
     /// Set an extended attribute to this many bytes.
     Setxattr { node: usize, name: &'static str, len: usize, mode: XattrMode },

@@ -46,7 +46,7 @@ pub enum Left {
 /// The fsyncs that are answered, but not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
-    /// None: the disk is honest.
+    /// No fsync: the disk is honest.
     None,
     /// Fsyncs of files with this in their name.
     FilesNamed(&'static str),

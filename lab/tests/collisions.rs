@@ -12,7 +12,7 @@ use lab::{
 };
 use wire::{NodeRef, RenameMode};
 
-/// There are 64 ids besides the root's.
+/// Number of bits of an id: there are 64 ids besides the root's.
 const ID_BITS: u8 = 6;
 
 /// The world of a test, and every directory in it, with the contents of its file `who`.

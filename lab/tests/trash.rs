@@ -180,7 +180,7 @@ fn a_tree_over_all_servers_goes_to_the_trash_name_by_name_and_comes_back() {
         remove(client, "/tree").await;
         assert_eq!(names(client, "/").await, [""; 0], "the root does not list the trash");
         check::fsck(world, client).await.unwrap();
-        // A file with two names goes there with the last of them.
+        // A file with two names goes to the trash with the last of them.
         let there = paths(client).await;
         let lost: Vec<_> = all.iter().filter(|path| !there.contains(path)).collect();
         assert_eq!(lost.len(), 12, "{lost:?}");
@@ -423,7 +423,7 @@ fn a_file_that_moved_is_put_back_where_its_directory_is_now() {
             client.rmdir(format!("/c/a{number}/b")).await.unwrap();
         }
         let mut expected: Vec<_> = (0..6)
-            // The directory is gone: so one is where it was, and one where it is.
+            // `b` is gone, so stored paths count: that of `f` before the move, that of `g` after.
             .flat_map(|n| [format!("/a{n}/b/f"), format!("/c/a{n}/b"), format!("/c/a{n}/b/g")])
             .collect();
         expected.sort_unstable();

@@ -69,7 +69,7 @@ impl CompactQueue {
         self.noted.lock().queue.len()
     }
 
-    /// Notes a chunk.
+    /// Adds a chunk to the queue, unless it waits already.
     pub(crate) fn add(&self, file: &Located, chunk: u32) {
         let (ino, place) = (file.inode.ino, file.place.clone());
         let mut noted = self.noted.lock();

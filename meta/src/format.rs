@@ -1,4 +1,4 @@
-//! Making a file system.
+//! Format: makes a file system, or a joining server's part of one.
 
 use base::{
     Clock, DirId, HashKey, Ino, Layout, Locality, NameVersion, Random, ShardId, Time,
@@ -20,7 +20,7 @@ use crate::{
 /// Options that are chosen once and for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// A name for people.
+    /// Name of the file system, for people.
     pub name: String,
     /// Number of shards.
     pub shards: u16,

@@ -15,7 +15,7 @@ use crate::recent::Recent;
 /// Number of directories that are remembered; the oldest is forgotten.
 const DIRS_MAX: usize = 1024;
 
-/// The hints.
+/// Layouts of directories, as hints.
 pub(crate) struct Layouts {
     count: AtomicUsize,
     known: Mutex<Recent<(DirId, Ino), Layout>>,

@@ -14,7 +14,7 @@ use crate::{recent::Recent, record::Key};
 /// Number of shares that are remembered; the oldest is forgotten.
 const SHARES_MAX: usize = 1024;
 
-/// The hints.
+/// Records of other servers' shares, as hints.
 pub(crate) struct Met {
     known: Mutex<Recent<Key, Bytes>>,
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::record::Location;
 
-/// The table.
+/// The open files of a server.
 #[derive(Default)]
 pub(crate) struct Opens {
     state: Mutex<State>,
@@ -63,7 +63,7 @@ impl Holder {
 }
 
 impl Opens {
-    /// Waits for the claims of these sessions.
+    /// Notes that these sessions may still claim.
     pub(crate) fn await_claims(&self, sessions: impl Iterator<Item = SessionId>) {
         self.state.lock().unclaimed.extend(sessions);
     }

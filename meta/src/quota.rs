@@ -71,7 +71,7 @@ struct Quota {
     again: bool,
 }
 
-/// A root as others see it.
+/// A root as seen by callers of [`Quotas`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) record: QuotaRecord,
@@ -186,7 +186,7 @@ impl Quotas {
         Told { record: self.root(id).map(|seen| seen.record), usage }
     }
 
-    /// The coordinator begins to count versions.
+    /// Sets the coordinator's first version.
     pub(crate) fn begin_versions(&self, first: u64) {
         self.version.store(first.max(1), Ordering::Release);
     }

@@ -49,7 +49,7 @@ pub(crate) enum Level {
     Nothing = 0,
     /// Requests that need room are refused.
     Low = 1,
-    /// There is enough.
+    /// There is enough room for everything.
     Enough = 2,
 }
 

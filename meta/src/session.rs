@@ -41,7 +41,7 @@ use crate::{
     unnamed::Unnamed,
 };
 
-/// One session.
+/// A client's session at this server.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) secret: u64,

@@ -20,15 +20,15 @@ pub enum Answer {
     Broken(String),
     /// Attributes.
     Attr(Seen),
-    /// An entry.
+    /// An entry of a directory.
     Entry(SeenEntry),
     /// Result of `create`: the entry, whether it existed, and whether it was opened.
     Made(SeenEntry, bool, bool),
-    /// An inode.
+    /// Number of an inode.
     Ino(u64),
     /// A whole directory: its attributes, its parent, and its entries in the order of names.
     Listing(Seen, u64, Vec<Listed>),
-    /// Contents.
+    /// Contents of a file, or the target of a symbolic link.
     Data(Bytes),
     /// Number of bytes copied.
     Copied(u64),

@@ -13,7 +13,7 @@ const WORKERS: u64 = 8;
 /// Number of things that a worker has at most.
 const THINGS_MAX: usize = 60;
 
-/// A directory is `None`, a file its contents.
+/// Things by name: `None` for a directory, its contents for a file.
 type Things = BTreeMap<String, Option<Vec<u8>>>;
 
 struct Worker {

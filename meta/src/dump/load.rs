@@ -51,7 +51,7 @@ pub enum LoadError {
     Store(#[from] store::Error),
 }
 
-/// A load under way.
+/// A load in progress.
 pub struct Loader<'a> {
     /// The part of each server.
     targets: Vec<Target<'a>>,

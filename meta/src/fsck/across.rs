@@ -313,7 +313,7 @@ struct Climb {
 #[derive(Default)]
 struct Page {
     claims: Vec<Claim>,
-    /// Content records.
+    /// Keys of content records on the page.
     dirs: Vec<Key>,
     /// Key of the next page; `None` after the last one.
     next: Option<Key>,

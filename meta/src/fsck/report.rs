@@ -24,7 +24,7 @@ const FINDING_CHARS_MAX: usize = 1000;
 /// Finding of a check that was cancelled before its end.
 const CANCELLED: &str = "the check could not go on: it was cancelled";
 
-/// Counts and findings.
+/// Counts and findings of a check.
 #[derive(Default)]
 pub(super) struct Report {
     cancelled: AtomicBool,

@@ -50,7 +50,7 @@ pub(super) struct Sweep<'a> {
     pub(super) group: Option<Group>,
     /// The slot that was read last.
     pub(super) slot: Option<SlotSeen>,
-    /// The directory whose content record was read last, and whether its xattrs are beside it.
+    /// The directory whose content record was read last, and whether it has spilled xattrs.
     pub(super) content: Option<(DirId, bool)>,
     /// Quotas, and what is charged to each.
     pub(super) accounts: Accounts,

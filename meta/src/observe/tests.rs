@@ -77,7 +77,7 @@ fn the_stages_of_an_operation_add_up_to_its_latency() {
 
 #[test]
 fn a_slow_operation_is_kept_with_where_the_time_went() {
-    // Without the background nobody syncs.
+    // Without the background no task syncs.
     in_world_of(Setup { background: false, ..Setup::default() }, async |world| {
         let mut client = world.client().await;
         let root = client.root;

@@ -53,7 +53,7 @@ struct Progress {
     more: bool,
 }
 
-/// Works for as long as the server runs.
+/// Empties the trash for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let mut looked = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Blocks against the store, and the life of a check.
+//! Tests of blocks against the store, and of the life of a check.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
