@@ -225,7 +225,7 @@ async fn in_time(until: Instant, ends: impl Future<Output = ()>) -> Result<()> {
     timeout_at(until, ends).await.map_err(|_| over())
 }
 
-/// Waits for `ends`, or plants [`Bug::PauseIgnored`].
+/// Waits for `ends`, unless [`Bug::PauseIgnored`] is planted.
 async fn ignored(shared: &Shared, ends: impl Future<Output = ()>) {
     if shared.bugs.has(Bug::PauseIgnored) {
         shared.pauses.holds.store(false, Ordering::SeqCst);

@@ -11,9 +11,9 @@
 //! records, and operations since then change both alike.
 //!
 //! On a cluster the client of the checks asks for each repair, and it runs like any operation: what
-//! it reads and writes on other servers is prepared there. Two repairs are refused with a reason:
-//! one that would have to read more than single records of another server, and one that would put
-//! an inode where no server would look for it.
+//! it reads and writes on other servers is prepared there. Two kinds of repairs are refused with a
+//! reason: those that would have to read more than single records of another server, and those that
+//! would put an inode where no server would look for it.
 //!
 //! Invariant: nothing that can still be read is given up. Things that have lost their place go to
 //! `/lost+found`, under their inode number. Only [`Fix::Lost`], and chunks that cannot be read,
