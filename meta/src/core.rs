@@ -1,9 +1,9 @@
 //! One core: a single-threaded executor of requests.
 //!
-//! Connections stay on the core that accepted them. In one wake-up every connection that has bytes decodes
-//! all its requests into the core's queue; then the whole queue is executed inline, its effects gathered in
-//! one batch, written once, and only then is all of it answered. So the cost of a write is shared by
-//! everything that was ready, and nobody waits for a timer.
+//! Connections stay on the core that accepted them. In one wake-up every connection that has bytes
+//! decodes all its requests into the core's queue. Then the whole queue is executed inline, its
+//! effects gathered in one batch and written once, and only then is all of it answered. So
+//! everything that was ready shares the cost of one write, and nobody waits for a timer.
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
@@ -43,9 +43,9 @@ use crate::{
     txn::{Caller, Group, Promise, Remote, Txn},
 };
 
-/// After so many requests a group is written even if more are waiting: it bounds their delay.
+/// A group is written after this many requests, even if more are waiting: that bounds their delay.
 const GROUP_REQUESTS_MAX: usize = 512;
-/// After so many bytes as well.
+/// A group is written after this many bytes as well.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// One core of a server. Cloning shares it; it never leaves its thread.
@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     wake: Notify,
     /// The other servers.
     pub(crate) peers: Peers,
-    /// What they are to be told of directories.
+    /// News of directory births, to be told to other servers.
     pub(crate) births: births::Telling,
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct Inner {
 pub(crate) enum Work {
     /// A client's request.
     Request(Incoming),
-    /// One that has waited for a handoff.
+    /// A request that has waited for a handoff.
     Slowed(Incoming),
-    /// One that begins a session, with what it knows of other servers.
+    /// A request that opens a session, with what it knows of other servers.
     Begin(Incoming, Box<Remote>),
     /// A step of a background task; its sender hears whether it was done.
     Step(Step, oneshot::Sender<()>),
@@ -107,7 +107,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The transaction over several servers that it is a part of.
+    /// The transaction over several servers that this step is a part of.
     fn part_of(&self) -> Option<wire::TxnId> {
         match self {
             Step::Decide(decide) => Some(decide.txn),
@@ -125,7 +125,8 @@ impl Step {
     }
 }
 
-/// What one run of the queue has gathered. It is empty between two, and keeps its room.
+/// The effects that one run of the queue has gathered. Empty between two runs, but keeps its
+/// memory.
 struct Run {
     group: Group,
     now: Time,
@@ -133,14 +134,14 @@ struct Run {
     touched: Vec<(Rc<Connection>, usize)>,
     /// Steps and syncs that are done with this group's write.
     done: Vec<oneshot::Sender<()>>,
-    /// Runs that commit with it.
+    /// Runs of operations that commit with this group.
     phases: Vec<oneshot::Sender<Ended>>,
     executed: usize,
     /// Whether this core is inside the [`Gate`](crate::gate::Gate).
     is_inside: bool,
     /// The requests of this group, to be recorded when their answers leave.
     notes: Vec<Note>,
-    /// When the latest of them was executed, or the group began.
+    /// When the latest request was executed, or the group began.
     lap: Nanos,
 }
 
@@ -168,8 +169,8 @@ impl Core {
         self.run_after(tokio::task::yield_now).await;
     }
 
-    /// As [`Core::run`], for a core whose clients are tasks beside it: what they have sent is here already, so it is
-    /// executed without a look at the network first.
+    /// Like [`Core::run`], for a core whose clients are tasks beside it. Their requests are here
+    /// already, so the core executes them without looking at the network first.
     pub async fn run_beside_clients(&self) {
         self.run_after(|| std::future::ready(())).await;
     }
@@ -192,7 +193,7 @@ impl Core {
         }
     }
 
-    /// What the server does besides answering: syncs, leases, reclaim, compaction. One core runs it.
+    /// Runs the server's background work: syncs, leases, reclaim, compaction. One core runs it.
     pub async fn background(&self) {
         let shared = &self.inner.shared;
         tokio::join!(
@@ -220,7 +221,7 @@ impl Core {
         // A step that was refused drops its sender; its task looks again later.
         let _ = written.await;
         if self.inner.shared.is_halted() {
-            // Its task would find the same work again, for ever, and let nobody else have this core.
+            // The task would find the same work again, for ever, and keep this core busy.
             std::future::pending::<()>().await;
         }
     }
@@ -231,7 +232,7 @@ impl Inner {
         self.index
     }
 
-    /// What this core counts.
+    /// The counters of this core.
     pub(crate) fn counts(&self) -> &CoreCounts {
         self.shared.observed.core(self.index)
     }
@@ -242,7 +243,8 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// Executes and answers; what it returns was answered too early ([`Bug::AnswerBeforeWrite`]).
+    /// Executes and answers. The batch it returns was answered too early
+    /// ([`Bug::AnswerBeforeWrite`]).
     fn execute_all(self: &Rc<Self>, work: &mut Vec<Work>) -> Option<Batch> {
         let (began, counts, queued) = (self.shared.observed.now(), self.counts(), work.len());
         counts.busy_since.set(began.0.max(1));
@@ -362,7 +364,7 @@ impl Inner {
         }
     }
 
-    /// Lets a request wait while nothing is to change; otherwise gives it back.
+    /// Makes a request wait while nothing may change; otherwise gives it back.
     fn pauses(
         self: &Rc<Self>,
         run: &mut Run,
@@ -378,7 +380,8 @@ impl Inner {
         None
     }
 
-    /// Lets a request wait if it changes what a handoff is about, and changes come too fast for that; otherwise gives it back.
+    /// Makes a request wait if it changes names that a handoff moves, and changes come too fast for
+    /// the handoff; otherwise gives it back.
     fn slows(self: &Rc<Self>, run: &mut Run, incoming: Incoming) -> Option<Incoming> {
         if !self.shared.handoffs.any() {
             return Some(incoming);
@@ -392,8 +395,8 @@ impl Inner {
         None
     }
 
-    /// Counts a request that is about to wait before it has begun; where too many of its connection do, it is to be asked
-    /// again.
+    /// Counts a request that is about to wait before it has begun. If too many requests of its
+    /// connection wait already, the client is told to ask again.
     fn may_wait(&self, run: &mut Run, mut incoming: Incoming) -> Option<Incoming> {
         incoming.waits = None;
         if incoming.connection.may_wait() {
@@ -407,7 +410,8 @@ impl Inner {
         None
     }
 
-    /// Has a request executed when something has happened; whether it waits for names to move.
+    /// Executes a request when `happens` has ended. `for_handoff` says whether it waits for names
+    /// to move.
     fn later(
         self: &Rc<Self>,
         incoming: Incoming,
@@ -428,8 +432,8 @@ impl Inner {
         });
     }
 
-    /// Has a request of another server executed again when what is in its way has ended. If it has waited for so long
-    /// by then, it is answered that this server is busy.
+    /// Executes a request of another server again when the transaction in its way has ended. If
+    /// that takes longer than `within`, the answer is `busy`.
     fn soon(self: &Rc<Self>, incoming: Incoming, doubt: Doubt, within: Duration, busy: Answer) {
         let until = incoming.waits_since() + within;
         let core = Rc::clone(self);
@@ -444,7 +448,7 @@ impl Inner {
         });
     }
 
-    /// Has a request executed again when it was asked whether there is room for it below a quota.
+    /// Asks the coordinator for room below a quota, then executes the request again.
     fn make_room(self: &Rc<Self>, incoming: Incoming, short: Short) {
         let core = Core { inner: Rc::clone(self) };
         let session = incoming.connection.session();
@@ -454,14 +458,15 @@ impl Inner {
         });
     }
 
-    /// A request has waited: it is executed now, if it is still of this session.
+    /// Executes a request that has waited, if its connection still belongs to the same session.
     fn again(
         &self,
         incoming: Incoming,
         session: Option<&Arc<Session>>,
         work: fn(Incoming) -> Work,
     ) {
-        // Nobody hears the answer any more, and the client may have asked again elsewhere.
+        // The client does not hear the answer any more, and the client may have asked again
+        // elsewhere.
         if incoming.connection.is_closed() {
             return;
         }
@@ -501,7 +506,7 @@ impl Inner {
             match phase.execute(&self.shared, &mut run.group, run.now) {
                 Ok(Ended::Committed) => return run.phases.push(phase.done),
                 Ok(ended) => {
-                    // Who asked may have gone.
+                    // The task that asked may have gone.
                     let _ = phase.done.send(ended);
                     return;
                 }
@@ -540,7 +545,7 @@ impl Inner {
             if result.is_ok() {
                 txn.commit();
             } else {
-                // What it charged is given back before anybody else looks.
+                // Dropping the transaction gives back what it charged before anybody else looks.
                 drop(txn);
             }
             match result {
@@ -571,8 +576,8 @@ impl Inner {
         }
     }
 
-    /// Writes the group, so that its locks are free and its effects are in the engine, and then waits for the
-    /// lock, or the session, that was in the way.
+    /// Writes the group, so that its locks are free and its effects are in the engine. Then waits
+    /// for the lock, or the session, that was in the way.
     fn make_way(&self, run: &mut Run, fault: &Fault) {
         self.write(run);
         match fault {
@@ -603,7 +608,7 @@ impl Inner {
         }
     }
 
-    /// The group is written, and all is done that was to be done after it.
+    /// Ends a group that is written, with all that had to be done after it.
     fn leave(&self, run: &mut Run) {
         match (std::mem::take(&mut run.is_inside), std::mem::take(&mut run.group.is_alone)) {
             (true, true) => self.shared.gate.leave_alone(self.index),
@@ -635,7 +640,8 @@ impl Inner {
         } else {
             self.shared.hot.release(held, false);
         }
-        // Before the locks are free: who freezes them then knows of all.
+        // Report the changes before the locks are free: a handoff that freezes these names then
+        // knows all.
         let moving = moving.filter(|_| !self.shared.bugs.has(Bug::ChangesForgotten));
         moving.into_iter().for_each(|moving| handoffs.changed(moving));
         let times = self.measure(run, wrote, bytes);
@@ -686,7 +692,7 @@ impl Inner {
         self.leave(run);
         run.executed = 0;
         run.done.drain(..).for_each(|done| {
-            // Whoever waited may have gone.
+            // The waiting task may have gone.
             let _ = done.send(());
         });
         run.phases.drain(..).for_each(|done| {
@@ -700,7 +706,8 @@ impl Inner {
             touched.for_each(|(connection, start)| connection.discard(start));
         } else if is_strict && (tells_of_change || !self.shared.sync.is_stable()) {
             let notes = std::mem::take(&mut run.notes);
-            // What is stable to another server is a promise; it may wait for what is said here.
+            // Replies to other servers leave at once: those that must be stable first are promises,
+            // and another server may be waiting for these.
             let (to_servers, held): (Vec<_>, Vec<_>) =
                 touched.partition(|(connection, _)| connection.peer().is_some());
             to_servers.into_iter().for_each(|(connection, _)| connection.send());
@@ -712,7 +719,7 @@ impl Inner {
         }
     }
 
-    /// When the group came to where it is.
+    /// Measures when the group was executed and written.
     fn measure(&self, run: &mut Run, wrote: bool, bytes: usize) -> Written {
         let executed = run.lap;
         let counts = self.counts();
@@ -727,7 +734,8 @@ impl Inner {
         Written { executed, written: run.lap, answered: run.lap }
     }
 
-    /// Answers other servers when what this group has written is stable, as `wait` tells; `early` is the bug not to.
+    /// Answers other servers when this group's writes are stable, which `wait` awaits. With the bug
+    /// `early` the answers do not wait.
     fn keep_promises(
         &self,
         promises: Vec<Promise>,
@@ -767,7 +775,7 @@ impl Inner {
             match tells_of_change {
                 _ if shared.bugs.has(Bug::SyncNotAwaited) => {}
                 true => shared.until_stable().await,
-                // It may say what others have changed.
+                // The answers may show changes of other requests.
                 false => shared.until_told().await,
             }
             let observed = &shared.observed;

@@ -1,4 +1,5 @@
-//! Requests that wait: for blocks, for stable storage, for a check, for a dump. They run beside the groups.
+//! Requests that wait: for locks, blocks, stable storage, a check or a dump. Their tasks run beside
+//! the groups.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,9 +24,9 @@ use crate::{
     txn::Group,
 };
 
-/// An address of a block is good for so long.
+/// Time for which an address of a block is valid.
 const SIGNED_FOR: Duration = Duration::from_secs(60);
-/// One request is answered with so many addresses at most.
+/// Most addresses in one answer.
 const SIGNED_MAX: u32 = 64;
 
 /// The task for a request that waits; `None` for all others.
@@ -42,7 +43,7 @@ pub(crate) fn task(
     if !incoming.connection.may_wait() {
         return Some(Err(Fault::Retry(Retry::Busy)));
     }
-    // What let a lock be taken at once may not be written yet.
+    // The change that lets a lock be taken at once may not be written yet.
     let after_write = matches!(
         incoming.request,
         Request::Sync | Request::Lock(_) | Request::DumpStart | Request::DumpStep(_)
@@ -80,20 +81,21 @@ pub(crate) fn task(
                 }),
                 Ok(Turn::Later(told)) => Box::pin(async move {
                     let told = told.await;
-                    // Who had it before may come back after a power cut.
+                    // Wait until it is stable that the lock was free: after a power cut its former
+                    // owner may come back.
                     shared.until_told().await;
                     answer(match told {
                         Ok(Told::Granted) => Ok(Reply::Nothing),
                         Ok(Told::Cancelled) => Err(Answer::Failed(FsError::Interrupted)),
                         Ok(Told::AskedAgain) => Err(Answer::Retry(Retry::Busy)),
-                        // Its session has ended.
+                        // The session has ended.
                         Err(_) => Err(Answer::Retry(Retry::NoSession)),
                     });
                 }),
             }
         }
         Request::DumpStart if shared.cluster.is_some() => {
-            // It would be a copy of one server's part.
+            // One server's dump would hold only that server's part of the file system.
             let text = "all servers of a cluster are dumped together";
             return Some(Err(Fault::Refused(text.into())));
         }
@@ -179,7 +181,7 @@ pub(crate) fn task(
     Some(Ok(Task { future, after_write }))
 }
 
-/// A check, with or without repair: it is answered with its number, and goes on.
+/// Starts a check, with or without repair. The answer is its number; the check itself goes on.
 fn check(
     shared: &Arc<Shared>,
     aim: fsck::Aim,
@@ -210,7 +212,7 @@ fn waits(request: &Request) -> bool {
     )
 }
 
-/// A session puts only blocks of its own.
+/// Checks that a session puts only blocks of its own.
 fn may_put(session: &Session, put: &BlockPut) -> Result<()> {
     if session.read_only() {
         return Err(FsError::ReadOnly.into());
@@ -224,7 +226,8 @@ fn may_put(session: &Session, put: &BlockPut) -> Result<()> {
     Ok(())
 }
 
-/// Waits where a session has too much stored that nothing names: its writes name it, or it gives it up.
+/// Refuses a put while the session has too many stored bytes that no file names. Its writes name
+/// them, or it gives them up.
 fn begin_put(shared: &Shared, session: &Session, put: &BlockPut) -> Result<()> {
     let bytes = u32::try_from(put.data.len()).map_err(|_| FsError::Invalid)?;
     let bytes_max = shared.options.limits.unnamed_bytes_max;
@@ -234,7 +237,7 @@ fn begin_put(shared: &Shared, session: &Session, put: &BlockPut) -> Result<()> {
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// A session gets only blocks that it was told of.
+/// Checks that a session gets only blocks that it was told of.
 fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
     let own = get.part.block.session() == session.id;
     if session.standing().trusted || own || get.part.ticket == part_ticket(session, get.part.block)
@@ -245,8 +248,8 @@ fn may_get(session: &Session, get: &BlockGet) -> Result<()> {
     }
 }
 
-/// Only a session that may read and write everything reaches the store itself, and puts blocks of its own there, under
-/// the one name that they have.
+/// Checks that a session may reach the store itself: it must be allowed to read and write
+/// everything. It puts only blocks of its own, each under its one name.
 fn may_sign(shared: &Shared, session: &Session, sign: &SignBlocks) -> Result<()> {
     if !session.administers() || !shared.blocks.signs() {
         return Err(FsError::NotPermitted.into());
@@ -286,11 +289,12 @@ async fn addresses(
 
 fn refuse(error: &BlocksError) -> Answer {
     match error {
-        // It was replaced while the client read it: the client asks where the contents are now.
+        // The block was replaced while the client read it: the client asks where the contents are
+        // now.
         BlocksError::Missing { .. } => Answer::Retry(Retry::StaleDir),
         BlocksError::Full(_) => Answer::Failed(FsError::NoSpace),
         BlocksError::Bounds { .. } => Answer::Failed(FsError::Invalid),
-        // It stays as it is: somebody may have named it.
+        // The stored block stays as it is: a file may name it already.
         BlocksError::Exists { .. } => Answer::Failed(FsError::Exists),
         BlocksError::Corrupt { .. }
         | BlocksError::Refused(_)

@@ -1,4 +1,5 @@
-//! What happens around every operation, once: session, limits, stored answer, transaction, counters.
+//! Everything that happens around an operation, once: session, limits, stored answer, transaction,
+//! counters.
 
 use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 
@@ -27,7 +28,7 @@ use crate::{
     unheard,
 };
 
-/// With more, a refusal is remembered as one that has the client drop all that it has cached.
+/// A refusal with more events is remembered as one that makes the client drop its whole cache.
 const EVENTS_KEPT_MAX: usize = 32;
 
 /// A request that has arrived.
@@ -37,18 +38,19 @@ pub(crate) struct Incoming {
     pub(crate) request: Request,
     /// When its bytes were read.
     pub(crate) arrived: Nanos,
-    /// What it has waited for names that move.
+    /// The time that the request has waited for names that move.
     pub(crate) parked: Parked,
-    /// What it has heard of room below quotas.
+    /// The coordinator's answer about room below quotas.
     pub(crate) heard: Cell<Heard>,
-    /// While it waits.
+    /// The request's place among those of its connection that wait, while it waits.
     pub(crate) waits: Option<Waits>,
-    /// Since when it has waited for transactions of others, if it has.
+    /// Since when the request has waited for transactions of others, if it has.
     pub(crate) waited_since: Cell<Option<Instant>>,
 }
 
 impl Incoming {
-    /// It waits for a transaction of others: since when it has.
+    /// Returns since when the request has waited for a transaction of others; the first call starts
+    /// the wait.
     pub(crate) fn waits_since(&self) -> Instant {
         let since = self.waited_since.get().unwrap_or_else(Instant::now);
         self.waited_since.set(Some(since));
@@ -62,15 +64,16 @@ pub(crate) enum Outcome {
     Answered(Verdict),
     /// The answer comes later, from this task.
     Async(Task),
-    /// It must be executed again, after the group is written and the lock is free.
+    /// The request must be executed again, after the group is written and the lock is free.
     Again(Fault),
-    /// It needs other servers: this is what it knows of them.
+    /// The operation needs other servers: this is what it knows of them.
     Elsewhere(Box<Remote>),
-    /// As [`Outcome::Elsewhere`], of a session that begins.
+    /// Like [`Outcome::Elsewhere`], for a request that opens a session.
     Way(Box<Remote>),
     /// Another server asks for room below a quota.
     Room { from: u16, ask: AskRoom },
-    /// Another server asks what a third one says, which it does not reach, of how a transaction ended.
+    /// Another server asks how a transaction ended; the answer must come from a third one, which
+    /// the asking server does not reach.
     Relayed(AskOutcome),
 }
 
@@ -89,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// A request may not wait, as too many of its connection do: it is to be asked again.
+/// Answers that the client must ask again, as too many requests of its connection wait already.
 pub(crate) fn turn_away(incoming: &Incoming) -> Verdict {
     let Incoming { connection, header, request, .. } = incoming;
     let busy = Fault::Retry(Retry::Busy);
@@ -99,7 +102,8 @@ pub(crate) fn turn_away(incoming: &Incoming) -> Verdict {
     turn_away_at_once(incoming)
 }
 
-/// As [`turn_away`], of one that has not begun: its number may be that of another one, which is under way.
+/// Like [`turn_away`], for a request that has not begun: its number may belong to another request
+/// that is under way.
 pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
     let Incoming { connection, header, .. } = incoming;
     let (reply, answer) =
@@ -111,11 +115,12 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
 /// Work that waits.
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
-    /// The group must be written before it starts.
+    /// Whether the group must be written before the task starts.
     pub(crate) after_write: bool,
 }
 
-/// Executes one request as a part of `group`; `way` is what a session that begins knows of other servers.
+/// Executes one request as a part of `group`. `way` is what a request that opens a session knows of
+/// other servers.
 pub(crate) fn execute(
     shared: &Arc<Shared>,
     group: &mut Group,
@@ -137,7 +142,8 @@ pub(crate) fn execute(
         other if other.kind().between_servers => {
             return between_servers(shared, group, incoming, reply, now);
         }
-        // What a client caches stands on the list's version, which the first lease brings.
+        // A client's cache is bound to the version of the invalidation list, which arrives with the
+        // first lease.
         Request::Hello(_) if shared.cluster.is_some() && reply.cache_version == 0 => {
             Err(Fault::Retry(Retry::Busy))
         }
@@ -167,7 +173,7 @@ fn in_session(
     now: Time,
 ) -> Outcome {
     let Incoming { connection, header, .. } = incoming;
-    // Who ends a session waits for all others that are inside, and may end its own.
+    // A request that ends a session waits until no other is inside, and may end its own session.
     if !matches!(request, Request::Bye | Request::Evict(_)) && !group.enter(session) {
         return finish(shared, incoming, reply, Err(Fault::Retry(Retry::NoSession)));
     }
@@ -205,7 +211,8 @@ fn in_session(
             Err(fault) => return finish(shared, incoming, reply, Err(fault)),
         }
     }
-    // Race: what this group has moved is not in the list yet, and what it has written is seen already.
+    // Race: directories that this group has moved are not in the list yet, and its writes are seen
+    // already.
     let unlisted = !header.stand.is_none() && !group.after.events.is_empty();
     let current =
         if unlisted { Err(Fault::WriteFirst) } else { is_current(shared, header, request) };
@@ -231,7 +238,7 @@ fn in_session(
         Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
             Outcome::Elsewhere(txn.take_remote().expect("it is torn"))
         }
-        // It may be for what is not so.
+        // The refusal may rest on a presumption that is wrong.
         Err(Fault::Answer(_) | Fault::Retry(_)) if txn.presumes() => {
             let mut remote = txn.take_remote().expect("it presumes");
             shared.forget_presumed(&remote);
@@ -261,8 +268,8 @@ fn in_session(
 
 /// Notes how a numbered request ended that had no effect.
 ///
-/// What ends its number is remembered, though not stored: the client goes on with another number, here or elsewhere,
-/// and no echo of this one may succeed where it failed.
+/// An outcome that ends the number is remembered, though not stored: the client goes on with
+/// another number, here or elsewhere, and no repetition of this one may succeed where it failed.
 pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
     let last = match fault {
         Fault::Answer(error) => Some(Answer::Failed(*error)),
@@ -284,7 +291,8 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
         | Fault::Halt(_) => None,
     };
     match last {
-        // There is one for each number that a client may use: a long list would be kept thousands of times.
+        // An answer is kept for each number that a client may use: a long list would be kept
+        // thousands of times.
         Some(Answer::Retry(Retry::StaleCache(events))) if events.dirs.len() > EVENTS_KEPT_MAX => {
             let all = CacheEvents { reset: true, dirs: Vec::new(), ..events };
             session.answered(seq, Answer::Retry(Retry::StaleCache(all)).to_vec().into());
@@ -328,7 +336,7 @@ fn between_servers(
             let values = participant::read(&mut txn, read);
             drop(txn);
             return match (shared.options.durability, values) {
-                // It may be told to a client.
+                // The other server may tell a client these values.
                 (Durability::Strict, Ok(done @ Reply::Values(_))) => {
                     tell_when_stable(group, connection, reply, done)
                 }
@@ -339,7 +347,7 @@ fn between_servers(
             let from = connection.peer().expect("it was looked at");
             drop(txn);
             return match coordinator::heartbeat(shared, from, beat) {
-                // It acts on these for good, and stores them.
+                // The other server acts on these for good, and stores them.
                 Ok(lease) if lease.settings.is_some() || lease.roots.is_some() => {
                     tell_when_stable(group, connection, reply, Reply::Lease(lease))
                 }
@@ -365,7 +373,8 @@ fn between_servers(
         {
             return Outcome::Relayed(*ask);
         }
-        // A commit is told of when it is stable, and so is a refusal. Only the initiator presumes.
+        // A commit is told when it is stable, and so is a refusal. Only the initiator presumes an
+        // abort.
         Request::AskOutcome(AskOutcome { txn: id, of }) if id.server == *of => {
             participant::outcome(&txn, *id).map(Reply::Outcome)
         }
@@ -400,7 +409,8 @@ fn between_servers(
     };
     let done = done.and_then(|done| txn.unsettled().map(|()| done));
     match done {
-        // Nothing stands on it but what is asked later, and promised then.
+        // The other server relies on this answer only in later requests, whose answers are
+        // promises.
         Ok(done) if !is_promise(request, &done) => {
             txn.commit();
             finish(shared, incoming, reply, Ok(done))
@@ -410,7 +420,7 @@ fn between_servers(
             let (connection, answer) = (connection.clone(), Answer::Done(done));
             let promise = Promise { connection, reply, answer };
             match request {
-                // Nobody waits for it.
+                // No request waits for this answer.
                 Request::Decide(_) => group.after.acknowledgements.push(promise),
                 _ => group.after.promises.push(promise),
             }
@@ -420,7 +430,7 @@ fn between_servers(
     }
 }
 
-/// Answers another server when all is stable that was written before.
+/// Answers another server when everything written before is stable.
 fn tell_when_stable(
     group: &mut Group,
     connection: &Rc<Connection>,
@@ -435,7 +445,7 @@ fn tell_when_stable(
 /// Whether the answer to another server's request must wait until what it says is stable.
 fn is_promise(request: &Request, done: &Reply) -> bool {
     match request {
-        // Who is told so reads anew.
+        // The initiator of such a vote reads anew.
         _ if matches!(done, Reply::Vote(Vote::Busy | Vote::Changed)) => false,
         Request::HandoffBegin(_)
         | Request::AskBirths
@@ -448,7 +458,7 @@ fn is_promise(request: &Request, done: &Reply) -> bool {
     }
 }
 
-/// Another server has come.
+/// Accepts another server on this connection, once it has proven that it belongs to the cluster.
 fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<Reply> {
     let stranger = || Fault::Refused("no server of this cluster".into());
     let cluster = shared.cluster.as_ref().ok_or_else(stranger)?;
@@ -480,7 +490,7 @@ pub(crate) fn keep_answer(
     }
 }
 
-/// Where the answer to a request is stored.
+/// The slot in which the answer to a request is stored.
 pub(crate) fn answer_slot(seq: Seq) -> u16 {
     u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
 }
@@ -506,12 +516,13 @@ pub(crate) fn admit(
     Ok(standing)
 }
 
-/// Whether what the client knows, and built the request on, still holds. Asked after the stored answers: a
-/// request that was executed is answered with its result, however old what it stood on is by now.
+/// Whether the client's knowledge, on which the request was built, still holds. The stored answers
+/// are asked first: a request that was executed gets its result, however old its knowledge is by
+/// now.
 pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     is_ours(shared, header, request)?;
     if shared.cluster.is_some() && header.stand.version > shared.invalidations.version() {
-        // Another server has told the client what this one has not heard yet.
+        // Another server has told the client of an event that this one has not heard yet.
         return Err(Fault::Retry(Retry::Busy));
     }
     if request.acts()
@@ -523,7 +534,7 @@ pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Requ
     Ok(())
 }
 
-/// Whether the request has come to the right server, and that may serve.
+/// Whether this is the right server for the request, and may serve.
 pub(crate) fn is_ours(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
     if !request.acts() {
         return Ok(());
@@ -548,7 +559,7 @@ pub(crate) fn is_ours(shared: &Shared, header: &RequestHeader, request: &Request
     Ok(())
 }
 
-/// Answers, unless it must be run again.
+/// Answers a request, unless it must be run again.
 fn finish(
     shared: &Shared,
     incoming: &Incoming,
@@ -573,7 +584,7 @@ fn finish(
     Outcome::Answered(verdict)
 }
 
-/// What a client is told.
+/// The answer that a fault becomes.
 pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
     match fault {
         Fault::Answer(error) => Answer::Failed(error),
@@ -592,8 +603,8 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
     }
 }
 
-/// Ends a session whose lease has run out or whose token has ended, unless it was heard of, or the token renewed, since
-/// that was seen.
+/// Ends a session whose lease has run out or whose token has expired. A session that was heard of
+/// since, or has renewed its token, goes on.
 pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let lease = txn.shared.options.lease;
     match txn.shared.session(session) {
@@ -613,8 +624,8 @@ pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     }
 }
 
-/// Forgets a session, when nobody is inside any more: its record and its stored answers. Its opens and its locks
-/// are released.
+/// Forgets a session when no request is inside any more: its record and its stored answers. Its
+/// opens and its locks are released.
 pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let shared = txn.shared;
     // Another core may have been faster.
@@ -626,7 +637,8 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
         txn.delete_prefix(&key::answers(shard, session))?;
     }
     txn.delete(key::session(session));
-    // Its locks are free when it cannot come back, nor, in a cluster, be opened again by its number.
+    // The session's locks become free when it can neither come back nor, in a cluster, be opened
+    // again by its number.
     txn.forgotten.push(session);
     if shared.cluster.is_none() {
         shared.sessions.lock().remove(&session);

@@ -1,4 +1,4 @@
-//! How an operation can end other than well.
+//! The ways in which an operation can fail, or must wait.
 
 use std::sync::Arc;
 
@@ -11,26 +11,29 @@ use crate::{quota::allowance::Short, session::Session, transact::locks::Doubt};
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
 
-/// Why an operation did not succeed. Nothing it did is kept.
+/// The reason why an operation did not succeed. None of its effects are kept.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The file system's own answer; the application sees its errno.
     Answer(FsError),
     /// Ask again, where and when the reason says.
     Retry(Retry),
-    /// The request itself is not allowed, in words.
+    /// The request itself is not allowed; the text says why.
     Refused(String),
-    /// Another core holds the lock: run it again when the lock is free.
+    /// Another core holds the lock: run the operation again when the lock is free.
     Locked(u64),
-    /// Groups hold requests of the session that is to end: run it again when they are written.
+    /// Groups hold requests of the session that is to end: run the operation again when they are
+    /// written.
     InUse(Arc<Session>),
-    /// It needs records of other servers: run it again when they were read.
+    /// The operation needs records of other servers: run it again when they were read.
     Remote,
-    /// A prepared transaction is in the way: run it again when its outcome is known.
+    /// A prepared transaction is in the way: run the operation again when its outcome is known.
     InDoubt(Doubt),
-    /// There is no room below a quota, as far as this server knows: run it again when the coordinator was asked.
+    /// There is no room below a quota, as far as this server knows: run the operation again when
+    /// the coordinator was asked.
     Short(Short),
-    /// It must see what this group has not written yet: run it again after the group's write.
+    /// The operation must see what this group has not written yet: run it again after the group's
+    /// write.
     WriteFirst,
     /// This server can no longer vouch for its data and stops serving.
     Halt(Problem),
@@ -45,7 +48,7 @@ impl From<FsError> for Fault {
 impl From<store::Error> for Fault {
     fn from(error: store::Error) -> Fault {
         match error {
-            // A block of the store that cannot be read: this file is broken, everything else works.
+            // A block of the store cannot be read: this file is broken, everything else works.
             store::Error::Corrupt(reason) => {
                 tracing::error!(reason, "the store is damaged; run `pando fsck`");
                 Fault::Answer(FsError::Io)
@@ -66,13 +69,13 @@ impl From<DecodeError> for Fault {
     }
 }
 
-/// Why a server could not start.
+/// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no file system in the engine.
     #[error("not formatted; run `pando format` first")]
     NotFormatted,
-    /// It is one server of several, and was not told how to reach the others.
+    /// The server belongs to a cluster, and was not told how to reach the others.
     #[error("it belongs to a cluster: serve it with --coordinator or --join")]
     OfACluster,
     /// A record that everything depends on cannot be read.
@@ -81,18 +84,19 @@ pub enum OpenError {
     /// The engine failed.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// A block cannot be looked at.
+    /// A block cannot be read.
     #[error(transparent)]
     Blocks(#[from] store::BlocksError),
 }
 
-/// Why a server stopped serving.
+/// The reason why a server stopped serving.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("server halted: {reason}")]
 pub struct Problem {
-    /// What happened.
+    /// The cause, in words.
     pub reason: String,
-    /// It was only that the disk is full: a new start goes on where this one was, once there is room.
+    /// Whether the only problem is a full disk: a restarted server goes on where this one was, once
+    /// there is room.
     pub full: bool,
 }
 

@@ -1,12 +1,14 @@
-//! Hot records: what was read or written lately, so that finding it again does not ask the engine.
+//! Hot records: a cache of records that were read or written lately, so that the engine is not
+//! asked for them again.
 //!
-//! Transactions read through it, and `core` takes every batch around it. It holds what is under names (entries with
-//! their embedded inodes), as bytes, and the content records of directories, as values: one that is created in is read by
-//! every group. Both have a bound; it never holds that something is not there.
+//! Transactions read through it, and `core` takes every batch around it. It holds records under
+//! names (entries with their embedded inodes) as bytes, and content records of directories as
+//! values: every group of creates reads the record of its directory. Both parts have a bound. The
+//! cache never holds that a record is missing.
 //!
-//! Invariant: what is here is what the engine has. So what a batch changes is taken out before the write, and
-//! until the write is done nothing comes in: a reader that is slow between the engine and here could bring a
-//! value of before it.
+//! Invariant: a record here equals the engine's. So the keys that a batch changes are taken out
+//! before the write, and nothing comes in until the write is done: a slow reader, between the
+//! engine and this cache, could bring a value of before the write.
 
 use std::{hash::Hasher as _, mem};
 
@@ -23,9 +25,10 @@ use crate::{
 const NAMES_BYTES_MAX: usize = 16 << 20;
 /// The most memory for directories, in bytes.
 const DIRS_BYTES_MAX: usize = 8 << 20;
-/// What a record takes next to its key and value: its place in a map, and an allocation.
+/// Bytes that a record takes besides its key and value: its place in a map, and an allocation.
 const RECORD_BYTES: usize = 60;
-/// Larger ones, such as names with much inline contents, would push out too many others.
+/// Largest record that is kept, in bytes. Larger ones, such as names with much inline contents,
+/// would push out too many others.
 const RECORD_BYTES_MAX: usize = 8 << 10;
 const STRIPES: usize = 16;
 
@@ -35,7 +38,7 @@ pub(crate) struct Hot {
     dirs: Records<Dir>,
 }
 
-/// What a batch changes, from before its write until after it.
+/// Records that a batch changes, kept out of the cache from before its write until after it.
 #[must_use = "nothing comes in until it is released"]
 pub(crate) struct Held {
     names: HeldRecords<Name>,
@@ -47,7 +50,7 @@ impl Hot {
         Hot { names: Records::new(NAMES_BYTES_MAX), dirs: Records::new(DIRS_BYTES_MAX) }
     }
 
-    /// The bytes under the key of a name: from here, or from the engine, which `read` asks.
+    /// The bytes under the key of a name: from the cache, or from the engine, which `read` asks.
     pub(crate) fn name<E>(
         &self,
         key: &[u8],
@@ -56,7 +59,7 @@ impl Hot {
         self.names.get(key, read, |value| Name::new(key, value))
     }
 
-    /// The content record under its key: from here, or from the engine, which `read` asks.
+    /// The content record under its key: from the cache, or from the engine, which `read` asks.
     pub(crate) fn dir<E>(
         &self,
         key: &[u8],
@@ -65,7 +68,7 @@ impl Hot {
         self.dirs.get(key, read, |content| Dir::new(key, content))
     }
 
-    /// The batch of a group is about to be written: takes out what it changes.
+    /// Takes out the records that the batch of a group is about to change.
     pub(crate) fn hold(&self, group: &Group) -> Held {
         let names = group.all_changes().filter(|(key, _)| key::is_name(key));
         let names = names.map(|(key, value)| (key, value.map(|value| Name::new(key, value))));
@@ -74,7 +77,8 @@ impl Hot {
         Held { names: self.names.hold(names), dirs: self.dirs.hold(dirs) }
     }
 
-    /// The batch is written; or, with `false`, nobody knows whether it is.
+    /// Lets in the records of a batch that is written. With `false` nobody knows whether it is, and
+    /// none come in.
     pub(crate) fn release(&self, held: Held, written: bool) {
         self.names.release(held.names, written);
         self.dirs.release(held.dirs, written);
@@ -92,7 +96,7 @@ impl Hot {
 trait Kept {
     type Value;
     fn value_of(&self, key: &[u8]) -> Option<Self::Value>;
-    /// What it takes, in bytes.
+    /// Memory of the record, in bytes.
     fn size(&self) -> usize;
 }
 
@@ -111,20 +115,21 @@ struct Dir {
 /// Hot records of one kind.
 struct Records<R> {
     stripes: Vec<Mutex<Stripe<R>>>,
-    /// Of each stripe.
+    /// Most bytes of one generation of a stripe.
     bytes_max: usize,
 }
 
 struct Stripe<R> {
-    /// By the hashes of their keys; of two with the same hash only the later one is here. What was used since
-    /// the generation began, and what was used in the one before: when the young one is full it takes the
-    /// place of the old one, so that a map is dropped, and no record is ever looked for.
+    /// Records by the hash of their key; of two with the same hash only the later one is kept.
+    /// `young` has those used since the generation began, `old` those used in the generation
+    /// before. A full `young` takes the place of `old`: a whole map is dropped at once, and no
+    /// record to evict is searched for.
     young: HashMap<u64, R>,
     old: HashMap<u64, R>,
     young_bytes: usize,
     /// Changes under way.
     writing: u32,
-    /// How many there were.
+    /// Number of changes that have ended.
     written: u64,
 }
 
@@ -172,7 +177,7 @@ impl<R: Kept> Records<R> {
         Ok(value)
     }
 
-    /// Takes out what is about to change. Each key comes once.
+    /// Takes out records that are about to change. Each key comes once.
     fn hold<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<R>)>) -> HeldRecords<R> {
         let held = changes.map(|(key, record)| {
             let hash = hash(key);

@@ -1,19 +1,20 @@
 //! The lock table that all cores of a server share.
 //!
-//! A core locks what its group of requests changes: a directory (its entries and content record), an
-//! inode, or all directory renames at once. It holds the locks until the group's write is done, and never
-//! waits for one while it holds any: a core that meets a lock writes its group, which frees its own locks,
-//! and only then waits. So nobody waits for somebody who waits.
+//! A core locks what its group of requests changes: a directory (its entries and content record),
+//! an inode, or all directory renames at once. It holds the locks until the group's write is done,
+//! and never waits for one while it holds any. A core that meets a lock writes its group, which
+//! frees its own locks, and only then waits. So nobody waits for a core that waits itself.
 
 use base::{DirId, HashMap, Ino, SessionId};
 use parking_lot::{Condvar, Mutex};
 
 const STRIPES: usize = 64;
 
-/// What can be locked, as a number. Two things with one number only exclude each other needlessly.
+/// The number of something that can be locked. Two things with one number merely exclude each other
+/// needlessly.
 pub(crate) type LockId = u64;
 
-/// Taken by renames of directories: they may not overlap, or two of them could make a loop.
+/// The lock of directory renames: two of them at once could make a loop.
 pub(crate) const DIRECTORY_RENAME: LockId = 1;
 
 pub(crate) fn dir_lock(dir: DirId) -> LockId {
@@ -25,12 +26,12 @@ pub(crate) fn ino_lock(ino: Ino) -> LockId {
     (ino.0 << 1) | 1
 }
 
-/// Taken by writes of one session that name blocks.
+/// The lock of those writes of one session that name blocks.
 pub(crate) fn session_lock(session: SessionId) -> LockId {
     (session.0 << 1).max(2)
 }
 
-/// The lock that guards a key against other cores; `None` for what has no writers but its owner.
+/// The lock that guards a key against other cores; `None` for a key that only its owner writes.
 pub(crate) fn of_key(key: &[u8]) -> Option<LockId> {
     match key.get(2)? {
         b'N' | b'D' | b'H' => crate::record::key::parse_dir(key).map(dir_lock),
@@ -39,9 +40,10 @@ pub(crate) fn of_key(key: &[u8]) -> Option<LockId> {
     }
 }
 
-/// The table.
+/// The locks that the cores of a server hold.
 pub(crate) struct LockTable {
-    /// With one core nobody can be in the way, and locking costs nothing.
+    /// Whether there are several cores. With one, nobody can be in the way, and locking costs
+    /// nothing.
     shared: bool,
     stripes: Vec<Stripe>,
 }
@@ -62,7 +64,8 @@ impl LockTable {
         &self.stripes[usize::try_from(mixed).expect("six bits")]
     }
 
-    /// Takes `lock` for `core`; `true` if it was free, `None` if `core` has it already.
+    /// Takes `lock` for `core`. Returns the lock if it was free, `None` if `core` holds it already,
+    /// an error if another core does.
     pub(crate) fn try_lock(&self, lock: LockId, core: usize) -> Result<Option<LockId>, LockId> {
         if !self.shared {
             return Ok(None);
@@ -78,7 +81,7 @@ impl LockTable {
         }
     }
 
-    /// Frees what a core's group held.
+    /// Frees the locks of a core's group.
     pub(crate) fn unlock_all(&self, locks: &mut Vec<LockId>) {
         for lock in locks.drain(..) {
             let stripe = self.stripe(lock);
@@ -87,7 +90,8 @@ impl LockTable {
         }
     }
 
-    /// Blocks this thread until `lock` is free. The caller holds no lock, and those who do never wait.
+    /// Blocks this thread until `lock` is free. The caller holds no lock, and a core that holds one
+    /// never waits.
     pub(crate) fn wait(&self, lock: LockId) {
         let stripe = self.stripe(lock);
         let mut owners = stripe.owners.lock();

@@ -1,17 +1,20 @@
-//! The ways up from directories, as far as somebody had to know them.
+//! The ways up from directories, as far as they were needed.
 //!
-//! Of a session whose token names a directory each directory that it names must be below that, and what is thrown away gets
-//! its path along. The directories above may be other servers', so what was read is kept: until the directory is moved,
-//! which every server is told of (`invalidation`) before it has happened. So a move costs one look at those that it moved,
-//! and nothing where it moved others.
+//! A session whose token names a directory may use only directories below it, and whatever goes to
+//! the trash takes its path along. Both need the directories above, which may be other servers'. So
+//! what was read of a directory is kept until it is moved; every server is told of a move
+//! (`invalidation`) before it happens. A move costs a new look at the directories that it moved,
+//! and nothing for any other.
 //!
-//! Always true: what is kept was read when the list of moves had come to where it was, and of a directory that an event of
-//! the list has moved nobody reads the old place: who does not see the new one waits for the move to end.
+//! Always true: a way that is kept was read at a known version of the list of moves. Nobody reads
+//! the old place of a directory that an event of the list has moved: a reader that does not see the
+//! new place waits for the end of the move.
 //!
-//! A directory above may be on a server that is away, and then its way up cannot be read. So what is kept and used stays,
-//! however much else is learnt.
+//! A directory above may be on a server that is away, and then its way up cannot be read. So a way
+//! that is kept and used stays, however much else is learnt.
 //!
-//! Nobody stands on it: a directory above may be moved while something below is done, and then either is right.
+//! No transaction stands on a way: a directory above may be moved while something below is done,
+//! and then either result is right.
 
 use std::mem;
 
@@ -20,7 +23,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{error::Result, invalidation::Invalidations, record::Content, txn::Steps};
 
-/// So many directories are kept at most, some 200 bytes each.
+/// Most directories that are kept, some 200 bytes each.
 const LINKS_MAX: usize = 1 << 16;
 
 /// The way up from a directory.
@@ -52,18 +55,18 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Whether it is this one.
+    /// Whether this is the directory `top`.
     pub(crate) fn is(&self, top: (DirId, Ino)) -> bool {
         (self.id, self.ino) == top
     }
 
-    /// That above a directory.
+    /// The directory above.
     pub(crate) fn above(up: &Up) -> At {
         At { id: up.parent, ino: up.parent_ino, home: up.parent_home }
     }
 }
 
-/// What is kept. Cores look at it at the same time.
+/// The ways that this server keeps. Cores look at them at the same time.
 #[derive(Default)]
 pub(crate) struct Paths(RwLock<Inner>);
 
@@ -72,14 +75,14 @@ type Ups = HashMap<DirId, (Ino, Up)>;
 #[derive(Default)]
 struct Inner {
     version: u64,
-    /// What was learnt or used lately.
+    /// Ways that were learnt or used lately.
     young: Ups,
-    /// What was before that, and is forgotten next.
+    /// Older ways, which are forgotten next.
     old: Ups,
 }
 
 impl Inner {
-    /// Forgets what has been moved since.
+    /// Forgets directories that have been moved since.
     fn follow(&mut self, moved: &Invalidations) {
         let Some(news) = moved.since(self.version) else { return };
         for ups in [&mut self.young, &mut self.old] {
@@ -92,7 +95,7 @@ impl Inner {
         self.version = news.version;
     }
 
-    /// The way up from a directory, and whether it is forgotten soon unless it is kept.
+    /// The way up from a directory, and whether it is forgotten soon unless it is used.
     fn find(&self, dir: DirId, ino: Ino) -> Option<(&Up, bool)> {
         let young = self.young.get(&dir).map(|found| (found, false));
         let (of, is_old) = young.or_else(|| self.old.get(&dir).map(|found| (found, true)))?;
@@ -107,7 +110,7 @@ impl Inner {
         self.young.insert(dir, up);
     }
 
-    /// It was used.
+    /// Keeps the way of a directory that was used.
     fn keep(&mut self, dir: DirId) {
         if let Some(up) = self.old.remove(&dir) {
             self.insert(dir, up);
@@ -132,7 +135,7 @@ impl Paths {
         self.read(moved).find(dir, ino).map(|(up, _)| up.clone())
     }
 
-    /// How far up from a directory the way is known, up to `top` or the root; `steps` are taken.
+    /// How far up from a directory the way is known, up to `top` or the root. `steps` counts them.
     pub(crate) fn climb(
         &self,
         from: At,
@@ -156,7 +159,8 @@ impl Paths {
         Ok(at)
     }
 
-    /// Keeps what was read when the list of moves had come to `version`, unless it has been moved since.
+    /// Keeps a way that was read at `version` of the list of moves, unless the directory has been
+    /// moved since.
     pub(crate) fn learn(
         &self,
         (dir, ino, up): (DirId, Ino, Up),
@@ -196,10 +200,10 @@ mod tests {
         moved.add(&[DirId(500)]);
         assert_eq!(paths.get(DirId(500), Ino(9), &moved), None);
         assert_eq!(paths.get(DirId(501), Ino(9), &moved), Some(up(400)));
-        // It was read before it was moved.
+        // The way was read before the directory was moved.
         paths.learn((DirId(500), Ino(9), up(400)), 7, &moved);
         assert_eq!(paths.get(DirId(500), Ino(9), &moved), None);
-        // Others may be moved all the time.
+        // Other directories may be moved all the time.
         moved.add(&[DirId(600)]);
         paths.learn((DirId(500), Ino(9), up(402)), 8, &moved);
         assert_eq!(paths.get(DirId(500), Ino(9), &moved), Some(up(402)));
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!(reach(at(502, 8), 501), at(502, 8), "another one of the same id");
         moved.add(&[DirId(501)]);
         assert_eq!(reach(at(502, 9), 400), at(501, 1), "it was moved");
-        // In a damaged tree.
+        // The tree is damaged: two directories are above each other.
         paths.learn((DirId(501), Ino(1), up(502)), 8, &moved);
         paths.learn((DirId(502), Ino(1), up(501)), 8, &moved);
         assert!(climb(at(501, 1), 400).is_err());

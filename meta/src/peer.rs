@@ -1,10 +1,11 @@
-//! One server's connections to the others: requests that this one asks.
+//! Connections to other servers: the requests that this server asks.
 //!
-//! Each core has its own, one to each server, made when it is needed. Requests are sent in the order in which they were
-//! asked, and the other end takes them in that order. When a connection breaks, or its other end is silent for too
-//! long, everything that waits on it is lost: it may have happened or not, so only what may be asked twice goes this
-//! way, and who asks decides whether to. What the other server fails at it would fail at again: that is an error, and no
-//! loss.
+//! Each core has its own connections, one to each server, made when needed. Requests are sent in
+//! the order in which they were asked, and the other end takes them in that order. When a
+//! connection breaks, or its other end is silent for too long, all requests that wait on it are
+//! lost: they may have happened or not. So only requests that may be asked twice go this way, and
+//! the caller decides whether to ask again. An error of the other server is no loss: the same
+//! request would fail again.
 
 mod open;
 
@@ -28,21 +29,21 @@ pub(crate) use open::Open;
 
 use crate::server::Shared;
 
-/// How long a server may take to be reached.
+/// Longest time to reach a server.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// While somebody waits, the other end is asked so often whether it is there,
+/// Period of pings to the other end while a request waits.
 const PING_PERIOD: Duration = Duration::from_millis(500);
-/// and is given up when it says nothing for so long.
+/// Silence after which the other end is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// After a failed attempt the next one is made so much later.
+/// Pause between a failed attempt to connect and the next one.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// Nobody knows whether it happened. It may be asked again.
+    /// The request may have happened or not. It may be asked again.
     Lost,
-    /// The other server cannot do it, or it cannot be asked: asked again, it ends the same way.
+    /// The other server cannot do it, or cannot be asked: the same request ends the same way.
     Failed(FsError),
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Peers {
     links: RefCell<HashMap<u16, Rc<Link>>>,
 }
 
-/// The way to one server.
+/// The connection to one server.
 #[derive(Default)]
 struct Link {
     out: RefCell<Vec<u8>>,
@@ -70,8 +71,8 @@ impl Peers {
         Peers { shared, links: RefCell::default() }
     }
 
-    /// Asks `server`, which is not this one. The request is on its way, after all that was asked before, when this
-    /// returns; what it returns waits for the answer.
+    /// Asks `server`, which is not this one. When this returns, the request is queued after all
+    /// earlier ones; the future it returns waits for the answer.
     pub(crate) fn ask(
         &self,
         server: u16,
@@ -87,13 +88,13 @@ impl Peers {
                 tokio::task::spawn_local(run(Arc::clone(&self.shared), server, link));
             }
         } else {
-            // It is listened to below.
+            // The receiver is read below.
             let _ = sender.send(Err(Unanswered::Failed(FsError::Io)));
         }
         async move { answer.await.unwrap_or(Err(Unanswered::Lost)) }
     }
 
-    /// How many requests a server has not answered, whether anybody waits for them or not.
+    /// Number of requests that a server has not answered, whether or not anybody waits for them.
     #[cfg(test)]
     pub(crate) fn unanswered(&self, server: u16) -> usize {
         self.links.borrow().get(&server).map_or(0, |link| link.waiting.borrow().len())
@@ -107,7 +108,7 @@ impl Link {
     }
 }
 
-/// Appends a request; `false` when it is too long.
+/// Appends a request. Returns `false` when it is too long.
 fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) -> bool {
     let put = RequestHeader::bare(call).put(request, out);
     if !put {
@@ -116,7 +117,7 @@ fn put_request(out: &mut Vec<u8>, call: u64, request: &Request) -> bool {
     put
 }
 
-/// Keeps the connection for as long as somebody waits on it or it holds.
+/// Keeps a connection open until it fails or its server is silent.
 async fn run(shared: Arc<Shared>, server: u16, link: Rc<Link>) {
     if let Some(failed) = link.failed.take() {
         tokio::time::sleep_until(failed + REDIAL_PAUSE).await;
@@ -127,7 +128,7 @@ async fn run(shared: Arc<Shared>, server: u16, link: Rc<Link>) {
     link.failed.set(Some(Instant::now()));
     link.out.borrow_mut().clear();
     link.running.set(false);
-    // Whoever waits hears of it by this.
+    // The waiting tasks see that their senders are dropped.
     link.waiting.borrow_mut().clear();
 }
 
@@ -139,7 +140,7 @@ async fn connected(shared: &Shared, server: u16, link: &Link) -> io::Result<()> 
     talk(link, open, &Request::PeerHello(cluster.hello())).await
 }
 
-/// Sends what is asked and hands answers on, until the connection ends.
+/// Sends requests and hands answers on, until the connection ends.
 async fn talk(link: &Link, open: Open, ping: &Request) -> io::Result<()> {
     let (stream, mut inbox) = open.into_parts();
     let (mut read, mut write) = split(stream);
@@ -205,7 +206,7 @@ fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
         Answer::Retry(_) | Answer::Halted => Err(Unanswered::Lost),
     };
     if let Some(waiting) = waiting {
-        // Who asked may not want to know any more.
+        // The task that asked may have gone.
         let _ = waiting.send(answered);
     }
     Ok(())

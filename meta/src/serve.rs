@@ -1,8 +1,8 @@
 //! Connections: bytes to requests, replies to bytes.
 //!
-//! A connection that was accepted stays on its core. Its reader takes everything that has arrived, decodes
-//! every whole frame and hands the requests to the core; its writer sends everything that was answered with
-//! one write.
+//! A connection stays on the core that accepted it. Its reader takes all bytes that have arrived,
+//! decodes every whole frame and hands the requests to the core. Its writer sends all answers that
+//! are ready with one write.
 
 use std::{
     cell::{Cell, RefCell},
@@ -32,44 +32,45 @@ use crate::{
     session::Session,
 };
 
-/// A client that does not read its replies is not read from any more.
+/// Most bytes of replies that a client has not read: with more, the server stops reading from it.
 const BUFFERED_BYTES_MAX: usize = 16 << 20;
-/// Nor one that has so many bytes of blocks on their way.
+/// Most bytes of blocks on their way: with more, the server stops reading from the client.
 const MOVING_BYTES_MAX: usize = 64 << 20;
-/// So many requests of a connection wait at a time: for locks, for other servers, for stable storage. Who asks more is
-/// told to ask again. It is read on all the same, as what it sends next may end the waiting.
+/// Most requests of a connection that wait at a time: for locks, for other servers, for stable
+/// storage. For one more the answer is to ask again. The connection is still read, as its next
+/// request may end the waiting.
 pub(crate) const WAITING_MAX: usize = 8192;
-/// How much is read at once.
+/// Most bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// A buffer that has grown beyond this is given back once it is sent.
+/// A buffer that has grown beyond this many bytes is given back once it is sent.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
-/// An idle connection reads into so much room.
+/// Bytes of the read buffer of an idle connection.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// A connection must introduce itself within so long, however many bytes it sends meanwhile.
+/// Time within which a connection must introduce itself, however many bytes it sends meanwhile.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Until it has, no message is longer.
+/// Longest message before the connection has introduced itself.
 const HELLO_BYTES_MAX: usize = 64 << 10;
-/// A frame that has begun must be there within so long.
+/// Time within which a frame that has begun must be complete.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One connection, as the core sees it.
 pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
-    /// It is another server's, and not a client's.
+    /// The server at the other end; `None` for a client.
     peer: Cell<Option<u16>>,
-    /// What a server that comes has to prove itself with, once.
+    /// The number that a dialling server must prove itself with, once.
     challenge: Cell<Option<u128>>,
     out: RefCell<Vec<u8>>,
-    /// How much of `out` may be sent.
+    /// Number of bytes of `out` that may be sent.
     ready: Cell<usize>,
     wake: Notify,
     drained: Notify,
     closed: Cell<bool>,
-    /// Bytes of blocks that are being put or got for it.
+    /// Bytes of blocks that are being put or got for this connection.
     moving: Cell<usize>,
-    /// How many of its requests wait.
+    /// Number of requests of this connection that wait.
     waiting: Cell<usize>,
-    /// Its client is in this process, and stores blocks itself.
+    /// Whether the client is in this process, and stores blocks itself.
     near: bool,
     core: usize,
 }
@@ -97,7 +98,7 @@ impl Connection {
         self.core
     }
 
-    /// Whether its client is in this process, and stores blocks itself.
+    /// Whether the client is in this process, and stores blocks itself.
     pub(crate) fn is_near(&self) -> bool {
         self.near
     }
@@ -107,27 +108,27 @@ impl Connection {
         self.session.borrow().clone()
     }
 
-    /// Whether it still belongs to `session`.
+    /// Whether the connection still belongs to `session`.
     pub(crate) fn is_of(&self, session: Option<&Arc<Session>>) -> bool {
         self.session.borrow().as_ref().map(Arc::as_ptr) == session.map(Arc::as_ptr)
     }
 
-    /// The server that it comes from, if it comes from one.
+    /// The server at the other end; `None` for a client.
     pub(crate) fn peer(&self) -> Option<u16> {
         self.peer.get()
     }
 
-    /// What whoever comes has to prove itself with; what was given before is good for nothing any more.
+    /// Sets the number that the dialling server must prove itself with. An earlier number is void.
     pub(crate) fn challenge(&self, challenge: u128) {
         self.challenge.set(Some(challenge));
     }
 
-    /// What the proof that came must be about, if anything was given for it.
+    /// Takes the number that the proof must be about, if one was given.
     pub(crate) fn take_challenge(&self) -> Option<u128> {
         self.challenge.take()
     }
 
-    /// It comes from a server.
+    /// Notes that the other end is a server, which has proven itself.
     pub(crate) fn is_of_peer(&self, server: u16) {
         self.peer.set(Some(server));
     }
@@ -136,19 +137,19 @@ impl Connection {
         self.peer.get().is_some() || self.session.borrow().is_some()
     }
 
-    /// Its session was heard of.
+    /// Notes that the connection's session was heard of.
     pub(crate) fn heard(&self) {
         if let Some(session) = &*self.session.borrow() {
             session.heard();
         }
     }
 
-    /// That session's id; 0 before there is one.
+    /// The id of the connection's session; 0 before there is one.
     pub(crate) fn session_id(&self) -> SessionId {
         self.session.borrow().as_ref().map_or(SessionId(0), |session| session.id)
     }
 
-    /// The connection belongs to `session` from now on.
+    /// Makes the connection belong to `session` from now on.
     pub(crate) fn join(&self, session: Arc<Session>) {
         session.count_connection(true);
         if let Some(before) = self.session.replace(Some(session)) {
@@ -156,13 +157,14 @@ impl Connection {
         }
     }
 
-    /// Appends a reply to the buffer; it leaves with [`Connection::send`]. Its version must have been read
-    /// before anything that the answer says: a client believes that nothing changed up to it.
+    /// Appends a reply to the buffer; it leaves with [`Connection::send`]. The header's version
+    /// must have been read before everything that the answer says: a client believes that nothing
+    /// changed up to it.
     pub(crate) fn reply(&self, header: ReplyHeader, answer: &Answer) {
         self.put(header, |out| answer.encode(out));
     }
 
-    /// As [`Connection::reply`], of an answer that is bytes already.
+    /// Like [`Connection::reply`], for an answer that is encoded already.
     pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &[u8]) {
         self.put(header, |out| out.extend_from_slice(answer));
     }
@@ -191,28 +193,29 @@ impl Connection {
         }
     }
 
-    /// How many bytes are waiting to be sent.
+    /// Number of bytes that are waiting to be sent.
     pub(crate) fn buffered(&self) -> usize {
         self.out.borrow().len()
     }
 
-    /// A block of so many bytes begins to move; nothing more is read from a client that moves too many.
+    /// Notes that a block of so many bytes begins to move. A client that moves too many is not read
+    /// from.
     pub(crate) fn begin_block(&self, bytes: usize) {
         self.moving.set(self.moving.get() + bytes);
     }
 
-    /// It is done.
+    /// Notes that a block of so many bytes has moved.
     pub(crate) fn end_block(&self, bytes: usize) {
         self.moving.set(self.moving.get() - bytes);
         self.drained.notify_one();
     }
 
-    /// Whether one more of its requests may wait.
+    /// Whether one more request of this connection may wait.
     pub(crate) fn may_wait(&self) -> bool {
         self.waiting.get() < WAITING_MAX
     }
 
-    /// One more waits, until what this returns is dropped.
+    /// Counts one more request that waits, until the returned value is dropped.
     pub(crate) fn waits(self: &Rc<Self>) -> Waits {
         self.waiting.set(self.waiting.get() + 1);
         Waits(Rc::clone(self))
@@ -222,20 +225,20 @@ impl Connection {
         self.buffered() > BUFFERED_BYTES_MAX || self.moving.get() > MOVING_BYTES_MAX
     }
 
-    /// Lets everything in the buffer go.
+    /// Lets all bytes in the buffer be sent.
     pub(crate) fn send(&self) {
         self.ready.set(self.buffered());
         self.wake.notify_one();
     }
 
-    /// Takes back what was appended from `start` on.
+    /// Takes back the replies that were appended from `start` on.
     pub(crate) fn hold(&self, start: usize) -> Vec<u8> {
         let mut out = self.out.borrow_mut();
         let start = start.min(out.len());
         out.split_off(start)
     }
 
-    /// Sends what was held.
+    /// Sends replies that were taken back.
     pub(crate) fn send_held(&self, replies: &[u8]) {
         if !self.closed.get() {
             self.out.borrow_mut().extend_from_slice(replies);
@@ -243,13 +246,14 @@ impl Connection {
         }
     }
 
-    /// Drops what was appended from `start` on: its effect was not written.
+    /// Drops the replies that were appended from `start` on, whose effects were not written, and
+    /// closes the connection.
     pub(crate) fn discard(&self, start: usize) {
         self.hold(start);
         self.close();
     }
 
-    /// Nobody hears what is answered any more.
+    /// Whether the connection is closed: nobody hears an answer any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
@@ -261,7 +265,7 @@ impl Connection {
     }
 }
 
-/// A request of a connection that waits.
+/// A waiting request of a connection.
 pub(crate) struct Waits(Rc<Connection>);
 
 impl Drop for Waits {
@@ -284,7 +288,7 @@ impl Core {
         self.serve_it(stream, false).await;
     }
 
-    /// As [`Core::serve`], of a client in this process that has the store of blocks in its own hands.
+    /// Like [`Core::serve`], for a client in this process that reaches the store of blocks itself.
     pub async fn serve_near(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         self.serve_it(stream, true).await;
     }
@@ -329,7 +333,7 @@ impl Core {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => return Ok(()),
             Ok(Err(FrameError::Version(version))) => {
-                // In the form of version 1, which every client can read.
+                // The refusal has the form of version 1, which every client can read.
                 let text = FrameError::Version(version).to_string();
                 let header = ReplyHeader { call: 0, cache_version: 0 };
                 connection.reply_now(header, &Answer::Refused(text));
@@ -393,7 +397,8 @@ impl Core {
     }
 }
 
-/// Reads what is there; `false` at the end of the stream. Whoever sends much gets more `room` the next time.
+/// Reads the bytes that have arrived. Returns `false` at the end of the stream. A connection that
+/// fills its `room` gets more the next time.
 async fn fill(
     read: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -445,10 +450,10 @@ async fn write_replies(
     }
 }
 
-/// Ends sessions that were silent for longer than their lease, and those whose token has ended.
+/// Ends sessions that were silent for longer than their lease, and those whose token has expired.
 ///
-/// A server that was stopped for a while could hear nobody, and a core that is held up, by its disk as a rule, does
-/// not hear its clients: then all of them get a lease to be heard again.
+/// A server that was stopped for a while could hear nobody. A core that is held up, usually by its
+/// disk, does not hear its clients. In both cases all sessions get another lease to be heard again.
 pub(crate) async fn watch_leases(core: Core) {
     let shared = &core.inner.shared;
     let lease = shared.options.lease;
@@ -461,7 +466,7 @@ pub(crate) async fn watch_leases(core: Core) {
             shared.sessions.lock().values().for_each(|session| session.begin_lease());
             continue;
         }
-        // A server of a cluster lets nobody in before its first lease.
+        // A server of a cluster lets no session in before its first lease.
         let lets_nobody_in = shared.cluster.is_some() && shared.invalidations.version() == 0;
         if lets_nobody_in || Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
             shared.sessions.lock().values().for_each(|session| session.begin_lease());

@@ -1,7 +1,7 @@
-//! What all cores of a server share: how it is opened, and what stops it.
+//! The state that all cores of a server share: how it is opened, and what stops it.
 //!
-//! [`Server`] is for who runs it; [`Shared`] is what every other file here works on. It holds the parts and does nothing with
-//! them but open them: each part has a file of its own.
+//! [`Server`] is for its process; every other file here works on [`Shared`]. That holds the parts
+//! and does nothing with them but open them: each part has a file of its own.
 
 mod counters;
 mod inos;
@@ -71,7 +71,7 @@ pub struct Server {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all cores share.
+/// The state that all cores share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) blocks: Blocks,
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
-    /// `None`: it is the only server of the file system.
+    /// The cluster; `None` for the only server of a file system.
     pub(crate) cluster: Option<Cluster>,
     pub(crate) alone: ClusterMap,
     pub(crate) incarnation: u64,
@@ -94,9 +94,9 @@ pub(crate) struct Shared {
     pub(crate) locks: LockTable,
     pub(crate) gate: Gate,
     pub(crate) prepared: Prepared,
-    /// How directories are divided, as far as it was met.
+    /// Known layouts of directories.
     pub(crate) layouts: Layouts,
-    /// Directories of other servers.
+    /// Remembered directories of other servers.
     pub(crate) met: Met,
     pub(crate) initiated: Initiated,
     pub(crate) births: Births,
@@ -105,11 +105,11 @@ pub(crate) struct Shared {
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
-    /// How many evictions were asked for, whether or not the session was here.
+    /// Number of evictions that were asked for, whether or not the session was here.
     pub(crate) evictions: AtomicU64,
     pub(crate) invalidations: Invalidations,
     pub(crate) paths: Paths,
-    /// For each token that sessions have been opened with, what they hold of it.
+    /// For each token with which sessions were opened, the parts of it that they hold.
     pub(crate) tokens: Tokens,
     pub(crate) sync: SyncQueue,
     pub(crate) unsynced: unsynced::Notes,
@@ -126,14 +126,14 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Opens the file system in `engine`. Where blocks are stable only after a sync, the end of its log was looked at
-    /// before ([`kept`](crate::kept)).
+    /// Opens the file system in `engine`. Where blocks are stable only after a sync, the end of the
+    /// engine's log was looked at before ([`kept`](crate::kept)).
     ///
-    /// Cost: a read for each session, each inode left to reclaim and each file left to be cut, and one synced write.
-    /// It does not grow with the number of files.
+    /// Cost: a read for each session, each inode left to reclaim and each file left to be cut, and
+    /// one synced write. The cost does not grow with the number of files.
     ///
     /// # Errors
-    /// When it is not formatted, or cannot be read.
+    /// When the engine is not formatted, or cannot be read.
     pub fn open(
         engine: Arc<dyn Engine>,
         blocks: Blocks,
@@ -144,7 +144,7 @@ impl Server {
         Server::open_with(engine, blocks, options, (clock, random), Planted::default())
     }
 
-    /// As [`Server::open`], with a deliberate bug.
+    /// Like [`Server::open`], with a deliberate bug.
     ///
     /// # Errors
     /// As [`Server::open`].
@@ -209,7 +209,8 @@ impl Server {
         let (cluster, version) =
             match Cluster::open(engine.as_ref(), incarnation, options.cluster.as_ref())? {
                 Some((cluster, version)) => (Some(cluster), version),
-                // Half of the range, so that it can count up; never 0, which means "by handle".
+                // Half of the range, so that the version can count up; never 0, which means "by
+                // handle".
                 None => (None, random.next() >> 1 | 1),
             };
         if let Some(cluster) = &cluster {
@@ -268,7 +269,7 @@ impl Server {
         Ok(Server { shared: Arc::new(shared) })
     }
 
-    /// One core; it stays on the thread that makes it.
+    /// Makes one core, which stays on the calling thread.
     #[must_use]
     pub fn core(&self, index: usize) -> Core {
         Core::new(self.shared.clone(), index)
@@ -289,12 +290,13 @@ impl Server {
         self.shared.counters.list()
     }
 
-    /// A connection was not taken because there are too many.
+    /// Counts a connection that was not taken because there are too many.
     pub fn connection_refused(&self) {
         Counters::add(&self.shared.counters.connections_refused);
     }
 
-    /// A trial of the block store, before the server served, has failed: it is tried until it works.
+    /// Notes that a trial of the block store, before the server served, has failed: the trial is
+    /// repeated until it works.
     pub fn block_store_failed(&self, cause: &str) {
         self.shared.block_store.has_failed_a_trial(cause);
     }
@@ -305,19 +307,20 @@ impl Server {
         self.shared.standing()
     }
 
-    /// Whether it has had a lease since it was opened, so that the coordinator knows whether it had lost anything before.
+    /// Whether the server has had a lease since it was opened: by then the coordinator knows
+    /// whether it had lost anything.
     #[must_use]
     pub fn has_had_lease(&self) -> bool {
         self.shared.cluster.as_ref().is_some_and(Cluster::had_lease)
     }
 
-    /// What the server is doing.
+    /// A summary of the server's work and state.
     #[must_use]
     pub fn status(&self) -> wire::Status {
         self.shared.status()
     }
 
-    /// Where time goes and what waits, without who asks for what.
+    /// Where time goes and what waits, without naming clients.
     #[must_use]
     pub fn load(&self) -> wire::Load {
         observe::load(&self.shared)
@@ -347,19 +350,20 @@ impl Shared {
         self.halted.borrow().is_some()
     }
 
-    /// What a transaction has taken for granted may not be so.
+    /// Forgets a presumption of a transaction, which may be wrong.
     pub(crate) fn forget_presumed(&self, remote: &Remote) {
         if let Some(share) = remote.presumed() {
             self.met.forget(share);
         }
     }
 
-    /// What was set of the whole file system.
+    /// The settings of the whole file system.
     pub(crate) fn settings(&self) -> crate::record::Settings {
         *self.settings.read()
     }
 
-    /// Returns when everything written before this call is on stable storage, here and where it hangs on.
+    /// Returns when all earlier writes are on stable storage: here, and at other servers where they
+    /// rely on a birth.
     pub(crate) async fn until_stable(&self) {
         let confirmed = async {
             if self.prepared.any() {
@@ -370,8 +374,8 @@ impl Shared {
         tokio::join!(self.sync.wait(), confirmed);
     }
 
-    /// Returns when nothing is unwritten that was checked under an earlier version of the invalidation list than the
-    /// present one; which that is.
+    /// Returns when everything is written that was checked under an older version of the
+    /// invalidation list. The result is the present version.
     pub(crate) async fn settle_events(&self) -> u64 {
         let version = self.invalidations.version();
         if self.invalidations.settled() < version {
@@ -381,14 +385,16 @@ impl Shared {
         version
     }
 
-    /// Returns when what somebody has looked at may be told: with strict durability nothing is that a power cut would take.
+    /// Returns when records that were read may be told. With strict durability, that is when no
+    /// power cut can take them back.
     pub(crate) async fn until_told(&self) {
         if self.options.durability == Durability::Strict {
             self.sync.until_stable().await;
         }
     }
 
-    /// Returns when what somebody waits for is there. What would take its time otherwise is hurried.
+    /// Returns when a transaction in the way has ended. A birth, which would take its time
+    /// otherwise, is hurried.
     pub(crate) async fn until_ended(&self, doubt: Doubt) {
         match self.prepared.birth(doubt.txn) {
             Some(Has::Content) => self.births.want([doubt.txn]),
@@ -398,7 +404,7 @@ impl Shared {
         self.prepared.until_ended(doubt).await;
     }
 
-    /// Sets it; the caller stores it.
+    /// Changes the settings in memory; the caller stores them.
     pub(crate) fn set_settings(&self, settings: crate::record::Settings) {
         *self.settings.write() = settings;
     }
@@ -412,12 +418,12 @@ impl Shared {
         self.cluster.as_ref().map_or_else(|| self.alone.clone(), |cluster| (*cluster.map()).clone())
     }
 
-    /// Whether this server has `shard`; the only server has all.
+    /// Whether this server has `shard`. The only server of a file system has all.
     pub(crate) fn owns(&self, shard: ShardId) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
     }
 
-    /// What a client must know of the file system.
+    /// The facts that a client must know of the file system.
     pub(crate) fn fs_info(&self) -> FsInfo {
         FsInfo {
             name: self.config.name.clone(),
@@ -428,8 +434,8 @@ impl Shared {
         }
     }
 
-    /// The answers that a session was given before this server started: the newest, as many as it may wait for. Each
-    /// shard has as many.
+    /// The answers that a session was given before this server started: the newest, as many as a
+    /// session may wait for. Each shard has as many.
     pub(crate) fn stored_answers(
         &self,
         session: SessionId,

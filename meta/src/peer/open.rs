@@ -1,6 +1,6 @@
-//! A connection to another server that has been let in there: who dials proves that it has the file system's key, by a
-//! number that it was given for this connection alone. Who has heard it once can do nothing with it. Who is dialled proves
-//! nothing: addresses must lead where they say.
+//! Authenticated connections to other servers. The dialling server proves that it has the file
+//! system's key, with a number that it was given for this connection alone, so a proof that was
+//! overheard is worthless. The dialled server proves nothing: addresses must lead where they say.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::{
     server::Shared,
 };
 
-/// The connection.
+/// An open connection.
 pub(crate) struct Open {
     stream: Box<dyn Stream>,
     inbox: BytesMut,
@@ -21,7 +21,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Comes to `server` as a server of its cluster.
+    /// Connects to `server`, and introduces this server as one of its cluster.
     pub(crate) async fn connect(
         shared: &Shared,
         cluster: &Cluster,
@@ -43,19 +43,19 @@ impl Open {
         }
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects, without a request yet.
     pub(crate) async fn dial(dial: &dyn Dial, address: &str) -> io::Result<Open> {
         let mut stream = dial.dial(address).await?;
         stream.write_all(&frame::opening()).await?;
         Ok(Open { stream, inbox: BytesMut::new(), calls: 0 })
     }
 
-    /// The connection, and what has come over it and was not asked for yet.
+    /// The stream, and the bytes that were read from it and not taken yet.
     pub(super) fn into_parts(self) -> (Box<dyn Stream>, BytesMut) {
         (self.stream, self.inbox)
     }
 
-    /// Asks one thing, and waits for its answer.
+    /// Asks one request, and waits for its answer.
     pub(crate) async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         self.calls += 1;
         let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! What a server has done since its start, counted. Read for `--http`, `status`, and by tests; nothing is decided by it.
+//! Counters of a server's work since its start. `--http`, `status` and tests read them; they decide
+//! nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Their names and values.
+            /// The names and values of all counters.
             pub(crate) fn list(&self) -> Vec<(String, u64)> {
                 vec![$((stringify!($name).to_owned(), self.$name.load(Ordering::Relaxed)),)*]
             }
@@ -34,27 +35,28 @@ counters! {
     lock_conflicts,
     /// Leases of this server that ended before the coordinator gave it another one.
     leases_ended,
-    /// Transactions over several servers that this one has begun,
+    /// Transactions over several servers that this one has begun.
     transactions_begun,
-    /// those of them that were not committed,
+    /// Transactions of this server that were not committed.
     transactions_aborted,
-    /// and those of other servers that were prepared here, and ended when this server asked for their outcome.
+    /// Transactions of other servers that were prepared here, and ended when this server asked for
+    /// their outcome.
     transactions_recovered,
-    /// Transactions over several servers that met another one, or something that had changed, and began anew.
+    /// Transactions over several servers that met another one, or a changed record, and began anew.
     transactions_repeated,
-    /// Handoffs of names that this server began to give,
+    /// Handoffs of names that this server began as their source.
     handoffs_begun,
-    /// and those whose names have moved.
+    /// Handoffs whose names have moved.
     handoffs_done,
     /// Names that have moved away.
     handoff_names,
-    /// Files whose inode has left its name, so that the name can move.
+    /// Files whose inode has left its entry, so that the name can move.
     handoff_inodes_left,
     /// Requests that waited because names changed faster than they could be sent.
     handoff_slowed,
-    /// Requests of clients that waited for names to move,
+    /// Requests of clients that waited for names to move.
     handoff_waited,
-    /// and those that did for more than 20 ms.
+    /// Requests of clients that waited for names to move for more than 20 ms.
     handoff_waited_long,
     /// Syncs of the engine.
     syncs,
@@ -68,7 +70,7 @@ counters! {
     sessions_evicted,
     /// Hellos that were told to wait because there were too many sessions.
     sessions_refused,
-    /// Sessions resumed whose client had answers that a power cut has taken.
+    /// Sessions resumed whose client had answers that a power cut has taken back.
     sessions_set_back,
     /// Look-ups, walks included.
     lookup,
@@ -125,7 +127,7 @@ impl Counters {
         Counters::add_many(counter, 1);
     }
 
-    /// Counts several.
+    /// Adds `many` to a counter.
     pub(crate) fn add_many(counter: &AtomicU64, many: u64) {
         counter.fetch_add(many, Ordering::Relaxed);
     }

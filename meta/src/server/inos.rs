@@ -1,6 +1,7 @@
 //! The inode numbers that a server gives out, shard by shard.
 //!
-//! Invariant: a number that was given out is below the end that is stored for its shard, on stable storage.
+//! Invariant: a number that was given out is below the end that is stored for its shard, on stable
+//! storage.
 
 use base::{Ino, ShardId};
 use parking_lot::Mutex;
@@ -12,11 +13,11 @@ use crate::{
     record::{Record as _, key, system::Reserved},
 };
 
-/// How many inode numbers are reserved at a time on each shard.
+/// Number of inode numbers reserved at a time on each shard.
 const INOS_RESERVED: u64 = 1 << 16;
 
-/// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them is used, so
-/// no power cut gives a number out twice.
+/// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them
+/// is used, so no power cut gives a number out twice.
 pub(crate) struct InoCounters {
     shards: Vec<Mutex<Range>>,
 }
@@ -27,7 +28,8 @@ struct Range {
 }
 
 impl InoCounters {
-    /// Nothing reserved: each shard does it with its first number. For a start on a full disk.
+    /// Opens without a reservation, for a start on a full disk: each shard reserves with its first
+    /// number.
     pub(super) fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
         let ranges = (0..shards).map(|shard| {
             let reserved = engine.get(&key::counter(ShardId(shard)))?;
@@ -85,8 +87,9 @@ impl InoCounters {
         counter > 0 && range.is_some_and(|range| counter < range.end)
     }
 
-    /// Gives out only numbers after `ino` on its shard; the first one that is not reserved, which the caller
-    /// stores. `None` when there is no such shard, or hardly a number after it.
+    /// Makes numbers up to `ino` on its shard unavailable. Returns the first number that is not
+    /// reserved, which the caller stores; `None` when there is no such shard, or hardly a number
+    /// after `ino`.
     pub(crate) fn raise(&self, ino: Ino) -> Option<u64> {
         let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
         let mut range = self.shards.get(usize::from(ino.shard().0))?.lock();

@@ -1,4 +1,4 @@
-//! How a server is to serve: what its process tells it when it is opened.
+//! Options of a server, which its process sets when it opens the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,24 +6,24 @@ use tokio::time::sleep;
 
 use crate::{cluster::ClusterOptions, handoff::source::Scan, room::FreeBytes};
 
-/// When an operation is answered.
+/// The moment at which an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is visible and survives a crash of the server; it is on stable storage after `fsync`, `sync`
-    /// or the commit interval.
+    /// When its effects are visible and survive a crash of the server. They are on stable storage
+    /// after `fsync`, `sync` or the commit interval.
     Relaxed,
-    /// When it is on stable storage.
+    /// When its effects are on stable storage.
     Strict,
 }
 
-/// Where work that blocks is done.
+/// The place where blocking work is done.
 #[derive(Clone)]
 pub enum Offload {
     /// On threads of the runtime, so that a core never waits for a disk.
     Threads,
-    /// Where it is called: in a simulation nothing blocks.
+    /// In the calling task: in a simulation nothing blocks.
     Inline,
-    /// As [`Offload::Inline`], so long after it was begun, and so long before it has ended.
+    /// Like [`Offload::Inline`], with a pause before the work and one after it.
     Timed(Arc<dyn Fn() -> (Duration, Duration) + Send + Sync>),
 }
 
@@ -35,7 +35,7 @@ impl Offload {
     ) -> T {
         match self {
             Offload::Inline => {
-                // Others go on meanwhile, as they do beside a thread.
+                // Other tasks go on meanwhile, as they do beside a thread.
                 tokio::task::yield_now().await;
                 work()
             }
@@ -51,7 +51,7 @@ impl Offload {
                 Ok(done) => done,
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime is shutting down: whoever waits is dropped with it.
+                    // The runtime is shutting down: the waiting task is dropped with it.
                     Err(_) => std::future::pending().await,
                 },
             },
@@ -59,39 +59,40 @@ impl Offload {
     }
 }
 
-/// Total and free bytes of the place where blocks and metadata are.
+/// Total and free bytes of the disk that holds blocks and metadata.
 pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
-/// What the server's process uses of its machine.
+/// Resources that the server's process uses of its machine.
 pub type Process = Arc<dyn Fn() -> wire::ProcessStatus + Send + Sync>;
 
-/// How to serve.
+/// Options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// The address that clients are told.
     pub address: String,
-    /// How many cores will be run. More than one makes the lock table real.
+    /// Number of cores that will be run. More than one makes the lock table real.
     pub cores: usize,
-    /// When operations are answered.
+    /// The moment at which operations are answered.
     pub durability: Durability,
-    /// Answered operations are on stable storage after so long at most.
+    /// Longest time until an answered operation is on stable storage.
     pub commit_interval: Duration,
-    /// A session ends when nothing was heard of it for so long.
+    /// Silence after which a session ends.
     pub lease: Duration,
-    /// Where blocking work is done.
+    /// The place where blocking work is done.
     pub offload: Offload,
-    /// Space of the file system.
+    /// Total and free bytes of the file system's disk.
     pub space: Space,
-    /// What the server's process uses of its machine.
+    /// Resources that the server's process uses of its machine.
     pub process: Process,
-    /// How much the server lets itself be given.
+    /// Bounds on sessions, memory, disk and waits.
     pub limits: Limits,
-    /// How it reaches the others, where the file system has several servers.
+    /// How the server reaches the others; `None` for the only server of a file system.
     pub cluster: Option<ClusterOptions>,
 }
 
 impl ServerOptions {
-    /// For tests and simulations: one core that never leaves its thread, relaxed, alone, with a disk that is never full.
+    /// Options for tests and simulations: one core that never leaves its thread, relaxed, alone,
+    /// with a disk that is never full.
     #[must_use]
     pub fn simulated(address: &str) -> ServerOptions {
         ServerOptions {
@@ -109,40 +110,44 @@ impl ServerOptions {
     }
 }
 
-/// How much a server lets itself be given.
+/// Bounds on sessions, memory, disk and waits of a server.
 #[derive(Clone)]
 pub struct Limits {
-    /// Free bytes of the disks that its data is on.
+    /// Free bytes of the disks that hold its data.
     pub free: FreeBytes,
-    /// So many of them are kept free: below it writes are refused. 0: nothing is, until the disk refuses.
+    /// Bytes kept free: below, writes are refused. 0: writes are refused only by the disk.
     pub reserve: u64,
-    /// More sessions than this are not opened; clients wait until others end.
+    /// Most sessions at a time; more clients wait until others end.
     pub sessions_max: usize,
-    /// A session has no more bytes than this in blocks that it has stored and not named; above it, it waits.
+    /// Most bytes that a session has in blocks stored but not named by a file; above, its puts
+    /// wait.
     pub unnamed_bytes_max: u64,
-    /// More sessions than this are not opened with one token, but for administrators'.
+    /// Most sessions opened with one token, unless it is an administrator's.
     pub sessions_a_token_max: usize,
-    /// A partition of a directory with so many entries splits, on a file system of several servers.
+    /// Number of entries at which a partition of a directory splits, on a file system of several
+    /// servers.
     pub split_threshold: u64,
-    /// Partitions that split are frozen first, and all of one is read then: to compare with, in benchmarks.
+    /// Whether partitions are frozen before they are read for a split, all at once: to compare
+    /// with, in benchmarks.
     pub split_by_locked_scan: bool,
-    /// Names that are about to move to another partition cannot be changed for so long at most, besides the time that
-    /// a commit takes; and for so long before that transactions over several servers are kept off.
+    /// Longest time for which names that are about to move to another partition cannot be changed,
+    /// besides the time of a commit. For as long before that, transactions over several servers are
+    /// kept off.
     pub frozen_max: Duration,
-    /// Counts and times of a directory, and its listing, wait so long for a transaction whose outcome is open, and are
-    /// told without it then. A second less what an answer takes.
+    /// Longest wait of a directory's counts and times, or its listing, for a transaction whose
+    /// outcome is open; they are told without it then. A second less the time of an answer.
     pub doubt_max: Duration,
 }
 
 impl Limits {
-    /// When what is stored is copied to another partition.
+    /// The way in which names that move to another partition are read.
     pub(crate) fn scan(&self) -> Scan {
         if self.split_by_locked_scan { Scan::Locked } else { Scan::Open }
     }
 }
 
 impl Default for Limits {
-    /// No reserve, and more sessions than anybody has.
+    /// No reserve, and more sessions than any file system has.
     fn default() -> Limits {
         Limits {
             free: Arc::new(|| u64::MAX),

@@ -1,8 +1,9 @@
-//! How a server stands: whether clients should be sent to it, and what is wrong. The status page, `/readyz`, `/metrics`
-//! and `pando status` say what is said here, and nothing else.
+//! The standing of a server: whether clients should be sent to it, and what is wrong. The status
+//! page, `/readyz`, `/metrics` and `pando status` show this text and nothing else.
 //!
-//! A server is ready when it can answer whoever comes, so not while it has no lease, although it may go on for those who
-//! are there. A full disk is a problem of a server that is ready: reads and removals are the way back.
+//! A server is ready when it can answer new clients. So it is not while it has no lease, although
+//! it may go on for clients that are there. A full disk is a problem of a server that is ready:
+//! reads and removals are the way back.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{
 };
 
 impl Shared {
-    /// How this server stands.
+    /// The standing of this server.
     pub(crate) fn standing(&self) -> wire::Standing {
         let cluster = self.cluster.as_ref();
         let mut problems = match cluster {
@@ -49,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// Why clients should not be sent here, if so; `problems` are those of the cluster.
+    /// The reason why clients should not be sent here, if any. `problems` are those of the cluster.
     fn unready(&self, problems: &[String]) -> Option<String> {
         if let Some(problem) = &*self.halted.borrow() {
             return Some(problem.to_string());
@@ -77,7 +78,8 @@ impl Shared {
         Some(said)
     }
 
-    /// What is in doubt here, of a server whose coordinator tells the rest.
+    /// The transactions in doubt at a server that does not coordinate; the coordinator tells the
+    /// rest.
     fn doubts(&self, cluster: &Cluster) -> Option<String> {
         let doubt = self.prepared.in_doubt(cluster.me, PATIENCE)?;
         Some(format!(

@@ -1,4 +1,4 @@
-//! What a server tells of itself: for `status` and `--http`. It changes nothing.
+//! The status that a server reports, for `status` and `--http`. Reading it changes nothing.
 
 use base::ShardId;
 
@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// The counters, and how many locks there are now.
+    /// The counters, and the numbers of locks held at present.
     fn counters_and_locks(&self) -> Vec<(String, u64)> {
         let (files, held, waiting) = self.file_locks.totals();
         let locks = [("files_locked", files), ("locks_held", held), ("locks_waiting", waiting)];
@@ -52,14 +52,15 @@ impl Shared {
         counters
     }
 
-    /// How many shards this server serves.
+    /// Number of shards that this server serves.
     fn own_shards(&self) -> u16 {
         let Some(cluster) = &self.cluster else { return self.config.shards };
         let owned = (0..self.config.shards).filter(|shard| cluster.owns(ShardId(*shard))).count();
         u16::try_from(owned).expect("no more than there are")
     }
 
-    /// About how many records there are, as the engine estimates: what was overwritten and removed lately is among them.
+    /// Approximate number of records, as the engine estimates it. Records that were overwritten or
+    /// removed lately count as well.
     pub(crate) fn records_estimated(&self) -> u64 {
         self.engine.stats().keys_estimated
     }
