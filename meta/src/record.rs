@@ -1,7 +1,7 @@
-//! What the server stores: keys and values.
+//! Keys and values that the server stores.
 //!
-//! Persisted: every key and value has golden bytes in `testdata/`, described in `docs/BYTES.md`. A value
-//! starts with its version, so that a later build knows what it reads.
+//! Persisted: every key and value has golden bytes in `testdata/`, described in `docs/BYTES.md`. A
+//! value starts with its version, so that a later build can tell what it reads.
 
 mod acl;
 pub(crate) mod chunk;
@@ -45,7 +45,7 @@ pub(crate) trait Record: Encode + Decode {
         self.encode(out);
     }
 
-    /// Reads what was stored.
+    /// Reads a stored value.
     fn from_record(bytes: &Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         match u8::decode(&mut reader)? {
@@ -60,7 +60,7 @@ pub(crate) trait Record: Encode + Decode {
         }
     }
 
-    /// Whether its parts fit together, so that nobody who uses it needs to ask.
+    /// Whether the parts of the value fit together, so that its users need not check.
     fn is_sound(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! POSIX ACLs among the extended attributes of a record, and what they permit.
 //!
-//! Invariant: ACLs always stand in the record itself, never beside it, so that a permission check reads nothing
-//! more; and an access ACL agrees with the mode beside it.
+//! Invariant: ACLs always stand in the record itself, never beside it, so that a permission check
+//! reads nothing more; and an access ACL agrees with the mode beside it.
 
 use base::{
     Access, Acl, AclKind, Attr, Cred, FsError,
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::{Content, Inode, XattrSet, Xattrs};
 
 impl Xattrs {
-    /// Those that are in the record itself.
+    /// The attributes that stand in the record itself.
     pub(crate) fn here(&self) -> &[(Bytes, Bytes)] {
         match self {
             Xattrs::Embedded(set) | Xattrs::Split(set) => &set.list,
@@ -21,7 +21,7 @@ impl Xattrs {
         }
     }
 
-    /// Whether some are in the record beside it.
+    /// Whether some attributes stand in the record beside this one.
     pub(crate) fn is_spilled(&self) -> bool {
         match self {
             Xattrs::Embedded(_) => false,
@@ -29,7 +29,7 @@ impl Xattrs {
         }
     }
 
-    /// The value of one that is in the record itself.
+    /// The value of an attribute that stands in the record itself.
     fn get(&self, name: &[u8]) -> Option<&Bytes> {
         let here = self.here();
         let at = here.binary_search_by(|(other, _)| other[..].cmp(name)).ok()?;
@@ -45,7 +45,7 @@ impl Xattrs {
         if self.has_acl() { mode | MODE_ACL } else { mode }
     }
 
-    /// An ACL.
+    /// The ACL of a kind, if there is one.
     pub(crate) fn acl(&self, kind: AclKind) -> Result<Option<Acl>, FsError> {
         let Some(value) = self.get(kind.name()) else { return Ok(None) };
         Acl::parse(value).map_err(|_| {
@@ -54,23 +54,23 @@ impl Xattrs {
         })
     }
 
-    /// Those of a new inode.
+    /// The attributes of a new inode with these ACLs.
     pub(crate) fn of_acls(access: Option<&Acl>, default: Option<&Acl>) -> Xattrs {
         let mut set = XattrSet::default();
-        // In the order of their names.
+        // Attributes are in the order of their names.
         for (name, acl) in [(acl::ACCESS, access), (acl::DEFAULT, default)] {
             set.list.extend(acl.map(|acl| (Bytes::from_static(name), acl.to_bytes())));
         }
         Xattrs::Embedded(set)
     }
 
-    /// Only the ACLs: what every partition of a directory has.
+    /// Only the ACLs: the attributes that every partition of a directory has.
     pub(crate) fn acls(&self) -> Xattrs {
         let acls = self.here().iter().filter(|(name, _)| AclKind::of(name).is_some());
         Xattrs::Embedded(XattrSet { list: acls.cloned().collect() })
     }
 
-    /// The mode was set: the access ACL follows.
+    /// Changes the access ACL to agree with a mode that was set.
     pub(crate) fn follow_mode(&mut self, mode: u32) -> Result<(), FsError> {
         let Some(mut acl) = self.acl(AclKind::Access)? else { return Ok(()) };
         acl.follow_mode(mode);
@@ -86,12 +86,12 @@ impl Xattrs {
 }
 
 impl XattrSet {
-    /// The place of an attribute, or where it would be.
+    /// The place of an attribute, or the place where it would be.
     pub(crate) fn find(&self, name: &[u8]) -> Result<usize, usize> {
         self.list.binary_search_by(|(other, _)| other[..].cmp(name))
     }
 
-    /// Sets one.
+    /// Sets an attribute.
     pub(crate) fn put(&mut self, name: Bytes, value: Bytes) {
         match self.find(&name) {
             Ok(at) => self.list[at].1 = value,
@@ -99,7 +99,7 @@ impl XattrSet {
         }
     }
 
-    /// Removes one; whether it was there.
+    /// Removes an attribute. Returns whether it was there.
     pub(crate) fn take(&mut self, name: &[u8]) -> bool {
         let found = self.find(name);
         found.map(|at| self.list.remove(at)).is_ok()
@@ -107,14 +107,14 @@ impl XattrSet {
 }
 
 impl Inode {
-    /// Whether `cred` has `want`.
+    /// Checks that `cred` may access the inode as `want` says.
     pub(crate) fn permits(&self, cred: &Cred, want: Access) -> Result<(), FsError> {
         self.xattrs.permits(&self.attr(), cred, want)
     }
 }
 
 impl Content {
-    /// Whether `cred` has `want`.
+    /// Checks that `cred` may access the directory as `want` says.
     pub(crate) fn permits(&self, cred: &Cred, want: Access) -> Result<(), FsError> {
         self.xattrs.permits(&self.attr(), cred, want)
     }

@@ -1,8 +1,8 @@
 //! The slices of a chunk, and how they cover it.
 //!
-//! A chunk's slices are kept newest first. Painting them from the newest to the oldest gives the visible
-//! segments; a slice of which nothing is visible is dropped at once, so a list is never longer than what
-//! can be seen of it.
+//! A chunk's slices are kept newest first. Painting them from the oldest to the newest gives the
+//! visible segments. A slice that is hidden entirely is dropped at once, so a list is never longer
+//! than what can be seen of it.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Record for ChunkRecord {
 type Segment = (u32, u32, usize);
 
 impl ChunkRecord {
-    /// Puts `slices`, oldest first, over everything that is there.
+    /// Puts `slices`, oldest first, over the existing ones.
     pub(crate) fn paint(&mut self, slices: impl DoubleEndedIterator<Item = Slice>) {
         self.slices.splice(0..0, slices.rev());
         self.drop_hidden();
@@ -50,9 +50,10 @@ impl ChunkRecord {
         });
     }
 
-    /// What is visible, from left to right.
+    /// The visible segments, from left to right.
     ///
-    /// Cost: n log n for n slices, as each finds the ranges that newer ones cover, and joins those it meets.
+    /// Cost: n log n for n slices, as each finds the ranges that newer ones cover, and joins those
+    /// it meets.
     pub(crate) fn segments(&self) -> Vec<Segment> {
         let mut shown: Vec<Segment> = Vec::with_capacity(self.slices.len());
         let mut covered: BTreeMap<u32, u32> = BTreeMap::new();
@@ -83,7 +84,7 @@ impl ChunkRecord {
         shown
     }
 
-    /// How many bytes are stored for it.
+    /// Number of bytes that are stored for the chunk.
     pub(crate) fn allocated(&self) -> u64 {
         let stored =
             |segment: &&Segment| !matches!(self.slices[segment.2].source, SliceSource::Zeros);
@@ -103,7 +104,7 @@ impl ChunkRecord {
     }
 }
 
-/// How many bytes of slices stand in the record itself.
+/// Number of bytes of slices that stand in the record itself.
 pub(crate) fn embedded_bytes(slices: &[Slice]) -> usize {
     let embedded = |slice: &Slice| match &slice.source {
         SliceSource::Embedded(data) => data.len(),
@@ -112,7 +113,7 @@ pub(crate) fn embedded_bytes(slices: &[Slice]) -> usize {
     slices.iter().map(embedded).sum()
 }
 
-/// Whether a slice from outside keeps within its chunk and its source.
+/// Whether a slice from outside stays within its chunk and its source.
 pub(crate) fn is_sound(slice: &Slice) -> bool {
     let Some(end) = slice.start.checked_add(slice.len) else { return false };
     let within = slice.len > 0 && end <= base::limits::CHUNK_BYTES;

@@ -1,4 +1,4 @@
-//! What stands under a name.
+//! Records under a name: entries and rename lists.
 
 use base::{DirId, Ino, NameVersion, codec};
 
@@ -25,7 +25,7 @@ codec! {
         Node(Inode) = 1,
         /// A directory.
         Dir(Access) = 2,
-        /// One of several names: the inode is in its slot.
+        /// One of several names of a file: the inode is in its slot.
         Link(Ino) = 3,
     }
 }
@@ -48,7 +48,7 @@ impl EntryRecord {
         }
     }
 
-    /// Whether a record is a [`EntryRecord::Link`], if it is sound: by its tag.
+    /// Whether a record, if it is sound, is a [`EntryRecord::Link`]: by its tag.
     pub(crate) fn is_link(record: &[u8]) -> bool {
         matches!(record, [_, 3, ..])
     }

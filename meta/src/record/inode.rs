@@ -18,7 +18,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// All the same: something was just made.
+    /// Four equal times, of something that was just made.
     pub(crate) fn born(now: Time) -> Times {
         Times { atime: now, mtime: now, ctime: now, btime: now }
     }
@@ -69,17 +69,17 @@ codec! {
 impl Record for XattrSet {}
 
 impl XattrSet {
-    /// What the set counts towards the limit of a node.
+    /// Number of bytes that count towards the limit of a node.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
     }
 }
 
 codec! {
-    /// Where a node's extended attributes are.
+    /// The place of a node's extended attributes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) enum Xattrs {
-        /// Here.
+        /// In this record.
         Embedded(XattrSet) = 1,
         /// In the record beside this one.
         Spilled = 2,
@@ -93,7 +93,7 @@ impl Xattrs {
 }
 
 codec! {
-    /// What is in an inode.
+    /// The contents of an inode.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) enum Contents {
         /// A regular file's bytes, all of them.
@@ -107,13 +107,14 @@ codec! {
     }
 }
 
-/// Whether one of a file's names is in the trash, with its origin beside it: the name that was its last when it was removed.
+/// Whether one of a file's names is in the trash, with its origin beside it: the name that was the
+/// last one when it was removed.
 ///
 /// Persisted: nothing where none is, so it stands last in its record; otherwise a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct InTrash(pub(crate) bool);
 
-/// What says that one is. 1 and 3 are those of what comes before.
+/// The tag of a file with a name in the trash. 1 and 3 are tags of the fields before it.
 const TAG_IN_TRASH: u8 = 4;
 
 impl Encode for InTrash {
@@ -149,15 +150,16 @@ codec! {
         /// Bytes that slices cover.
         pub allocated: u64,
         pub times: Times,
-        /// It was renamed once: its slot at the shard of birth points here.
+        /// Whether the inode was renamed once: then its slot at the shard of birth points here.
         pub moved: bool,
         pub xattrs: Xattrs,
         pub contents: Contents,
-        /// What it is charged to. Where it is none, nothing is stored,
+        /// The accounting root of the inode. Without one nothing is stored.
         pub quota: QuotaId,
-        /// and so it is with what the directory says of contents that the file was made in,
+        /// The limit on inline contents, from the directory that the file was made in. Nothing is
+        /// stored where that sets none.
         pub inline_max: InlineMax,
-        /// and where none of its names is in the trash.
+        /// Whether a name is in the trash. Nothing is stored otherwise.
         pub in_trash: InTrash,
     }
 }
@@ -179,7 +181,7 @@ impl Inode {
         }
     }
 
-    /// What `stat` shows.
+    /// The attributes that `stat` shows.
     pub(crate) fn attr(&self) -> Attr {
         let (size, allocated, rdev) = match &self.contents {
             Contents::Inline(data) => (self.size, data.len() as u64, 0),
@@ -204,8 +206,8 @@ impl Inode {
         }
     }
 
-    /// Clears what a writer without privilege may not leave: set-user-id, and set-group-id where the
-    /// group may execute.
+    /// Clears the bits that a writer without privilege may not leave: set-user-id, and set-group-id
+    /// where the group may execute.
     pub(crate) fn clear_set_id(&mut self) {
         self.mode = base::attr::without_set_id(self.mode);
     }
@@ -222,12 +224,12 @@ codec! {
 }
 
 codec! {
-    /// What the shard of birth knows of an inode that is not embedded where it was born.
+    /// The note of an inode's shard of birth, if the inode is not embedded where it was born.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) enum Slot {
-        /// It is here: it has, or had, several names, or none and is still open.
+        /// The inode is in the slot: it has, or had, several names, or none and is still open.
         Inode(Inode) = 1,
-        /// It was renamed, and is embedded there.
+        /// The inode was renamed, and is embedded under this name.
         Moved(Location) = 2,
     }
 }

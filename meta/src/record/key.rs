@@ -2,7 +2,7 @@
 //!
 //! | kind | after it | value |
 //! |---|---|---|
-//! | `N` | dir id, pos, name, 0, part | what belongs to one name: entry, rename list, spilled xattrs |
+//! | `N` | dir id, pos, name, 0, part | a part of a name: entry, rename list, spilled xattrs |
 //! | `D` | dir id, partition, part | content record, spilled xattrs |
 //! | `H` | dir id, partition | a handoff that is not over for this partition |
 //! | `I` | ino, part | an inode that is not embedded, or where it is now; spilled xattrs |
@@ -14,14 +14,14 @@
 //! | `C` | | inode numbers reserved on this shard |
 //! | `S` | session | a session (shard 0) |
 //! | `F` | | the file system's configuration (shard 0) |
-//! | `O` | | what was set since (shard 0) |
-//! | `M` | nothing, or 1 | what the server knows of its cluster; what the coordinator does (shard 0) |
-//! | `P` | transaction | what is prepared for it here (shard 0) |
+//! | `O` | | settings made since the format (shard 0) |
+//! | `M` | nothing, or 1 | the server's record of its cluster; the coordinator's (shard 0) |
+//! | `P` | transaction | its prepared part here (shard 0) |
 //! | `X` | transaction | it is committed; its participants (shard 0) |
 //! | `E` | transaction | how it ended here, for its other participants (shard 0) |
-//! | `A` | ino, part | a quota's root; what a core has charged to it |
+//! | `A` | ino, part | a quota's root; the charges of a core to it |
 //!
-//! Of several servers each has `A` records of any root.
+//! In a cluster each server has its own `A` records of any root.
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
@@ -32,20 +32,20 @@ use super::QuotaId;
 /// A key; names of ordinary length need no allocation.
 pub(crate) type Key = SmallVec<[u8; 72]>;
 
-/// Which part of a name, directory or inode a record is.
+/// The part of a name, directory or inode that a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     /// The thing itself.
     Main = 0,
     /// Versions born under a name that live elsewhere.
     RenameList = 1,
-    /// Extended attributes that did not fit.
+    /// Extended attributes that did not fit into the record.
     Xattrs = 2,
-    /// Where something in the trash was.
+    /// The place from which something in the trash was removed.
     Origin = 3,
 }
 
-/// How many bytes of an `N` key come before the position.
+/// Number of bytes of an `N` key before the position.
 const ENTRY_PREFIX_BYTES: usize = 2 + 1 + 16;
 
 fn start(shard: ShardId, kind: u8) -> Key {
@@ -60,12 +60,12 @@ fn with(mut key: Key, bytes: &[u8]) -> Key {
     key
 }
 
-/// All names of a directory.
+/// The prefix of all names of a directory.
 pub(crate) fn names(shard: ShardId, dir: DirId) -> Key {
     with(start(shard, b'N'), &dir.0.to_be_bytes())
 }
 
-/// All names of a directory from position `pos` on.
+/// The start of a directory's names from position `pos` on.
 pub(crate) fn names_from(shard: ShardId, dir: DirId, pos: u64) -> Key {
     with(names(shard, dir), &pos.to_be_bytes())
 }
@@ -78,7 +78,7 @@ pub(crate) fn names_to(shard: ShardId, dir: DirId, pos: u64) -> Key {
     }
 }
 
-/// One part of a name.
+/// The key of one part of a name.
 pub(crate) fn name(shard: ShardId, dir: DirId, pos: u64, name: &EntryName, part: Part) -> Key {
     let mut key = names_from(shard, dir, pos);
     key.extend_from_slice(name.as_bytes());
@@ -86,7 +86,7 @@ pub(crate) fn name(shard: ShardId, dir: DirId, pos: u64, name: &EntryName, part:
     key
 }
 
-/// Whether it is an `N` key.
+/// Whether this is an `N` key.
 pub(crate) fn is_name(key: &[u8]) -> bool {
     key.get(2) == Some(&b'N')
 }
@@ -99,13 +99,13 @@ pub(crate) fn parse_name(key: &[u8]) -> Option<(u64, &[u8], u8)> {
     (*zero == 0).then_some((u64::from_be_bytes(*pos), name, part[0]))
 }
 
-/// Whether it is the key of a name itself, and of nothing beside it.
+/// Whether this is the key of an entry, and not of another part of a name.
 pub(crate) fn is_entry(key: &[u8]) -> bool {
     is_name(key) && parse_name(key).is_some_and(|(_, _, part)| part == Part::Main as u8)
 }
 
-/// The position in an `N` key of what goes along when its name goes to another partition. Rename lists do not: the
-/// master has those of all names.
+/// The position in an `N` key that goes along when its name moves to another partition. Rename
+/// lists do not move: the master has those of all names.
 pub(crate) fn parse_moving(key: &[u8]) -> Option<u64> {
     let (pos, _, part) = parse_name(key)?;
     (part != Part::RenameList as u8).then_some(pos)
@@ -116,13 +116,13 @@ pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
     Some(DirId(u128::from_be_bytes(*key.get(3..)?.first_chunk::<16>()?)))
 }
 
-/// A content record or its spilled xattrs.
+/// The key of a content record or of its spilled xattrs.
 pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) -> Key {
     let key = with(start(shard, b'D'), &dir.0.to_be_bytes());
     with(with(key, &partition.to_be_bytes()), &[part as u8])
 }
 
-/// All content records of a directory on a shard, and what is spilled of them.
+/// The prefix of all content records of a directory on a shard, and of their spilled xattrs.
 pub(crate) fn shares(shard: ShardId, dir: DirId) -> Key {
     with(start(shard, b'D'), &dir.0.to_be_bytes())
 }
@@ -135,7 +135,7 @@ pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
     }
 }
 
-/// A handoff of a partition that is not over.
+/// The key of a partition's handoff that is not over.
 pub(crate) fn handoff(shard: ShardId, dir: DirId, partition: u16) -> Key {
     with(with(start(shard, b'H'), &dir.0.to_be_bytes()), &partition.to_be_bytes())
 }
@@ -146,22 +146,22 @@ pub(crate) fn parse_handoff(key: &[u8]) -> Option<(DirId, u16)> {
     parse_dir(key).map(|dir| (dir, partition))
 }
 
-/// Whether it is the key of a content record itself.
+/// Whether this is the key of a content record itself.
 pub(crate) fn is_content(key: &[u8]) -> bool {
     key.get(2) == Some(&b'D') && key.last() == Some(&(Part::Main as u8))
 }
 
-/// An inode slot or its spilled xattrs.
+/// The key of an inode slot or of its spilled xattrs.
 pub(crate) fn inode(ino: Ino, part: Part) -> Key {
     with(with(start(ino.shard(), b'I'), &ino.0.to_be_bytes()), &[part as u8])
 }
 
-/// All chunks of an inode.
+/// The prefix of all chunks of an inode.
 pub(crate) fn chunks(ino: Ino) -> Key {
     with(start(ino.shard(), b'B'), &ino.0.to_be_bytes())
 }
 
-/// One chunk.
+/// The key of one chunk.
 pub(crate) fn chunk(ino: Ino, chunk: u32) -> Key {
     with(chunks(ino), &chunk.to_be_bytes())
 }
@@ -177,27 +177,27 @@ pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
     Some(Ino(u64::from_be_bytes(*key.get(3..)?.first_chunk::<8>()?)))
 }
 
-/// An inode to reclaim.
+/// The key of an inode to reclaim.
 pub(crate) fn reclaim(ino: Ino) -> Key {
     with(start(ino.shard(), b'R'), &ino.0.to_be_bytes())
 }
 
-/// What a file was cut by and is not removed yet.
+/// The key of the contents that a file was cut by and that are not removed yet.
 pub(crate) fn tail(ino: Ino) -> Key {
     with(start(ino.shard(), b'T'), &ino.0.to_be_bytes())
 }
 
-/// A block to delete, kept on the shard of the inode it belonged to.
+/// The key of a block to delete, on the shard of the inode it belonged to.
 pub(crate) fn garbage(shard: ShardId, block: BlockId) -> Key {
     with(start(shard, b'G'), &block.0.to_be_bytes())
 }
 
-/// A block that may not be stable, on the shard of the inode that names it.
+/// The key of a block that may not be stable, on the shard of the inode that names it.
 pub(crate) fn unsynced(shard: ShardId, block: BlockId) -> Key {
     with(start(shard, b'U'), &block.0.to_be_bytes())
 }
 
-/// The kind and the block of a `G` or `U` key; `None` of any other.
+/// The kind and the block of a `G` or `U` key; `None` for any other.
 pub(crate) fn block_noted(key: &[u8]) -> Option<(u8, BlockId)> {
     let kind = *key.get(2)?;
     matches!(kind, b'G' | b'U').then_some(())?;
@@ -209,27 +209,27 @@ pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
     Some(BlockId(u128::from_be_bytes(key.get(3..)?.try_into().ok()?)))
 }
 
-/// All stored answers of a session on one shard.
+/// The prefix of all stored answers of a session on one shard.
 pub(crate) fn answers(shard: ShardId, session: SessionId) -> Key {
     with(start(shard, b'Q'), &session.0.to_be_bytes())
 }
 
-/// One stored answer.
+/// The key of one stored answer.
 pub(crate) fn answer(shard: ShardId, session: SessionId, slot: u16) -> Key {
     with(answers(shard, session), &slot.to_be_bytes())
 }
 
-/// The reservation of inode numbers.
+/// The key of a shard's reserved inode numbers.
 pub(crate) fn counter(shard: ShardId) -> Key {
     start(shard, b'C')
 }
 
-/// Whether it is the key of one.
+/// Whether this is the key of a shard's reserved inode numbers.
 pub(crate) fn is_counter(key: &[u8]) -> bool {
     key.get(2) == Some(&b'C')
 }
 
-/// A session.
+/// The key of a session.
 pub(crate) fn session(session: SessionId) -> Key {
     with(start(ShardId(0), b'S'), &session.0.to_be_bytes())
 }
@@ -239,12 +239,12 @@ pub(crate) fn parse_session(key: &[u8]) -> Option<SessionId> {
     Some(SessionId(u64::from_be_bytes(key.get(3..)?.try_into().ok()?)))
 }
 
-/// The configuration.
+/// The key of the configuration.
 pub(crate) fn config() -> Key {
     start(ShardId(0), b'F')
 }
 
-/// Whether an inode is open. Nothing is stored under it: servers ask each other by it.
+/// The key by which servers ask each other whether an inode is open. Nothing is stored under it.
 pub(crate) fn open(ino: Ino) -> Key {
     with(start(ino.shard(), b'o'), &ino.0.to_be_bytes())
 }
@@ -254,7 +254,8 @@ pub(crate) fn parse_open(key: &[u8]) -> Option<Ino> {
     (key.get(2) == Some(&b'o')).then(|| parse_ino(key))?
 }
 
-/// What the server of a shard has charged to an accounting root. Nothing is stored under it: servers ask each other by it.
+/// The key by which servers ask what another one has charged to an accounting root. Nothing is
+/// stored under it.
 pub(crate) fn charged(shard: ShardId, id: QuotaId) -> Key {
     with(start(shard, b'u'), &id.0.0.to_be_bytes())
 }
@@ -264,17 +265,17 @@ pub(crate) fn parse_charged(key: &[u8]) -> Option<QuotaId> {
     (key.get(2) == Some(&b'u')).then(|| parse_ino(key).map(QuotaId))?
 }
 
-/// A transaction that was prepared here.
+/// The key of a transaction that was prepared here.
 pub(crate) fn prepared(txn: TxnId) -> Key {
     transaction(b'P', txn)
 }
 
-/// A transaction that was committed here, and whose participants do not know it yet.
+/// The key of a transaction that was committed here, and whose participants do not all know it yet.
 pub(crate) fn committed(txn: TxnId) -> Key {
     transaction(b'X', txn)
 }
 
-/// A transaction that has ended here, and may not have elsewhere.
+/// The key of a transaction that has ended here, and may not have elsewhere.
 pub(crate) fn ended(txn: TxnId) -> Key {
     transaction(b'E', txn)
 }
@@ -293,22 +294,22 @@ pub(crate) fn parse_transaction(key: &[u8]) -> Option<TxnId> {
     Some(TxnId { server, run, number })
 }
 
-/// What the server knows of its cluster.
+/// The key of the server's record of its cluster.
 pub(crate) fn member() -> Key {
     start(ShardId(0), b'M')
 }
 
-/// What the coordinator knows of all servers.
+/// The key of the coordinator's record of all servers.
 pub(crate) fn roster() -> Key {
     with(member(), &[1])
 }
 
-/// By which time the server empties its trash.
+/// The key of the time by which the server empties its trash.
 pub(crate) fn lived() -> Key {
     with(member(), &[2])
 }
 
-/// Whether a record is the server's own, and of no shard.
+/// Whether a record belongs to the server itself, and to no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
     matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'E' | b'A'))
 }
@@ -316,27 +317,27 @@ pub(crate) fn is_the_servers(key: &[u8]) -> bool {
 /// The shard of a key.
 ///
 /// # Panics
-/// When it is no key.
+/// When `key` is shorter than a shard's number.
 pub(crate) fn shard_of(key: &[u8]) -> ShardId {
     let shard = key.first_chunk::<2>().expect("every key begins with its shard");
     ShardId(u16::from_be_bytes(*shard))
 }
 
-/// What was set since the format.
+/// The key of the settings made since the format.
 pub(crate) fn settings() -> Key {
     start(ShardId(0), b'O')
 }
 
-/// Which record of an accounting root.
+/// The kind of an accounting root's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UsagePart {
     /// The root itself: 0.
     Root,
-    /// What a core has charged to it: the core's number and 1.
+    /// The charges of one core: the core's number and 1.
     Core(u16),
 }
 
-/// A record of an accounting root.
+/// The key of a record of an accounting root.
 pub(crate) fn usage(id: QuotaId, part: UsagePart) -> Key {
     let part = match part {
         UsagePart::Root => 0,
@@ -354,12 +355,12 @@ pub(crate) fn parse_usage(key: &[u8]) -> Option<(QuotaId, UsagePart)> {
     Some((QuotaId(Ino(u64::from_be_bytes(*ino))), part))
 }
 
-/// All keys of a shard.
+/// The prefix of all keys of a shard.
 pub(crate) fn shard(shard: ShardId) -> Key {
     Key::from_slice(&shard.0.to_be_bytes())
 }
 
-/// All keys of one kind on one shard.
+/// The prefix of all keys of one kind on one shard.
 pub(crate) fn kind(shard: ShardId, kind: u8) -> Key {
     start(shard, kind)
 }

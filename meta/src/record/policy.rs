@@ -1,41 +1,43 @@
-//! How a directory is to be divided, and what is to be kept in its entries, as it was set there or where it was made.
+//! The policy of a directory: how it is to be divided, and which contents rest in its entries. It
+//! was set on the directory, or where it was made.
 
 use base::{
     Decode, DecodeError, Encode, Layout, Reader, Splits, Spread, Subsets, codec,
     limits::INLINE_BYTES_MAX,
 };
 
-/// What was set. Every partition of the directory repeats it.
+/// The values that were set. Every partition of the directory repeats them.
 ///
-/// Persisted: nothing when nothing was set, so it stands last in its record; otherwise a tag and the values. A record
-/// without one has the bytes that it had before directories could be divided.
+/// Persisted: nothing when nothing was set, so it stands last in its record; otherwise a tag and
+/// the values. A record without one has the bytes that it had before directories could be divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Policy {
-    /// In which way; `None`: in that of the file system.
+    /// The way of dividing; `None` for that of the file system.
     pub(crate) spread: Option<Spread>,
-    /// Into so many partitions from the start; 0: nothing was said, and it is one.
+    /// Number of partitions from the start; 0 if none was set, which means one.
     pub(crate) large_dir: u16,
-    /// Directories that are made in it have the same policy.
+    /// Whether directories that are made in this one have the same policy.
     pub(crate) inherit: bool,
-    /// A partition with so many entries is too large; 0: nothing was said.
+    /// Number of entries at which a partition is too large; 0 if none was set.
     pub(crate) split_threshold: u32,
-    /// Contents of files that are made in it.
+    /// The limit on inline contents of files that are made in the directory.
     pub(crate) inline_max: InlineMax,
 }
 
-/// What comes before it. 1 is that of a quota.
+/// The tag before a policy. 1 is the tag of a quota.
 const TAG: u8 = 2;
-/// The same, where contents are said something of: that stands last.
+/// The tag before a policy with a limit on inline contents, whose number stands last.
 const TAG_INLINE: u8 = 3;
 
-/// Up to so many bytes contents of a file rest in its entry, if not even the file system says fewer; `None`: as that says.
+/// Most bytes of a file's contents that rest in its entry, unless the file system allows fewer;
+/// `None` for the file system's limit.
 ///
 /// Persisted: nothing for `None`, so it stands last in its record; otherwise a tag and the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct InlineMax(pub(crate) Option<u32>);
 
 impl InlineMax {
-    /// As the file system says.
+    /// The file system's limit.
     pub(crate) const NONE: InlineMax = InlineMax(None);
 
     fn decode_number(input: &mut Reader<'_>) -> Result<InlineMax, DecodeError> {
@@ -66,7 +68,7 @@ impl Decode for InlineMax {
 }
 
 codec! {
-    /// The values.
+    /// The stored values of a policy.
     struct Values {
         pub spread: Option<Spread>,
         pub large_dir: u16,
@@ -76,7 +78,7 @@ codec! {
 }
 
 impl Policy {
-    /// Nothing was set.
+    /// The policy where nothing was set.
     pub(crate) const NONE: Policy = Policy {
         spread: None,
         large_dir: 0,
@@ -85,25 +87,25 @@ impl Policy {
         inline_max: InlineMax::NONE,
     };
 
-    /// Whether anything is said of how the directory is divided.
+    /// Whether anything is set about how the directory is divided.
     pub(crate) fn divides(&self) -> bool {
         Policy { inherit: false, inline_max: InlineMax::NONE, ..*self } != Policy::NONE
     }
 
-    /// The way in which directories are divided that say nothing.
+    /// The way of dividing where none was set.
     const SPREAD: Spread = Spread::Extendible;
 
-    /// A partition with so many entries is too large; `default` where nothing was said.
+    /// Number of entries at which a partition is too large; `default` where none was set.
     pub(crate) fn threshold(&self, default: u64) -> u64 {
         if self.split_threshold == 0 { default } else { self.split_threshold.into() }
     }
 
-    /// In which way the directory is divided when it is.
+    /// The way in which the directory is divided when it is.
     pub(crate) fn spread(&self) -> Spread {
         self.spread.unwrap_or(Policy::SPREAD)
     }
 
-    /// Into how many partitions a directory with nothing in it is divided.
+    /// Number of partitions into which an empty directory is divided.
     pub(crate) fn partitions(&self) -> u16 {
         match self.spread() {
             Spread::None => 1,
@@ -111,8 +113,8 @@ impl Policy {
         }
     }
 
-    /// How a directory with nothing in it is divided that was divided like `now`, if it is to be divided otherwise.
-    /// `None`: there were more changes than can be counted.
+    /// The new layout of an empty directory that was divided like `now`, by this policy. `None`
+    /// after more changes than can be counted.
     pub(crate) fn layout(&self, now: &Layout) -> Option<Layout> {
         let count = self.partitions();
         let is_so = match (now, self.spread()) {
@@ -133,7 +135,7 @@ impl Policy {
         })
     }
 
-    /// That of a directory that is made in one with this.
+    /// The policy of a directory that is made in one with this policy.
     pub(crate) fn inherited(self) -> Policy {
         if self.inherit { self } else { Policy::NONE }
     }

@@ -1,24 +1,26 @@
-//! Records of quotas: what is charged to a directory, and how much may be.
+//! Records of quotas: the usage charged to a directory, and its limits.
 
 use base::{Decode, DecodeError, DirId, Encode, Ino, Reader, codec};
 
 use super::Record;
 
-/// The accounting root that an inode or a directory is charged to: the inode number of that directory.
+/// The accounting root that an inode or a directory is charged to: the inode number of that
+/// directory.
 ///
-/// Persisted: nothing when there is none, so it stands last in its record, or before what has other tags; otherwise a tag
-/// and the number. A record without one has the bytes that it had before there were quotas.
+/// Persisted: nothing when there is none, so it stands last in its record, or before fields with
+/// other tags; otherwise a tag and the number. A record without one has the bytes that it had
+/// before there were quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct QuotaId(pub(crate) Ino);
 
-/// What comes before the number.
+/// The tag before the number.
 const TAG: u8 = 1;
 
 impl QuotaId {
-    /// Nothing is charged.
+    /// No accounting root: nothing is charged.
     pub(crate) const NONE: QuotaId = QuotaId(Ino(0));
 
-    /// The number, unless there is none.
+    /// This id, unless it is [`QuotaId::NONE`].
     pub(crate) fn some(self) -> Option<QuotaId> {
         (self != QuotaId::NONE).then_some(self)
     }
@@ -45,21 +47,22 @@ impl Decode for QuotaId {
 }
 
 codec! {
-    /// Where a quota is in its life.
+    /// The state of a quota in its life.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum QuotaState {
-        /// What is below its directory is being counted; nothing is refused yet.
+        /// The tree below the directory is being counted; nothing is refused yet.
         Counting = 1,
-        /// It holds.
+        /// The limits hold.
         Active = 2,
-        /// It was taken away; what is below its directory is being released.
+        /// The quota was removed; the tree below the directory is being released.
         Removing = 3,
-        /// Its directory, or the quota, is gone. Files that still count here do until they go.
+        /// The directory, or the quota, is gone. Files that are still charged to it stay so until
+        /// they go.
         Gone = 4,
     }
 }
 
-/// No limit, but everything is counted.
+/// No limit, but all usage is counted.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 codec! {
@@ -71,9 +74,10 @@ codec! {
         pub home: DirId,
         /// The next accounting root above, or 0.
         pub parent: Ino,
-        /// Bytes that may be used; [`UNLIMITED`] where there is to be no limit, `None` where nothing was said.
+        /// Most bytes below the directory; [`UNLIMITED`] for no limit, `None` where nothing was
+        /// set.
         pub bytes_max: Option<u64>,
-        /// Inodes that may be there, the directory itself among them; likewise.
+        /// Most inodes below the directory, itself among them; likewise.
         pub entries_max: Option<u64>,
     }
 }
@@ -81,7 +85,7 @@ codec! {
 impl Record for QuotaRecord {}
 
 impl QuotaRecord {
-    /// Whether what may be used is as in another record.
+    /// Whether the state and the limits are those of another record.
     pub(crate) fn allows_as(&self, other: &QuotaRecord) -> bool {
         self.state == other.state && self.limits() == other.limits()
     }
@@ -92,7 +96,7 @@ impl QuotaRecord {
         bytes.min(entries) != i64::MAX
     }
 
-    /// How much may be used; `i64::MAX` where there is no limit.
+    /// The most that may be used; `i64::MAX` where there is no limit.
     pub(crate) fn limits(&self) -> Usage {
         let limit =
             |max: Option<u64>| max.and_then(|max| i64::try_from(max).ok()).unwrap_or(i64::MAX);
@@ -101,8 +105,8 @@ impl QuotaRecord {
 }
 
 codec! {
-    /// What is charged to one accounting root itself, not to those below it. A record holds what one core
-    /// has charged since the beginning; their sum is what is used.
+    /// Usage that is charged to one accounting root itself, not to those below it. A record holds
+    /// the charges of one core since the beginning; their sum is the usage.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub(crate) struct Usage {
         pub bytes: i64,
@@ -113,13 +117,13 @@ codec! {
 impl Record for Usage {}
 
 impl Usage {
-    /// So many entries with so many bytes.
+    /// Usage of `entries` entries with `bytes` bytes.
     pub(crate) fn of(entries: i64, bytes: u64) -> Usage {
         // A file has less than 2^63 bytes.
         Usage { entries, bytes: i64::try_from(bytes).unwrap_or(i64::MAX) }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn plus(self, other: Usage) -> Usage {
         Usage {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -127,17 +131,17 @@ impl Usage {
         }
     }
 
-    /// Of either the lesser.
+    /// The lesser of each number.
     pub(crate) fn min(self, other: Usage) -> Usage {
         Usage { bytes: self.bytes.min(other.bytes), entries: self.entries.min(other.entries) }
     }
 
-    /// Of either the greater.
+    /// The greater of each number.
     pub(crate) fn max(self, other: Usage) -> Usage {
         Usage { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
     }
 
-    /// The opposite.
+    /// The negative of both numbers.
     pub(crate) fn minus(self) -> Usage {
         Usage { bytes: self.bytes.saturating_neg(), entries: self.entries.saturating_neg() }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Record;
 
 codec! {
-    /// The file system, as it was formatted.
+    /// The file system as it was formatted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Config {
         pub name: String,
@@ -19,7 +19,7 @@ codec! {
         pub inline_bytes_max: u32,
         /// URL of the block store, as given to format.
         pub blocks: String,
-        /// Signs tokens.
+        /// The key that signs tokens.
         pub signing_key: Bytes,
         pub created: Time,
     }
@@ -28,7 +28,7 @@ codec! {
 impl Record for Config {}
 
 codec! {
-    /// How far time has come for what is in a server's trash: seconds since 1970.
+    /// The time up to which a server's trash has aged: seconds since 1970.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Lived {
         pub sec: i64,
@@ -38,27 +38,28 @@ codec! {
 impl Record for Lived {}
 
 codec! {
-    /// What was set since the file system was formatted, of all of it.
+    /// Settings of the whole file system, made since it was formatted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Settings {
         pub inline_bytes_max: u32,
-        /// Last: while there is none, nothing is stored.
+        /// The trash stands last: while there is none, nothing is stored.
         pub trash: TrashSetting,
     }
 }
 
-/// The trash, once there was one. Persisted: nothing when there is none; otherwise a tag and the value.
+/// The trash, once there was one. Persisted: nothing when there is none; otherwise a tag and the
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TrashSetting(pub(crate) Option<Trash>);
 
-/// What comes before it.
+/// The tag before the value.
 const TRASH_TAG: u8 = 1;
 
 codec! {
     /// The trash: for how long it keeps what is removed, and its directory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Trash {
-        /// 0: it takes nothing, and what it has goes.
+        /// Days for which removed files are kept. 0: the trash takes nothing, and is emptied.
         pub days: u32,
         pub dir: DirId,
         pub home: DirId,
@@ -88,16 +89,16 @@ impl Decode for TrashSetting {
 }
 
 codec! {
-    /// Where something in the trash was.
+    /// The place from which something in the trash was removed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Origin {
-        /// The directory that it was in,
+        /// The id of the directory that it was in.
         pub dir: DirId,
         pub home: DirId,
         pub ino: Ino,
-        /// its name there,
+        /// The name in that directory.
         pub name: EntryName,
-        /// and the path of both, when it was removed.
+        /// The path of directory and name, when it was removed.
         pub path: Bytes,
         pub removed: Time,
     }
@@ -112,7 +113,7 @@ impl Record for Settings {
 }
 
 codec! {
-    /// A session, so that it outlives a restart.
+    /// A session, stored so that it outlives a restart.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct SessionRecord {
         pub secret: u64,
@@ -124,16 +125,16 @@ codec! {
 impl Record for SessionRecord {}
 
 codec! {
-    /// Why an inode must be looked at.
+    /// The reason why an inode must be looked at.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum ReclaimKind {
-        /// It has no name, and lives in its slot while it is open.
+        /// The inode has no name, and lives in its slot while it is open.
         Orphan = 1,
-        /// It is gone; its chunks and blocks are not yet.
+        /// The inode is gone; its chunks and blocks are not yet.
         Contents = 2,
-        /// As an orphan, but it never had a name, and may get one.
+        /// The inode is an orphan that never had a name, and may get one.
         Unnamed = 3,
-        /// As `Contents`, and the chunks before this one are gone.
+        /// Like `Contents`, and all chunks before this one are gone.
         Rest(u32) = 4,
     }
 }
@@ -160,12 +161,13 @@ impl ReclaimKind {
 }
 
 codec! {
-    /// What a file was cut by, and is not removed yet.
+    /// The contents that a file was cut by, and that are not removed yet.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Tail {
-        /// The first chunk of it.
+        /// The first chunk of these contents.
         pub first: u32,
-        /// Where the inode rested; `None`: in its slot. If it has moved since, its shard of birth knows.
+        /// The name under which the inode rested; `None` for its slot. If it has moved since, its
+        /// shard of birth knows.
         pub place: Option<super::Location>,
     }
 }
@@ -194,7 +196,7 @@ codec! {
 impl Record for StoredAnswer {}
 
 impl StoredAnswer {
-    /// Appends the record of an answer that is bytes already.
+    /// Appends the record of an answer that is encoded already.
     pub(crate) fn encode_record(seq: base::Seq, answer: &[u8], out: &mut Vec<u8>) {
         out.push(super::VERSION);
         seq.encode(out);

@@ -1,6 +1,7 @@
 //! Golden bytes of every key and record, and damage to them.
 //!
-//! Numbers are of different lengths and all different, so that no two fields could change places unseen.
+//! Numbers are of different lengths and all different, so that no two fields could change places
+//! unseen.
 
 #[path = "../../../wire/src/tests/golden.rs"]
 mod golden;
@@ -38,13 +39,13 @@ variants!(Frame { Header, Records, Block, Trailer });
 variants!(HandoffRecord { Receiving, Given, Sweeping });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
-/// A value with its version before it, as it is stored.
+/// A record with its version, as it is stored.
 fn record<T: Record + PartialEq + Debug + 'static>(name: impl Into<String>, value: T) -> Case {
     let bytes = value.to_record();
     Case::new(name, value, bytes, |bytes| T::from_record(bytes).ok())
 }
 
-/// A key, and what must be found in it again.
+/// A key, and the value that must be found in it again.
 fn key<T: PartialEq + 'static>(
     name: &str,
     key: Key,
@@ -297,7 +298,7 @@ fn times_of_a_directory_go_back_only_where_that_is_meant() {
         ctime: Some(time(secs)),
         exact: false,
     });
-    // All of a partition's names come, and something was made here since it was read.
+    // All names of a partition arrive, and a file was made here since the record was read.
     let layout = base::Layout::Extendible(base::Splits::started(1, 4));
     let come = super::Content { layout: layout.clone(), ..was.clone() };
     let times = |patch: &wire::ContentPatch, stable: Option<super::Content>| {

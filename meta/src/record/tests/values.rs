@@ -74,7 +74,7 @@ fn inode(kind: FileKind, contents: Contents) -> Inode {
     }
 }
 
-/// A file with one name, small as most are; and one of every other kind.
+/// A small file with one name, as most are, and a node of every other kind.
 pub(super) fn entries() -> Vec<EntryRecord> {
     let [inline, blocks, target, device] = contents();
     let small = Inode {
@@ -187,12 +187,13 @@ pub(super) fn quota() -> QuotaId {
     QuotaId(Ino::new(ShardId(6), 79))
 }
 
-/// A directory that is charged to one.
+/// A directory that is charged to an accounting root.
 pub(super) fn charged() -> Content {
     Content { quota: quota(), ..content() }
 }
 
-/// A directory that was divided from the start, one that is charged to a quota as well, and one that says of contents, too.
+/// A directory that was divided from the start; one that is charged to a quota as well; and one
+/// that also limits inline contents.
 pub(super) fn divided() -> [Content; 3] {
     let policy = Policy {
         spread: Some(Spread::Subsets),
