@@ -1,4 +1,4 @@
-//! The operations as their clients see them: each test shows one rule, over a connection.
+//! Tests of the operations as clients see them: each test shows one rule, over a connection.
 
 mod access;
 pub(crate) mod client;

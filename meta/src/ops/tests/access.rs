@@ -1,4 +1,4 @@
-//! Who may do what: tickets, tokens, and permissions where they are the server's to check.
+//! Access: tickets, tokens, and permissions where the server checks them.
 
 use base::{Access, Cred, FileKind, FsError, SetAttr, SetTime, Time};
 use wire::{
@@ -91,7 +91,7 @@ fn a_session_of_a_subtree_cannot_leave_it() {
                 assert_eq!(moved, Err(FsError::Denied));
             }
             assert_eq!(client.stat(&secret).await, Err(FsError::Denied));
-            // Nor is a number enough: only what is open is followed out of its directory.
+            // A number is not enough either: only an open file is followed out of its directory.
             let pretended = FileRef { dir: inside, name: name("f"), ino: secret.ino };
             assert_eq!(client.stat(&pretended).await, Err(FsError::Stale));
             assert_eq!(client.link(&pretended, &inside, "x").await, Err(FsError::Stale));
@@ -296,7 +296,7 @@ fn modes_are_changed_by_owners_and_owners_by_root() {
         assert_eq!(client.chmod(&own, 0o6755).await.unwrap().mode, 0o6755);
         let attr = client.chown(&own, 7, 70).await.unwrap();
         assert_eq!((attr.gid, attr.mode), (70, 0o755), "a change of owner clears the set-id bits");
-        // Who is not of the group does not give its rights away.
+        // A caller outside the file's group does not give the group's rights away.
         client.cred = user(7);
         assert_eq!(client.chmod(&own, 0o2755).await.unwrap().mode, 0o755);
         let root_file = FileRef { dir: root, ..own };
@@ -371,7 +371,7 @@ fn an_open_file_does_what_it_was_opened_for_and_no_more() {
             assert_eq!(client.get(map(&file)).await.err(), denied);
         }
         client.write(&file, 0, b"S").await.unwrap();
-        // What was granted stays, whatever becomes of the mode.
+        // A right that was granted stays, whatever becomes of the mode.
         admin.chmod(&theirs, 0o600).await.unwrap();
         client.write(&file, 1, b"E").await.unwrap();
         assert_eq!(client.open_for(&file, 4).await.unwrap_err(), FsError::Denied);
@@ -380,7 +380,7 @@ fn an_open_file_does_what_it_was_opened_for_and_no_more() {
         assert_eq!(client.write(&file, 0, b"x").await.err(), denied);
         assert_eq!(admin.read(&theirs).await.unwrap(), b"SE");
 
-        // Who makes a file uses it, whatever mode it got.
+        // The creator uses the file, whatever mode it got.
         admin.chmod(&root, 0o777).await.unwrap();
         let create = Create {
             dir: client.root,

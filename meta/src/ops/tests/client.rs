@@ -1,4 +1,4 @@
-//! A client that does one thing at a time, says what it wants in one line, and hides nothing.
+//! A client that does one thing at a time, states each request in one line, and hides nothing.
 
 mod attributes;
 mod contents;
@@ -50,7 +50,7 @@ pub(crate) fn user(uid: u32) -> Cred {
 }
 
 impl Client {
-    /// Opens a session; the words of the refusal otherwise.
+    /// Opens a session; returns the words of the refusal otherwise.
     pub(crate) async fn open(
         world: &mut World,
         token: &Token,
@@ -104,7 +104,7 @@ impl Client {
         stream
     }
 
-    /// What it says when it comes back to a session.
+    /// The claim to a session with which this client resumes it.
     pub(crate) fn resume_of(&self, session: base::SessionId) -> Resume {
         Resume {
             session,
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Goes on with the session over a new connection.
+    /// Resumes the session over a new connection.
     pub(crate) async fn resume(&mut self, world: &mut World) {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
@@ -142,7 +142,7 @@ impl Client {
         assert_eq!(self.welcome.session, before, "the session has ended");
     }
 
-    /// Comes back to the session with another token; the words of the refusal otherwise.
+    /// Resumes the session with another token; returns the words of the refusal otherwise.
     pub(crate) async fn resume_with(
         &mut self,
         world: &mut World,
@@ -155,7 +155,8 @@ impl Client {
         self.hello(Some(self.resume_of(before))).await
     }
 
-    /// As [`Client::resume`], with another session if the old one has ended.
+    /// Like [`Client::resume`], but opens another session if the old one has ended. Returns whether
+    /// the old one was resumed.
     pub(crate) async fn resume_or_start(&mut self, world: &mut World) -> bool {
         self.stream = Client::greet(world).await;
         self.inbox.clear();
@@ -207,7 +208,8 @@ impl Client {
         self.send_bytes(&out).await;
     }
 
-    /// Lets the next requests stand on what was just heard, if it was found through these directories.
+    /// Lets the next requests stand on the latest reply, if that was found through these
+    /// directories.
     pub(crate) fn goes_by(&mut self, way: &[&DirRef]) {
         let way = way.iter().map(|dir| way_mark(dir.id)).collect();
         self.stands_on = Stand { version: self.latest.cache_version, way };
@@ -217,7 +219,7 @@ impl Client {
         self.try_send_bytes(bytes).await.unwrap();
     }
 
-    /// As [`Client::send_bytes`], on a connection that the server may have ended.
+    /// Like [`Client::send_bytes`], on a connection that the server may have ended.
     pub(crate) async fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes).await
     }
@@ -266,7 +268,7 @@ impl Client {
         self.follow(Request::FsckStart(FsckStart { gc })).await
     }
 
-    /// Checks it, and repairs what is found.
+    /// Checks the whole file system, and repairs what is found.
     pub(crate) async fn repair(&mut self, discard_lost: bool) -> FsckProgress {
         self.follow(Request::Repair(wire::Repair { gc: false, discard_lost })).await
     }
@@ -285,7 +287,7 @@ impl Client {
         }
     }
 
-    /// Says after a restart that nothing was open.
+    /// Tells the server after a restart that no file was open.
     pub(crate) async fn claim_nothing(&mut self) {
         let claim = wire::Claim { files: Vec::new(), last: true };
         self.get(Request::Claim(claim)).await.unwrap();

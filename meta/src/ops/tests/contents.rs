@@ -1,4 +1,5 @@
-//! File contents: inline, in blocks, cut, grown, compacted; always what a vector of bytes would hold.
+//! File contents: inline, in blocks, cut, grown, compacted; always what a vector of bytes would
+//! hold.
 
 use base::{BlockId, Decode as _, FsError, limits::CHUNK_BYTES};
 use bytes::Bytes;
@@ -201,7 +202,7 @@ fn a_chunk_of_many_slices_becomes_one_block() {
         assert!(world.counter("chunks_compacted") > 0);
         model.truncate(69 * 2500 + 1000);
         assert_eq!(client.read(&file).await.unwrap(), model);
-        // It moved meanwhile, and is found.
+        // The file has moved meanwhile, and is found.
         client.rename((&root, "f"), (&root, "g")).await.unwrap();
         for index in 0..40 {
             client.write(&file, index * 3, b"x").await.unwrap();

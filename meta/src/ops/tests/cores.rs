@@ -1,4 +1,5 @@
-//! Two cores of one server, each on its own thread, in the same directories: everything stays exact.
+//! Two cores of one server, each on its own thread, in the same directories: everything stays
+//! exact.
 
 use std::sync::{
     Barrier,
@@ -16,7 +17,7 @@ use super::{
     world::{Hold, Setup, World, in_world_of, on_core},
 };
 
-/// Runs `act` on two cores at the same time; what each returned.
+/// Runs `act` on two cores at the same time. Returns both results.
 pub(super) fn on_two_cores<T: Send>(
     world: &World,
     act: impl AsyncFn(usize, &mut Client) -> T + Sync,
@@ -44,7 +45,7 @@ fn in_wide_world(test: impl AsyncFnOnce(&mut World)) {
     in_world_of(Setup { cores: 3, ..Setup::default() }, test);
 }
 
-/// Asks until the answer is one: another core may have been in the way.
+/// Asks until the answer is not `Busy`: another core may have been in the way.
 async fn insist(client: &mut Client, request: &Request) -> Answer {
     loop {
         match client.ask(request.clone()).await {
@@ -78,7 +79,7 @@ fn of_two_creates_and_of_two_unlinks_of_a_name_one_succeeds() {
         let mut client = world.client().await;
         let dir = client.mkdir(&client.root.clone(), "d").await.unwrap();
         let names: Vec<String> = (0..400).map(|index| format!("f{index}")).collect();
-        // Where one core is not scheduled for as long as the other works, they are not at work together.
+        // Where one core is not scheduled while the other works, they are not at work together.
         let mut together = false;
         for _ in 0..20 {
             let made = on_two_cores(world, async |_, client| {
@@ -222,8 +223,8 @@ fn move_to_root(root: DirRef, from: &str, to: &str) -> Request {
     Request::Rename(Rename { from_dir, from_name, to_dir, to_name, mode })
 }
 
-/// What the clients of two cores do, both of which know `/a` and `/a/b`: of the first the next write is held up, and
-/// the second goes on when it is.
+/// Runs clients on two cores, both of which know `/a` and `/a/b`. The next write of the first is
+/// held up, and the second goes on when it is.
 fn while_a_write_is_held<T: Send>(
     hold: Hold,
     first: impl AsyncFn(&mut Client, DirRef) -> T + Sync,
@@ -339,7 +340,7 @@ fn lock(ino: Ino, wait: bool) -> Lock {
     }
 }
 
-/// Says at the end, however it comes, that there is nothing more to wait for.
+/// Notes at its end, however it comes, that there is nothing more to wait for.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -386,7 +387,7 @@ fn a_check_of_what_another_core_is_changing_finds_nothing() {
     });
 }
 
-/// One change of something small and shared; whether it was done.
+/// Makes one random change in a small shared tree. Returns whether it was made.
 pub(super) async fn random_act(client: &mut Client, dirs: &[DirRef], picks: [usize; 6]) -> bool {
     let [what, d1, n1, d2, n2, exchange] = picks;
     let names = ["n0", "n1", "n2", "n3"];

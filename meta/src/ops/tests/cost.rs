@@ -1,5 +1,5 @@
-//! What each operation asks of the engine when nothing is hot: the `Cost:` lines, counted, on one core. Changes
-//! include the stored answer.
+//! The cost of each operation at the engine when no record is hot: the `Cost:` lines, counted, on
+//! one core. Changes include the stored answer.
 
 use base::{SetAttr, SetTime};
 use wire::{FileRef, Request, Token, Walk};
@@ -9,7 +9,7 @@ use super::{
     world::{Cost, Setup, World, in_world_of},
 };
 
-/// What one operation costs.
+/// The engine's work for one operation.
 async fn cost<T>(world: &World, operation: impl Future<Output = T>) -> Cost {
     world.server.shared.hot.clear();
     world.engine.take_cost();

@@ -151,13 +151,13 @@ fn chunks_that_cannot_be_read() {
         assert_eq!(client.write(&bad, 0, b"x").await, Err(io));
         assert_eq!(client.truncate(&bad, 5).await, Err(io));
         assert_eq!(client.read(&good).await.unwrap(), [1; 9000]);
-        // Nor does the background stumble over it for ever.
+        // The background does not stumble over it for ever either.
         client.unlink(&root, "bad").await.unwrap();
         client.unlink(&root, "good").await.unwrap();
         world.settle().await;
         assert_eq!(world.counter("blocks_deleted"), 1);
         client.create(&root, "bad").await.unwrap();
-        // What could not be opened is not open.
+        // A file that could not be opened is not open.
         assert_eq!(world.server.status().sessions[0].open_files, 0);
     });
 }
@@ -173,7 +173,8 @@ fn a_block_that_is_missing() {
         world.blocks.delete(block).await.unwrap();
         let part = wire::BlockPart { block, block_bytes: 9000, offset: 0, ticket: 0 };
         let get = Request::BlockGet(wire::BlockGet { part, len: 9000 });
-        // It may have been replaced since the client was told of it: the client asks again where it is.
+        // The block may have been replaced since the client was told of it: the client asks again
+        // where it is.
         assert_eq!(client.ask(get).await, wire::Answer::Retry(wire::Retry::StaleDir));
         client.write_blocks(&bad, 0, &[2; 9000]).await.unwrap();
         assert_eq!(client.read(&bad).await.unwrap(), [2; 9000]);
@@ -204,7 +205,7 @@ fn a_chunk_that_is_full_and_cannot_be_read() {
             last = client.ask(write(round)).await;
             world.settle().await;
         }
-        // To wait for its compaction would be to wait for ever.
+        // A wait for the compaction of this chunk would last for ever.
         assert_eq!(last, wire::Answer::Failed(FsError::Io));
         client.truncate(&bad, 0).await.unwrap();
         client.write(&bad, 0, b"new").await.unwrap();

@@ -1,4 +1,4 @@
-//! A dump is the tree at one moment, and what is loaded from it is that tree.
+//! A dump is the tree at one moment, and the tree that is loaded from it is the same.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -39,7 +39,7 @@ fn header(started: &DumpStarted) -> Header {
     base::Decode::from_bytes(&started.header).unwrap()
 }
 
-/// Loads the rest of a dump into an engine of its own; how many pages that were.
+/// Loads the rest of a dump into an engine of its own. Returns the number of pages.
 async fn load(client: &mut Client, started: &DumpStarted, key: &[u8]) -> (Counting, usize) {
     let (engine, header) = (Counting::default(), header(started));
     let mut pages = 0;
@@ -85,7 +85,7 @@ async fn tree(client: &mut Client, top: &DirRef) -> Tree {
     found
 }
 
-/// A client that needs no tickets, and so may use what another was shown.
+/// A client that needs no tickets, and so may use references of another client.
 async fn trusted(world: &mut World) -> Client {
     Client::open(world, &Token::administrator(), true).await.unwrap()
 }
@@ -125,13 +125,13 @@ fn what_is_loaded_from_a_dump_is_the_tree_when_it_was_started() {
         let before = tree(&mut client, &root).await;
         let started = start(&mut client).await.unwrap();
         assert_eq!(start(&mut client).await.err(), Some(FsError::Busy));
-        // What comes later is not in it, and takes no block from it.
+        // Later changes are not in the dump, and take no block from it.
         for index in 0..300 {
             client.unlink(&many, &format!("f{index}")).await.unwrap();
         }
         for dir in &dirs[1..] {
             for text in ["n0", "n1", "n2", "n3"] {
-                // Some of them are there, in directories that are.
+                // Some of the names are there, in directories that are.
                 let unlink = Unlink { dir: *dir, name: super::client::name(text) };
                 client.ask(Request::Unlink(unlink)).await;
             }
@@ -151,7 +151,7 @@ fn what_is_loaded_from_a_dump_is_the_tree_when_it_was_started() {
         assert_eq!(tree(&mut client, &root).await, before);
         let used = client.info(&many).await;
         assert!(used.contains(&("used.entries".to_owned(), "301".to_owned())), "{used:?}");
-        // It goes on: no number is given out twice.
+        // The loaded file system goes on: no number is given out twice.
         client.create(&root, "new").await.unwrap();
     });
 }
@@ -268,7 +268,7 @@ fn what_is_loaded_for_several_servers_is_on_that_of_its_shard_and_its_quotas_are
 
         let id = QuotaId(limited.ino);
         let usages = engines.map(|engine| engine.get(&key::usage(id, UsagePart::Core(0))).unwrap());
-        // The directories, the file and its block are the coordinator's to count.
+        // The coordinator counts the directories, the file and its block.
         let used = Usage::of(3, 9000);
         assert_eq!(usages, [Some(used.to_record()), None, None]);
         let root = engines[0].get(&key::usage(id, UsagePart::Root)).unwrap().unwrap();

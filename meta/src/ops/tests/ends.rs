@@ -1,4 +1,4 @@
-//! How slow connections end, and what there may be too many of.
+//! The end of slow connections, and limits on connections and sessions.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn a_hello_of_a_byte_a_second_is_not_waited_for() {
                 return;
             }
             world.wait(Duration::from_secs(1)).await;
-            // The server may have ended it in between.
+            // The server may have ended the connection in between.
             let _ = stream.write_all(&[1]).await;
         }
         panic!("it is waited for");
@@ -78,7 +78,7 @@ fn sessions_beyond_the_limit_wait_for_others_to_end() {
         let (mut first, mut second) = (world.client().await, world.client().await);
         assert_eq!(first.ask(hello("another")).await, Answer::Retry(Retry::Busy));
         assert_eq!(world.counter("sessions_refused"), 1);
-        // Who has a session comes back to it.
+        // A client that has a session comes back to it.
         second.resume(world).await;
         first.bye().await;
         let mut third = world.client().await;

@@ -12,11 +12,11 @@ use super::{
 use crate::{core::Step, reclaim::CHUNKS_A_STEP, record::key};
 
 const CHUNK: u64 = CHUNK_BYTES as u64;
-/// Two whole steps, and a third one that finds less.
+/// Enough chunks for two whole steps, and a third one that finds fewer.
 const CHUNKS: u32 = 600;
 const STEPS: usize = 3;
 
-/// The steps are the test's.
+/// Runs a test that takes the steps itself.
 fn by_hand(test: impl AsyncFnOnce(&mut World)) {
     in_world_of(Setup { background: false, ..Setup::default() }, test);
 }
@@ -115,7 +115,7 @@ fn a_cut_goes_on_after_a_crash_at_any_step_and_nothing_shows_again() {
             let data = client.read(&file).await.unwrap();
             assert!(data.len() as u64 == CHUNK + 1 && data[CHUNK_BYTES as usize] == b'x');
             assert_eq!(client.fsck(false).await.findings, Vec::<String>::new());
-            // What is gone may be written again, and what is not may not.
+            // A chunk that is gone may be written again, and one that is not may not.
             let gone = 2 + u32::try_from(done * CHUNKS_A_STEP).unwrap();
             assert_eq!(poke(&mut client, &file, gone).await, Answer::Retry(Retry::Busy));
             let grows = client.ask(Request::Setattr(wire::Setattr {

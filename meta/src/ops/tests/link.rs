@@ -26,7 +26,7 @@ fn all_names_of_a_file_are_one_file() {
         let gone = client.unlink(&root, "a").await.unwrap();
         assert_eq!(gone.nlink, 1);
         assert_eq!(client.read(&second).await.unwrap(), b"hello you");
-        // The old name has it no more, but its shard of birth knows.
+        // The old name does not lead to the file any more, but its shard of birth knows it.
         assert_eq!(client.stat(&first).await.unwrap().nlink, 1);
         client.unlink(&dir, "b").await.unwrap();
         assert_eq!(client.stat(&first).await, Err(FsError::Stale));
@@ -123,13 +123,13 @@ fn spilled_xattrs_follow_their_file() {
         assert_eq!(expect(&mut client, &root, "l").await, [5, 5000]);
         client.unlink(&dir, "b").await.unwrap();
         assert_eq!(expect(&mut client, &root, "l").await, [5, 5000]);
-        // Over one with xattrs of its own, which go.
+        // The next name replaces a file with xattrs of its own, which go.
         client.rename((&root, "l"), (&root, "c")).await.unwrap();
         assert_eq!(expect(&mut client, &root, "c").await, [5, 5000]);
         client.remove_xattr(&file, "user.big").await.unwrap();
         assert_eq!(expect(&mut client, &root, "c").await, [5]);
         client.set_xattr(&file, "user.big", &long).await.unwrap();
-        // Without a name, while it is open.
+        // The file has no name, and is open.
         client.open_file(&file).await.unwrap();
         client.unlink(&root, "c").await.unwrap();
         assert_eq!(client.xattrs(&file).await.len(), 2);

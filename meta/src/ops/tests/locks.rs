@@ -1,4 +1,4 @@
-//! Locks of files, as their clients see them.
+//! Locks of files, as clients see them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ fn lock(ino: Ino, number: u64) -> Lock {
     }
 }
 
-/// Two clients that have one file open; the file, and proof of the first one's open.
+/// Two clients that have one file open, the file, and the proof of the first one's open.
 async fn two_with_a_file(world: &mut World) -> (Client, Client, ClaimedFile) {
     let (mut one, mut two) = (world.client().await, world.client().await);
     let root = one.root;
@@ -123,7 +123,8 @@ fn so_many_requests_of_a_connection_wait_and_the_others_go_on() {
         for _ in 0..2 {
             assert_eq!(two.receive().await, Answer::Retry(Retry::Busy));
         }
-        // What a core sets aside is bounded as well; what is answered at once is not.
+        // The number of requests that a core sets aside is bounded as well; others are answered at
+        // once.
         assert_eq!(two.ask(Request::Sync).await, Answer::Retry(Retry::Busy));
         assert_eq!(two.ask(Request::Ping).await, DONE);
         let cancel = Request::LockCancel(LockCancel { number: 1, settled: 1 });

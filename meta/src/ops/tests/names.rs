@@ -1,4 +1,4 @@
-//! Names: what is made and removed, what it counts, and what is refused.
+//! Names: creations and removals, the counts that they change, and refusals.
 
 use base::{FileKind, FsError, Ino, SetAttr, ShardId};
 use store::Engine as _;
@@ -174,7 +174,7 @@ fn a_directory_that_was_removed_is_stale_even_when_its_name_is_made_anew() {
         }
         let getattr = Getattr { node: NodeRef::File(file.clone()) };
         assert_eq!(client.ask(Request::Getattr(getattr)).await, Answer::Retry(Retry::StaleDir));
-        // Where the kernel checks walks the file itself is what counts, and it is gone.
+        // Where the kernel checks walks only the file itself counts, and it is gone.
         let mut mount = Client::open(world, &Token::administrator(), true).await.unwrap();
         assert_eq!(mount.stat(&file).await, Err(FsError::Stale));
         let liar = DirRef { ino: Ino(999), ..new };
@@ -214,7 +214,7 @@ fn a_setgid_directory_passes_its_group_on() {
         let sub = client.mkdir(&dir, "sub").await.unwrap();
         let attr = client.stat(&sub).await.unwrap();
         assert_eq!((attr.uid, attr.gid, attr.mode), (9, 50, 0o2755));
-        // Who is not of the group makes no executable that acts as it.
+        // A caller outside the group makes no executable that acts as the group.
         let file = client.create_mode(&dir, "x", 0o2770).await.unwrap();
         assert_eq!(client.stat(&file).await.unwrap().mode, 0o770);
     });
@@ -295,7 +295,7 @@ fn a_page_never_ends_inside_a_run_of_equal_positions() {
     in_damaged_world(async |world| {
         let mut client = world.client().await;
         let dir = client.root;
-        // No two names of a test have one position, so these are put where others would be.
+        // No two names of a test have one position, so these are put at positions of others.
         let config = &world.server.shared.config;
         let mut batch = store::Batch::new();
         for (index, pos) in [20, 30, 30, 30, 40].into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Requests that wait for the outcome of a prepared transaction, and numbers whose requests were sent elsewhere.
+//! Requests that wait for the outcome of a prepared transaction, and numbers whose requests were
+//! sent elsewhere.
 
 use base::{FileKind, Seq};
 use wire::{Answer, Create, Hello, Reply, Request, Retry, Token, TxnId};
@@ -28,7 +29,7 @@ fn create(client: &Client) -> Request {
     })
 }
 
-/// A transaction is prepared that stands on the name.
+/// Prepares a transaction that changes the name.
 fn prepare(world: &World, client: &Client) {
     let (shared, name, root) = (&world.server.shared, name("f"), client.root);
     let shard = base::placement::shard_of(root.home, 0, shared.config.shards);
@@ -115,7 +116,7 @@ fn so_many_changes_of_a_connection_wait_for_a_pause_and_no_more() {
         assert!(lookup.is_err(), "what changes nothing is answered");
         assert!(pauses.end(7));
         for _ in 0..WAITING_MAX {
-            // Those beside the first that is executed are echoes.
+            // The first is executed; the others are repetitions of it.
             let answer = client.receive().await;
             let right =
                 matches!(answer, Answer::Done(Reply::Created(_)) | Answer::Retry(Retry::Busy));

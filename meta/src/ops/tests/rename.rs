@@ -1,4 +1,4 @@
-//! Renames in all modes, of files and directories, and what birth places know of them.
+//! Renames in all modes, of files and directories, and the notes of them at birth places.
 
 use base::{DirId, FileKind, FsError, NameVersion};
 use store::Engine as _;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::record::{Record as _, RenameList, key};
 
-/// The versions that the birth place of `text` in the root says live elsewhere.
+/// The versions born as `text` in the root that live elsewhere, by the rename list.
 fn rename_list(world: &World, text: &str) -> Vec<u32> {
     let config = &world.server.shared.config;
     let shard = base::placement::shard_of(DirId::ROOT, 0, config.shards);
@@ -211,7 +211,7 @@ fn a_directory_never_goes_below_itself() {
         }
         assert_eq!(client.exchange((&root, "a"), (&b, "f")).await, Err(FsError::Invalid));
         assert_eq!(client.exchange((&b, "f"), (&root, "a")).await, Err(FsError::Invalid));
-        // What is above the source is not empty.
+        // A directory above the source is not empty.
         assert_eq!(client.rename((&b, "f"), (&root, "a")).await, Err(FsError::NotEmpty));
         assert_eq!(client.rename((&b, "c"), (&root, "a")).await, Err(FsError::NotEmpty));
         assert_eq!(client.rename((&b, "c"), (&a, "b")).await, Err(FsError::NotEmpty));
@@ -251,18 +251,18 @@ fn a_name_is_born_with_a_new_version_while_an_older_one_lives_elsewhere() {
             moved.push(dir);
         }
         assert_eq!(rename_list(world, "d"), [0, 1, 2]);
-        // One that is removed frees its version.
+        // A directory that is removed frees its version.
         client.unlink(&moved[1], "f1").await.unwrap();
         client.rmdir(&root, "moved1").await.unwrap();
         assert_eq!(rename_list(world, "d"), [0, 2]);
         let again = client.mkdir(&root, "d").await.unwrap();
         assert_eq!((again.id, rename_list(world, "d")), (moved[1].id, vec![0, 2]));
         assert_ne!(again.ino, moved[1].ino);
-        // One that comes back to its birth place is not elsewhere any more.
+        // A directory that comes back to its birth place is not elsewhere any more.
         client.rename((&root, "moved2"), (&root, "d")).await.unwrap();
         assert_eq!(rename_list(world, "d"), [0]);
         assert!(client.lookup(&root, "d").await.unwrap().dir.unwrap().same(&moved[2]));
-        // It is replaced by the first.
+        // The first directory replaces it.
         client.unlink(&moved[2], "f2").await.unwrap();
         client.rename((&root, "moved0"), (&root, "d")).await.unwrap();
         assert_eq!(rename_list(world, "d"), Vec::<u32>::new());

@@ -1,4 +1,5 @@
-//! What was earned with a token is worth nothing without it, and no more than it.
+//! Rights: whatever a session earned with a token is worth nothing without the token, and no more
+//! than it.
 
 use base::{Access, Clock as _, FileKind, FsError, Time};
 use wire::{
@@ -56,7 +57,7 @@ fn a_session_is_not_resumed_with_other_rights() {
                 }
                 let refused = client.resume_with(world, &other).await.unwrap_err();
                 assert!(refused.contains("a token of other rights"), "{refused}");
-                // Nor are its tickets worth anything to another session of either token.
+                // The tickets are worth nothing to another session of either token.
                 let mut stranger = Client::open(world, &other, true).await.unwrap();
                 assert_ne!(stranger.welcome.session, session);
                 stranger.cred = user(other.uid.unwrap_or(0));
@@ -103,7 +104,7 @@ fn a_session_whose_token_ends_gives_back_what_it_has() {
         let session = client.welcome.session;
         client.open_file(&file).await.unwrap();
         world.advance(2);
-        // It is heard of, but that keeps nothing any more.
+        // The session is heard of, but that keeps nothing any more.
         for _ in 0..10 {
             client.ask(Request::Ping).await;
             admin.ask(Request::Ping).await;
@@ -136,7 +137,7 @@ fn a_claim_is_taken_only_while_claims_are_awaited() {
             client.get(claim(last)).await.unwrap();
             assert_eq!(client.write(&file, 0, b"x").await.err(), Some(FsError::Denied));
         }
-        // What it had open when the server went away it has again.
+        // After a restart the session has the files open again that it had.
         admin.chmod(&theirs, 0o666).await.unwrap();
         client.open_for(&file, write).await.unwrap();
         admin.chmod(&theirs, 0o600).await.unwrap();
@@ -144,7 +145,7 @@ fn a_claim_is_taken_only_while_claims_are_awaited() {
         client.resume(world).await;
         client.get(claim(true)).await.unwrap();
         client.write(&file, 0, b"x").await.unwrap();
-        // Once.
+        // The claim works once.
         client.release(file.ino, u64::MAX).await;
         client.get(claim(true)).await.unwrap();
         assert_eq!(client.write(&file, 0, b"x").await.err(), Some(FsError::Denied));
@@ -188,7 +189,7 @@ fn a_directory_that_leaves_the_subtree_of_a_token_takes_what_is_in_it_along() {
             }
             assert!(is_stale(&mut client, getattr(NodeRef::File(file.clone()))).await);
 
-            // Within the subtree it may be anywhere; and its tickets are good again.
+            // The directory may be anywhere within the subtree, and its tickets are good again.
             let z = admin.mkdir(&a, "z").await.unwrap();
             admin.rename((&private, "x"), (&z, "x")).await.unwrap();
             client.lookup(&y, "f").await.unwrap();
@@ -238,7 +239,7 @@ fn a_file_that_is_open_gets_no_name_in_a_subtree_that_it_has_left() {
             let target = NodeRef::File(file.clone());
             Request::Link(Link { target, dir: inside, name: name(to) })
         };
-        // One of them has two names, so its inode is not under either.
+        // The second of them has two names, so its inode is under neither.
         for (at, two) in [(0, false), (1, true)] {
             let (gone, kept) = (format!("gone{at}"), format!("kept{at}"));
             for text in [&gone, &kept] {
@@ -365,7 +366,7 @@ fn a_token_has_so_many_sessions_and_leaves_the_others_to_others() {
         for _ in 0..3 {
             assert!(welcome(admin.ask(hello(&Token::administrator())).await));
         }
-        // Who was there before a restart is counted when it is back.
+        // A session from before a restart is counted when it is back.
         world.restart().await;
         first.resume(world).await;
         let mut third = world.client_with(&below("/a")).await;

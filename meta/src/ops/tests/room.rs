@@ -1,4 +1,5 @@
-//! A disk that is nearly full: what is refused, what is not, and how it ends.
+//! A disk that is nearly full: operations that are refused, operations that are not, and the end of
+//! it.
 
 use std::sync::{
     Arc,
@@ -13,7 +14,7 @@ use crate::Limits;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a test on a disk whose free space it sets, of which 64 MiB are the reserve.
+/// Runs a test on a disk of which it sets the free space; 64 MiB are the reserve.
 fn on_a_disk(test: impl AsyncFnOnce(&mut World, &AtomicU64)) {
     let free = Arc::new(AtomicU64::new(1 << 40));
     let seen = free.clone();
@@ -111,7 +112,7 @@ fn a_start_on_a_full_disk_writes_nothing_and_goes_on_when_there_is_room() {
 #[test]
 fn an_allocation_of_more_than_there_is_room_for_is_refused_and_takes_nothing() {
     on_a_disk(async |world, _| {
-        // As much as a simulated server tells, less the reserve.
+        // The free space that a simulated server reports, less the reserve.
         let room = (1 << 39) - 64 * MIB;
         let mut client = world.client().await;
         let root = client.root;
@@ -128,7 +129,7 @@ fn an_allocation_of_more_than_there_is_room_for_is_refused_and_takes_nothing() {
             assert_eq!(refused.unwrap_err(), FsError::NoSpace, "{mode:?}");
             assert_eq!(client.stat(&file).await.unwrap(), before, "{mode:?}");
         }
-        // What frees room needs none.
+        // An operation that frees space needs none.
         client.get(ask(room + 9001, AllocateMode::ZeroWithin)).await.unwrap();
         assert_eq!(client.stat(&file).await.unwrap().allocated, 0);
         client.get(ask(room, AllocateMode::Grow)).await.unwrap();

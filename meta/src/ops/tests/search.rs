@@ -1,4 +1,4 @@
-//! What has a number, where nothing else is known of it.
+//! Searches for an inode number of which nothing else is known.
 
 use base::{Cred, FsError, Ino, ShardId};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use super::{
     world::in_world,
 };
 
-/// What has a number, and how many requests it took to find it.
+/// The node that has a number, and how many requests it took to find it.
 async fn search(client: &mut Client, ino: Ino) -> Result<(NodeRef, usize), FsError> {
     let (dir, mut from) = (client.root, Bytes::new());
     for asked in 1.. {
@@ -37,7 +37,7 @@ fn what_has_a_number_is_found_wherever_it_is() {
         client.rename((&dir, "moved"), (&other, "new name")).await.unwrap();
         client.rename((&root, "d"), (&other, "d")).await.unwrap();
         let mut all = vec![moved.ino, linked.ino, embedded.ino, below.ino, other.ino, dir.ino];
-        // More than one request looks at.
+        // One request does not look at so many records.
         let mut asked_most = 0;
         for number in 0..5000 {
             let file = client.create(&below, &format!("file {number}")).await.unwrap();

@@ -1,4 +1,5 @@
-//! What a session leaves behind when it ends, whoever ends it and whatever other cores do for it meanwhile: nothing.
+//! The end of a session leaves nothing behind, whoever ends it and whatever other cores do for it
+//! meanwhile.
 
 use std::sync::Barrier;
 
@@ -33,7 +34,7 @@ fn lock(ino: Ino, number: u64, mode: Option<LockMode>, wait: bool) -> Request {
     Request::Lock(Lock { ino, kind, owner: 1, pid: 7, range, mode, wait, number, settled: 0 })
 }
 
-/// What a session has left behind.
+/// The traces that a session has left behind.
 fn remains(world: &World, session: SessionId) -> Vec<&'static str> {
     let shared = &world.server.shared;
     let mut found = Vec::new();
@@ -68,7 +69,8 @@ async fn joined(world: &mut World, welcome: &Welcome) -> Client {
     client
 }
 
-/// While one core works for a session without a pause, another ends it; what was left behind, of many rounds.
+/// Runs many rounds in which one core works for a session without a pause, and another ends it.
+/// Nothing may be left behind.
 fn while_it_ends(
     work: impl AsyncFn(&mut Client, u64) -> Answer + Sync,
     end: impl AsyncFn(&mut World, &Welcome) + Sync,
@@ -208,8 +210,8 @@ fn who_evicts_itself_is_gone() {
     });
 }
 
-/// A client has a removed file open and locks a file that another one waits for; then it is evicted by a third one,
-/// who may be on another core.
+/// A client has a removed file open, and locks a file that another one waits for. Then a third
+/// client, perhaps on another core, evicts it.
 async fn frees_all_at_once(world: &mut World, evicts: impl AsyncFnOnce(&mut World, &Welcome)) {
     let (mut has, mut wants) = (world.client().await, world.client().await);
     let root = has.root;

@@ -49,7 +49,7 @@ fn an_answer_is_stored_with_its_effect_or_not_at_all() {
         world.power_cut(0).await;
         client.resume(world).await;
         assert!(client.names(&client.root.clone()).await.is_empty());
-        // Neither is left, so it is executed when it is asked again.
+        // Neither effect nor answer is left, so the request is executed when it is asked again.
         assert!(matches!(client.ask_as(Seq(1), Seq(1), request).await, Answer::Done(_)));
         assert_eq!(world.counter("duplicates_suppressed"), 0);
         assert_eq!(client.names(&client.root.clone()).await, ["d"]);
@@ -67,9 +67,10 @@ fn an_echo_of_what_failed_does_not_succeed_later() {
         assert_eq!(client.ask_as(Seq(2), Seq(2), request.clone()).await, failed);
         let rmdir = Request::Rmdir(Rmdir { dir: root, name: name("d") });
         assert!(matches!(client.ask_as(Seq(3), Seq(2), rmdir).await, Answer::Done(_)));
-        // The client has not said that it has the answer to 2.
+        // The client has not said yet that it has the answer to 2.
         assert_eq!(client.ask_as(Seq(2), Seq(2), request.clone()).await, failed);
-        // Now it has, and what still comes is an echo of an older connection.
+        // The client has the answer now: a request that still comes is an echo from an older
+        // connection.
         client.ask_as(Seq(4), Seq(4), mkdir(&client, "e")).await;
         let echo = client.ask_as(Seq(2), Seq(2), request).await;
         assert_eq!(echo, Answer::Retry(Retry::Busy));
@@ -168,7 +169,7 @@ fn a_request_is_stale_only_by_what_happened_on_its_way() {
             let answer = client.ask(request).await;
             assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
         }
-        // What is above moves what is below along.
+        // A move of the directory above moves the one below along.
         other.rename((&root, "d"), (&root, "e")).await.unwrap();
         let answer = client.ask(rename("g", "h")).await;
         let Answer::Retry(Retry::StaleCache(events)) = answer else { panic!("{answer:?}") };
@@ -187,7 +188,7 @@ fn clients_are_told_of_directories_whose_permissions_change() {
         client.chmod(&dir, 0o700).await.unwrap();
         client.lookup(&root, "d").await.unwrap();
         assert_eq!(client.latest.cache_version, before + 1);
-        // Neither times nor the mode of a file are cached by walkers.
+        // Neither times nor the mode of a file are cached for walks.
         let file = client.create(&dir, "f").await.unwrap();
         client.chmod(&file, 0).await.unwrap();
         client.chmod(&dir, 0o700).await.unwrap();
@@ -302,7 +303,7 @@ fn orphans_wait_for_claims_after_a_restart_and_stay_when_claimed() {
 
         one.resume(world).await;
         world.settle().await;
-        // In the grace period any file may be open: what is removed now is kept as well.
+        // In the grace period any file may be open: a file that is removed now is kept as well.
         let late = one.create(&root, "late").await.unwrap();
         one.unlink(&root, "late").await.unwrap();
         world.settle().await;
@@ -451,7 +452,7 @@ fn who_does_not_introduce_itself_is_not_waited_for() {
         let mut client = world.client().await;
         let mut silent = world.connect();
         silent.write_all(&frame::opening()).await.unwrap();
-        // The one that did may be silent for longer.
+        // A connection that has introduced itself may be silent for longer.
         world.wait(Duration::from_secs(12)).await;
         let mut answer = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut answer).await.unwrap();
@@ -505,7 +506,8 @@ fn a_server_that_halted_does_not_keep_its_core_busy() {
         client.truncate(&file, 5000).await.unwrap();
         client.unlink(&root, "f").await.unwrap();
         world.engine.break_down();
-        // Its contents are to be reclaimed now, and cannot be. That time goes on shows that everybody waits.
+        // The contents are to be reclaimed now, and cannot be. Time goes on, which shows that all
+        // tasks wait.
         client.release(file.ino, client.opened()).await;
         world.settle().await;
         assert!(client.resume_is_halted(world).await);

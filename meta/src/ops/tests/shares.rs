@@ -24,12 +24,12 @@ use crate::{
 
 const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
 
-/// Partitions that were there from the beginning.
+/// A layout with this many partitions from the start.
 fn split(count: u16) -> Layout {
     Layout::Extendible(Splits::started(1, count))
 }
 
-/// Does something as the server itself, and writes it.
+/// Executes something as the server itself, and writes it.
 fn directly<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> T {
     let shared = &server.shared;
     let mut group = Group::new(0);
@@ -64,7 +64,7 @@ fn a_directory_that_moves_within_its_parent_need_not_be_writable() {
         client.mkdir_mode(&dir, &here, 0).await.unwrap();
         client.rename((&dir, &here), (&dir, &there)).await.unwrap();
         assert_eq!(counts(world, &dir, 2), (1, 1));
-        // `..` is another one there.
+        // In the new place `..` is another directory.
         let root = client.root;
         client.cred = user(0);
         client.chmod(&root, 0o777).await.unwrap();
@@ -73,7 +73,7 @@ fn a_directory_that_moves_within_its_parent_need_not_be_writable() {
     });
 }
 
-/// A directory that is divided.
+/// Makes a directory that is divided.
 async fn divided(world: &World, client: &mut Client, text: &str, layout: Layout) -> DirRef {
     let root = client.root;
     let dir = client.mkdir(&root, text).await.unwrap();
@@ -101,14 +101,14 @@ fn name_in(world: &World, layout: &Layout, partition: u16, number: u32) -> Strin
     texts.find(|text| layout.partition(pos(world, text)) == partition).unwrap()
 }
 
-/// What stands under a name on the shard of a partition.
+/// The entry under a name on the shard of a partition.
 fn entry_at(world: &World, dir: &DirRef, partition: u16, text: &str) -> Option<EntryRecord> {
     let shard = shard(world, dir, partition);
     let key = key::name(shard, dir.id, pos(world, text), &name(text), Part::Main);
     world.engine.memory.get(&key).unwrap().map(|value| EntryRecord::from_record(&value).unwrap())
 }
 
-/// Times and counts of all partitions, as a client adds them up.
+/// The counts of all partitions, as a client adds them up.
 fn counts(world: &World, dir: &DirRef, partitions: u16) -> (u64, u32) {
     let shares = (0..partitions).map(|partition| share(world, dir, partition).unwrap());
     shares.fold((0, 0), |sum, share| (sum.0 + share.entries, sum.1 + share.subdirs))
@@ -145,7 +145,7 @@ fn a_name_stands_in_the_partition_that_has_it_and_is_counted_there() {
     });
 }
 
-/// Partitions 0, 1, 3 and 7 of a directory, each of which knows only of what it has done itself.
+/// Makes partitions 0, 1, 3 and 7 of a directory, each of which knows only its own splits.
 fn chain(world: &World, dir: &DirRef) -> Layout {
     let mut layout = split(1);
     let (mut known, mut pairs) = (vec![(0, layout.clone())], Vec::new());
@@ -182,7 +182,7 @@ fn a_name_is_found_from_share_to_share() {
             assert_eq!(client.lookup(&dir, &text).await.unwrap().attr.ino, file.ino);
             assert_eq!(client.stat(&file).await.unwrap().ino, file.ino);
         }
-        // All of it is one directory, whatever the master knows of it.
+        // All partitions are one directory, however little the master knows of them.
         assert_eq!(client.rmdir(&root, "d").await, Err(FsError::NotEmpty));
         for partition in [0, 1, 3] {
             client.unlink(&dir, &name_in(world, &layout, partition, 1)).await.unwrap();
@@ -242,7 +242,7 @@ fn an_entry_moves_between_partitions_of_one_directory() {
         assert_eq!(client.lookup(&dir, &two).await.unwrap().attr.ino, file.ino);
         let counted = |partition| share(world, &dir, partition).map(|share| share.entries);
         assert_eq!([0, 1, 2].map(counted), [Some(0), Some(0), Some(1)]);
-        // A directory, over another one.
+        // A directory is renamed over another one.
         let (from, over) = (at(0, 1), at(1, 2));
         let sub = client.mkdir(&dir, &from).await.unwrap();
         client.mkdir(&dir, &over).await.unwrap();
@@ -252,12 +252,12 @@ fn an_entry_moves_between_partitions_of_one_directory() {
         assert_eq!(client.names(&sub).await, ["x"]);
         assert_eq!(counts(world, &dir, 3), (2, 1));
         assert_eq!(share(world, &dir, 1).unwrap().subdirs, 1);
-        // And in exchange for a file.
+        // The directory is exchanged with a file.
         client.exchange((&dir, &over), (&dir, &two)).await.unwrap();
         assert_eq!(client.lookup(&dir, &two).await.unwrap().attr.ino, sub.ino);
         let subdirs = |partition| share(world, &dir, partition).map(|share| share.subdirs);
         assert_eq!([0, 1, 2].map(subdirs), [Some(0), Some(0), Some(1)]);
-        // Into another directory, and back.
+        // The file moves into another directory, and back.
         let root = client.root;
         client.rename((&dir, &over), (&root, "f")).await.unwrap();
         client.rename((&root, "f"), (&dir, &one)).await.unwrap();
@@ -265,7 +265,8 @@ fn an_entry_moves_between_partitions_of_one_directory() {
         client.link(&file, &dir, &from).await.unwrap();
         client.unlink(&dir, &one).await.unwrap();
         assert_eq!(client.lookup(&dir, &from).await.unwrap().attr.nlink, 1);
-        // What was born in one partition and lives in another is known beside the master.
+        // A directory that was born in one partition and lives in another is noted beside the
+        // master.
         let again = client.mkdir(&dir, &from).await;
         assert_eq!(again, Err(FsError::Exists));
         client.unlink(&dir, &from).await.unwrap();
@@ -315,10 +316,10 @@ fn what_is_set_of_a_directory_is_set_in_all_its_partitions() {
             assert_eq!(client.create(&dir, &text).await, Err(FsError::Denied));
             let share = share(world, &dir, partition).unwrap();
             assert_eq!((share.mode, share.uid, share.gid), (0o755, 8, 9));
-            // Those of users are the master's.
+            // Attributes of users are the master's.
             assert_eq!(share.xattrs.here().len(), usize::from(partition == 0));
         }
-        // Who is named in an ACL may write, in every partition.
+        // A user who is named in an ACL may write, in every partition.
         client.cred = user(0);
         let acl = [
             &2u32.to_le_bytes()[..],
@@ -352,7 +353,7 @@ fn entry(tag: u16, bits: u16, id: u32) -> Vec<u8> {
     [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
 }
 
-/// What a partition answers for itself.
+/// The attributes and the layout that a partition answers for itself.
 async fn stat_of(
     world: &World,
     client: &mut Client,
@@ -383,7 +384,7 @@ fn each_partition_answers_for_its_own_times_and_counts() {
             assert_eq!((attr.size, attr.nlink), (has.into(), 2 + has));
             assert_eq!(attr.mtime == later, partition == 2);
         }
-        // What is shown is the latest: so what is set is set in all.
+        // The latest time is shown: so a time is set in all partitions.
         let past = Time { sec: 5, nsec: 0 };
         let set = SetAttr { mtime: Some(SetTime::At(past)), ..SetAttr::default() };
         assert_eq!(client.setattr(&dir, set).await.unwrap().mtime, past);
@@ -391,7 +392,7 @@ fn each_partition_answers_for_its_own_times_and_counts() {
             let (attr, _) = stat_of(world, &mut client, &dir, partition).await;
             assert_eq!((attr.mtime, attr.ctime), (past, later));
         }
-        // One partition is a directory as any other.
+        // A directory of one partition is like any other.
         let root = client.root;
         let plain = client.mkdir(&root, "plain").await.unwrap();
         divide(world, &plain, split(1));
@@ -411,7 +412,7 @@ fn a_page_says_up_to_where_it_is_complete() {
         for text in &names {
             client.create(&dir, text).await.unwrap();
         }
-        // What lies on a shard and is another partition's is none of its names.
+        // An entry that lies on a shard, but belongs to another partition, is not listed there.
         directly(&world.server, |txn| {
             let (text, right) = (&names[0], layout.partition(pos(world, &names[0])));
             let master = txn.master(&dir)?;
@@ -469,7 +470,8 @@ fn of_scattered_names_each_partition_lists_its_own() {
     });
 }
 
-/// What the server of a directory's entry has this one prepare to remove the directory.
+/// The request by which the server of a directory's entry has this one prepare the directory's
+/// removal.
 fn removal(world: &World, dir: &DirRef, partition: u16) -> Prepare {
     let at = key::content(shard(world, dir, partition), dir.id, partition, Part::Main);
     let at = bytes::Bytes::copy_from_slice(&at);
@@ -511,7 +513,7 @@ fn who_makes_a_name_in_a_directory_that_is_being_removed_waits_for_the_outcome()
         let layout = split(4);
         let dir = divided(world, &mut client, "d", layout.clone()).await;
         assert_eq!(vote(world, &removal(world, &dir, 3)), Vote::Prepared);
-        // In the other partitions nothing is promised yet.
+        // The other partitions have promised nothing yet.
         other.create(&dir, &name_in(world, &layout, 2, 1)).await.unwrap();
         for commit in [false, true] {
             if commit {
@@ -526,7 +528,8 @@ fn who_makes_a_name_in_a_directory_that_is_being_removed_waits_for_the_outcome()
             core.step(crate::core::Step::Decide(Decide { txn: TXN, commit })).await;
             let answer = client.receive().await;
             if commit {
-                // Partition 3 is gone, and the master says that it has the name: something is wrong with them.
+                // Partition 3 is gone, and the master says that it has the name: something is wrong
+                // with them.
                 assert_eq!(answer, Answer::Failed(FsError::Io));
                 assert!(share(world, &dir, 3).is_none());
             } else {
@@ -588,7 +591,7 @@ fn what_is_guessed_at_the_wrong_partition_brings_the_layout() {
         assert_eq!(found[1].entry.as_ref().unwrap().attr.ino, file.ino);
         assert_eq!(found[2].dir, None);
         assert!(!found[3].entry.as_ref().unwrap().whole);
-        // A walk goes through it.
+        // A walk goes through the divided directory.
         let walk = wire::Walk { from: client.root, names: vec![name("d"), name(&text)] };
         let Reply::Walked(walked) = client.get(Request::Walk(walk)).await.unwrap() else {
             panic!()

@@ -8,7 +8,7 @@ use super::{
     world::in_world,
 };
 
-/// Where a directory of this name would be that was born in `parent`.
+/// The id of a directory of this name that was born in `parent`.
 fn predicted(client: &Client, parent: DirId, text: &str) -> DirId {
     client.welcome.fs.hash_key.dir_id(parent, &name(text), NameVersion(0))
 }
@@ -80,7 +80,7 @@ fn a_guess_is_refused_like_a_look_up() {
         client.cred = user(7);
         let found = speculate(&mut client, vec![guess(hidden.id, Some("f"))]).await.unwrap();
         assert_eq!((&found[0].entry, found[0].error), (&None, Some(FsError::Denied)));
-        // Who must prove walks may not guess at all.
+        // A session that must prove its walks may not guess at all.
         let token = Token { uid: Some(7), gids: vec![7], ..Token::administrator() };
         let mut client = world.client_with(&token).await;
         client.cred = user(7);

@@ -1,7 +1,8 @@
-//! A core reads while another one gives names away and removes them where they were: what was there all the time is found.
+//! Reads of one core while another one gives names away and removes the old ones: a name that was
+//! there all the time is found.
 //!
-//! Who only reads locks nothing. So all of it — the switch, the master is told, the sweep — is done by another thread
-//! between any two reads of a request, one after the other.
+//! A request that only reads locks nothing. So another thread does the whole handoff between any
+//! two reads of a request: the switch, the news to the master, and the sweep.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +33,7 @@ use crate::{
 const TXN: TxnId = TxnId { server: 0, run: 1, number: 1 };
 const NAMES: usize = 16;
 
-/// Does something as another core does.
+/// Executes something as another core does.
 fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> T {
     let shared = &server.shared;
     let mut group = Group::new(1);
@@ -73,7 +74,7 @@ impl Handoff {
         Handoff { server, dir: *dir, giver, taker, moving, spread }
     }
 
-    /// All records that move.
+    /// The records of all names that move.
     fn records(&self) -> Vec<(Key, Bytes)> {
         let names = key::names(self.giver.shard, self.giver.dir);
         let mut found = Vec::new();
@@ -88,7 +89,7 @@ impl Handoff {
         found
     }
 
-    /// What happens before the switch: the names are copied.
+    /// Copies the names, as a handoff does before its switch.
     fn copy(&self) -> Tally {
         let records = self.records();
         let names = records.iter().filter_map(|(at, is)| steps::inode_in(at, is)).collect();
@@ -113,7 +114,7 @@ impl Handoff {
         tally
     }
 
-    /// Everything after that.
+    /// Executes the switch, and everything after it.
     fn switch(&self, tally: Tally) {
         let Handoff { giver, taker, spread, .. } = *self;
         let switch = Switch { txn: TXN, giver, taker, ino: self.dir.ino, spread, tally };
@@ -132,16 +133,16 @@ impl Handoff {
     }
 }
 
-/// What moves.
+/// The kinds of handoff.
 #[derive(Debug, Clone, Copy)]
 enum Scene {
-    /// Half of what partition 1 has, to a new one,
+    /// Half of the names of partition 1 move, to a new partition.
     Split,
-    /// or all of it, back to where it came from.
+    /// All names of a partition move back to where they came from.
     Merge,
-    /// What of the master belongs to a third subset.
+    /// Names of the master move that belong to a third subset.
     Subsets,
-    /// As a split, and then all of it comes back.
+    /// A split, after which all names come back.
     SplitAndMerge,
 }
 
@@ -221,7 +222,7 @@ async fn stage(world: &mut World, client: &mut Client, scene: Scene, text: Strin
     Stage { dir, giver: scene.shifts()[0].giver, text, names, file, subdir, linked, absent }
 }
 
-/// What is asked.
+/// The requests that the reader makes.
 #[derive(Debug, Clone, Copy)]
 enum Ask {
     LookUpFile,
@@ -249,7 +250,7 @@ impl Ask {
     ];
 }
 
-/// Asks until the answer is one: what has changed meanwhile is looked at anew.
+/// Asks until the answer is final: records that have changed meanwhile are read anew.
 async fn insist(
     client: &mut Client,
     request: Request,
@@ -265,7 +266,7 @@ async fn insist(
     panic!("it is sent away again and again");
 }
 
-/// Asks; what is amiss with the answer.
+/// Asks. Returns what is amiss with the answer.
 async fn ask(client: &mut Client, stage: &Stage, dir: DirRef, ask: Ask) -> Option<String> {
     let look_up = |text: &str| Request::Lookup(Lookup { dir, name: name(text) });
     let stat = |file: &FileRef| {
@@ -325,7 +326,7 @@ async fn list(client: &mut Client, stage: &Stage, dir: DirRef) -> Option<String>
     (found != all).then(|| format!("{found:?}"))
 }
 
-/// Asks with the handoff before each of the reads of the request; how many there are.
+/// Asks with the handoff before each of the reads of the request. Returns the number of reads.
 async fn before_each_read(world: &mut World, scene: Scene, what: Ask, bound: bool) -> u64 {
     let mut admin = world.client().await;
     let token = match bound {
@@ -369,7 +370,8 @@ fn what_another_core_gives_away_meanwhile_is_found() {
         for scene in Scene::ALL {
             for what in Ask::ALL {
                 for bound in [false, true] {
-                    // Pages of scattered names are put together by the client; and who must prove his walks guesses nothing.
+                    // The client puts pages of scattered names together, and a session that must
+                    // prove its walks guesses nothing.
                     let scattered = matches!((scene, what), (Scene::Subsets, Ask::List));
                     if scattered || (bound && matches!(what, Ask::Guess)) {
                         continue;
@@ -389,7 +391,7 @@ fn what_was_removed_while_names_were_away_is_not_found_when_they_come_back() {
         let stage = stage(world, &mut client, Scene::SplitAndMerge, "back".to_owned()).await;
         let (server, dir) = (world.server.clone(), stage.dir);
         let file = Request::Lookup(Lookup { dir, name: name(&stage.file.0) });
-        // From now on it is found without a look into the store.
+        // From now on the file is found without a look into the store.
         insist(&mut client, file.clone()).await.unwrap();
         let [split, back] = [0, 1].map(|at| Scene::SplitAndMerge.shifts()[at]);
         let away = Handoff::new(&server, &dir, split);

@@ -1,4 +1,4 @@
-//! Trash: what is removed is kept, found and put back; and it goes when its days are over.
+//! Trash: removed files are kept, found and put back, and are gone when their days are over.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ async fn hour(client: &mut Client) -> DirRef {
     client.lookup(&trash, &hour.clone()).await.unwrap().dir.unwrap()
 }
 
-/// What `info` says of something in the trash.
+/// The path that `info` reports of something in the trash.
 async fn path(client: &mut Client, dir: &DirRef, called: &str) -> String {
     let node = client.lookup(dir, called).await.unwrap().node(dir, &name(called));
     let Ok(Reply::Lines(lines)) = client.get(Request::Info(Info { node })).await else { panic!() };
     lines.into_iter().find(|(name, _)| name == "trash.path").unwrap().1
 }
 
-/// Lets the clock jump by so many days, and the background look once.
+/// Advances the clock by so many days at once, and lets the background look once.
 async fn jump(world: &World, days: i64) {
     world.advance(days * DAY);
     world.wait(Duration::from_secs(61)).await;
@@ -101,7 +101,7 @@ fn a_removed_file_is_in_the_trash_with_its_contents_and_knows_where_it_was() {
         client.unlink(&a, "big").await.unwrap();
         assert_eq!(client.lookup(&a, "big").await, Err(FsError::NotFound));
         assert_eq!(client.stat(&a).await.unwrap().size, 0);
-        // The root does not list it.
+        // The root does not list the trash.
         assert_eq!(names(&mut client, &root).await, ["a"]);
         let hour = hour(&mut client).await;
         let called = format!("{}-{}-big", a.ino.0, big.ino.0);
@@ -109,7 +109,7 @@ fn a_removed_file_is_in_the_trash_with_its_contents_and_knows_where_it_was() {
         assert_eq!(path(&mut client, &hour, &called).await, "/a/big");
         let kept = FileRef { dir: hour, name: name(&called), ino: big.ino };
         assert_eq!(client.read(&kept).await.unwrap(), [7; 9000]);
-        // Back it goes, and is what it was.
+        // The file is put back, and has not changed.
         client.rename((&a, "x"), (&a, "y")).await.unwrap_err();
         client.rename((&hour, &called), (&a, "big")).await.unwrap();
         assert_eq!(client.read(&big).await.unwrap(), [7; 9000]);
@@ -129,7 +129,7 @@ fn a_tree_that_was_removed_name_by_name_finds_together_again() {
         client.unlink(&b, "f").await.unwrap();
         client.rmdir(&a, "b").await.unwrap();
         client.rmdir(&root, "a").await.unwrap();
-        // Another of the same name in the same place is another one.
+        // A new directory of the same name in the same place is another one.
         let other = client.mkdir(&root, "a").await.unwrap();
         assert_ne!(other.id, a.id);
         client.rename((&root, "a"), (&root, "other")).await.unwrap();
@@ -140,7 +140,7 @@ fn a_tree_that_was_removed_name_by_name_finds_together_again() {
         let in_trash_f = called(b.ino, f.ino, "f");
         assert_eq!(path(&mut client, &hour, &in_trash_f).await, "/a/b/f");
         client.rename((&hour, &in_trash_a), (&root, "back")).await.unwrap();
-        // What was in it goes where it is now.
+        // The path of its former contents follows the directory.
         assert_eq!(path(&mut client, &hour, &in_trash_b).await, "/back/b");
         client.rename((&hour, &in_trash_b), (&a, "b")).await.unwrap();
         assert_eq!(path(&mut client, &hour, &in_trash_f).await, "/back/b/f");
@@ -166,7 +166,7 @@ fn what_a_rename_replaces_is_in_the_trash() {
             .map(|(name, ino)| format!("{}-{}-{name}", root.ino.0, ino.0));
         expected.sort_unstable();
         assert_eq!(names(&mut client, &hour).await, expected);
-        // What is put back over something sends that to where it comes from.
+        // A file that is put back over another sends that to where it comes from.
         let [f] = [format!("{}-{}-f", root.ino.0, old.ino.0)];
         client.rename((&hour, &f), (&root, "f")).await.unwrap();
         assert_eq!(names(&mut client, &hour).await.len(), 2);
@@ -206,16 +206,17 @@ fn what_is_only_in_the_trash_gets_another_name_only_from_there() {
             client.unlink(&root, text).await.unwrap();
             let gone = client.link(&file, &root, "new").await.map(drop);
             assert_eq!(gone, Err(FsError::NotFound), "{text}");
-            // Who has it goes on writing.
+            // A client that has the file open goes on writing.
             client.write(&file, 0, b"written").await.unwrap();
             let hour = hour(&mut client).await;
             let called = format!("{}-{}-{text}", root.ino.0, file.ino.0);
-            // What is put back is as any other.
+            // A file that is put back is like any other.
             client.rename((&hour, &called), (&root, "back")).await.unwrap();
             client.link(&file, &root, "new").await.unwrap();
             client.unlink(&root, "new").await.unwrap();
             client.unlink(&root, "back").await.unwrap();
-            // Who looks into the trash may give it one more, and then it has a name elsewhere.
+            // A client that looks into the trash may give the file one more name, and then the file
+            // has a name elsewhere.
             let called = format!("{}-{}-back", root.ino.0, file.ino.0);
             let kept = FileRef { dir: hour, name: name(&called), ino: file.ino };
             client.link(&kept, &root, "beside").await.unwrap();
@@ -259,7 +260,7 @@ fn what_is_removed_in_the_trash_is_gone() {
         assert_eq!(names(&mut client, &hour).await, Vec::<String>::new());
         world.settle().await;
         assert_eq!(world.counter("blocks_deleted"), 1);
-        // But the trash itself stays.
+        // The trash itself stays.
         let busy = Err(FsError::Busy);
         assert_eq!(client.rename((&root, ".trash"), (&root, "x")).await.map(drop), busy);
         let rmdir = wire::Rmdir { dir: root, name: name(".trash") };
@@ -371,7 +372,7 @@ fn what_is_in_the_trash_stays_when_something_else_would_be_called_the_same() {
         let called_f = format!("{}-{}-f", root.ino.0, first.ino.0);
         let called_d = format!("{}-{}-d", root.ino.0, dir.ino.0);
         let other = client.create(&root, "f").await.unwrap();
-        // It is put back, and something is put where it was.
+        // The file is put back, and another one is put in its place in the trash.
         for (called, text) in [(&called_f, "f"), (&called_d, "d")] {
             if text == "d" {
                 client.mkdir(&root, "d").await.unwrap();
@@ -410,7 +411,7 @@ fn of_the_directories_of_one_name_only_so_many_are_kept() {
         }
         let hour = hour(&mut client).await;
         assert_eq!(client.stat(&hour).await.unwrap().size, 16);
-        // When their days are over others are kept.
+        // When the days of these are over, others are kept.
         pass(world, 2).await;
         client.mkdir(&root, "d").await.unwrap();
         client.rmdir(&root, "d").await.unwrap();
@@ -430,7 +431,8 @@ fn a_clock_that_jumps_ahead_empties_nothing_at_once() {
         jump(world, 0).await;
         let trash = client.lookup(&root, ".trash").await.unwrap().dir.unwrap();
         let hour = names(&mut client, &trash).await;
-        // While the server runs, when it starts, and when something is removed in what seems to be the future.
+        // The clock is wrong while the server runs, when it starts, and when a file is removed at a
+        // time that seems to be in the future.
         jump(world, 30).await;
         assert_eq!(names(&mut client, &trash).await, hour);
         world.restart().await;
@@ -444,7 +446,8 @@ fn a_clock_that_jumps_ahead_empties_nothing_at_once() {
         client.claim_nothing().await;
         jump(world, 0).await;
         assert_eq!(names(&mut client, &trash).await.len(), 2);
-        // Half of the days it is there at least, and as many as it says when the clock is right again.
+        // The file is kept for half of the days at least, and for as many as set when the clock is
+        // right again.
         pass(world, 3).await;
         assert_eq!(names(&mut client, &trash).await.len(), 2);
         world.advance(-330 * DAY);
@@ -490,14 +493,14 @@ fn a_quota_has_its_room_back_at_once() {
             client.mkdir(&a, "d").await.unwrap();
             client.rmdir(&a, "d").await.unwrap();
         }
-        // It is charged again where it is put back.
+        // A file is charged again where it is put back.
         let hour = hour(&mut client).await;
         let called = names(&mut client, &hour).await;
         let files: Vec<_> = called.iter().filter(|called| !called.ends_with('d')).collect();
         client.rename((&hour, files[0]), (&a, "x")).await.unwrap();
         let over = client.rename((&hour, files[1]), (&a, "y")).await;
         assert_eq!(over.map(drop), Err(FsError::QuotaExceeded));
-        // A directory with a quota loses it with its name.
+        // A directory with a quota loses the quota with its name.
         client.unlink(&a, "x").await.unwrap();
         client.rmdir(&root, "a").await.unwrap();
         assert_eq!(world.findings().await, Vec::<String>::new());

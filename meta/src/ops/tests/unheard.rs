@@ -1,4 +1,4 @@
-//! A file that was made and opened just before a restart, whose maker may not have heard of it.
+//! A file that was made and opened just before a restart, whose creator may not have heard of it.
 
 use base::{FileKind, FsError, Seq};
 use wire::{Answer, Create, FileRef, Reply, Request};
@@ -23,7 +23,8 @@ fn create(client: &Client) -> Request {
     })
 }
 
-/// A client that made and opened a file, and came back after a restart; the file, and another client.
+/// A client that made and opened a file, and came back after a restart; the file; and another
+/// client.
 async fn made_before_a_restart(world: &mut World) -> (Client, FileRef, Client) {
     let mut client = world.client().await;
     let answer = client.ask_as(Seq(1), Seq(1), create(&client)).await;
@@ -40,7 +41,7 @@ async fn made_before_a_restart(world: &mut World) -> (Client, FileRef, Client) {
 fn a_file_whose_creation_is_answered_after_a_restart_is_open() {
     in_world(async |world| {
         let (mut client, file, mut other) = made_before_a_restart(world).await;
-        // Removed before its maker asks again.
+        // The file is removed before its creator asks again.
         let root = other.root;
         other.unlink(&root, "f").await.unwrap();
         world.settle().await;
@@ -49,7 +50,7 @@ fn a_file_whose_creation_is_answered_after_a_restart_is_open() {
         client.seq = Seq(1);
         client.truncate(&file, 5).await.unwrap();
         assert_eq!(client.read(&file).await.unwrap(), [0; 5]);
-        // Its release is not older than the open.
+        // The release is not older than the open.
         client.release(file.ino, NUMBER).await;
         world.settle().await;
         assert_eq!(client.read(&file).await, Err(FsError::Stale));
@@ -60,7 +61,7 @@ fn a_file_whose_creation_is_answered_after_a_restart_is_open() {
 fn a_file_whose_creation_was_heard_and_that_was_not_claimed_is_closed() {
     in_world(async |world| {
         let (mut client, file, mut other) = made_before_a_restart(world).await;
-        // The lowest number without an answer says that the client has this one.
+        // The lowest number without an answer shows that the client has this one.
         client.ask_as(Seq(0), Seq(2), Request::Ping).await;
         let root = other.root;
         other.unlink(&root, "f").await.unwrap();

@@ -1,5 +1,5 @@
-//! Blocks between their put and the write that names them: how many there may be, what becomes of those that nothing
-//! names, and which a write may name.
+//! Blocks between their put and the write that names them: limits on their number, the end of those
+//! that no file names, and the checks of a write that names them.
 
 use std::{
     fs,
@@ -57,7 +57,7 @@ fn what_no_write_names_is_deleted_when_its_session_ends() {
         let named = put(&mut client).await;
         put(&mut client).await;
         client.get(write(&file, &[named])).await.unwrap();
-        // The echo of a put says nothing of a block that is named.
+        // The repetition of a put changes nothing about a block that is named.
         client.put_block(named, &[1; BYTES as usize]).await.unwrap();
         assert_eq!(stored(world).await, 2);
         client.get(Request::Bye).await.unwrap();
@@ -93,10 +93,10 @@ fn a_block_is_named_by_one_write_only() {
         for again in [&one, &two] {
             assert_eq!(client.get(write(again, &[block])).await, Err(FsError::Exists));
         }
-        // It is put once more, as by a client that has lost the answer.
+        // The block is put once more, as by a client that has lost the answer.
         client.put_block(block, &[1; BYTES as usize]).await.unwrap();
         assert_eq!(client.get(write(&two, &[block])).await, Err(FsError::Exists));
-        // With its only name it goes, and then it may be another one.
+        // With its only name the block goes, and then the number may be another block's.
         client.truncate(&one, 0).await.unwrap();
         assert_eq!(stored(world).await, 0);
         assert_eq!(client.get(write(&two, &[block])).await, Err(FsError::Exists));
@@ -148,7 +148,7 @@ fn a_block_that_was_put_before_a_restart_is_not_named_after_it() {
                 let whole = fs::read(&stored).unwrap();
                 fs::write(&stored, &whole[..4096]).unwrap();
             }
-            // It has no answer, and puts it once more.
+            // The client has no answer, and puts the block once more.
             let again = client.put_block(block, &[1; BYTES as usize]).await;
             assert_eq!(again, if torn { Err(FsError::Exists) } else { Ok(()) });
             client.put_block(named, &[7; BYTES as usize]).await.unwrap();
@@ -180,7 +180,7 @@ fn a_session_has_so_much_stored_that_nothing_names_and_no_more() {
         client.get(third).await.unwrap();
         assert_eq!(stored(world).await, 3);
 
-        // A write that fails leaves them to be given up.
+        // A write that fails leaves its blocks to be given up.
         let over = FileRef { ino: base::Ino(77), ..file.clone() };
         assert!(client.attempt(write(&over, &[two])).await.is_err());
         let fourth = client.next_block();
@@ -204,7 +204,7 @@ fn nobody_gives_up_the_blocks_of_another() {
     });
 }
 
-/// The file of a block, below a folder.
+/// The path of a block's file, below a folder.
 fn file_of(folder: &Path, block: BlockId) -> PathBuf {
     let found = fs::read_dir(folder).unwrap().find_map(|entry| {
         let path = entry.unwrap().path();

@@ -1,7 +1,7 @@
 //! One server in one thread, whose clock is moved by hand, and clients that speak frames to it.
 //!
-//! The engine is in memory and counts how often it is asked; it outlives the server, so a restart finds what
-//! a crash leaves. Time that tokio measures stands still while anything is to be done.
+//! The engine is in memory and counts requests. It outlives the server, so a restart finds what a
+//! crash leaves. Time that tokio measures stands still while there is anything to do.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::{Core, Durability, FormatOptions, Limits, Offload, Server, ServerOpti
 
 const SIGNING_KEY: &[u8; 32] = b"the file system's own signing ke";
 
-/// What differs from one world to the next.
+/// The properties in which worlds differ.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) shards: u16,
@@ -69,7 +69,7 @@ pub(crate) fn in_world(test: impl AsyncFnOnce(&mut World)) {
     in_world_of(Setup::default(), test);
 }
 
-/// As [`in_world`], of a certain kind.
+/// Like [`in_world`], for a world of a certain kind.
 pub(crate) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
     alone(async {
         let mut world = World::new(setup);
@@ -79,12 +79,12 @@ pub(crate) fn in_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
     });
 }
 
-/// As [`in_world`], but the test leaves damage behind.
+/// Like [`in_world`], but the test leaves damage behind.
 pub(crate) fn in_damaged_world(test: impl AsyncFnOnce(&mut World)) {
     in_damaged_world_of(Setup::default(), test);
 }
 
-/// As [`in_damaged_world`], of a certain kind.
+/// Like [`in_damaged_world`], for a world of a certain kind.
 pub(crate) fn in_damaged_world_of(setup: Setup, test: impl AsyncFnOnce(&mut World)) {
     alone(async { test(&mut World::new(setup)).await });
 }
@@ -95,7 +95,7 @@ fn alone(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// What a thread needs to run one more core of a world's server.
+/// The parts that a thread needs to run one more core of a world's server.
 #[derive(Clone)]
 pub(crate) struct Parts {
     engine: Arc<Counting>,
@@ -106,8 +106,8 @@ pub(crate) struct Parts {
     random: Arc<Seeded>,
 }
 
-/// Runs a test on another core, in this thread; the first of them does the background work, if the world's own
-/// core does not.
+/// Runs a test on another core, in this thread. The first such core does the background work, if
+/// the world's own core does not.
 pub(crate) fn on_core(parts: Parts, index: usize, test: impl AsyncFnOnce(&mut World)) {
     alone(async {
         let Parts { engine, blocks, clock, server, setup, random } = parts;
@@ -121,7 +121,7 @@ pub(crate) fn on_core(parts: Parts, index: usize, test: impl AsyncFnOnce(&mut Wo
 }
 
 impl World {
-    /// What another thread needs to run a core.
+    /// The parts that another thread needs to run a core.
     pub(crate) fn parts(&self) -> Parts {
         Parts {
             engine: self.engine.clone(),
@@ -174,7 +174,8 @@ impl World {
         self.start();
     }
 
-    /// As [`World::restart`], after a power cut: of what was not synced only the first `keep` batches are left.
+    /// Like [`World::restart`], after a power cut: of the unsynced batches only the first `keep`
+    /// are left.
     pub(crate) async fn power_cut(&mut self, keep: usize) {
         self.tasks.drain(..).for_each(|task| task.abort());
         self.engine.memory.power_cut(keep);
@@ -217,7 +218,7 @@ impl World {
         self.clock.0.lock().sec += seconds;
     }
 
-    /// Lets tokio's time pass, and everything happen that happens meanwhile.
+    /// Lets tokio's time pass, and everything happen that is due meanwhile.
     pub(crate) async fn wait(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
@@ -233,7 +234,7 @@ impl World {
         counters.into_iter().find(|(other, _)| other == name).expect("a counter's name").1
     }
 
-    /// What a check of the whole file system finds.
+    /// The findings of a check of the whole file system.
     pub(crate) async fn findings(&mut self) -> Vec<String> {
         let mut client = self.client().await;
         let findings = client.fsck(false).await.findings;
@@ -287,7 +288,7 @@ impl Random for Seeded {
     }
 }
 
-/// How often an engine was asked for what.
+/// Numbers of requests to an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cost {
     pub(crate) reads: u64,
@@ -297,17 +298,17 @@ pub(crate) struct Cost {
     pub(crate) changes: u64,
 }
 
-/// What happens between two reads.
+/// An act between two reads.
 pub(crate) type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// When a write is held up: before it is there, or after.
+/// The moment at which a write is held up: before its effect, or after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
     Before,
     After,
 }
 
-/// A write is held up for so long at most.
+/// Longest time for which a write is held up.
 const HELD_MAX: Duration = Duration::from_millis(400);
 
 /// An engine in memory that counts.
@@ -315,28 +316,29 @@ const HELD_MAX: Duration = Duration::from_millis(400);
 pub(crate) struct Counting {
     pub(crate) memory: MemoryEngine,
     cost: Mutex<Cost>,
-    /// What happens before a read, after so many others.
+    /// An act before a read, and the number of reads before that.
     meanwhile: Mutex<Option<(u64, Meanwhile)>>,
-    /// How the next write is held up.
+    /// The way in which the next write is held up.
     hold: Mutex<Option<Hold>>,
     is_held: std::sync::atomic::AtomicBool,
     go_on: Condvar,
-    /// Writes fail from now on.
+    /// Whether writes fail.
     broken: std::sync::atomic::AtomicBool,
 }
 
 impl Counting {
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub(crate) fn take_cost(&self) -> Cost {
         std::mem::take(&mut self.cost.lock())
     }
 
-    /// Before a read, after so many others from now on, another thread does something, and the read waits for it.
+    /// Has another thread act before a read, after `after` others from now on; the read waits for
+    /// it.
     pub(crate) fn meanwhile(&self, after: u64, act: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock() = Some((after, Box::new(act)));
     }
 
-    /// It does not happen any more; what has not.
+    /// Takes back the act, if it has not happened yet.
     pub(crate) fn not_any_more(&self) -> Option<Meanwhile> {
         Some(self.meanwhile.lock().take()?.1)
     }
@@ -357,7 +359,7 @@ impl Counting {
         }
     }
 
-    /// The next write does not end before [`Counting::go_on`], or some time.
+    /// Makes the next write wait for [`Counting::go_on`], or [`HELD_MAX`].
     pub(crate) fn hold_next_write(&self, hold: Hold) {
         *self.hold.lock() = Some(hold);
     }
@@ -374,7 +376,7 @@ impl Counting {
         self.is_held.load(Ordering::Acquire)
     }
 
-    /// The write that is held up, if any is, ends.
+    /// Lets the write end that is held up, if any is.
     pub(crate) fn go_on(&self) {
         let _hold = self.hold.lock();
         self.is_held.store(false, Ordering::Release);
@@ -385,7 +387,7 @@ impl Counting {
         let mut hold = self.hold.lock();
         self.is_held.store(true, Ordering::Release);
         let is_held = |_: &mut Option<Hold>| self.is_held.load(Ordering::Acquire);
-        // What waits for this write ends it by that.
+        // If another thread waits for this very write, the time-out ends it.
         let _ = self.go_on.wait_while_for(&mut hold, is_held, HELD_MAX);
         self.is_held.store(false, Ordering::Release);
     }
@@ -395,7 +397,7 @@ impl Counting {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Makes writes succeed again.
     pub(crate) fn repair(&self) {
         self.broken.store(false, Ordering::Relaxed);
     }

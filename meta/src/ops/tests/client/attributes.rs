@@ -1,4 +1,4 @@
-//! What a client asks about attributes, extended ones as well.
+//! A client's requests about attributes, extended ones as well.
 
 use base::{Attr, SetAttr};
 use bytes::Bytes;
@@ -52,7 +52,7 @@ impl Client {
         self.get(Request::Setxattr(set)).await.map(drop)
     }
 
-    /// What `pando info` tells.
+    /// The lines that `pando info` prints.
     pub(crate) async fn info(&mut self, node: impl Into<Node>) -> Vec<(String, String)> {
         match self.get(Request::Info(wire::Info { node: node.into().0 })).await.unwrap() {
             Reply::Lines(lines) => lines,

@@ -1,4 +1,4 @@
-//! What a client asks about what is in files: opens, writes in both ways, and reads.
+//! A client's requests about contents of files: opens, writes in both ways, and reads.
 
 use base::{Attr, BlockId, Ino, limits::CHUNK_BYTES};
 use bytes::Bytes;
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// What a file holds, from its first byte to its last.
+    /// The contents of a file, from its first byte to its last.
     pub(crate) async fn read(&mut self, file: &FileRef) -> Result<Vec<u8>> {
         let (mut first, mut data) = (0, Vec::new());
         loop {
@@ -100,7 +100,7 @@ impl Client {
             }
             for chunk in &mapped.chunks {
                 let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
-                // The oldest first, so that the newest shows.
+                // The oldest slice first, so that the newest shows.
                 for slice in chunk.slices.iter().rev() {
                     let at = usize::try_from(start + u64::from(slice.start)).unwrap();
                     let bytes = self.slice(slice).await?;

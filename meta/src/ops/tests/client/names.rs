@@ -1,4 +1,4 @@
-//! What a client asks about names: look-ups, what makes and removes them, listings.
+//! A client's requests about names: look-ups, creations and removals, listings.
 
 use base::{Attr, FileKind};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use wire::{
 use super::{Client, Result, name};
 
 impl Client {
-    /// What stands under a name, if anything does and its directory is still there.
+    /// The entry under a name, if there is one and its directory still exists.
     pub(crate) async fn try_lookup(&mut self, dir: &DirRef, text: &str) -> Option<Entry> {
         let lookup = Request::Lookup(Lookup { dir: *dir, name: name(text) });
         match self.attempt(lookup).await {
