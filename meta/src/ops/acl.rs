@@ -1,12 +1,13 @@
 //! `acl`: POSIX ACLs, which are set and removed as extended attributes.
 //!
-//! An access ACL and the mode say the same of the owner, of others and of the group, or the mask where there
-//! is one; an ACL that says no more than a mode is not kept. A directory's ACL decides who walks: changing it
-//! tells clients that cached the directory, as chmod does.
+//! An access ACL and the mode say the same of the owner, of others and of the group, or the mask
+//! where there is one; an ACL that says no more than a mode is not kept. A directory's ACL decides
+//! who walks: changing it tells clients that cached the directory, as chmod does.
 //!
-//! Cost: one locked read and one batch; one read and put more for a directory, and one of each for many
-//! extended attributes.
-//! POSIX: draft 1003.1e; Linux: `vfs_set_acl`. EPERM, EACCES for a default ACL on no directory, EOPNOTSUPP.
+//! Cost: one locked read and one batch; one read and put more for a directory, and one of each for
+//! many extended attributes.
+//! POSIX: draft 1003.1e; Linux: `vfs_set_acl`. EPERM, EACCES for a default ACL on no directory,
+//! EOPNOTSUPP.
 
 use base::{Acl, AclKind, FileKind, FsError, attr::MODE_SETGID};
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use crate::{
     txn::{Node, Txn},
 };
 
-/// Sets an ACL, or removes it. That there was none to remove is no error.
+/// Sets an ACL, or removes it. Removing an ACL that does not exist is no error.
 pub(super) fn set(
     txn: &mut Txn<'_>,
     node: &NodeRef,
@@ -68,12 +69,13 @@ fn may_set(txn: &Txn<'_>, owner: u32) -> Result<()> {
     if may { Ok(()) } else { Err(FsError::NotPermitted.into()) }
 }
 
-/// Who is not of the file's group does not give its rights away, as with chmod.
+/// Whether the file keeps its setgid bit: a caller outside the file's group loses it, as with
+/// chmod.
 fn keeps_setgid(txn: &Txn<'_>, gid: u32) -> bool {
     !txn.checks() || txn.caller.cred.is_root() || txn.caller.cred.in_group(gid)
 }
 
-/// Changes the set; the new mode, if the ACL decides it.
+/// Changes the set. Returns the new mode, if the ACL decides it.
 fn change(
     set: &mut XattrSet,
     kind: AclKind,

@@ -1,10 +1,12 @@
 //! `allocate`: fallocate(2), which makes a file longer or a range of it zeros.
 //!
-//! Zeros are slices like any others where a chunk keeps something; a chunk of which nothing is left has no
-//! record. No space is reserved, but what would not fit is refused: who asks for a range wants to fill it.
+//! Zeros are slices like any others where a chunk keeps something; a chunk that is all zeros has no
+//! record. No space is reserved, but a range that would not fit is refused: the caller wants to
+//! fill it.
 //!
 //! Cost: one locked read and one batch; a scan of the chunks that become zeros.
-//! POSIX: posix_fallocate(3); Linux: fallocate(2). EINVAL, EFBIG, ENOSPC, EDQUOT, ENODEV for what is no file.
+//! POSIX: posix_fallocate(3); Linux: fallocate(2). EINVAL, EFBIG, ENOSPC, EDQUOT, ENODEV for what
+//! is no file.
 
 use std::{iter, ops::ControlFlow};
 
@@ -64,8 +66,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Allocate) -> Result<Attr> {
     Ok(file.inode.attr())
 }
 
-/// Whether so many bytes of a file could be stored, on the disk and below its quotas. What it has already may be among
-/// them, and is taken to be.
+/// Whether `bytes` of a file could be stored, on the disk and below its quotas. The bytes that the
+/// file has already are taken to be among them.
 fn has_room(txn: &mut Txn<'_>, inode: &Inode, bytes: u64) -> Result<()> {
     let new = bytes.saturating_sub(inode.attr().allocated);
     let (_, free) = (txn.shared.options.space)();
@@ -77,7 +79,7 @@ fn has_room(txn: &mut Txn<'_>, inode: &Inode, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `from` to `to` zeros, which is not beyond the end.
+/// Makes the range `from` to `to` zeros, which is not beyond the end.
 fn zero(txn: &mut Txn<'_>, file: &mut Located, from: u64, to: u64) -> Result<()> {
     if let Contents::Inline(data) = &file.inode.contents {
         let mut new = BytesMut::from(&data[..]);
@@ -112,7 +114,7 @@ fn zero(txn: &mut Txn<'_>, file: &mut Located, from: u64, to: u64) -> Result<()>
         }
         let old = ChunkRecord::from_record(&value)?;
         if end < CHUNK_BYTES {
-            // One more slice.
+            // The zeros are one more slice.
             give_way(txn, file, chunk, &old)?;
         }
         change_chunk(txn, file, chunk, old, |record| hide(record, first, end));

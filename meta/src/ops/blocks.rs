@@ -15,9 +15,9 @@ use crate::{
     txn::{Txn, halves},
 };
 
-/// How many chunks one answer holds.
+/// Most chunks in one answer.
 const CHUNKS_MAX: u32 = 64;
-/// Records of so many bytes end an answer early.
+/// An answer ends early after records of this many bytes.
 const BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
@@ -30,7 +30,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     match &file.inode.contents {
         Contents::Inline(data) => answer.inline = Some(data.clone()),
         Contents::Blocks => {
-            // What the file was cut by may be there yet, behind its end.
+            // Chunks that a truncate cut off may still be stored, behind the file's end.
             let last = file.inode.size.div_ceil(u64::from(CHUNK_BYTES));
             let last = u32::try_from(last).unwrap_or(u32::MAX).min(end);
             if req.first < last {
@@ -44,8 +44,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &BlockMap) -> Result<BlockMapped> {
     Ok(answer)
 }
 
-/// The chunks from `first` that are there, and before which one they end: `end`, or earlier when they are
-/// large.
+/// Reads the stored chunks from `first`. The number is where they end: `end`, or earlier when they
+/// are large.
 fn chunks(txn: &Txn<'_>, ino: Ino, first: u32, end: u32) -> Result<(Vec<ChunkSlices>, u32)> {
     if end - first == 1 {
         return Ok((mapped(txn, ino, first)?.into_iter().collect(), end));

@@ -1,10 +1,12 @@
 //! `create`: make a file or a special file, and open it if that is asked.
 //!
-//! The inode is embedded in its entry, and born on the shard of its directory: one shard, one batch.
+//! The inode is embedded in its entry, and born on the shard of its directory: one shard, one
+//! batch.
 //!
-//! Cost: two locked reads (one of them, for the name, mostly answered by the bloom filter) and one batch of
-//! two puts and the stored answer.
-//! POSIX: open(2) with `O_CREAT`, mknod(2). EEXIST when the name is taken and `exclusive` was asked.
+//! Cost: two locked reads (one of them, for the name, mostly answered by the bloom filter) and one
+//! batch of two puts and the stored answer.
+//! POSIX: open(2) with `O_CREAT`, mknod(2). EEXIST when the name is taken and `exclusive` was
+//! asked.
 
 use base::{
     Access, AclKind, FileKind, FsError,
@@ -49,14 +51,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     };
     let inode = new_inode(txn, &dir, req.kind, req.mode, contents)?;
 
-    // Race: `dir` is locked until we commit, so no rmdir can leave the name without a directory, and no other
-    // create can take it.
+    // Race: `dir` is locked until we commit, so no rmdir can leave the name without a directory,
+    // and no other create can take it.
     txn.put_new(&dir, &req.name, &inode);
     dir.content.entries += 1;
     txn.touch(&mut dir);
     txn.put_dir(&dir);
     let opened = match req.open {
-        // Who makes a file may use it as it was opened, whatever mode it got.
+        // The creator may use the file as it was opened, whatever mode it got.
         Some(number) => {
             let (name, access) = (Location::of(&dir, &req.name), Access::READ.and(Access::WRITE));
             Some(open::opened(txn, &inode, Some(name), number, access)?)
@@ -66,7 +68,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     Ok(Created { entry: show_inode(&inode), existed: false, opened })
 }
 
-/// A new inode in `dir`, with the owner and group that POSIX gives it, charged to the directory's quota.
+/// A new inode in `dir`, with the owner and group that POSIX gives it, charged to the directory's
+/// quota.
 pub(crate) fn new_inode(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -77,7 +80,7 @@ pub(crate) fn new_inode(
     let cred = txn.caller.cred;
     let inherits = dir.content.mode & MODE_SETGID != 0;
     let gid = if inherits { dir.content.gid } else { cred.gid };
-    // As Linux: who is not of the group may not make an executable that acts as it.
+    // Like Linux: a caller outside the group may not make an executable that acts as the group.
     let acts = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
     let (mut mode, xattrs) = inherited(dir, kind, mode)?;
     if acts && inherits && txn.checks() && !cred.is_root() && !cred.in_group(gid) {
@@ -113,7 +116,8 @@ pub(crate) fn new_inode(
     })
 }
 
-/// The mode and the ACLs of something that is made in `dir` with `mode`, see [`with_umask`](base::acl::with_umask).
+/// The mode and the ACLs of something that is made in `dir` with `mode`, see
+/// [`with_umask`](base::acl::with_umask).
 pub(crate) fn inherited(dir: &Dir, kind: FileKind, mode: u32) -> Result<(u32, Xattrs)> {
     if kind == FileKind::Symlink {
         return Ok((mode & MODE_BITS, Xattrs::NONE));

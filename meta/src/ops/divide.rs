@@ -1,10 +1,13 @@
-//! How a directory is to be divided, and what of its files rests in its entries: what `settings` sets of it, what is told of
-//! it, and what a new directory has of it.
+//! Policies of directories: how a directory is divided, and which files rest in its entries.
+//! `settings` sets a policy, `info` shows it, and a new directory inherits it.
 //!
-//! A directory with nothing in it is divided at once: all its partitions are made, or made anew, in one transaction.
+//! A directory with nothing in it is divided at once: all its partitions are made, or made anew, in
+//! one transaction.
 //!
-//! Cost: a locked read and a put for each partition that was there or will be; one batch on each shard.
-//! POSIX: none. ENOTEMPTY for a directory that has entries, EINVAL for more partitions than there are shards.
+//! Cost: a locked read and a put for each partition that was there or will be; one batch on each
+//! shard.
+//! POSIX: none. ENOTEMPTY for a directory that has entries, EINVAL for more partitions than there
+//! are shards.
 
 use base::{FsError, Layout, Spread};
 
@@ -14,7 +17,7 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// Changes a directory's policy, and divides it as that says.
+/// Changes a directory's policy, and divides the directory accordingly.
 pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Policy)) -> Result<()> {
     let was = dir.content.policy;
     change(&mut dir.content.policy);
@@ -26,7 +29,7 @@ pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Poli
     if policy.large_dir > txn.shared.config.shards {
         return Err(FsError::Invalid.into());
     }
-    // What has one partition with something in it is divided when that is too large.
+    // A directory of one partition that has entries is divided later, when it is too large.
     let deals = (policy.spread, policy.partitions()) != (was.spread, was.partitions());
     let grows = !dir.is_divided() && policy.partitions() == 1 && dir.content.entries > 0;
     if !deals || grows {
@@ -40,11 +43,11 @@ pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Poli
     txn.divide(&mut dir, layout)
 }
 
-/// Divides a new directory as the one that it is made in says.
+/// Divides a new directory as its parent's policy says.
 pub(crate) fn inherit(txn: &mut Txn<'_>, parent: &Content, child: &mut Dir) -> Result<()> {
     let policy = parent.policy.inherited();
     child.content.policy = policy;
-    // A dump may bring it to where nothing is divided.
+    // A dump may be loaded where nothing is divided.
     if policy.partitions() > 1 && txn.shared.cluster.is_some() {
         let layout = policy.layout(&Layout::Whole).ok_or(FsError::NoSpace)?;
         txn.divide(child, layout)?;
@@ -52,7 +55,7 @@ pub(crate) fn inherit(txn: &mut Txn<'_>, parent: &Content, child: &mut Dir) -> R
     Ok(())
 }
 
-/// What `info` tells of it.
+/// The lines that `info` prints about a policy.
 pub(crate) fn tell(content: &Content, line: &mut dyn FnMut(&str, String)) {
     let policy = content.policy;
     if policy == Policy::NONE {

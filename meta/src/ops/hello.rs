@@ -25,9 +25,10 @@ use crate::{
     unheard,
 };
 
-/// A client's name is for people to read; one that is longer is cut. Bytes.
+/// Most bytes of a client's name, which is for people to read; a longer one is cut.
 const CLIENT_BYTES_MAX: usize = 1024;
-/// More connections than this at a time do not join a session, but for a few that come on several cores at once.
+/// Most connections of one session at a time, but for a few more that come on several cores at
+/// once.
 const CONNECTIONS_A_SESSION_MAX: usize = 64;
 
 pub(crate) fn run(
@@ -61,13 +62,14 @@ pub(crate) fn run(
     if let (Some(_), Some(past), Some((root, _))) = (&resumed, &hello.resume, &found) {
         is_still(root, past, &token)?;
     }
-    // Where the root was not looked for, it is what the proof says, or there is nothing to be the root of yet.
+    // Where the root was not looked for, it is what the proof says, or there is nothing to be the
+    // root of yet.
     let (root, root_attr) = found.unwrap_or_else(|| {
         let root = hello.resume.map_or(DirRef::ROOT, |past| past.root);
         (root, root_content(now).attr())
     });
     let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks, root };
-    // Race: it may have begun to end since we looked, and is no session any more then.
+    // Race: the session may have begun to end since the look-up, and is none any more then.
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
     let forgot = match (&resumed, &hello.resume) {
@@ -93,11 +95,12 @@ pub(crate) fn run(
     }
     if is_new {
         session.join(rights);
-        // Who ends it waits until its record is written.
+        // An end of this session waits until its record is written.
         group.enter(&session);
         let mut sessions = shared.sessions.lock();
-        // Race: what was seen of it elsewhere is not so any more if it was evicted since, and nobody has found it here; or
-        // another core has opened it as well. One with a new number nobody can have evicted.
+        // Race: what another server said of the session is void if it was evicted since, and this
+        // server did not find it; or another core has opened it as well. Nobody can have evicted a
+        // session with a new number.
         let taken_over = hello.resume.is_some_and(|past| past.session == session.id);
         let overtaken = taken_over && shared.evictions.load(Ordering::SeqCst) != evictions;
         if overtaken || sessions.contains_key(&session.id) {
@@ -156,14 +159,14 @@ pub(crate) fn run(
     Ok(Reply::Welcome(welcome))
 }
 
-/// How new blocks are compressed by a session that may reach a shared store itself. It may do so if it may read and write
-/// everything: an address knows no permissions.
+/// How new blocks are compressed by a session that may reach a shared store itself. Such a session
+/// must be allowed to read and write everything: an address knows no permissions.
 fn direct(shared: &Shared, token: &Token) -> Option<String> {
     let may = token.administers() && shared.blocks.signs();
     may.then(|| shared.blocks.compression().to_string())
 }
 
-/// A session begins where its root is.
+/// Checks that a session begins at the server of its root.
 fn may_begin(shared: &Shared, token: &Token) -> Result<()> {
     let Some(cluster) = &shared.cluster else { return Ok(()) };
     let map = cluster.map();
@@ -202,7 +205,8 @@ fn has_place_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// A part of a token for one more session. Who sees to it that there are fewer has to come in.
+/// The part of a token for one more session; refused when there are too many. Administrators are
+/// let in: they see to it that there are fewer.
 fn share_for_another(shared: &Shared, hello: &Hello, token: &Token) -> Result<Share> {
     let max = shared.options.limits.sessions_a_token_max;
     let max = if token.administers() { usize::MAX } else { max };
@@ -219,12 +223,12 @@ fn share_for_another(shared: &Shared, hello: &Hello, token: &Token) -> Result<Sh
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// As much of a client's name as is kept.
+/// The part of a client's name that is kept.
 fn shown(client: &str) -> String {
     client[..client.floor_char_boundary(CLIENT_BYTES_MAX)].to_owned()
 }
 
-/// The session that this server has, to go on with, unless it has ended.
+/// The session of this server that the client resumes, unless it has ended.
 fn resume(
     shared: &Shared,
     session: &Arc<Session>,
@@ -251,7 +255,7 @@ fn resume(
     Ok(Some(session.clone()))
 }
 
-/// Refuses to go on with a session in another directory than it has elsewhere.
+/// Refuses to resume a session with another root directory than it has elsewhere.
 fn is_still(root: &DirRef, past: &Resume, token: &Token) -> Result<()> {
     if root.same(&past.root) {
         return Ok(());
@@ -260,7 +264,7 @@ fn is_still(root: &DirRef, past: &Resume, token: &Token) -> Result<()> {
     Err(Fault::Refused(other))
 }
 
-/// Whether the answer to `seq` is stored, or that to a later request which has taken its place.
+/// Whether the answer to `seq` is stored, or one to a later request that has taken its place.
 fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     if seq == Seq(0) {
         return Ok(true);
@@ -275,7 +279,7 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     Ok(false)
 }
 
-/// A session that this server does not have; `was_here`: that to go on with was here just now.
+/// Opens a session that this server does not have. `was_here`: the one to resume was here just now.
 fn open(
     shared: &Shared,
     hello: &Hello,
@@ -286,10 +290,10 @@ fn open(
     let signing_key = &shared.config.signing_key;
     let client = shown(&hello.client);
     if let (Some(past), Some(_)) = (&hello.resume, &shared.cluster) {
-        // It is known to another server, or was to this one.
+        // Another server knows the session, or this one did.
         let known = Session::new(past.session, past.secret, client.clone());
         if known.is_of(signing_key, token, &past.root, past.proof) {
-            // Race: its end may not be written yet, or another core opens it just now.
+            // Race: the session's end may not be written yet, or another core opens it just now.
             if was_here || shared.session(past.session).is_some() {
                 return Err(Fault::Retry(Retry::Busy));
             }
@@ -312,10 +316,11 @@ fn open(
 /// The directory that a token makes the root.
 type Root = (DirRef, Attr);
 
-/// Finds it; `None` where it is not looked for: who comes has it proven, and the server that begins sessions has this one
-/// still, or the whole tree is its root. Where the way to it leads over other servers, `way` has what is known of them, and
-/// [`Fault::Remote`] asks for more; nothing has happened then. What was known before the latest of so many evictions is not
-/// believed.
+/// Finds the directory at the token's path. `None` where no search is needed: the whole tree is the
+/// root; or the client resumes a session with a proof of its root, and the server that begins
+/// sessions has that session still. Where the way leads over other servers, `way` has what is known
+/// of them, and [`Fault::Remote`] asks for more; nothing has happened then. Knowledge from before
+/// the latest of `evictions` is not used.
 fn root_of(
     shared: &Shared,
     group: &mut Group,
@@ -348,7 +353,7 @@ fn root_of(
     if is_torn || matches!(found, Err(Fault::Remote)) {
         *way = txn.take_remote();
         way.iter_mut().for_each(|known| known.evictions = evictions);
-        // What is torn is read anew.
+        // Records that do not fit together are read anew.
         return Err(Fault::Remote);
     }
     found
@@ -368,7 +373,7 @@ fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {
     let attr = match txn.master(&at) {
         Ok(root) => root.attr(),
         Err(fault @ (Fault::Remote | Fault::InDoubt(_))) => return Err(fault),
-        // It is damaged, and they are the ones to repair it.
+        // The root's record is damaged, and administrators are the ones to repair it.
         Err(_) if token.administers() => root_content(txn.now).attr(),
         Err(fault) => return Err(fault),
     };

@@ -1,6 +1,7 @@
 //! `info`: what `pando info` prints: where something is and how it is kept.
 //!
-//! Who may not leave a directory is told of nothing above it, nor which machines there are.
+//! A session that may not leave a directory is told of nothing above it, nor which machines there
+//! are.
 
 use base::{DirId, EntryName};
 use wire::{Info, NodeRef, SliceSource};
@@ -11,7 +12,7 @@ use crate::{
     txn::{Dir, Located, Node, Place, Steps, Txn},
 };
 
-/// How many chunks are described.
+/// Most chunks that are described.
 const CHUNKS_SHOWN: usize = 16;
 
 type Lines = Vec<(String, String)>;
@@ -36,7 +37,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Info) -> Result<Lines> {
     Ok(lines)
 }
 
-/// The name by which a file was asked about.
+/// The name under which a file was asked about.
 fn named(node: &NodeRef) -> Option<((DirId, DirId), EntryName)> {
     match node {
         NodeRef::Dir(_) => None,

@@ -2,12 +2,14 @@
 //!
 //! The inode leaves its entry for its slot on the shard of birth, and both names point there.
 //!
-//! Cost: three locked reads, one more for a file with several names, and one batch of up to five puts and the
-//! stored answer; for a first name the note that it has none is read and deleted as well.
-//! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK, ENOENT when it has no
-//! name any more, or none but in the trash and was not found there, EDQUOT when its first name is below a quota that is full.
-//! ESTALE when the session's token is for a subtree and the file, which it has open, is not under the name that it gives: the
-//! file may have left the subtree.
+//! Cost: three locked reads, one more for a file with several names, and one batch of up to five
+//! puts and the stored answer; for a first name the note that it has none is read and deleted as
+//! well.
+//! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK,
+//! ENOENT when it has no name any more, or none but in the trash and was not found there, EDQUOT
+//! when its first name is below a quota that is full. ESTALE when the session's token is for a
+//! subtree and the file, which it has open, is not under the name that it gives: the file may have
+//! left the subtree.
 
 use base::{Access, FsError, Ino, limits::LINKS_MAX};
 use wire::{Entry, Link, NodeRef};
@@ -36,13 +38,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     if let Place::Entry(at, _) = &target.place
         && at.dir != file.dir.id
     {
-        // It was found elsewhere than under the name we were given.
+        // The file was found under another name than the given one.
         txn.lock(crate::lock::dir_lock(at.dir))?;
         target = txn.file_locked(file)?;
     }
     let mut dir = txn.dir_for_locked(&req.dir, &req.name)?;
     vacant(txn, &dir, req)?;
-    // Race: it was found by its number, and its last name was removed since its path was walked.
+    // Race: the file was found by its number, and its last name was removed since its path was
+    // walked.
     if trash::has_all(txn, &target.inode, file)? {
         return Err(FsError::NotFound.into());
     }
@@ -54,7 +57,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
     }
-    // A walk that counts may have been here, and may never come where the other names are.
+    // A walk that counts may have been here already, and may never come where the other names are.
     let (from, to) = (target.inode.quota, dir.content.quota);
     if target.inode.nlink == 0 || txn.shared.quotas.is_counted_from(from, to) {
         txn.count_for(&mut target.inode, to)?;
@@ -79,8 +82,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     Ok(show_inode(&target.inode))
 }
 
-/// A file that was made without a name may get one, and counts where it has it. One that has lost its last name may not,
-/// as Linux has it.
+/// Takes away the note of a file that was made without a name: it may get one, and counts for
+/// quotas where that is. A file that has lost its last name may not, as in Linux.
 fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     let note = key::reclaim(ino);
     match txn.get::<Reclaim>(&note)?.map(|reclaim| reclaim.kind) {
@@ -92,7 +95,8 @@ fn first_name(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-/// The new name is free, and the caller may take it. Linux looks at it before it looks at the target.
+/// Checks that the new name is free, and that the caller may take it. Linux does so before it looks
+/// at the target.
 fn vacant(txn: &Txn<'_>, dir: &Dir, req: &Link) -> Result<()> {
     txn.dir_permits(dir, Access::EXECUTE)?;
     if txn.entry(dir, &req.name)?.is_some() {

@@ -1,9 +1,11 @@
-//! `lock`: take, change and give back locks of files; what is in the way of one; claims after a restart.
+//! `lock`: take, change and give back locks of files; what is in the way of one; claims after a
+//! restart.
 //!
 //! The inode is locked: a file that its session closes on another core is closed before or after.
 //!
 //! Cost: no read and no write of the store.
-//! POSIX: fcntl(2), flock(2). EAGAIN, EDEADLK, ENOLCK; EBADF when the session has not opened the file.
+//! POSIX: fcntl(2), flock(2). EAGAIN, EDEADLK, ENOLCK; EBADF when the session has not opened the
+//! file.
 
 use base::FsError;
 use wire::{Lock, LockCancel, LockClaim, LockFound, LockTest, Retry};
@@ -18,7 +20,7 @@ use crate::{
     txn::{Group, Txn},
 };
 
-/// A request that does not wait.
+/// Executes a request that does not wait.
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     txn.lock(lock::ino_lock(req.ino))?;
@@ -26,13 +28,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
     let (result, let_in) = txn.shared.file_locks.set(session.id, req);
     match result {
         Ok(()) => txn.let_in.extend(let_in),
-        // What a failed operation leaves is forgotten.
+        // A failed transaction is dropped with its effects: tell the waiting requests now.
         Err(_) => let_in.tell(),
     }
     result.map_err(fault)
 }
 
-/// A request that waits if it must.
+/// Executes a request that waits if it must.
 ///
 /// Cost: as [`run`], and the group is written before.
 pub(crate) fn wait(
@@ -65,7 +67,8 @@ pub(crate) fn cancel(txn: &mut Txn<'_>, req: &LockCancel) -> Result<()> {
     Ok(())
 }
 
-/// Takes up the locks of before the restart. Who has claimed already asks again because it did not hear so.
+/// Takes up locks that the session had before the restart. A session that has claimed already
+/// repeats itself because it missed the answer.
 pub(crate) fn claim(txn: &mut Txn<'_>, req: &LockClaim) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     if !txn.shared.opens.awaits_claims_of(session.id) {
@@ -99,7 +102,7 @@ fn has_open(shared: &Shared, session: &Session, ino: base::Ino) -> Result<()> {
     }
 }
 
-/// Nobody is given a lock that another may have held before the restart.
+/// Refuses while a session from before the restart may still claim: nobody else may get its lock.
 fn claims_are_in(shared: &Shared) -> Result<()> {
     if shared.opens.awaits_claims() && !shared.bugs.has(Bug::LockClaimsNotAwaited) {
         return Err(Fault::Retry(Retry::Busy));

@@ -1,6 +1,7 @@
 //! `lookup` and `walk`: names to what stands under them.
 //!
-//! Cost: a read for each name, and one for each directory on the way (its content record), the first and the last too.
+//! Cost: a read for each name, and one for each directory on the way (its content record), the
+//! first and the last too.
 //! POSIX: path resolution. ENOENT, ENOTDIR, EACCES without execute permission.
 
 use base::{Access, EntryName, FsError, limits::PATH_BYTES_MAX};
@@ -15,7 +16,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
     find(txn, txn.dir_for(&req.dir, &req.name)?, &req.name)
 }
 
-/// What stands under a name in the share that has it.
+/// The entry under a name, in the share that has the name.
 fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
     txn.dir_permits(&dir, Access::EXECUTE)?;
     txn.settled(|txn| {
@@ -24,7 +25,7 @@ fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
     })
 }
 
-/// More names than this are in no path.
+/// No path has more names than this.
 const NAMES_MAX: usize = PATH_BYTES_MAX / 2 + 1;
 
 pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
@@ -50,7 +51,7 @@ pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
             }
             // Another server has the partition: the client goes on there.
             Err(Fault::Retry(Retry::StaleLayout(_))) if depth > 0 => break,
-            // It was removed after we found it: as if it had never been.
+            // The directory was removed after it was found: as if it had never been.
             Err(Fault::Retry(Retry::StaleDir)) if depth > 0 => {
                 walked.error = Some(FsError::NotFound);
                 break;

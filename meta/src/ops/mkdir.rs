@@ -1,8 +1,10 @@
-//! `mkdir`: make a directory, its access record with the parent and its content record in its own group.
+//! `mkdir`: make a directory, its access record with the parent and its content record in its own
+//! group.
 //!
-//! The id is the birth triple with the lowest free version: not one in the name's rename list (a directory
-//! born here that lives elsewhere), and not one whose content record is there (a collision of hashes). Where the
-//! child's group is on another server, its content record is taken to be free, and that server says if it is not.
+//! The id is the birth triple with the lowest free version: not one in the name's rename list (a
+//! directory born here that lives elsewhere), and not one whose content record exists (a collision
+//! of hashes). Where the child's group is on another server, its id is presumed to be free, and
+//! that server says if it is not.
 //!
 //! Cost: four locked reads and one batch of three puts and the stored answer.
 //! POSIX: mkdir(2). EEXIST when the name is taken.
@@ -21,7 +23,7 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// What mkdir(2) takes of the mode it is given, as Linux does.
+/// The bits that mkdir(2) uses of the mode it is given, as Linux does.
 const MODE_OF_MKDIR: u32 = MODE_STICKY | 0o777;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
@@ -61,8 +63,8 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
     };
     txn.charge(parent.content.quota, Usage::of(1, 0))?;
-    // Where the child's shard is another server's, the number is of the parent's: nobody has to ask for it. Who repairs may
-    // have neither.
+    // Where another server has the child's shard, the number comes from the parent's shard: nobody
+    // has to be asked for it. A repair may have neither shard.
     let ino = txn.new_ino_near(&[txn.shard(home), txn.shard_of_share(parent)])?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
@@ -93,8 +95,9 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     Ok(Dir::master(id, content))
 }
 
-/// Those that were born under the name before, and live elsewhere. Where another server has the list, whoever has their
-/// content records says the same.
+/// The versions that were born under the name before, and live elsewhere. Where another server has
+/// the rename list, the list is empty here: the server of such a version's content record refuses
+/// that id.
 fn born_before(txn: &Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<RenameList> {
     let Dir { id, partition, content } = parent;
     if *partition > 0 && !txn.has_shard(txn.shard(content.home)) {

@@ -1,4 +1,5 @@
-//! What administrators look at: `load`, `slow`, `sessions`, `opens`, `locks`; and `evict`, which ends a session.
+//! Requests of administrators: `load`, `slow`, `sessions`, `opens`, `locks`; and `evict`, which
+//! ends a session.
 //!
 //! Cost: none of them reads the engine, but for the paths of what is shown.
 
@@ -21,10 +22,11 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// No page has more inodes.
+/// Most inodes on one page.
 const OPENS_MAX: usize = 10_000;
 
-/// How the server stands, for an administrator who may have no session: it is asked for when something is wrong.
+/// Tells how the server stands. An administrator may ask without a session: the request is for when
+/// something is wrong.
 pub(crate) fn standing(shared: &Shared, req: &AskStanding, now: Time) -> Result<Standing> {
     let token = Token::verify(&req.token, &shared.config.signing_key, now).map_err(|error| {
         shared.refusals.note("asks how the server stands", &error.to_string());
@@ -143,24 +145,25 @@ pub(crate) fn locks(txn: &Txn<'_>, req: LocksQuery) -> LockPage {
 
 /// Ends a session as its lease would.
 ///
-/// Race: who comes to this server by what another one has said of the session is either found here, or sees that this was
-/// asked for and looks again.
+/// Race: a client may come to this server because another one vouched for the session. Either the
+/// session is found here, or the client's request sees that an eviction was asked for, and looks
+/// again.
 pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
     txn.shared.evictions.fetch_add(1, Ordering::SeqCst);
     let session = txn.shared.session(req.session).ok_or(FsError::NotFound)?;
-    // Told before it is waited for.
+    // Logged before the wait for the session's requests.
     tracing::warn!(session = %session.id, client = session.client, "session evicted");
     driver::forget_session(txn, session.id)?;
     Counters::add(&txn.shared.counters.sessions_evicted);
     Ok(())
 }
 
-/// What a session said of itself; empty when it has ended.
+/// The name that a session's client gave; empty when the session has ended.
 fn client(txn: &Txn<'_>, session: SessionId) -> String {
     txn.shared.session(session).map_or_else(String::new, |session| session.client.clone())
 }
 
-/// Where an open file is; empty when it has no name, or that is not known.
+/// The path of an open file; empty when it has no name, or its name is not known.
 fn file_path(txn: &Txn<'_>, ino: Ino) -> String {
     txn.shared.opens.name(ino).and_then(|name| find_file(txn, ino, name)).unwrap_or_default()
 }
@@ -174,7 +177,8 @@ fn find_file(txn: &Txn<'_>, ino: Ino, was: Location) -> Option<String> {
         let entry = txn.get::<EntryRecord>(&txn.key_on(shard, at.dir, &at.name, Part::Main));
         matches!(entry, Ok(Some(entry)) if entry.ino() == ino)
     };
-    // Its name is beside it, or where its directory's master is, unless it was moved between partitions.
+    // The entry is on the inode's shard, or on the shard of its directory's master, unless it was
+    // moved between partitions.
     if ![ino.shard(), txn.shard(at.home)].into_iter().any(stands) {
         return None;
     }
@@ -183,7 +187,7 @@ fn find_file(txn: &Txn<'_>, ino: Ino, was: Location) -> Option<String> {
     (!dir.is_empty()).then(|| format!("{above}/{}", at.name))
 }
 
-/// Where a directory is; empty when it is gone.
+/// The path of a directory; empty when it is gone.
 fn path_of(txn: &Txn<'_>, (id, home): Subject) -> String {
     if id == DirId::ROOT {
         return "/".to_owned();

@@ -31,9 +31,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Open) -> Result<Opened> {
     opened(txn, &file.inode, Some(name), req.number, access)
 }
 
-/// Notes the open and tells what the client needs of the contents.
+/// Notes the open and answers with the contents that the client needs.
 ///
-/// Race: the inode is locked until the group is written, so an unlink sees the open, or we see the unlink.
+/// Race: the inode is locked until the group is written, so an unlink sees the open, or we see the
+/// unlink.
 pub(crate) fn opened(
     txn: &mut Txn<'_>,
     inode: &Inode,
@@ -43,17 +44,17 @@ pub(crate) fn opened(
 ) -> Result<Opened> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     txn.settle_change(&key::open(inode.ino))?;
-    // What a user has open at once may do what any of it was opened for.
+    // While a user has a file open several times, each open may do what any of them may.
     let reads = access.includes(Access::READ) || txn.opened_for(inode.ino, Access::READ);
     let contents = match &inode.contents {
         _ if txn.checks() && !reads => OpenState::Withheld,
         Contents::Inline(data) => OpenState::Inline(data.clone()),
-        // What it was cut by may be there yet, behind its end.
+        // Chunks that a truncate cut off may still be stored, behind the file's end.
         Contents::Blocks if inode.size == 0 => OpenState::Blocks(ChunkSlices::default()),
         Contents::Blocks => OpenState::Blocks(mapped(txn, inode.ino, 0)?.unwrap_or_default()),
         Contents::Target(_) | Contents::Device(_) => return Err(FsError::Invalid.into()),
     };
-    // Last, because nobody releases what was refused.
+    // The open is noted last, because nobody releases an open that was refused.
     let opens = &txn.shared.opens;
     let opener = (session.id, txn.caller.opener());
     let access = opens.open_at(inode.ino, name, opener, number, access);
@@ -61,14 +62,15 @@ pub(crate) fn opened(
     Ok(Opened { attr: inode.attr(), contents, proof })
 }
 
-/// Proof for a user of a session that he has opened an inode, and for what: that stands in its low three bits.
+/// Proof for a user of a session of having opened an inode. Its low three bits say for which
+/// access.
 fn open_proof(session: &Session, ino: Ino, uid: u32, access: Access) -> u64 {
     let bits = u64::from(access.bits());
     let mac = session.ticket(&[u64::from_le_bytes(*b"open-ino"), ino.0, uid.into(), bits]);
     mac & !ACCESS_MASK | bits
 }
 
-/// What a proof says a user has opened an inode for, if it is one.
+/// The access for which a user has opened an inode, if the proof is valid.
 pub(crate) fn proven_access(session: &Session, ino: Ino, uid: u32, proof: u64) -> Option<Access> {
     let access = Access::from_bits(u32::try_from(proof & ACCESS_MASK).ok()?);
     (open_proof(session, ino, uid, access) == proof).then_some(access)

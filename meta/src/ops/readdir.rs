@@ -1,13 +1,16 @@
 //! `readdir`: a page of a listing, in the order of `pos`.
 //!
-//! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each directory and each
-//! file with several names. Where some of those are on other servers, the page is scanned a second time when they have
-//! answered, so before that nothing is done to it that need not be.
-//! An entry that cannot be read is listed by its name alone: whoever asks more about it gets EIO. So is one of which a
-//! silent server knows more, or a transaction in doubt is about to change: whoever asks more about it waits.
-//! Of a directory with several partitions a page has what the partition has that was asked, and says up to where that is
-//! everything.
-//! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else changes.
+//! Cost: one read, a scan of the page, and, where attributes are asked for, a read for each
+//! directory and each file with several names. Where some of those are on other servers, the page
+//! is scanned a second time when they have answered; so the first time nothing is done that could
+//! be in vain.
+//! An entry that cannot be read is listed by its name alone: asking more about it gives EIO. So is
+//! an entry of which a silent server knows more, or that a transaction in doubt is about to change:
+//! asking more about it waits.
+//! Of a directory with several partitions, a page has the names of the partition that was asked,
+//! and says up to which position these are all.
+//! POSIX: getdents(2). An entry that is there all the time is returned exactly once, whatever else
+//! changes.
 
 use std::ops::{ControlFlow, Range};
 
@@ -28,10 +31,10 @@ const ENTRIES_MAX: u32 = 4096;
 /// The most bytes of records of one page, for the same reason.
 const BYTES_MAX: usize = 1 << 20;
 
-/// About so many bytes are a record, as most are.
+/// Typical bytes of a record.
 const RECORD_BYTES: usize = 96;
 
-/// What the kernel takes for a number that is not known.
+/// The number that the kernel reads as unknown.
 const INO_UNKNOWN: Ino = Ino(0xffff_ffff);
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
@@ -39,7 +42,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     let dir = txn.share_from(&req.dir, first)?;
     txn.settle_shown_counts(&dir)?;
     txn.dir_permits(&dir, Access::READ)?;
-    // What a listing says besides names and kinds is for those who may look them up.
+    // Only those who may look names up are told more than names and kinds.
     let plus = req.plus && txn.dir_permits(&dir, Access::EXECUTE).is_ok();
     let mut page = Vec::new();
     let mut after = req.after;
@@ -77,7 +80,7 @@ fn fill(
     page.reserve(found.names.len());
     for (pos, name, place) in found.names {
         let value = found.bytes.slice(place);
-        // A link's record is short, but what it leads to need not be.
+        // A link's record is short, but the inode behind it need not be.
         if bytes >= BYTES_MAX && page.last().is_some_and(|entry: &ReaddirEntry| entry.pos != pos) {
             return Ok(false);
         }
@@ -98,19 +101,19 @@ fn fill(
     Ok(true)
 }
 
-/// What a scan has found: positions and names, and where each one's record is in all of their bytes.
+/// Result of a scan: positions and names, and where in `bytes` the record of each is.
 struct Found {
     names: Vec<(u64, EntryName, Range<usize>)>,
     bytes: Bytes,
 }
 
 impl Found {
-    /// The position of the last one.
+    /// The last position.
     fn last(&self) -> Option<u64> {
         self.names.last().map(|(pos, _, _)| *pos)
     }
 
-    /// The records of those whose inodes are elsewhere.
+    /// The records of links, whose inodes are elsewhere.
     fn links(&self) -> impl Iterator<Item = Bytes> + '_ {
         let places = self.names.iter().map(|(_, _, place)| place.clone());
         let links = places.filter(|place| EntryRecord::is_link(&self.bytes[place.clone()]));
@@ -138,7 +141,7 @@ fn scan(txn: &Txn<'_>, dir: &Dir, after: u64, entries_max: u32) -> Result<(Found
         if part != Part::Main as u8 || is_elsewhere(pos) {
             return ControlFlow::Continue(());
         }
-        // A page ends only between two positions, so that its last one is where to go on.
+        // A page ends only between two positions, so that the listing can go on after its last one.
         let full = names.len() >= max || bytes >= BYTES_MAX;
         let parts = txn.shared.bugs.has(Bug::PageEndsInRun);
         if full && names.last().is_some_and(|(last, _, _)| *last != pos || parts) {
@@ -173,7 +176,8 @@ fn list(
     if let EntryRecord::Dir(access) = record
         && trash::is_trash(txn, access.id)
     {
-        // It is there for who asks for it, and not for who copies everything.
+        // The trash is found by its name, but not listed, so that a copy of everything leaves it
+        // out.
         return Ok(None);
     }
     if let Some(kind) = untold(txn, dir, &name, record, plus)? {
@@ -189,7 +193,7 @@ fn list(
         }
     };
     let shown = match show(record) {
-        // What it led to went with a transaction that is in doubt here, and has been for long.
+        // The entry's target is gone, by a transaction that has been in doubt here for long.
         Err(Fault::Retry(Retry::Busy))
             if txn.is_in_doubt(&txn.entry_key(dir, &name, Part::Main)) =>
         {
@@ -201,7 +205,7 @@ fn list(
                 entry: None,
             }));
         }
-        // It was changed since the scan, or is damaged.
+        // The entry was changed since the scan, or is damaged.
         Err(Fault::Retry(Retry::Busy)) => txn.settled(|txn| match txn.entry(dir, &name)? {
             Some(record) => show(&record).map(Some),
             None => Ok(None),
@@ -216,7 +220,7 @@ fn list(
             };
             Ok(shown.map(listed))
         }
-        // What a damaged entry leads to cannot be told, but that it is there.
+        // Of a damaged entry it can only be told that it is there.
         Err(Fault::Answer(FsError::Io)) => {
             let kind = match record {
                 EntryRecord::Dir(_) => FileKind::Directory,
@@ -229,8 +233,9 @@ fn list(
     }
 }
 
-/// What an entry is of which no more can be told than its name, if it is one: a transaction that is about to change the
-/// name has been in doubt for long, or the inode or the content record that it leads to cannot be read.
+/// Whether an entry can be listed only by its name, and with which kind, if that is known. Either a
+/// transaction that is about to change the name has been in doubt for long, or the inode or content
+/// record behind the entry cannot be read.
 fn untold(
     txn: &Txn<'_>,
     dir: &Dir,

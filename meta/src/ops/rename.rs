@@ -1,16 +1,18 @@
 //! `rename`: move an entry, over an existing one, only to a free name, or in exchange for another.
 //!
-//! A directory keeps its id: only its access record moves, and its back pointer changes. A file's inode moves
-//! along with its name, and leaves word at its shard of birth. All shards are in one store, so all of it is
-//! one batch; renames of directories are serialised, so that no two of them can make a loop.
+//! A directory keeps its id: only its access record moves, and its back pointer changes. A file's
+//! inode moves along with its name, and leaves word at its shard of birth. All shards are in one
+//! store, so all of it is one batch; renames of directories are serialised, so that no two of them
+//! can make a loop.
 //!
-//! Cost: one batch, and three locked reads for a file in its directory, five for a directory. A second directory
-//! adds one, a directory that is replaced two, and one that gets another parent one for each directory between the new
-//! one and the root that was not read yet. Where cores share the locks, a file that moves or is replaced is read once
-//! more. Where the new directory is another server's, what is there is read once, and taken for granted from then on
-//! while new names in it are free.
-//! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a directory that
-//! is not empty and would leave its quota, or enter one; EDQUOT.
+//! Cost: one batch, and three locked reads for a file in its directory, five for a directory. A
+//! second directory adds one, a replaced directory two. A directory that gets another parent adds
+//! one for each directory between the new parent and the root that was not read yet. Where cores
+//! share the locks, a file that moves or is replaced is read once more. Where the new directory is
+//! another server's, its records are read once, and presumed from then on while new names in it are
+//! free.
+//! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a
+//! directory that is not empty and would leave its quota, or enter one; EDQUOT.
 
 use base::{Access as Permission, DirId, EntryName, FsError, NameVersion};
 use wire::{DirRef, Rename, RenameMode, Renamed, Retry};
@@ -29,7 +31,7 @@ use crate::{
     txn::{Dir, Located, Place, Txn},
 };
 
-/// The directories of a rename, or the shares of one: one, or two.
+/// The one or two directories of a rename, or shares of one directory.
 struct Sides {
     from: Dir,
     /// `None` when both names are in `from`.
@@ -46,7 +48,7 @@ impl Sides {
         self.to().id == self.from.id
     }
 
-    /// What comes from another directory may not be lost with the new one.
+    /// Waits for births: an entry from another directory may not be lost with its new one.
     fn settle_births(&self, txn: &Txn<'_>, mode: RenameMode) -> Result<()> {
         if self.is_one() {
             return Ok(());
@@ -55,7 +57,8 @@ impl Sides {
         if mode == RenameMode::Exchange { txn.settle_birth(&self.from) } else { Ok(()) }
     }
 
-    /// What was replaced may have gone to the trash, and the source may be in just that directory.
+    /// Reads the source's directory again: a replaced entry may have gone to the trash, which may
+    /// be that directory.
     fn reread(&mut self, txn: &Txn<'_>) -> Result<()> {
         if self.to.is_some() && txn.shared.settings().trash.0.is_some() {
             let Dir { id, partition, content } = &self.from;
@@ -106,7 +109,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     }
     keeps_a_tree(txn, &sides, req.mode, &source, target.as_ref())?;
     if target.as_ref().is_some_and(|target| target.ino() == source.ino()) {
-        // Two names of one file: POSIX says that nothing happens.
+        // Both names lead to one file: POSIX says that nothing happens.
         return Ok(Renamed { moved: source.ino(), replaced_dir: None });
     }
     permit(txn, &sides, req, &source, target.as_ref())?;
@@ -143,7 +146,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     Ok(Renamed { moved: source.ino(), replaced_dir })
 }
 
-/// What every rename reads, and the coordinator for a directory, as far as it can know.
+/// Asks for the records that every rename reads and, at the coordinator, for those that a
+/// directory's rename reads besides, as far as they are known in advance.
 fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     if txn.shared.cluster.is_none() {
         return Ok(());
@@ -152,10 +156,10 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     let to = (&req.to_dir, txn.hint(&req.to_dir, &req.to_name));
     let is_here = |(dir, at): (&DirRef, u16)| txn.has_shard(txn.shard_of(dir.home, at));
     if is_here(from) && is_here(to) && txn.ways().is_none() {
-        // All of it is read in its turn.
+        // Both names are here: the records are read one after the other.
         return Ok(());
     }
-    // Before anything is told of what is there.
+    // The tickets come first: without them nothing is told.
     txn.check_dir_ticket(&req.from_dir)?;
     txn.check_dir_ticket(&req.to_dir)?;
     let content = |(dir, at): (&DirRef, u16)| txn.share_key(dir.home, dir.id, at);
@@ -176,7 +180,7 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
             Some(EntryRecord::Node(_) | EntryRecord::Link(_)) | None => None,
         }
     } else {
-        // It was sent to the coordinator because it moves one.
+        // The rename was sent to the coordinator because it moves a directory.
         txn.ways().is_some().then_some(None)
     };
     let target = entry(to, &req.to_name);
@@ -195,7 +199,7 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         };
         let hint = ways.moved(req.from_dir.id, &req.from_name).unwrap_or_else(predicted);
         let group = moved.unwrap_or(hint.group);
-        // All that walks may see of it.
+        // All records of the move that walks may see.
         let moving = [source, target, txn.content_key(group.home, group.id), hint.birth];
         txn.want_held(&moving);
         keys.extend(moving);
@@ -206,7 +210,8 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     txn.want(&keys)
 }
 
-/// The partition of the old name, as far as is known: a rename is sent to it, or to the coordinator.
+/// The partition of the old name, as far as is known: a rename is sent to that partition, or to the
+/// coordinator.
 fn from_partition(txn: &Txn<'_>, req: &Rename) -> u16 {
     if txn.is_for_coordinator() {
         txn.hint(&req.from_dir, &req.from_name)
@@ -234,7 +239,7 @@ fn sides_locked(txn: &mut Txn<'_>, req: &Rename) -> Result<Sides> {
     Ok(Sides { from, to })
 }
 
-/// No directory goes below itself, and none is replaced by what is below it.
+/// Checks that no directory goes below itself, and that none is replaced by an entry below it.
 fn keeps_a_tree(
     txn: &mut Txn<'_>,
     sides: &Sides,
@@ -260,7 +265,7 @@ fn keeps_a_tree(
     Ok(())
 }
 
-/// Whether a directory is `dir` or above it; `dir` holds the other name of the rename.
+/// Whether a directory is `dir` or above it; `dir` has the other name of the rename.
 fn is_above(txn: &mut Txn<'_>, access: &Access, dir: &Dir) -> Result<bool> {
     if dir.id == DirId::ROOT {
         return Ok(false);
@@ -270,7 +275,7 @@ fn is_above(txn: &mut Txn<'_>, access: &Access, dir: &Dir) -> Result<bool> {
     txn.is_within(dir, access.id)
 }
 
-/// Whether the caller may do it. The order is that of Linux' `vfs_rename`.
+/// Whether the caller may rename. The order of the checks is that of Linux' `vfs_rename`.
 fn permit(
     txn: &mut Txn<'_>,
     sides: &Sides,
@@ -301,7 +306,7 @@ fn permit(
     Ok(())
 }
 
-/// A directory replaces only a directory, and anything else only what is none.
+/// Checks that a directory replaces only a directory, and anything else only what is none.
 fn same_kind(source: &EntryRecord, target: &EntryRecord) -> Result<()> {
     let is_dir = |entry: &EntryRecord| matches!(entry, EntryRecord::Dir(_));
     match (is_dir(source), is_dir(target)) {
@@ -311,7 +316,7 @@ fn same_kind(source: &EntryRecord, target: &EntryRecord) -> Result<()> {
     }
 }
 
-/// Whose an entry is.
+/// The user who owns an entry's node.
 pub(crate) fn owner(
     txn: &mut Txn<'_>,
     dir: &Dir,
@@ -325,7 +330,7 @@ pub(crate) fn owner(
     }
 }
 
-/// Removes what stands in the way.
+/// Removes the entry that the rename replaces.
 fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRecord) -> Result<()> {
     match target {
         EntryRecord::Dir(access) => {
@@ -344,7 +349,7 @@ fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRec
     Ok(())
 }
 
-/// Takes an entry, with what belongs to it, from its old place.
+/// Takes an entry, with its inode and attributes, from its old place.
 fn lift(txn: &mut Txn<'_>, dir: &Dir, name: &EntryName, entry: &EntryRecord) -> Result<Moving> {
     if let EntryRecord::Dir(access) = entry {
         trash::leave(txn, dir, name);
@@ -369,8 +374,8 @@ fn settle(
     match moving {
         Moving::File { mut located, link, xattrs } => {
             located.inode.times.ctime = txn.now;
-            // Any file may be in its slot. One with several names counts where it was made, or is found: its name may be
-            // on its way past a walk that counts.
+            // Any file may be in its slot. A file with several names is charged where it was made,
+            // or is found: its name may be on its way past a walk that counts.
             let (from, to) = (located.inode.quota, new.content.quota);
             if located.inode.nlink == 1 || txn.shared.quotas.is_counted_from(from, to) {
                 txn.count_for(&mut located.inode, to)?;
@@ -382,7 +387,8 @@ fn settle(
                 let place = Place::under(txn, new, name);
                 txn.settle_inode(&mut located, place, xattrs);
             } else {
-                // Its contents, and who has it open, stay where it was born: so does it.
+                // The contents of a file, and who has it open, stay on its shard of birth: so does
+                // the inode.
                 let ino = located.inode.ino;
                 txn.settle_inode(&mut located, Place::Slot, xattrs);
                 txn.put_entry(new, name, &EntryRecord::Link(ino));
@@ -412,7 +418,8 @@ fn settle(
     Ok(())
 }
 
-/// A walk that counts may have been where the new name is, and not yet where the old one is: then the directory waits.
+/// Refuses for now while a walk that counts may have been where the new name is, and not yet where
+/// the old one is.
 fn is_not_passed_over(txn: &Txn<'_>, child: &Dir, to: QuotaId) -> Result<()> {
     let (quotas, own) = (&txn.shared.quotas, QuotaId(child.content.ino));
     let root = quotas.root(own).filter(|_| child.content.quota == own);
@@ -424,16 +431,16 @@ fn is_not_passed_over(txn: &Txn<'_>, child: &Dir, to: QuotaId) -> Result<()> {
     if waits { Err(Fault::Retry(Retry::Busy)) } else { Ok(()) }
 }
 
-/// A directory is charged where it is now: an empty one, or one that accounts for itself. Another may not leave
-/// what it is charged to, as all below it would have to be charged anew.
+/// Charges a directory to the quota of its new place: an empty one, or one that accounts for
+/// itself. Any other may not leave its quota, as all below it would have to be charged anew.
 fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) -> Result<()> {
     let (quotas, from) = (&txn.shared.quotas, child.content.quota);
     let (one, other) = (sides.from.content.quota, sides.to().content.quota);
     if one == other && from == to {
-        // It may be on its way from where the walk has not been to where it has.
+        // The directory may move from where the counting walk has not been to where it has.
         return if quotas.is_counted_again(from) { Err(Fault::Retry(Retry::Busy)) } else { Ok(()) };
     }
-    // What is being counted below the one may not change under the walk.
+    // The tree that is being counted may not change under the walk.
     let own = quotas.root(QuotaId(child.content.ino));
     let begins = own.is_some_and(|own| own.record.state.is_moving());
     if begins || quotas.is_moving(one, other) || quotas.is_moving(from, to) {
@@ -460,7 +467,7 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
     Ok(())
 }
 
-/// Notes where a directory is now, there and at its birth place.
+/// Notes a directory's new place, in its back pointer and at its birth place.
 ///
 /// Paper: InfiniFS §3.3, rename list and back pointer.
 pub(crate) fn note_move(
@@ -485,13 +492,13 @@ pub(crate) fn note_move(
 /// The key of the rename list of the name that a directory was born under.
 fn birth_key(txn: &Txn<'_>, child: &Dir) -> Option<Key> {
     let name = child.content.birth_name.as_ref()?;
-    // Where the birth parent's group is follows from its id: no directory's home ever changes.
+    // The birth parent's home follows from its id: no directory's home ever changes.
     let parent = child.content.birth_parent;
     let home = txn.shared.config.locality.home(parent, child.content.home);
     Some(txn.name_key(home, parent, name, Part::RenameList))
 }
 
-/// Notes at a directory's birth place whether it lives elsewhere; whether that was news.
+/// Notes at a directory's birth place whether it lives elsewhere. Returns whether that was news.
 pub(crate) fn note_birthplace(txn: &mut Txn<'_>, child: &Dir) -> Result<bool> {
     let Content { birth_parent, birth_name, parent, name, .. } = &child.content;
     let is_here = parent == birth_parent && name == birth_name;
@@ -510,7 +517,7 @@ pub(crate) fn forget_move(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
         .map(drop)
 }
 
-/// How many other directories that were born under the same name live elsewhere.
+/// Number of other directories born under the same name that live elsewhere.
 pub(crate) fn others_elsewhere(txn: &mut Txn<'_>, child: &Dir) -> Result<usize> {
     let mut others = 0;
     change_rename_list(txn, child, |versions, version| {
@@ -525,7 +532,8 @@ fn change_rename_list(
     change: impl FnOnce(&mut Vec<NameVersion>, NameVersion),
 ) -> Result<bool> {
     let Some(key) = birth_key(txn, child) else {
-        // The root; or a repair could not find out, and nobody expects it anywhere.
+        // The root; or a directory whose birth name a repair could not find out: nobody expects it
+        // anywhere.
         let root = child.id == DirId::ROOT;
         return if root { Err(Fault::Answer(FsError::Busy)) } else { Ok(false) };
     };

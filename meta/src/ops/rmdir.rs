@@ -1,4 +1,5 @@
-//! `rmdir`: remove an empty directory, its access record and its content record, in every partition.
+//! `rmdir`: remove an empty directory, its access record and its content record, in every
+//! partition.
 //!
 //! Cost: four locked reads and one batch.
 //! POSIX: rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root of a session.
@@ -29,7 +30,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     let mut child = txn.child_locked(&access)?;
     let others = others_empty(txn, &child)?;
 
-    // Race: the child is locked until we commit, so nothing can be made in it after we saw it empty.
+    // Race: the child is locked until we commit, so nothing can be made in it after we saw it
+    // empty.
     discard(txn, &parent, &req.name, &mut child, &others)?;
     parent.content.entries = parent.content.entries.saturating_sub(1);
     parent.content.subdirs = parent.content.subdirs.saturating_sub(1);
@@ -38,13 +40,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     Ok(access.ino)
 }
 
-/// The shares of a directory besides its master; `NotEmpty` if any of them has an entry, or the master.
+/// The shares of a directory besides its master. Refuses with `NotEmpty` if any share has an entry.
 pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
     if child.content.entries > 0 {
         return Err(not_empty(txn, child));
     }
     let others = txn.all_shares(child)?;
-    // Names that it has given away may be stored still, and the next directory here may have its id.
+    // Names that the directory has given away may still be stored, and the next directory here may
+    // have its id.
     if child.content.layout != Layout::Whole {
         let at = key::handoff(txn.shard_of_share(child), child.id, child.partition);
         if txn.get_bytes(&at)?.is_some() {
@@ -57,14 +60,17 @@ pub(crate) fn others_empty(txn: &Txn<'_>, child: &Dir) -> Result<Vec<Dir>> {
     Ok(others)
 }
 
-/// Race: the last name may have moved away, and the server of the share not been told yet. So this is said only if the count
-/// is still what it was when nobody is about to change it.
+/// Refuses to remove a directory that has entries.
+///
+/// Race: the last name may have moved away, and the server of the share not know it yet. So the
+/// answer stands only if the count is still the same when no transaction is about to change it.
 fn not_empty(txn: &Txn<'_>, share: &Dir) -> Fault {
     txn.keep_counts(share);
     FsError::NotEmpty.into()
 }
 
-/// Removes an empty directory with its entry, or moves it to the trash. The counts of its parent are the caller's.
+/// Removes an empty directory with its entry, or moves it to the trash. The caller adjusts the
+/// counts of the parent.
 pub(crate) fn discard(
     txn: &mut Txn<'_>,
     parent: &Dir,
@@ -81,8 +87,8 @@ pub(crate) fn discard(
     Ok(())
 }
 
-/// Removes the content record of an empty directory, its other shares, and what its birth place knows of it. The entry
-/// is the caller's to remove.
+/// Removes the content record of an empty directory, its other shares, and its note at its birth
+/// place. The caller removes the entry.
 pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir, others: &[Dir]) -> Result<()> {
     if child.content.xattrs.is_spilled() {
         let key = txn.dir_xattrs_key(child);

@@ -1,8 +1,9 @@
 //! `search`: what has an inode number, for a file handle of which the client knows nothing else.
 //!
-//! An inode that has been linked or moved is in its slot. Any other one is embedded under a name, on its shard of birth. A
-//! directory is on that shard, too, by its content record or by its entry, unless the entry was moved away and the
-//! content record never was there. So the records of that shard are looked through, some in each request.
+//! An inode that has been linked or moved is in its slot. Any other is embedded under a name, on
+//! its shard of birth. A directory is on that shard, too, by its content record or by its entry,
+//! unless the entry was moved away and the content record never was there. So the records of that
+//! shard are searched, some in each request.
 //!
 //! Cost: one read; a scan of as many records as a shard has, in pages.
 //! Linux: open_by_handle_at(2). ESTALE.
@@ -22,11 +23,12 @@ use crate::{
     txn::Txn,
 };
 
-/// So many records are looked at for one request.
+/// Most records that one request looks at.
 const RECORDS_MAX: usize = 4096;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Search) -> Result<Searched> {
-    // Whoever must prove a walk, or has it checked, has none to show.
+    // A session that must prove its walks, or has them checked, has no walk to show for a bare
+    // number.
     let walks = !txn.trusts() || (txn.checks() && !txn.caller.cred.is_root());
     let shard = req.ino.shard();
     if walks || shard.0 >= txn.shared.config.shards {
@@ -44,8 +46,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Search) -> Result<Searched> {
     for kind in [contents, names] {
         let (start, end) = (from.clone().max(kind.clone()), key::end_of(&kind));
         if start < end && page.goes_on() {
-            // Whoever has a handle was told of what is stored. It is looked at by a request of its own then, so what is about
-            // to change here need not be waited for.
+            // A client that has a handle was told of stored records only. Another request reads the
+            // node then, so this one need not wait for changes that are under way.
             txn.shared.engine.scan(&start, &end, &mut |key, value| page.visit(key, value))?;
         }
     }
@@ -58,7 +60,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Search) -> Result<Searched> {
         None if page.goes_on() => Err(FsError::Stale.into()),
         None => {
             let next = page.last.map(|mut last| {
-                // The key right after it.
+                // The key right after the last one.
                 last.push(0);
                 Bytes::copy_from_slice(&last)
             });
@@ -67,7 +69,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Search) -> Result<Searched> {
     }
 }
 
-/// How to name a directory that has an embedded file on a shard: it has a share there.
+/// The reference to a directory that has an embedded file on a shard: it has a share there.
 fn holder(txn: &Txn<'_>, shard: ShardId, id: DirId) -> Result<Option<DirRef>> {
     let mut dir = None;
     let shares = key::shares(shard, id);
@@ -93,10 +95,10 @@ fn found(node: NodeRef) -> Searched {
     Searched { node: Some(node), next: None }
 }
 
-/// What a record tells of the number.
+/// The node that a record shows for the number.
 enum Met {
     Dir(DirRef),
-    /// It is embedded under this name.
+    /// The inode is embedded under this name.
     Name(DirId, EntryName),
 }
 
@@ -115,7 +117,7 @@ impl Page {
 
     fn visit(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
         self.records += 1;
-        // One that cannot be read is for fsck to tell of.
+        // A record that cannot be read is for fsck to report.
         self.met =
             if key::is_name(key) { self.entry(key, value) } else { self.content(key, value) };
         if self.goes_on() {

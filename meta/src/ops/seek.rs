@@ -1,6 +1,7 @@
-//! `seek`: where the next data or the next hole of a file is.
+//! `seek`: the next data or the next hole of a file.
 //!
-//! A hole is what no slice stores. Contents that rest in the entry are data from end to end.
+//! A hole is a range that no slice stores. Contents that rest in the entry are data from end to
+//! end.
 //!
 //! Cost: one read, and a scan of the chunks from the offset to what is looked for.
 //! POSIX: lseek(2) with `SEEK_DATA` and `SEEK_HOLE`. ENXIO.
@@ -36,7 +37,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Seek) -> Result<u64> {
     }
 }
 
-/// The first place from `offset` on that is stored, or is not; `None` for no data.
+/// The first stored offset from `offset` on, or the first that is not stored; `None` if no data
+/// follows.
 fn look(txn: &Txn<'_>, ino: Ino, offset: u64, to: SeekTo) -> Result<Option<u64>> {
     let first =
         u32::try_from(offset / u64::from(CHUNK_BYTES)).map_err(|_| FsError::NoSuchDevice)?;
@@ -59,9 +61,9 @@ fn look(txn: &Txn<'_>, ino: Ino, offset: u64, to: SeekTo) -> Result<Option<u64>>
     }
 }
 
-/// A walk along the chunks.
+/// A walk along the chunks of a file.
 struct Look {
-    /// Everything from the offset to here is not what is looked for.
+    /// The offset up to which the search has found nothing.
     at: u64,
     to: SeekTo,
     found: Option<u64>,

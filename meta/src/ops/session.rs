@@ -15,12 +15,13 @@ use crate::{
 
 pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
-    // All of them before anything happens: whoever is let in to a lock must be told.
+    // Lock all inodes before anything happens: a request that gets a file lock here must be told.
     for (ino, _) in &req.files {
         txn.lock(lock::ino_lock(*ino))?;
     }
     for (ino, number) in &req.files {
-        // Race: who opens the file again on another core may lock it, between the two steps below.
+        // Race: a session that opens the file again on another core may lock it between the two
+        // steps below.
         let unnumbered = txn.shared.bugs.has(Bug::ReleaseNumberIgnored);
         let number = if unnumbered { u64::MAX } else { *number };
         if txn.shared.opens.release(*ino, session.id, number) {
@@ -34,9 +35,10 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
     Ok(())
 }
 
-/// Takes up the opens of before the restart, of the user in whose name it is sent. Only what he has opened can be
-/// claimed: the client shows the proof. A proof is good for nothing else: who has claimed already, or was never waited
-/// for, is told that all is well, as it asks again because it did not hear so.
+/// Takes up a user's opens from before the restart. Only a file that the user has opened can be
+/// claimed: the client shows the proof, which is good for nothing else. A session that has claimed
+/// already, or was never waited for, is told that all is well: it asks again because it missed the
+/// answer.
 pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     let (uid, opener) = (txn.caller.cred.uid, (session.id, txn.caller.opener()));
@@ -58,18 +60,18 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
     Ok(())
 }
 
-/// A write of these blocks has failed: what nothing names is deleted.
+/// Deletes blocks of a failed write, if no file names them.
 pub(crate) fn drop_blocks(txn: &Txn<'_>, req: &BlockDrop) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     txn.shared.backlog.discard(session.unnamed.lock().give_up(&req.blocks));
     Ok(())
 }
 
-/// The client leaves: what it had open is closed, and its answers are forgotten.
+/// The client leaves: its opens are closed, and its answers are forgotten.
 pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     driver::forget_session(txn, session.id).map_err(|fault| match fault {
-        // The client does not wait for it twice.
+        // The client would not wait a second time.
         Fault::Retry(_) => Fault::Answer(FsError::TryAgain),
         other => other,
     })?;
@@ -79,8 +81,8 @@ pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
 
 pub(crate) fn statfs(txn: &Txn<'_>) -> Statfs {
     let (bytes, bytes_free) = (txn.shared.options.space)();
-    // An inode takes a few hundred bytes of the store; that many more could still be made. Inodes are not counted but below
-    // quotas: the records are about as many, or more.
+    // An inode takes a few hundred bytes of the store: so many more could still be made. Inodes are
+    // counted only below quotas; the number of records is about the same, or more.
     let files_free = bytes_free / 256;
     Statfs { bytes, bytes_free, files: txn.shared.records_estimated(), files_free }
 }

@@ -1,12 +1,14 @@
 //! `setattr`: chmod, chown, utimensat and truncate.
 //!
-//! A directory's permissions stand in its content record and, for those who walk, in its access record: both
-//! change in one batch, and clients that cached the directory are told (an invalidation event).
+//! A directory's permissions stand in its content record and, for walks through it, in its access
+//! record. Both change in one batch, and clients that cached the directory are told (an
+//! invalidation event).
 //!
 //! An access ACL follows the mode.
 //!
-//! Cost: one locked read and one batch; one read more for a directory whose permissions change; a scan of the
-//! chunks that are cut off, 256 at most, and a read of the one that is cut. What is beyond goes in the background.
+//! Cost: one locked read and one batch; one read more for a directory whose permissions change; a
+//! scan of the chunks that are cut off, 256 at most, and a read of the one that is cut. The chunks
+//! beyond go in the background.
 //! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). EPERM, EACCES, EISDIR, EFBIG.
 
 use base::{
@@ -38,7 +40,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Setattr) -> Result<Attr> {
     }
 }
 
-/// As utimensat(2) with two times to leave: not even `ctime` changes.
+/// Whether nothing changes, not even `ctime`: as utimensat(2) with two times to leave.
 fn is_nothing(set: &SetAttr) -> bool {
     *set == SetAttr { access_only: set.access_only, ..SetAttr::default() }
 }
@@ -76,7 +78,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         txn.put_dir(&dir);
     }
     if set.mtime.is_some() {
-        // The latest time of all shares is shown, so what is set is set in all.
+        // The latest time of all shares is shown, so a time is set in all.
         for mut share in txn.all_shares(&dir)? {
             (share.content.times.mtime, share.content.times.ctime) =
                 (dir.content.times.mtime, dir.content.times.ctime);
@@ -108,7 +110,8 @@ pub(super) fn change_access(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
 fn entry_key(txn: &Txn<'_>, dir: &Dir, name: &EntryName) -> Result<Key> {
     let Content { parent, parent_ino, parent_home, .. } = dir.content;
     if txn.shared.cluster.is_none() {
-        // Names stay where they are, so it need not be asked where this is, if it is where nearly all are.
+        // Names stay where they are on one server, so try the usual place first, without asking for
+        // the owner.
         let key = txn.name_key(parent_home, parent, name, Part::Main);
         if matches!(txn.get(&key)?, Some(EntryRecord::Dir(access)) if access.ino == dir.content.ino)
         {
@@ -163,7 +166,7 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     Ok(file.inode.attr())
 }
 
-/// Who may change what, where it is the server's to check.
+/// Whether the caller may make this change, where the server checks permissions.
 fn permit(
     txn: &Txn<'_>,
     old: &Attr,
@@ -186,7 +189,8 @@ fn permit(
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
         _ if owns => Ok(()),
-        // utimensat(2): whoever may write may set both times to the present, and nothing else.
+        // utimensat(2): a caller that may write may set both times to the present, and nothing
+        // else.
         (Some(SetTime::Now), Some(SetTime::Now)) => Ok(may_write(cred)?),
         _ => Err(FsError::NotPermitted.into()),
     }
@@ -197,7 +201,7 @@ fn new_mode(txn: &Txn<'_>, old: &Attr, set: &SetAttr) -> u32 {
     if let Some(new) = set.mode {
         mode = new & MODE_BITS;
         let gid = set.gid.unwrap_or(old.gid);
-        // POSIX chmod: who is not of the file's group does not give its rights away.
+        // POSIX chmod: a caller outside the file's group does not give the group's rights away.
         if txn.checks() && !txn.caller.cred.is_root() && !txn.caller.cred.in_group(gid) {
             mode &= !MODE_SETGID;
         }

@@ -1,12 +1,14 @@
-//! Settings: what can be changed after a file system was made, of all of it or of a directory.
+//! Settings: properties that can be changed after format, of the whole file system or of a
+//! directory.
 //!
-//! They are set as extended attributes `pando.NAME`, which are never listed, so that copies do not carry them
-//! along; `info` tells them. Those of the whole file system are the root directory's. Only root with an
-//! administrator's token sets them.
+//! A setting is set as an extended attribute `pando.NAME`, which is never listed, so that copies do
+//! not carry it along; `info` prints it. Settings of the whole file system are the root
+//! directory's. Only root with an administrator's token sets them.
 //!
-//! Cost: to set one as to set an extended attribute.
-//! POSIX: none. EPERM, EOPNOTSUPP for an unknown name, EINVAL for a value that is none or for anything but a
-//! directory, EBUSY while another quota is being counted, ENOTEMPTY where only an empty directory can be divided.
+//! Cost: as to set an extended attribute.
+//! POSIX: none. EPERM, EOPNOTSUPP for an unknown name, EINVAL for a value that is none or for
+//! anything but a directory, EBUSY while another quota is being counted, ENOTEMPTY where only an
+//! empty directory can be divided.
 
 use base::{DirId, FsError, Ino, ShardId, Spread, limits::INLINE_BYTES_MAX};
 use wire::NodeRef;
@@ -20,13 +22,13 @@ use crate::{
     txn::{Dir, Node, Txn},
 };
 
-/// A hundred years.
+/// A hundred years, in days.
 const TRASH_DAYS_MAX: u32 = 36_500;
 
-/// Below this a partition would be split and merged all the time.
+/// Fewest entries at which a partition may split: below, it would be split and merged all the time.
 const SPLIT_THRESHOLD_MIN: u32 = 8;
 
-/// What comes before the name of a setting.
+/// The prefix of a setting's name in an extended attribute's name.
 const PREFIX: &[u8] = b"pando.";
 
 /// Every setting. A new one has a line here, and its arms in [`set`] and [`of_directory`].
@@ -43,26 +45,26 @@ const SETTINGS: &[(&str, Setting)] = &[
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
-    /// Directories that are made in a directory have what was set of it.
+    /// Whether directories made in a directory inherit its settings.
     Inherit,
-    /// Contents up to so many bytes rest in the entry. Of the whole file system, or of a directory.
+    /// Most bytes of contents that rest in the entry. Of the whole file system, or of a directory.
     InlineMax,
-    /// Into how many partitions a directory is divided.
+    /// Number of partitions into which a directory is divided.
     LargeDir,
-    /// Bytes that may be used below a directory.
+    /// Most bytes below a directory.
     QuotaBytes,
-    /// Inodes that may be there.
+    /// Most inodes below a directory.
     QuotaEntries,
-    /// How many entries a partition has when it splits.
+    /// Number of entries at which a partition splits.
     SplitThreshold,
-    /// In which way a directory is divided.
+    /// The way in which a directory is divided.
     Spread,
-    /// For how long what is removed is kept. Of the whole file system.
+    /// Days for which removed files are kept. Of the whole file system.
     TrashDays,
 }
 
 impl Setting {
-    /// Whether a file system of one server has it, and one of several.
+    /// Whether a file system of one server has this setting, or one of several.
     fn is_of(self, several: bool) -> bool {
         match self {
             Setting::InlineMax
@@ -70,18 +72,18 @@ impl Setting {
             | Setting::TrashDays
             | Setting::QuotaBytes
             | Setting::QuotaEntries => true,
-            // What is divided is divided among servers.
+            // A divided directory is divided among servers.
             Setting::LargeDir | Setting::SplitThreshold | Setting::Spread => several,
         }
     }
 }
 
-/// The name of a setting, if an extended attribute's name is one.
+/// The name of the setting that an extended attribute stands for, if any.
 pub(crate) fn name_of(xattr: &[u8]) -> Option<&[u8]> {
     xattr.strip_prefix(PREFIX)
 }
 
-/// Sets one; `None` takes it away.
+/// Sets a setting; `None` removes it.
 pub(crate) fn set(
     txn: &mut Txn<'_>,
     node: &NodeRef,
@@ -141,10 +143,10 @@ pub(crate) fn set(
     }
 }
 
-/// A value as it is written.
+/// A setting's value as users write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
-    /// As if it had never been set.
+    /// The setting was removed, as if it had never been set.
     Removed,
     None,
     Unlimited,
@@ -154,7 +156,7 @@ enum Value {
 }
 
 impl Value {
-    /// A word, or a number with K, M, G or T (of 1024) after it.
+    /// Reads a word, or a number that K, M, G or T (of 1024) may follow.
     fn parse(text: &[u8]) -> Option<Value> {
         let text = std::str::from_utf8(text).ok()?.trim();
         match text {
@@ -245,8 +247,8 @@ fn trash_days(txn: &mut Txn<'_>, dir: &Dir, value: Value) -> Result<()> {
     crate::trash::set(txn, dir, days)
 }
 
-/// Changes a directory's limits; the first makes it an accounting root, and without any it is none. Of several servers the
-/// coordinator does it.
+/// Changes a directory's limits. The first limit makes it an accounting root; without any it is
+/// none. In a cluster the coordinator does it.
 fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> Result<()> {
     txn.is_coordinators()?;
     let several = txn.shared.cluster.is_some();
@@ -283,7 +285,7 @@ fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> 
     }
 }
 
-/// Begins to count, or to release, what is below a directory. One at a time.
+/// Begins to count, or to release, the tree below a directory. One at a time.
 fn begin(
     txn: &mut Txn<'_>,
     mut dir: Dir,
@@ -295,7 +297,8 @@ fn begin(
         return Err(FsError::Busy.into());
     }
     txn.put_quota(id, record);
-    // Of several servers the walk begins with the directory itself, when all have heard of it.
+    // In a cluster the walk begins with the directory itself, when all servers have heard of the
+    // quota.
     if txn.shared.cluster.is_none() {
         txn.recharge_freely(from, to, Usage::of(1, 0));
         dir.content.quota = to;
@@ -304,7 +307,7 @@ fn begin(
     Ok(())
 }
 
-/// What `info` tells of a directory's settings, and of what is used below it.
+/// The lines that `info` prints of a directory's settings, and of the usage below it.
 pub(crate) fn of_directory(
     txn: &Txn<'_>,
     dir: &Dir,
@@ -336,7 +339,7 @@ pub(crate) fn of_directory(
     Ok(())
 }
 
-/// The accounting root that a directory is, with what is used below it on all servers.
+/// The accounting root of a directory, if it is one, with the usage below it on all servers.
 fn used(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Seen>> {
     let own = QuotaId(dir.content.ino);
     let Some(cluster) = &txn.shared.cluster else {
@@ -352,12 +355,12 @@ fn used(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Seen>> {
         true => Ok(txn.shared.quotas.told(own)),
         false => txn.get::<Told>(key)?.ok_or(FsError::Io.into()),
     };
-    // The coordinator, which knows whether it is one.
+    // The coordinator comes first: it knows whether the directory is an accounting root.
     let first = keys.first().map(told).transpose()?;
     let Some(mut record) = first.and_then(|first| first.record) else { return Ok(None) };
     txn.want(&keys)?;
     let all = keys.iter().map(told).collect::<Result<Vec<Told>>>()?;
-    // Who has not heard of a limit does not heed it yet.
+    // A server that has not heard of a limit does not heed it yet.
     let knows = |told: &Told| told.record.is_some_and(|known| known.allows_as(&record));
     if record.state == QuotaState::Active && !all.iter().all(knows) {
         record.state = QuotaState::Counting;

@@ -1,8 +1,9 @@
-//! `speculate`: look-ups in directories whose ids the client has predicted, all of one path that this server has.
+//! `speculate`: look-ups in directories whose ids the client has predicted, all of one path that
+//! this server has.
 //!
-//! Every guess stands for itself; only the client can tell whether they hang together. It must be trusted, because a
-//! prediction proves no walk. What is another server's is not looked for: a guess about it meets nothing, and a file
-//! that is in a slot elsewhere is not shown.
+//! Every guess is looked up by itself; only the client can tell whether they hang together. The
+//! session must be trusted, because a prediction proves no walk. Records of other servers are not
+//! asked for: a guess about them finds nothing, and a file in a slot elsewhere is not shown.
 //!
 //! Cost: as many look-ups as guesses. Paper: InfiniFS §3.3.
 
@@ -15,7 +16,7 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// More guesses than this are about no path: one for each name, and one for what is at its end.
+/// Most guesses of one request: no path needs more than one for each name, and one for its end.
 const GUESSES_MAX: usize = PATH_BYTES_MAX / 2 + 2;
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Speculate) -> Result<Vec<Guessed>> {
@@ -53,7 +54,7 @@ fn look(txn: &Txn<'_>, guess: &Guess) -> Result<Guessed> {
     }
 }
 
-/// What the guess asks for in a directory that is there.
+/// The entry that a guess asks for, in a directory that exists.
 fn entry(txn: &Txn<'_>, dir: &Dir, guess: &Guess) -> Result<Option<Entry>> {
     let Some(name) = &guess.name else {
         txn.settle_shown_counts(dir)?;

@@ -1,8 +1,8 @@
 //! `symlink` and `readlink`: a symbolic link's target rests in its entry.
 //!
 //! Cost: to make one as `create`; to read one as `stat`.
-//! POSIX: symlink(2), EEXIST when the name is taken, ENAMETOOLONG beyond 4095 bytes. readlink(2), EINVAL for
-//! anything else.
+//! POSIX: symlink(2), EEXIST when the name is taken, ENAMETOOLONG beyond 4095 bytes. readlink(2),
+//! EINVAL for anything else.
 
 use base::{Access, FileKind, FsError, limits::SYMLINK_BYTES_MAX};
 use wire::{Entry, Getattr, Symlink};
@@ -39,7 +39,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Symlink) -> Result<Entry> {
     Ok(show_inode(&inode))
 }
 
-/// A symbolic link and where it points, wherever it was moved meanwhile.
+/// Returns a symbolic link and its target, wherever the link was moved meanwhile.
 pub(crate) fn read(txn: &mut Txn<'_>, req: &Getattr) -> Result<Entry> {
     match txn.node(&req.node)? {
         Node::File(file) if file.inode.kind == FileKind::Symlink => Ok(show_inode(&file.inode)),

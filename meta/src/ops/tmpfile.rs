@@ -1,8 +1,8 @@
 //! `tmpfile`: make a file that has no name, and open it.
 //!
-//! It is as one whose last name was removed while it is open: in its slot, noted to be reclaimed. The note says
-//! whether a link may give it a name. Nothing in the directory changes; it is locked so that whoever counts for
-//! a quota does not pass in between.
+//! The file is like one whose last name was removed while it is open: in its slot, noted to be
+//! reclaimed. The note says whether a link may give it a name. Nothing in the directory changes.
+//! The directory is locked so that no walk that counts for a quota passes in between.
 //!
 //! Cost: one locked read and one batch of two puts and the stored answer.
 //! POSIX: open(2) with `O_TMPFILE`, as Linux has it.
@@ -27,13 +27,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Tmpfile) -> Result<Created> {
     inode.nlink = 0;
 
     let ino = inode.ino;
-    // Race: until the group is written nobody reclaims it, and then it is open.
+    // Race: the inode cannot be reclaimed until the group is written, and then it is open.
     txn.lock(lock::ino_lock(ino))?;
     txn.put(key::inode(ino, Part::Main), &Slot::Inode(inode.clone()));
     let kind = if req.linkable { ReclaimKind::Unnamed } else { ReclaimKind::Orphan };
     txn.put(key::reclaim(ino), &Reclaim { kind });
     txn.reclaim.push(ino);
-    // Who makes a file may use it as it was opened, whatever mode it got.
+    // The creator may use the file as it was opened, whatever mode it got.
     let opened = open::opened(txn, &inode, None, req.number, Access::READ.and(Access::WRITE))?;
     Ok(Created { entry: show_inode(&inode), existed: false, opened: Some(opened) })
 }

@@ -1,10 +1,10 @@
 //! `unlink`: remove a name that is no directory's.
 //!
-//! A file that is open somewhere lives on, without a name, until it is closed everywhere. Where there is a trash, the
-//! last name of a file moves there.
+//! A file that is open somewhere lives on, without a name, until it is closed everywhere. Where
+//! there is a trash, the last name of a file moves there.
 //!
-//! Cost: two locked reads and one batch; one read more for a file with several names, and where cores share the
-//! locks (the entry once more when its inode is locked).
+//! Cost: two locked reads and one batch; one read more for a file with several names, and where
+//! cores share the locks (the entry once more when its inode is locked).
 //! POSIX: unlink(2). EISDIR for a directory, as Linux has it.
 
 use base::{Access, Attr, FsError};
@@ -28,7 +28,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
     Ok(attr)
 }
 
-/// Removes a name and its share of the inode. The directory's count and times are the caller's.
+/// Removes a name and its link to the inode. The caller adjusts the directory's count and times.
 pub(crate) fn remove(
     txn: &mut Txn<'_>,
     dir: &Dir,

@@ -1,11 +1,11 @@
 //! `write`: new contents, named after their blocks are stored.
 //!
-//! Small contents stay in the entry while everything written is embedded and the file is short enough. Then
-//! they move to the first chunk's record, and slices are painted over them.
+//! Small contents stay in the entry while everything written is embedded and the file is short
+//! enough. Then they move to the first chunk's record, and slices are painted over them.
 //!
 //! Cost: one locked read and one for each chunk, and one batch.
-//! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one that its session has
-//! just stored; the client stores the contents anew, under other numbers.
+//! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one
+//! that its session has just stored; the client stores the contents anew, under other numbers.
 
 use base::{
     BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
@@ -63,9 +63,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     Ok(Written { attr: file.inode.attr() })
 }
 
-/// Sets the times of a file that was written at `at`: earlier than now when the client kept it for a while.
+/// Sets the times of a file that was written at `at`: earlier than now when the client kept it for
+/// a while.
 ///
-/// `ctime` always becomes a new one: clients tell by it that what they know of the contents is old.
+/// `ctime` always becomes a new one: a client sees by it that its cached contents are old.
 fn note_time(times: &mut Times, at: Option<Time>, now: Time) {
     let at = at.map_or(now, |at| at.min(now));
     // Others may have written since. A time in the future was set by hand.
@@ -80,8 +81,8 @@ fn just_after(time: Time) -> Time {
     }
 }
 
-/// A client names only what keeps within its file and blocks of its own, each in one chunk: whatever no chunk shows any more of
-/// those that it showed is deleted, and no other chunk is asked.
+/// Checks a write: it stays within the file, and names only blocks of its session, each in one
+/// chunk. So a block that its chunk no longer shows can be deleted without looking at other chunks.
 fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.end > FILE_BYTES_MAX {
         return Err(FsError::FileTooBig.into());
@@ -111,7 +112,7 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     Ok(())
 }
 
-/// Up to so many bytes contents of a file rest in its entry.
+/// Most bytes of a file's contents that rest in its entry.
 fn inline_max(txn: &Txn<'_>, inode: &Inode) -> u64 {
     let number = txn.shared.settings().inline_bytes_max;
     inode.inline_max.0.map_or(number, |own| own.min(number)).into()
@@ -138,7 +139,7 @@ fn write_inline(txn: &Txn<'_>, inode: &mut Inode, req: &Write, end: u64) -> bool
     true
 }
 
-/// Moves what is in the entry to the first chunk's record.
+/// Moves the contents from the entry to the first chunk's record.
 fn leave_inline(txn: &mut Txn<'_>, inode: &mut Inode) {
     let Contents::Inline(data) = &inode.contents else { return };
     if !data.is_empty() {
@@ -163,12 +164,13 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     let new = change_chunk(txn, file, chunk.chunk, old, |record| record.paint(slices));
     unsynced::note(txn, file.inode.ino, &chunk.slices);
     txn.named.extend(blocks_of(&chunk.slices));
-    // A block that newer slices of the same request hide.
+    // Drop blocks that newer slices of the same request hide.
     drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
     Ok(())
 }
 
-/// Lets a chunk that has too many slices be rewritten before it gets more.
+/// Refuses a write while the chunk has too many slices, so that it is rewritten before it gets
+/// more.
 pub(super) fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRecord) -> Result<()> {
     let many = old.slices.len() > SLICES_A_CHUNK_MAX;
     if !many && embedded_bytes(&old.slices) <= EMBEDDED_BYTES_A_CHUNK_MAX {
@@ -183,7 +185,8 @@ pub(super) fn give_way(txn: &Txn<'_>, file: &Located, chunk: u32, old: &ChunkRec
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// Changes a chunk's slices; blocks that nothing shows any more become garbage. Notes a chunk that is to be rewritten.
+/// Changes a chunk's slices. Blocks that no slice shows any more become garbage, and a chunk that
+/// should be rewritten is noted.
 pub(super) fn change_chunk(
     txn: &mut Txn<'_>,
     file: &mut Located,
@@ -242,7 +245,7 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
     txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)
 }
 
-/// Refuses for a while what would make a file reach what it was cut by before.
+/// Refuses for now a write that would make a file reach contents that were cut off before.
 fn keep_off_tail(txn: &Txn<'_>, inode: &Inode, end: u64) -> Result<()> {
     if !txn.shared.tails.is_in_the_way(inode.ino, end) {
         return Ok(());
@@ -251,7 +254,8 @@ fn keep_off_tail(txn: &Txn<'_>, inode: &Inode, end: u64) -> Result<()> {
     Err(Fault::Retry(Retry::Busy))
 }
 
-/// Drops what is behind `size`; most of a huge file is left to the background. Nothing of it shows again when the file grows later.
+/// Drops the contents behind `size`; most of a huge file is left to the background. Nothing of it
+/// shows again when the file grows.
 fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let ino = file.inode.ino;
     let boundary = u32::try_from(size / u64::from(CHUNK_BYTES)).map_err(|_| FsError::FileTooBig)?;

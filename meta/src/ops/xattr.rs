@@ -47,7 +47,7 @@ pub(crate) fn set(txn: &mut Txn<'_>, req: &SetXattr) -> Result<()> {
     })
 }
 
-/// All of one node's, and their names.
+/// Checks the limits on the attributes of one node: on all their bytes, and on their names.
 pub(super) fn fits(set: &XattrSet) -> std::result::Result<(), FsError> {
     let names: usize = set.list.iter().map(|(name, _)| name.len() + 1).sum();
     let fit = set.bytes() <= XATTRS_BYTES_MAX && names <= XATTR_NAMES_BYTES_MAX;
@@ -149,7 +149,7 @@ fn permit(
         return Err(FsError::NotSupported.into());
     };
     may_change(txn, attr, &space, may_write)?;
-    // A namespace alone is no name. Linux finds out last.
+    // A namespace alone is no name. Linux checks this last.
     if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
         return Err(FsError::Invalid.into());
     }
@@ -172,7 +172,7 @@ fn may_change(
     if !txn.checks() || cred.is_root() {
         return Ok(());
     }
-    // In a sticky directory user attributes are its owner's only.
+    // In a sticky directory only the owner has user attributes.
     let bound = attr.kind == FileKind::Directory && attr.mode & MODE_STICKY != 0;
     if matches!(space, Namespace::User) && bound && cred.uid != attr.uid {
         return Err(FsError::NotPermitted.into());
