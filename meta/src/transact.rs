@@ -1,18 +1,20 @@
 //! Transactions over several servers: two-phase commit, presumed abort.
 //!
-//! The server that a client has asked is the *initiator*. It runs the operation with what it has read of other servers
-//! ([`crate::txn::remote`]), has them prepare what the operation stands on and writes there ([`participant`]), runs it
-//! once more in a group of its own, and commits with that group's write ([`run`], [`phase`]). Then it tells the others ([`tell`]). What a
-//! crash leaves is finished by [`recover`].
+//! The server that a client has asked is the *initiator*. It runs the operation with records that
+//! it has read of other servers ([`crate::txn::remote`]). It has them prepare what the operation
+//! stands on and writes there ([`participant`]), runs it once more in a group of its own, and
+//! commits with that group's write ([`run`], [`phase`]). Then it tells the others ([`tell`]). After
+//! a crash [`recover`] finishes what is left.
 //!
-//! What one side relies on is stable at the other first: a participant answers when what it prepared is stable, it is
-//! told to commit when the commit is stable, and the commit is forgotten when what was applied is. What it is not told it
-//! asks for ([`outcome`]).
+//! Each side relies only on what is stable at the other. A participant answers when its prepared
+//! part is stable. It is told to commit when the commit is stable, and the commit is forgotten when
+//! the applied part is. A participant that is not told asks for the outcome ([`outcome`]).
 //!
-//! A directory that is made on another server waits for none of that, and is confirmed later ([`births`]).
+//! A directory that is made on another server waits for none of that, and is confirmed later
+//! ([`births`]).
 //!
-//! Nobody waits for anybody while keys are prepared for it: a transaction that meets another one gives up what it has
-//! prepared and begins anew.
+//! No transaction waits for another while keys are prepared for it: one that meets another gives up
+//! what it has prepared and begins anew.
 //!
 //! Paper: InfiniFS §4.2.
 
@@ -35,24 +37,26 @@ use wire::{PeerWrite, TxnId};
 use crate::record::Record;
 
 codec! {
-    /// What a transaction has prepared here.
+    /// The part of a transaction that is prepared here.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub(crate) struct PreparedRecord {
-        /// Keys that it stands on and does not change.
+        /// Keys that the transaction stands on and does not change.
         pub stands: Vec<Bytes>,
-        /// Its changes.
+        /// The changes of the transaction.
         pub writes: Vec<PeerWrite>,
-        /// The key of a content record that is here already, if it does nothing but make that: it is there if the
-        /// transaction commits, and not confirmed before this record is gone.
+        /// The key of a content record that is stored already, if the transaction does nothing here
+        /// but make it. The directory exists if the transaction commits, and is not confirmed
+        /// before this record is gone.
         pub born: Option<Bytes>,
-        /// Who else may know how it ended.
+        /// The other participants, which may know how the transaction ended.
         pub others: Others,
     }
 }
 
 impl Record for PreparedRecord {}
 
-/// The other participants of a transaction. None are no bytes: it comes last, and records of before have nothing there.
+/// The other participants of a transaction. None are no bytes: the field comes last, and older
+/// records have nothing there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Others(pub(crate) Vec<u16>);
 
@@ -75,12 +79,13 @@ impl Decode for Others {
 }
 
 codec! {
-    /// How a transaction of another server ended here that has other participants, until none of them can ask any more.
+    /// The end here of another server's transaction with several participants, kept until none of
+    /// them can ask any more.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum EndedRecord {
-        /// It was committed, and its part here is done.
+        /// The transaction was committed, and its part here is done.
         Committed = 1,
-        /// It was not prepared when another participant asked, and never will be.
+        /// The transaction was not prepared when another participant asked, and never will be.
         Refused = 2,
     }
 }
@@ -88,12 +93,13 @@ codec! {
 impl Record for EndedRecord {}
 
 codec! {
-    /// A transaction is committed.
+    /// The note that a transaction is committed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct CommittedRecord {
         /// The servers that may not know it yet.
         pub participants: Vec<u16>,
-        /// The directory that it makes at the only one of them, which need not have it on stable storage.
+        /// The directory that the transaction makes at its only participant, which need not have
+        /// the record on stable storage.
         pub born: Option<Child>,
     }
 }
@@ -104,16 +110,16 @@ codec! {
     /// A directory whose entry is here and whose content record is another server's.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Child {
-        /// The key of its entry.
+        /// The key of the directory's entry.
         pub name: Bytes,
-        /// The key of its content record.
+        /// The key of the directory's content record.
         pub key: Bytes,
-        /// The record as it was made.
+        /// The content record as it was made.
         pub content: Bytes,
     }
 }
 
-/// The transactions of this run whose outcome is open.
+/// The transactions, begun since the server started, whose outcome is open.
 #[derive(Default)]
 pub(crate) struct Initiated {
     open: Mutex<HashSet<TxnId>>,

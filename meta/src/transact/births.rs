@@ -1,21 +1,25 @@
 //! Directories whose entries are here and whose content records are another server's.
 //!
-//! mkdir makes one, as a transaction with that server, and needs no stable storage for it. The other server stores the
-//! record, out of sight, and says so at once; the batch of the entry here is the commit. Then the directory is *born*:
-//! everybody sees it as soon as the other server hears of that, which it does at once while few are under way, and
-//! otherwise when it asks, because somebody waits. And later it is *confirmed*, when the entry is stable, and the
-//! directory confirmed that the entry is in. Until then everybody uses it, but whatever must be stable inside it waits,
-//! and so does every transaction over several servers that touches it ([`Prepared::confirmed`], [`Prepared::take`]): so
-//! nothing stable ever hangs on an entry that was lost.
+//! mkdir makes one, as a transaction with that server, and waits for no stable storage. The other
+//! server stores the record, out of sight, and answers at once; the batch with the entry here is
+//! the commit. Then the directory is *born*: everybody sees it as soon as the other server hears of
+//! the commit. That is at once while few births are under way, and otherwise when it asks, because
+//! a request waits. Later the directory is *confirmed*: when the entry is stable, and the directory
+//! confirmed that the entry is in. Until then everybody uses it, but whatever must be stable inside
+//! it waits. So does every transaction over several servers that touches it
+//! ([`Prepared::confirmed`], [`Prepared::take`]). So nothing stable ever hangs on an entry that was
+//! lost.
 //!
-//! - *The entry is lost* with what this server has not synced: the other server asks, hears that nothing is known, and
-//!   forgets the directory if nothing is in it; otherwise it puts the entry back where it was ([`orphaned`]).
-//! - *The record is lost* with what the other server has not synced: when it starts it asks everybody what was born
-//!   there, before it says of any directory that it is not there ([`learn`]). What has not committed by then, never does.
-//!   The entry stays as it is until it is confirmed, so nobody removes a directory that comes back.
+//! - *The entry is lost* with what this server has not synced: the other server asks, hears that
+//!   nothing is known, and forgets the directory if nothing is in it; otherwise it puts the entry
+//!   back where it was ([`orphaned`]).
+//! - *The record is lost* with what the other server has not synced: when it starts it asks all
+//!   servers what was born there, before it says of any directory that it does not exist
+//!   ([`learn`]). A birth that has not committed by then never does. The entry stays as it is until
+//!   it is confirmed, so nobody removes a directory that comes back.
 //!
-//! Always true: an entry is committed here only while the record that was prepared for it is there, or its server asks
-//! for it before it answers anybody about it.
+//! Always true: an entry is committed here only while the record that was prepared for it is
+//! stored, or while its server must ask for it before it answers anybody about it.
 
 mod here;
 mod tell;
@@ -39,13 +43,14 @@ pub(super) use here::{end, store};
 pub(crate) use tell::{Telling, confirmed};
 pub(super) use tell::{hurry, learn, tell};
 
-/// The births that began here and are not over, and whom this server has not heard since it started.
+/// The births that began here and are not over, and the servers that this one has not heard since
+/// it started.
 #[derive(Default)]
 pub(crate) struct Births {
     table: Mutex<HashMap<TxnId, Begun>>,
-    /// How often somebody has waited for one of them.
+    /// Number of times that a request has waited for one of these births.
     hurried: watch::Sender<u64>,
-    /// Others' births that somebody waits for, to be told to them.
+    /// Births of other servers that requests here wait for: those servers are told.
     wanted: Mutex<HashSet<TxnId>>,
     wants: Notify,
     unheard: Mutex<HashSet<u16>>,
@@ -60,23 +65,23 @@ struct Begun {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// It is prepared.
+    /// The content record is prepared at its server.
     Begun,
-    /// Its entry is in a batch that is about to be written.
+    /// The entry is in a batch that is about to be written.
     Committed,
-    /// Its entry is written.
+    /// The entry is written.
     Written,
 }
 
 impl Births {
-    /// It has heard of none of the others.
+    /// Notes that none of `others` has been heard yet.
     pub(crate) fn hear_of(&self, others: impl Iterator<Item = u16>) {
         let mut unheard = self.unheard.lock();
         unheard.extend(others);
         self.unheard_count.store(unheard.len(), Ordering::Release);
     }
 
-    /// Whether some server may still say that there is a directory which is not there.
+    /// Whether some server may still report the birth of a directory whose record is lost here.
     pub(crate) fn are_unheard(&self) -> bool {
         self.unheard_count.load(Ordering::Acquire) > 0
     }
@@ -95,17 +100,18 @@ impl Births {
         self.unheard.lock().iter().copied().collect()
     }
 
-    /// One is prepared; it is not known yet what the key of its entry is.
+    /// Notes a birth that is prepared. The key of its entry is not known yet.
     pub(super) fn begin(&self, txn: TxnId, server: u16, child: Child) {
         self.table.lock().insert(txn, Begun { server, child, stage: Stage::Begun });
     }
 
-    /// One that a crash has left.
+    /// Notes a birth from before a crash.
     pub(super) fn resume(&self, txn: TxnId, server: u16, child: Child) {
         self.table.lock().insert(txn, Begun { server, child, stage: Stage::Written });
     }
 
-    /// Its entry is about to be written; `None`: its server has started anew, and it comes to nothing.
+    /// Notes that the entry is about to be written. `None`: the directory's server has started
+    /// anew, and the birth comes to nothing.
     pub(super) fn commit(&self, txn: TxnId, entry: &Key) -> Option<Child> {
         let mut table = self.table.lock();
         let begun = table.get_mut(&txn)?;
@@ -114,12 +120,12 @@ impl Births {
         Some(begun.child.clone())
     }
 
-    /// It is confirmed, or comes to nothing.
+    /// Forgets a birth that is confirmed, or came to nothing.
     pub(crate) fn end(&self, txn: TxnId) {
         self.table.lock().remove(&txn);
     }
 
-    /// What was born at a server. What has not been is not going to be.
+    /// The births at a server that has started anew. Those that have not committed are given up.
     pub(crate) fn at(&self, server: u16) -> Vec<Birth> {
         let mut table = self.table.lock();
         table.retain(|_, begun| begun.server != server || begun.stage > Stage::Begun);
@@ -131,14 +137,14 @@ impl Births {
         at.map(birth).collect()
     }
 
-    /// Its entry is written.
+    /// Notes that the entry is written.
     fn written(&self, txn: TxnId) {
         if let Some(begun) = self.table.lock().get_mut(&txn) {
             begun.stage = Stage::Written;
         }
     }
 
-    /// Which of them have their entries.
+    /// The births among `txns` whose entries are written.
     pub(crate) fn born_of(&self, txns: &[TxnId]) -> Vec<TxnId> {
         let table = self.table.lock();
         let is_born =
@@ -146,12 +152,12 @@ impl Births {
         txns.iter().filter(is_born).copied().collect()
     }
 
-    /// Somebody waits for one that began here.
+    /// Notes that a request waits for a birth that began here.
     pub(crate) fn hurry(&self) {
         self.hurried.send_modify(|times| *times += 1);
     }
 
-    /// Somebody waits for some that others have begun.
+    /// Notes that requests wait for births that other servers have begun.
     pub(crate) fn want(&self, births: impl IntoIterator<Item = TxnId>) {
         let mut wanted = self.wanted.lock();
         wanted.extend(births);
@@ -166,7 +172,7 @@ impl Births {
     }
 }
 
-/// The content record that a transaction makes at a server, if that is all that it does there.
+/// The content record that a transaction makes at a server, if it does nothing else there.
 pub(super) fn made<'a>(
     expects: &'a [Expected],
     writes: &'a [PeerWrite],
@@ -176,7 +182,7 @@ pub(super) fn made<'a>(
     is_birth.then_some((at, content))
 }
 
-/// The directory that is born by a plan, and where.
+/// The directory that a plan makes, and its server, if the plan is a birth.
 pub(super) fn planned(plan: &Plan) -> Option<(u16, Child)> {
     let (server, part) = plan.first_key_value().filter(|_| plan.len() == 1)?;
     let (key, content) = made(&part.expects, &part.writes)?;
@@ -184,7 +190,8 @@ pub(super) fn planned(plan: &Plan) -> Option<(u16, Child)> {
     Some((*server, Child { name, key: key.clone(), content: content.clone() }))
 }
 
-/// A directory's entry is about to be written: it stays as it is until the directory is confirmed. `None`: not now.
+/// Commits a birth whose entry is about to be written. The entry stays as it is until the directory
+/// is confirmed. `None`: not now.
 pub(super) fn commit(txn: &Txn<'_>, birth: TxnId) -> Option<Child> {
     let entry = txn.written().into_iter().find(|key| key::is_entry(key))?;
     let prepared = &txn.shared.prepared;
@@ -198,7 +205,7 @@ pub(super) fn commit(txn: &Txn<'_>, birth: TxnId) -> Option<Child> {
     child
 }
 
-/// Holds again what was held for births before this start.
+/// Holds the keys again that were held for births before this start.
 pub(super) fn hold(prepared: &Prepared, txn: TxnId, child: &Child) {
     let taken = prepared.take_entry(txn, Key::from_slice(&child.name));
     assert!(taken, "what was held together is held together again");

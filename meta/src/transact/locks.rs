@@ -1,15 +1,16 @@
-//! The keys of prepared transactions: who may read and write them meanwhile.
+//! Keys of prepared transactions, and the reads and writes that must wait for them.
 //!
-//! Pure but for the waiting: the participant (`participant`) puts keys in when it prepares a transaction and takes them
-//! out when its outcome is applied; every read and write of a transaction (`txn`) asks. While nothing is prepared,
-//! asking is one look at a number. The source of a handoff freezes all names that are about to move, without naming
-//! them; while others hold some of them it can keep more from coming, so that those end.
+//! Pure but for the waiting. The participant (`participant`) puts keys in when it prepares a
+//! transaction, and takes them out when the outcome is applied. Every read and write of a
+//! transaction (`txn`) asks. While nothing is prepared, asking is one look at a number. The source
+//! of a handoff freezes all names that are about to move, without naming them. While other
+//! transactions hold some of them, it can keep more from coming, so that those end.
 //!
-//! A birth holds one key, and two keys in all, on two servers: the content record of a directory on the one, and its
-//! entry on the other ([`births`](super::births)).
+//! A birth holds one key on each of two servers: the content record of a directory on the one, and
+//! its entry on the other ([`births`](super::births)).
 //!
-//! Always true: of several transactions that hold one key, none changes more of it than its counts. Nobody holds a key
-//! that is frozen, but to stand on it.
+//! Always true: of several transactions that hold one key, none changes more of it than its counts.
+//! No transaction holds a frozen key, but to stand on it.
 
 mod closed;
 
@@ -30,20 +31,20 @@ use wire::{InDoubt, TxnId};
 
 use crate::record::{Key, key};
 
-/// Nothing waits longer for a directory to be confirmed before it is said to be stable.
+/// Longest wait for a directory to be confirmed before the answer is that all is stable.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What a prepared transaction does with a key.
+/// The use that a prepared transaction makes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
-    /// It stands on what is there.
+    /// The transaction stands on the value.
     Stands,
-    /// It adds to counts and moves times forward; everything else stays.
+    /// The transaction adds to counts and moves times forward; everything else stays.
     Adds,
-    /// It changes what belongs to the directory, or makes it what others may rely on: everybody here goes on with it
-    /// until then, and no other transaction stands on it.
+    /// The transaction is the birth of a directory that everybody sees and that is not confirmed.
+    /// Requests here go on with the record, and no other transaction stands on it.
     Shifts,
-    /// It changes or removes it.
+    /// The transaction changes or removes the value.
     Changes,
 }
 
@@ -53,19 +54,21 @@ impl Mode {
     }
 }
 
-/// What somebody who is no prepared transaction wants of a key.
+/// The use of a key that a request makes which is no prepared transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// To read it, but for counts and times of a directory.
+    /// To read the value, but for counts and times of a directory.
     Read,
-    /// To read all of it.
+    /// To read the whole value.
     ReadCounts,
-    /// To show its counts and times. A transaction that has been in doubt for long is not waited for, and none is by who
-    /// has waited for so long, since this time, for one after the other.
+    /// To show counts and times. This does not wait for a transaction that has been in doubt for
+    /// long. Nor does a request wait for any that has waited for so long, since the given time, for
+    /// one after the other.
     ShowCounts(Option<Instant>),
-    /// To list it. The same are not waited for: it is listed as it was before.
+    /// To list the value, with the same limits to waiting: after them it is listed as it was
+    /// before.
     List(Option<Instant>),
-    /// To change it.
+    /// To change the value.
     Change,
 }
 
@@ -78,7 +81,7 @@ impl Want {
         }
     }
 
-    /// Whether this may be told without a transaction that has been in doubt for long.
+    /// Whether the answer may leave out a transaction that has been in doubt for long.
     fn may_go_without(self, mode: Mode) -> bool {
         match self {
             Want::ShowCounts(_) => mode == Mode::Adds,
@@ -87,7 +90,7 @@ impl Want {
         }
     }
 
-    /// Since when who asks has waited, if that matters.
+    /// Since when the request has waited, if that matters.
     fn waited_since(self) -> Option<Instant> {
         match self {
             Want::ShowCounts(since) | Want::List(since) => since,
@@ -96,30 +99,30 @@ impl Want {
     }
 }
 
-/// What somebody waits for.
+/// The transaction that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Doubt {
-    /// Its outcome must be known first.
+    /// The transaction whose outcome must be known first.
     pub(crate) txn: TxnId,
-    /// It is the birth of a directory that everybody sees: that must be confirmed.
+    /// Whether this is a birth that everybody sees: then the wait is for its confirmation.
     born: bool,
-    /// After this time the transaction is not waited for; `None`: it is waited for until its outcome is known.
+    /// The end of the wait; `None`: the wait lasts until the outcome is known.
     until: Option<Instant>,
 }
 
-/// What a server has of a directory that is not confirmed.
+/// The record that a server has of a directory that is not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Has {
-    /// Its content record.
+    /// The content record.
     Content,
-    /// Its entry.
+    /// The entry.
     Entry,
 }
 
-/// The table.
+/// The keys that are held here, by transactions and handoffs.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    /// What may be told without a transaction in doubt waits so long for it.
+    /// Longest wait of an answer that may leave out a transaction in doubt.
     patience: Duration,
     count: AtomicUsize,
     table: Mutex<Table>,
@@ -132,37 +135,38 @@ type Holders = SmallVec<[(TxnId, Mode); 1]>;
 struct Table {
     keys: BTreeMap<Key, Holders>,
     txns: HashMap<TxnId, Vec<Key>>,
-    /// When each of them took its first key.
+    /// The time at which each transaction took its first key.
     since: HashMap<TxnId, Instant>,
     frozen: Vec<Frozen>,
     births: HashMap<TxnId, Birth>,
-    /// Transactions that are not prepared, and hold something of what they have read.
+    /// Transactions that are not prepared, and hold some records that they have read.
     holding: HashSet<TxnId>,
-    /// Those that are not prepared from now on, whatever comes.
+    /// Transactions that are never prepared from now on.
     closed: HashSet<TxnId>,
-    /// Those that are here and may be relied on, by number, and since when.
+    /// Births whose directories may be relied on, by number, and since when.
     unconfirmed: BTreeMap<u64, (TxnId, Instant)>,
     last: u64,
-    /// What is to be frozen as soon as nobody holds any of it, and until when others are kept off for that.
+    /// Names to be frozen as soon as nobody holds any of them, and until when others are kept off
+    /// for that.
     wanted: Vec<(Frozen, Instant)>,
 }
 
-/// What this server has of a directory that is not confirmed.
+/// The record that this server has of a directory that is not confirmed.
 #[derive(Clone, Copy)]
 enum Birth {
-    /// Its content record, and whether everybody sees it. Those that anything may hang on are numbered, in the order in
-    /// which they came.
+    /// The content record, and whether everybody sees it. Births that anything may hang on are
+    /// numbered, in the order in which they came.
     Here { number: Option<u64>, born: bool },
-    /// Its entry.
+    /// The entry.
     Elsewhere,
 }
 
 /// Names of a directory that stay as they are: a handoff stands on them.
 struct Frozen {
     txn: TxnId,
-    /// The key of the content record.
+    /// The key of the partition's content record.
     share: Key,
-    /// What the keys of all names of the directory begin with.
+    /// The prefix of the keys of all names of the directory.
     names: Key,
     moving: Moving,
 }
@@ -175,7 +179,7 @@ impl Frozen {
 }
 
 impl Table {
-    /// From now on something may hang on a directory that was born here.
+    /// Numbers a birth: from now on something may hang on the directory.
     fn rely_on(&mut self, txn: TxnId) {
         if let Some(Birth::Here { number: number @ None, .. }) = self.births.get_mut(&txn) {
             self.last += 1;
@@ -192,7 +196,7 @@ impl Table {
         matches!(self.births.get(&txn), Some(Birth::Here { born: true, .. }))
     }
 
-    /// The first of the transactions that hold a key which `want` must wait for, besides `own`.
+    /// The first transaction besides `own` that holds the key and for which `want` must wait.
     fn waits_for(
         &self,
         holders: &Holders,
@@ -213,13 +217,14 @@ impl Table {
         )
     }
 
-    /// The handoff that stands on `key`, if there is one besides `own`.
+    /// The handoff besides `own` that stands on `key`, if there is one.
     fn frozen_by(&self, key: &[u8], own: Option<TxnId>) -> Option<TxnId> {
         let mut holding = self.frozen.iter().filter(|frozen| Some(frozen.txn) != own);
         holding.find(|frozen| frozen.has(key)).map(|frozen| frozen.txn)
     }
 
-    /// Whether another transaction is to freeze `key`, or the names of the partition whose content record that is.
+    /// Whether another transaction is to freeze `key`, or names of the partition that has `key` as
+    /// its content record.
     fn is_wanted(&self, key: &Key, own: TxnId) -> bool {
         let concerns =
             |wanted: &Frozen| wanted.txn != own && (wanted.share == *key || wanted.has(key));
@@ -228,7 +233,8 @@ impl Table {
 }
 
 impl Prepared {
-    /// A table with nothing in it; what may be told without a transaction in doubt waits for it as long as `patience`.
+    /// Makes an empty table. Answers that may leave out a transaction in doubt wait for it as long
+    /// as `patience`.
     pub(crate) fn new(patience: Duration) -> Prepared {
         Prepared { patience, ..Prepared::default() }
     }
@@ -238,12 +244,12 @@ impl Prepared {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether this one is.
+    /// Whether `txn` has any keys here.
     pub(crate) fn has(&self, txn: TxnId) -> bool {
         self.table.lock().txns.contains_key(&txn)
     }
 
-    /// All that others have begun, and handoffs of this server.
+    /// All transactions that other servers have begun, and handoffs of this server.
     pub(crate) fn all(&self) -> Vec<TxnId> {
         let table = self.table.lock();
         let ours = |txn: &&TxnId| matches!(table.births.get(txn), Some(Birth::Elsewhere));
@@ -252,8 +258,9 @@ impl Prepared {
         all
     }
 
-    /// The transactions of other servers than `me` that have been in doubt here for as long as `for_long`; `None`: none has.
-    /// Directories that everybody sees and that are only not confirmed are not counted.
+    /// The transactions of other servers than `me` that have been in doubt here for at least
+    /// `for_long`; `None` if there are none. Births that everybody sees, and that are merely not
+    /// confirmed, do not count.
     pub(crate) fn in_doubt(&self, me: u16, for_long: Duration) -> Option<InDoubt> {
         if !self.any() {
             return None;
@@ -269,18 +276,19 @@ impl Prepared {
         Some(InDoubt { count, oldest_ms, server: txn.server })
     }
 
-    /// Whether this one is, and does not only hold something.
+    /// Whether `txn` is prepared, and does not merely hold records.
     pub(crate) fn is_prepared(&self, txn: TxnId) -> bool {
         let table = self.table.lock();
         table.txns.contains_key(&txn) && !table.holding.contains(&txn)
     }
 
-    /// Whether this one holds something of what it has read, and is not prepared.
+    /// Whether `txn` holds records that it has read, and is not prepared.
     pub(crate) fn is_holding(&self, txn: TxnId) -> bool {
         self.table.lock().holding.contains(&txn)
     }
 
-    /// Frees what a transaction holds that is not prepared; `false`: it holds nothing, or is prepared.
+    /// Frees the keys of a transaction that is not prepared. Returns `false` if it holds nothing,
+    /// or is prepared.
     pub(crate) fn let_go(&self, txn: TxnId) -> bool {
         let mut table = self.table.lock();
         let holds = table.holding.contains(&txn);
@@ -292,14 +300,15 @@ impl Prepared {
         holds
     }
 
-    /// Whether another transaction changes what belongs to a directory, or is about to.
+    /// Whether another transaction holds a content record so that no other one may stand on it.
     pub(crate) fn is_shifted(&self, content: &[u8], own: TxnId) -> bool {
         let table = self.table.lock();
         let mut holders = table.keys.get(content).into_iter().flatten();
         holders.any(|(txn, mode)| *txn != own && *mode >= Mode::Shifts)
     }
 
-    /// Takes all keys for `txn`; `false`, and none is taken, when another transaction is in the way.
+    /// Takes all keys for `txn`. Returns `false`, and takes none, when another transaction is in
+    /// the way.
     pub(crate) fn take(&self, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
         let mut table = self.table.lock();
         let taken = self.take_in(&mut table, txn, keys);
@@ -309,7 +318,7 @@ impl Prepared {
         taken
     }
 
-    /// As [`Prepared::take`], before it is prepared: nobody reads any of it.
+    /// Like [`Prepared::take`], before `txn` is prepared: nobody reads any of the records.
     pub(crate) fn hold(&self, txn: TxnId, keys: Vec<Key>) -> bool {
         let mut table = self.table.lock();
         let is_new = !table.txns.contains_key(&txn);
@@ -321,8 +330,8 @@ impl Prepared {
         taken
     }
 
-    /// As [`Prepared::take`], of the content record of a directory that is born here: nobody reads it before
-    /// [`Prepared::is_born`], and nobody relies on it before it is freed.
+    /// Like [`Prepared::take`], for the content record of a directory that is born here: nobody
+    /// reads it before [`Prepared::is_born`], and nobody relies on it before it is freed.
     pub(crate) fn take_birth(&self, txn: TxnId, content: Key) -> bool {
         let mut table = self.table.lock();
         let taken = self.take_in(&mut table, txn, vec![(content, Mode::Changes)]);
@@ -332,7 +341,8 @@ impl Prepared {
         taken
     }
 
-    /// As [`Prepared::take_birth`], of one that was here before this start: everybody may have seen it.
+    /// Like [`Prepared::take_birth`], for a birth from before this start: everybody may have seen
+    /// the directory.
     pub(crate) fn take_old_birth(&self, txn: TxnId, content: Key) -> bool {
         let taken = self.take_birth(txn, content);
         if taken {
@@ -341,8 +351,8 @@ impl Prepared {
         taken
     }
 
-    /// As [`Prepared::take`], of the entry of a directory that is born on another server: it stays until that is
-    /// confirmed.
+    /// Like [`Prepared::take`], for the entry of a directory that is born on another server: the
+    /// entry stays until that is confirmed.
     pub(crate) fn take_entry(&self, txn: TxnId, entry: Key) -> bool {
         let mut table = self.table.lock();
         let taken = self.take_in(&mut table, txn, vec![(entry, Mode::Stands)]);
@@ -352,7 +362,7 @@ impl Prepared {
         taken
     }
 
-    /// The entry of a directory that is born here is written: it is there for everybody.
+    /// Shows a directory that is born here to everybody: its entry is written.
     pub(crate) fn is_born(&self, txn: TxnId) {
         let mut table = self.table.lock();
         table.rely_on(txn);
@@ -367,7 +377,7 @@ impl Prepared {
         self.ended.notify_waiters();
     }
 
-    /// What this server has of the directory whose birth `txn` is.
+    /// The record that this server has of the directory whose birth `txn` is.
     pub(crate) fn birth(&self, txn: TxnId) -> Option<Has> {
         self.table.lock().births.get(&txn).map(|birth| match birth {
             Birth::Here { .. } => Has::Content,
@@ -387,7 +397,8 @@ impl Prepared {
         self.table.lock().unconfirmed.values().map(|(txn, _)| *txn).collect()
     }
 
-    /// The birth that holds one of these keys, if there is one: it ends by itself, whatever else waits.
+    /// The birth that holds one of these keys, if there is one: it ends by itself, whatever else
+    /// waits.
     pub(crate) fn birth_among<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Option<Doubt> {
         let table = self.table.lock();
         if table.births.is_empty() {
@@ -400,9 +411,9 @@ impl Prepared {
         keys.find_map(holder).map(|txn| table.doubt(txn))
     }
 
-    /// Returns when every directory is confirmed that has been born here before this call, or has come to nothing; or
-    /// has not been confirmed for so long that the server of its entry must be away. What is lost of it then is put back
-    /// when that is there again.
+    /// Returns when every directory born here before this call is confirmed, or has come to
+    /// nothing. A birth that takes longer than [`CONFIRMED_WITHIN`] is not waited for: the server
+    /// of its entry must be away. If that loses the entry, it is put back when the server returns.
     pub(crate) async fn confirmed(&self) {
         let last = self.table.lock().last;
         let young = |table: &Table| {
@@ -412,7 +423,7 @@ impl Prepared {
         };
         loop {
             let Some(since) = young(&self.table.lock()) else { return };
-            // All that are older have been given up by then.
+            // All older births have been given up by then.
             let over = self.until(|table| young(table).is_none());
             let _ = timeout_at(since + CONFIRMED_WITHIN, over).await;
         }
@@ -423,7 +434,7 @@ impl Prepared {
         self.until(|table| table.txns.is_empty()).await;
     }
 
-    /// Returns when nothing of `txn` is known.
+    /// Returns when `txn` has no keys here.
     pub(crate) async fn until_free(&self, txn: TxnId) {
         self.until(|table| !table.txns.contains_key(&txn)).await;
     }
@@ -455,9 +466,10 @@ impl Prepared {
         true
     }
 
-    /// Freezes the moving names of a partition, whose content record has the key `share`, for `txn`: they are read, and
-    /// not changed. `false`, and nothing is frozen, when a transaction holds one of them, or the content record: then no
-    /// other one takes any of it until it is frozen, or [`Prepared::no_longer_wanted`], or the time is `until`.
+    /// Freezes the moving names of a partition for `txn`: they are read, and not changed. `share`
+    /// is the key of the partition's content record. Returns `false`, and freezes nothing, when a
+    /// transaction holds one of them, or the content record. Then no other transaction takes any of
+    /// these keys until they are frozen, or [`Prepared::no_longer_wanted`], or the time is `until`.
     pub(crate) fn freeze(&self, txn: TxnId, share: Key, moving: Moving, until: Instant) -> bool {
         let Some(dir) = key::parse_dir(&share) else { return false };
         let shard = key::shard_of(&share);
@@ -480,12 +492,12 @@ impl Prepared {
         true
     }
 
-    /// What `txn` was to freeze need not be.
+    /// Takes back what `txn` was to freeze.
     pub(crate) fn no_longer_wanted(&self, txn: TxnId) {
         self.table.lock().wanted.retain(|(wanted, _)| wanted.txn != txn);
     }
 
-    /// The outcome of `txn` is there for everybody to see.
+    /// Frees the keys of `txn`, whose outcome everybody sees now.
     pub(crate) fn free(&self, txn: TxnId) {
         self.free_in(&mut self.table.lock(), txn);
         self.ended.notify_waiters();
@@ -510,7 +522,7 @@ impl Prepared {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The transaction whose outcome must be known first, if there is one besides `own`.
+    /// The transaction besides `own` whose outcome must be known before `want`, if there is one.
     pub(crate) fn in_the_way(&self, key: &[u8], want: Want, own: Option<TxnId>) -> Option<Doubt> {
         let table = self.table.lock();
         let held = table.keys.get(key);
@@ -522,7 +534,7 @@ impl Prepared {
         frozen.map(|txn| table.doubt(txn))
     }
 
-    /// As [`Prepared::in_the_way`], of all keys in a range, to be read or listed.
+    /// Like [`Prepared::in_the_way`], for all keys in a range, to be read or listed.
     pub(crate) fn in_range(
         &self,
         from: &[u8],
@@ -536,7 +548,7 @@ impl Prepared {
         within.find_map(|(_, holders)| table.waits_for(holders, want, own, self.patience))
     }
 
-    /// The transaction that holds any key from `first` to `last`, in whichever way.
+    /// The transaction that holds any key from `first` to `last`, in whichever mode.
     pub(crate) fn holds(&self, first: &[u8], last: &[u8]) -> Option<Doubt> {
         if !self.any() {
             return None;
@@ -547,15 +559,15 @@ impl Prepared {
         holders.first().map(|(txn, _)| table.doubt(*txn))
     }
 
-    /// Returns when the outcome that somebody waits for is there, or nothing of it is known. Of a birth also when
-    /// everybody sees the directory, if that was what is waited for. And when it is not waited for any longer.
+    /// Returns when the transaction of `doubt` has no keys here any more, or when the wait is over.
+    /// If the wait is for a birth to be seen, returns also when everybody sees the directory.
     pub(crate) async fn until_ended(&self, doubt: Doubt) {
         let stays = |table: &Table| {
             table.txns.contains_key(&doubt.txn) && table.is_born(doubt.txn) == doubt.born
         };
         let ended = self.until(|table| !stays(table));
         match doubt.until {
-            // It is looked at once more then, whatever has happened.
+            // The request looks once more then, whatever has happened.
             Some(until) => drop(timeout_at(until, ended).await),
             None => ended.await,
         }

@@ -1,17 +1,19 @@
-//! How a transaction ended: who is asked, and what is remembered for who asks.
+//! Outcomes of transactions: which servers are asked, and what is remembered for those that ask.
 //!
-//! `recover` asks for what is prepared here, and a handoff for the names that it gets. The initiator is asked; where that
-//! is silent the coordinator, which asks it in turn; and where it is silent to both the other participants.
+//! `recover` asks for transactions that are prepared here, and a handoff for the names that it
+//! gets. The initiator is asked first. Where that is silent, the coordinator is, which asks it in
+//! turn; and where it is silent to both, the other participants are.
 //!
-//! A participant says committed if it was told so. If it has not prepared the transaction it promises that it never will
-//! ([`participant::ended`](super::participant::ended)): so its initiator, which needs its vote, cannot commit it, and it is
-//! aborted. If it has, and knows no more, it says so, and both stay in doubt. What it says of a transaction it stores as
-//! an `E` record, in the batch that does its part or makes the promise, and remembers until the initiator says that the
-//! transaction is over: not under way, and applied by all, if it was committed. Transactions with one participant have none
-//! of it.
+//! A participant says committed if it was told so. If it has not prepared the transaction, it
+//! promises that it never will ([`participant::ended`](super::participant::ended)). Then the
+//! initiator, which needs its vote, cannot commit, and the transaction is aborted. If it has
+//! prepared it and knows no more, it says so, and both stay in doubt. It stores its answer as an
+//! `E` record, in the batch that does its part or makes the promise. It remembers the answer until
+//! the initiator says that the transaction is over: not under way, and applied by all, if it was
+//! committed. Transactions with one participant need none of this.
 //!
-//! Always true: only the initiator presumes; no participant says aborted that has voted for a transaction, unless it was
-//! told so.
+//! Always true: only the initiator presumes an abort. A participant that has voted for a
+//! transaction says aborted only if it was told so.
 
 use std::time::Duration;
 
@@ -24,17 +26,17 @@ use wire::{Answer, AskOutcome, AskOver, Outcome, Reply, ReplyHeader, Request, Re
 
 use crate::{Core, cluster::Cluster, core::Step, driver::Incoming, peer::Unanswered, record::key};
 
-/// Who has not answered for so long is silent, and another one is asked as well.
+/// Silence of a server after which another one is asked as well.
 const LATE: Duration = Duration::from_millis(500);
-/// Initiators are asked so often which transactions are over,
+/// Period at which initiators are asked which transactions are over.
 const FORGET_PERIOD: Duration = Duration::from_secs(1);
-/// and of so many at a time.
+/// Most transactions in one such question.
 const ASKED_MAX: usize = 10_000;
-/// The server that asks for others.
+/// The server that asks on behalf of others.
 const COORDINATOR: u16 = 0;
 
-/// How a transaction of another server ended, as that one says, or one of `others`, its participants besides this server;
-/// `None`: nobody who answers knows.
+/// The outcome of another server's transaction, as that one says, or one of `others`, its
+/// participants besides this server. `None`: no server that answers knows.
 pub(crate) async fn outcome_of(core: &Core, txn: TxnId, others: &[u16]) -> Option<Outcome> {
     let cluster = core.inner.shared.cluster.as_ref()?;
     let mut asked = FuturesUnordered::new();
@@ -54,13 +56,14 @@ pub(crate) async fn outcome_of(core: &Core, txn: TxnId, others: &[u16]) -> Optio
     first(&mut asked).await
 }
 
-/// The first answer of those that are still to come.
+/// The first of the answers that are still to come.
 async fn first(asked: &mut (impl Stream<Item = Option<Outcome>> + Unpin)) -> Option<Outcome> {
     let mut answers = asked.filter_map(ready);
     answers.next().await
 }
 
-/// What a server says of how a transaction ended. Of a participant that knows no more than that it is prepared: nothing.
+/// The outcome that a server states. A participant that merely knows the transaction to be prepared
+/// states none.
 async fn said_by(core: &Core, server: u16, ask: AskOutcome) -> Option<Outcome> {
     match core.inner.peers.ask(server, &Request::AskOutcome(ask)).await {
         Ok(Reply::Outcome(Outcome::Pending)) if ask.of != ask.txn.server => None,
@@ -69,8 +72,8 @@ async fn said_by(core: &Core, server: u16, ask: AskOutcome) -> Option<Outcome> {
     }
 }
 
-/// Asks one server for another one, which does not reach it. Only the coordinator does, and asks nobody else: nothing goes
-/// round.
+/// Asks a server on behalf of another one, which does not reach it. Only the coordinator does, and
+/// it asks the server itself, so no question goes round in circles.
 pub(crate) async fn relay(core: Core, incoming: Incoming, ask: AskOutcome) {
     let coordinates = core.inner.shared.cluster.as_ref().is_some_and(Cluster::coordinates);
     let said = match coordinates {
@@ -82,7 +85,8 @@ pub(crate) async fn relay(core: Core, incoming: Incoming, ask: AskOutcome) {
     incoming.connection.reply_now(reply, &answer);
 }
 
-/// Forgets what is remembered for other participants when nobody asks any more, for as long as the server runs.
+/// Forgets the outcomes that no other participant asks for any more, for as long as the server
+/// runs.
 pub(super) async fn forget(core: Core) {
     let shared = core.inner.shared.clone();
     loop {
@@ -98,7 +102,7 @@ pub(super) async fn forget(core: Core) {
             if over.is_empty() {
                 continue;
             }
-            // First: who asks once more in between has it remembered once more.
+            // This comes first: an outcome that is asked for in between is remembered once more.
             shared.prepared.are_over(&over);
             core.step(Step::Forget(over.into_iter().map(key::ended).collect())).await;
         }
@@ -116,7 +120,7 @@ mod tests {
     /// A transaction of the second server, of which the two others have parts.
     const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
 
-    /// What a server is told of how a transaction ended when it asks `to` what `of` says.
+    /// The outcome that a server hears when it asks `to` what `of` says.
     async fn asks(three: &Three, (from, to): (usize, u16), txn: TxnId, of: u16) -> Option<Outcome> {
         let ask = Request::AskOutcome(AskOutcome { txn, of });
         match three.node(from).core.inner.peers.ask(to, &ask).await {
@@ -151,7 +155,7 @@ mod tests {
         });
     }
 
-    /// The first server is to prepare its part.
+    /// Has the first server prepare its part.
     async fn prepare(three: &Three, others: &[u16]) -> Reply {
         let (expects, writes, others) = (vec![], vec![], others.to_vec());
         let prepare = Prepare { txn: TXN, expects, writes, birth: false, held: false, others };
@@ -163,7 +167,7 @@ mod tests {
         three.node(1).core.inner.peers.ask(0, &Request::Decide(decide)).await.unwrap()
     }
 
-    /// What the first server says to the third.
+    /// The outcome that the first server states to the third.
     async fn says(three: &Three) -> Option<Outcome> {
         asks(three, (2, 0), TXN, 0).await
     }
@@ -196,7 +200,8 @@ mod tests {
             three.node(1).core.inner.shared.initiated.end(TXN);
             tokio::time::sleep(2 * FORGET_PERIOD).await;
             assert!(!remembers(three));
-            // What comes now is asked for, as any late part of what was given up.
+            // The initiator is asked for this, as for any late part of a transaction that was given
+            // up.
             assert_eq!(prepare(three, &[2]).await, VOTED);
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert!(!three.node(0).core.inner.shared.prepared.any());

@@ -1,7 +1,8 @@
-//! The participant's side: what other servers ask of the records that this one has.
+//! The participant's side: requests of other servers for records of this one.
 //!
-//! Each request is executed within a group, as an operation is. It may come twice, late, or never be followed by
-//! another; what is prepared stays so until the initiator says how the transaction ended, or is asked (`recover`).
+//! Each request is executed within a group, as an operation is. It may come twice, late, or never
+//! be followed by another. A prepared transaction stays so until the initiator says how it ended,
+//! or is asked (`recover`).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,16 +29,17 @@ use crate::{
     txn::Txn,
 };
 
-/// A vote waits so long for a directory to be confirmed that its transaction touches.
+/// Longest wait of a vote for the confirmation of a directory that its transaction touches.
 const VOTE_WITHIN: Duration = Duration::from_millis(100);
-/// A read waits so long for a transaction that is about to change what is read.
+/// Longest wait of a read for a transaction that is about to change the records.
 pub(super) const READ_WITHIN: Duration = Duration::from_millis(250);
 
-/// How long a request of another server waits for a transaction that is in its way, and what it is answered then; `None`:
-/// until that has ended.
+/// The time for which a request of another server waits for a transaction in its way, and the
+/// answer after that. `None`: the request waits until the transaction has ended.
 ///
-/// Who asks for a vote has others prepare meanwhile, and they hold their keys for it. Who reads may have given up long
-/// before a transaction ends whose initiator is away, and asks again: those that nobody waits for would pile up.
+/// While an initiator asks for a vote, other servers have prepared and hold their keys for it. A
+/// reader may give up, and ask again, long before a transaction ends whose initiator is away: its
+/// forgotten reads would pile up.
 pub(crate) fn waits(request: &Request) -> Option<(Duration, Answer)> {
     match request {
         Request::Prepare(_) => Some((VOTE_WITHIN, Answer::Done(Reply::Vote(Vote::Busy)))),
@@ -60,7 +62,8 @@ fn values(txn: &Txn<'_>, req: &PeerRead) -> Result<Vec<Option<Bytes>>> {
     req.keys.iter().zip(meant).map(|(key, ino)| current(txn, key, ino)).collect()
 }
 
-/// Who holds something waits for nobody: two of them could wait for each other.
+/// Reads records and holds some of them. A transaction that holds records waits for no other: two
+/// could wait for each other.
 fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply> {
     let held: Vec<Key> =
         req.keys.iter().take(hold.keys.into()).map(|key| Key::from_slice(key)).collect();
@@ -73,7 +76,8 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
         Err(Fault::InDoubt(_)) => return Ok(Reply::Vote(Vote::Busy)),
         Err(fault) => return Err(fault),
     };
-    // It would have to wait when it is prepared, and then all servers have been told.
+    // The transaction would have to wait when it is prepared, after all servers have been told of
+    // it.
     let others = req.keys.iter().skip(held.len()).filter(|key| key::is_content(key));
     if others.into_iter().any(|key| txn.shared.prepared.is_shifted(key, hold.txn)) {
         return Ok(Reply::Vote(Vote::Busy));
@@ -83,7 +87,8 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
     Ok(if is_kept { Reply::Values(values) } else { Reply::Vote(Vote::Busy) })
 }
 
-/// What stands under a key; of a content record `ino` says which directory is meant, if any one is.
+/// The value under a key. For a content record `ino` says which directory is meant, if that is
+/// known.
 fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> {
     is_ours(txn, at)?;
     if let Some(root) = key::parse_charged(at) {
@@ -93,7 +98,8 @@ fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> 
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
         None => {
             let value = txn.get_bytes(at)?;
-            // Another server may not have said yet that it was born. What is born has one partition.
+            // Another server may not have reported the birth yet. A directory that is just born has
+            // one partition.
             let may_be_born = || {
                 key::is_content(at)
                     && key::parse_share(at).is_some_and(|(partition, _)| partition == 0)
@@ -113,24 +119,25 @@ fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> 
 
 fn is_ours(txn: &Txn<'_>, at: &[u8]) -> Result<()> {
     if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
-        // Or it has not learnt yet that it has this shard.
+        // Or this server has not learnt yet that it has the shard.
         return Err(Fault::Retry(Retry::Busy));
     }
     Ok(())
 }
 
-/// Prepares a transaction, unless something is not what it was or another one is in the way.
+/// Prepares a transaction, unless a record has changed or another transaction is in the way.
 pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if txn.shared.prepared.is_prepared(req.txn) {
         return Ok(Vote::Prepared);
     }
-    // Race: after a restart others may have seen what was held, and be told nothing any more.
+    // Race: after a restart others may have read the records that were held, and are told nothing
+    // any more.
     let is_lost = req.held && !txn.shared.prepared.is_holding(req.txn);
     if is_lost && !txn.shared.bugs.has(Bug::HoldNotKept) {
         return Ok(Vote::Busy);
     }
     if req.birth {
-        // What is no birth is not prepared as one.
+        // A transaction that does more than a birth is not prepared as one.
         txn.shared.room.has(needed(req))?;
         let made = births::made(&req.expects, &req.writes);
         return made.map_or(Ok(Vote::Changed), |made| prepare_birth(txn, req.txn, made));
@@ -149,12 +156,13 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if let Some(refusal) = refusal(has_names(txn, req))? {
         return Ok(refusal);
     }
-    // Last: what was presumed in vain makes other records than what is there then.
+    // Space is checked last: a transaction that presumed wrongly fails before, and makes other
+    // records in its next run.
     txn.shared.room.has(needed(req))?;
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
     let held = held(&record);
     if holds && !txn.shared.prepared.take(req.txn, held.clone()) {
-        // A birth waits for nobody who waits for it.
+        // A birth waits for no transaction that waits for it.
         let birth = txn.shared.prepared.birth_among(held.iter().map(|(key, _)| key));
         return birth.map_or(Ok(Vote::Busy), |doubt| Err(Fault::InDoubt(doubt)));
     }
@@ -164,8 +172,9 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     Ok(Vote::Prepared)
 }
 
-/// How much room there must be for what a transaction would do here: what makes a record is refused below the low-water
-/// mark, as an operation is that makes one, and what changes or removes some only when next to nothing is left.
+/// The free space that a transaction needs here. One that makes a record is refused below the
+/// low-water mark, like an operation that makes one. One that changes or removes records is refused
+/// only when next to nothing is left.
 fn needed(req: &Prepare) -> Level {
     let makes = |write: &PeerWrite| match write {
         PeerWrite::Put((at, _)) => {
@@ -176,7 +185,8 @@ fn needed(req: &Prepare) -> Level {
     if req.writes.iter().any(makes) { Level::Enough } else { Level::Low }
 }
 
-/// The vote against a transaction, if what it expects is not so or cannot be said while another one is under way.
+/// The vote against a transaction whose expectation does not hold, or cannot be checked while
+/// another transaction is under way.
 fn refusal(is_so: Result<bool>) -> Result<Option<Vote>> {
     match is_so {
         Ok(true) => Ok(None),
@@ -188,7 +198,7 @@ fn refusal(is_so: Result<bool>) -> Result<Option<Vote>> {
 
 fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes)) -> Result<Vote> {
     txn.lock_key(at)?;
-    // Who makes it knows what was born under its name.
+    // The initiator has the name's rename list, so the id is free if it has no record.
     let is_free = txn.get_bytes(at).map(|found| found.is_none());
     if let Some(refusal) = refusal(is_free)? {
         return Ok(refusal);
@@ -197,10 +207,10 @@ fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes
     Ok(if stored { Vote::Prepared } else { Vote::Busy })
 }
 
-/// Directories whose entries another server has are confirmed.
+/// Ends births of directories, whose entries server `from` has: they are confirmed.
 pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<()> {
     if !txn.shared.births.has_heard(from) {
-        // What it says of all of them comes first.
+        // The server's list of all births comes first.
         return Err(Fault::Retry(Retry::Busy));
     }
     for birth in births {
@@ -214,12 +224,13 @@ pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<
 fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Key>> {
     let Some(at) = txn.shared.prepared.birth_content(birth) else { return Ok(None) };
     txn.lock_key(&at)?;
-    // Race: until it was locked another core may have ended it. In this group it is ended twice, which is as good as once.
+    // Race: another core may have ended the birth before the lock was taken. Ending it twice in
+    // this group is as good as once.
     Ok(txn.shared.prepared.has(birth).then_some(at))
 }
 
-/// Whether every name that it puts is one that the partition here has. Who prepares has seen that; a name that was put
-/// anywhere else would be lost.
+/// Whether every name that the transaction puts belongs to the partition here. The initiator has
+/// checked that; a name that is put anywhere else would be lost.
 fn has_names(txn: &Txn<'_>, req: &Prepare) -> Result<bool> {
     for write in &req.writes {
         if let PeerWrite::Put((at, _)) = write
@@ -235,7 +246,8 @@ fn has_names(txn: &Txn<'_>, req: &Prepare) -> Result<bool> {
     Ok(true)
 }
 
-/// The partition of a directory that a shard has: as it is expected to be, and is, or as it is.
+/// The partition of a directory that a shard has: as the transaction expects it, or else as it is
+/// stored.
 fn share_beside(
     txn: &Txn<'_>,
     req: &Prepare,
@@ -263,7 +275,7 @@ fn lock_all(txn: &mut Txn<'_>, record: &PreparedRecord) -> Result<()> {
     Ok(())
 }
 
-/// What a transaction does with each key, the most of it.
+/// The mode in which a transaction holds each key: the strongest of its uses.
 pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
     let mut held: BTreeMap<Key, Mode> = BTreeMap::new();
     held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Stands)));
@@ -296,7 +308,7 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
             None => current(txn, key, None)?.is_some(),
         },
         (Stands::Whole, Some(_)) if key::is_content(key) => {
-            // Counts that others are about to change are not what they were.
+            // Counts that other transactions are about to change differ from the expected ones.
             txn.settle_counts_at(key)?;
             current(txn, key, None)? == *was
         }
@@ -316,7 +328,7 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
         }
         return Ok(());
     }
-    // Race: what is prepared from now on is no more than that.
+    // Race: a late prepare of this transaction cannot rely on the hold any more.
     if txn.shared.prepared.let_go(req.txn) {
         return Ok(());
     }
@@ -325,7 +337,7 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     }
     let Some(record) = txn.get::<PreparedRecord>(&at)? else { return Ok(()) };
     lock_all(txn, &record)?;
-    // Race: until its keys were locked another core may have ended it.
+    // Race: another core may have ended the transaction before its keys were locked.
     if txn.get::<PreparedRecord>(&at)?.is_none() {
         return Ok(());
     }
@@ -357,7 +369,7 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
         }
         PeerWrite::Patch((at, patch)) => {
             let stable = patch.stable.as_ref().map(Content::from_record).transpose()?;
-            // It was prepared, so it is there.
+            // The record was prepared, so it exists.
             if let Some(mut content) = txn.get_content(at)? {
                 content.apply(patch, stable);
                 txn.put_content(Key::from_slice(at), content);
@@ -367,9 +379,9 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
     Ok(())
 }
 
-/// How a transaction ended that this server has initiated.
+/// The outcome of a transaction that this server has initiated.
 pub(crate) fn outcome(txn: &Txn<'_>, id: TxnId) -> Result<Outcome> {
-    // Asked in this order: it is open until its commit is written.
+    // In this order: a transaction is open until its commit is written.
     if txn.shared.initiated.is_open(id) {
         let ended = txn.shared.bugs.has(Bug::PendingSaidAborted);
         return Ok(if ended { Outcome::Aborted } else { Outcome::Pending });
@@ -378,30 +390,32 @@ pub(crate) fn outcome(txn: &Txn<'_>, id: TxnId) -> Result<Outcome> {
     Ok(if committed.is_some() { Outcome::Committed } else { Outcome::Aborted })
 }
 
-/// How a transaction of another server ended here, as another participant asks. What is not prepared here never will be.
+/// The end here of another server's transaction, as another participant asks for it. A transaction
+/// that is not prepared here never will be.
 pub(crate) fn ended(txn: &mut Txn<'_>, id: TxnId) -> Result<Outcome> {
     let (prepared, keeps) = (&txn.shared.prepared, !txn.shared.bugs.has(Bug::RefusalNotKept));
     let is_refused = if keeps { prepared.refuse(id) } else { !prepared.is_prepared(id) };
     if !is_refused {
         return Ok(Outcome::Pending);
     }
-    // Race: it is looked at after that. What was committed was stored before it was free.
+    // Race: the record is read after the refusal. A commit is stored before its keys are free.
     let at = key::ended(id);
     if txn.get(&at)? == Some(EndedRecord::Committed) {
         return Ok(Outcome::Committed);
     }
     if keeps {
-        // Whether it is there already or not: the answer waits until what this group writes is stable.
+        // Also if the record exists: the answer waits until the writes of this group are stable.
         txn.put(at, &EndedRecord::Refused);
     }
     Ok(Outcome::Aborted)
 }
 
-/// Those of the transactions that this server has initiated which nobody asks for any more.
+/// The transactions among `txns`, which this server has initiated, that no participant asks for any
+/// more.
 pub(crate) fn over(txn: &Txn<'_>, txns: &[TxnId]) -> Result<Vec<TxnId>> {
     let mut over = Vec::new();
     for id in txns {
-        // In this order, as for [`outcome`].
+        // In this order, as in [`outcome`].
         if !txn.shared.initiated.is_open(*id)
             && txn.get::<CommittedRecord>(&key::committed(*id))?.is_none()
         {
@@ -426,7 +440,7 @@ mod tests {
 
     const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
 
-    /// To read a name that the first server has.
+    /// A request to read a name that the first server has.
     fn read_of_name(hold: Option<Hold>) -> Request {
         let name = EntryName::new(b"name").unwrap();
         let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
@@ -434,7 +448,7 @@ mod tests {
         Request::PeerRead(PeerRead { keys, inos: Vec::new(), hold })
     }
 
-    /// Asks until it is told.
+    /// Asks until an answer comes.
     async fn read(three: &Three, hold: Option<Hold>) -> Reply {
         loop {
             match three.node(1).core.inner.peers.ask(0, &read_of_name(hold)).await {
@@ -477,12 +491,12 @@ mod tests {
             assert_eq!((seen, ended), (free.clone(), Reply::Nothing));
             assert!(began.elapsed() >= Duration::from_millis(10));
 
-            // What comes in one group goes one after the other.
+            // Requests in one group are executed one after the other.
             assert_eq!(read(three, hold(1)).await, free);
             let (_, voted) = futures::join!(decide(three), prepare(three));
             assert_eq!(voted, Reply::Vote(Vote::Busy));
 
-            // Who does not say how it ended is asked.
+            // An initiator that does not tell the outcome is asked for it.
             assert_eq!(read(three, hold(3)).await, free);
             assert_eq!(read(three, None).await, free);
         });
@@ -495,17 +509,17 @@ mod tests {
             assert_eq!(read(three, Some(Hold { txn: TXN, keys: 1 })).await, free);
             let peers = &three.node(1).core.inner.peers;
             let read = async || peers.ask(0, &read_of_name(None)).await;
-            // It is under way for long.
+            // The transaction is under way for long.
             three.node(1).core.inner.shared.initiated.begin(TXN);
             for _ in 0..20 {
-                // As a listing does, which can do without.
+                // Like a listing, the reader can do without the record.
                 let told = timeout(READ_WITHIN, read()).await;
                 assert!(!matches!(told, Ok(Ok(_))), "{told:?}");
                 assert!(peers.unanswered(0) <= 2, "of earlier listings: {}", peers.unanswered(0));
             }
             sleep(READ_WITHIN).await;
             assert_eq!(peers.unanswered(0), 0);
-            // Who waits asks again.
+            // A waiting client asks again.
             assert_eq!(read().await, Err(Unanswered::Lost));
             let ends = async {
                 sleep(Duration::from_millis(10)).await;
@@ -538,7 +552,7 @@ mod tests {
             };
             let born = PeerWrite::Put((at.clone(), record.clone()));
             assert_eq!(prepare(1, None, born.clone(), true).await, Reply::Vote(Vote::Prepared));
-            // Everybody sees it, and it is not confirmed.
+            // Everybody sees the directory, and it is not confirmed.
             three.node(0).core.inner.shared.prepared.is_born(TXN);
             let began = Instant::now();
             let voted = prepare(2, Some(record), born, false).await;

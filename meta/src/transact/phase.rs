@@ -1,9 +1,11 @@
 //! One run of an operation that needs other servers, within a group of a core.
 //!
-//! [`run`](super::run) asks for it, as often as it takes: without effect until the operation lacks nothing, and once for
-//! good. What it has come to is told where it was asked for; nothing here waits for another server.
+//! [`run`](super::run) asks for runs, as many as it takes: without effect until the operation lacks
+//! nothing, and once for good. Each result goes back to the task that asked; nothing here waits for
+//! another server.
 //!
-//! Always true: a run that is for good commits what was prepared elsewhere, with its answer, or has no effect.
+//! Always true: a run that is for good commits what was prepared elsewhere, with its answer, or has
+//! no effect.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -30,70 +32,71 @@ use crate::{
 pub(crate) struct Phase {
     pub(super) job: Job,
     pub(super) remote: Option<Box<Remote>>,
-    /// `None`: without effect.
+    /// The prepared transaction to commit; `None` for a run without effect.
     pub(super) commit: Option<Commit>,
     pub(crate) done: oneshot::Sender<Ended>,
 }
 
-/// What is run.
+/// The operation that a phase runs.
 #[derive(Clone)]
 pub(super) enum Job {
     /// A client's request.
     Request(Rc<Asked>),
-    /// Names change their partition.
+    /// A handoff changes the partition of names.
     Switch(Switch),
-    /// Some of what has been in the trash for its days is removed.
+    /// Removal of a part of the trash that is old enough.
     Expire(Arc<Expired>),
-    /// The entry of a directory that was born here was lost.
+    /// The repair of a lost entry of a directory that was born here.
     Orphan(TxnId),
 }
 
-/// A request, as who is answered has asked it.
+/// A client's request, with the session for which it began.
 pub(super) struct Asked {
     pub(super) incoming: Incoming,
     pub(super) session: Arc<Session>,
     pub(super) reply: ReplyHeader,
 }
 
-/// What must have been prepared for a run to commit.
+/// The plan that must have been prepared for a run to commit.
 #[derive(Clone)]
 pub(super) struct Commit {
     pub(super) txn: TxnId,
     pub(super) plan: Rc<Plan>,
-    /// All that it does elsewhere is to make a directory.
+    /// Whether making a directory is all that the transaction does elsewhere.
     pub(super) is_birth: bool,
-    /// The directories that were announced to move, and those that stay meanwhile.
+    /// The directories that were announced to move, and those above them that stay meanwhile.
     pub(super) moves: Vec<DirId>,
     pub(super) chain: Vec<DirId>,
 }
 
-/// How a run ended.
+/// The end of a run.
 pub(crate) enum Ended {
-    /// It would answer this, and write these keys here.
+    /// The run would give this answer, and write these keys here.
     Ran(Box<Remote>, Box<Reply>, Vec<Key>),
-    /// It lacks records of other servers.
+    /// The run lacks records of other servers.
     Lacks(Box<Remote>),
-    /// The outcome of another transaction must be known first.
+    /// The run meets another transaction, whose outcome must be known first.
     InDoubt(Box<Remote>, Doubt),
-    /// What it knows does not fit together.
+    /// The records that the run knows do not fit together.
     Torn(Box<Remote>),
-    /// It would be refused with this, if what it has read of other servers is of one moment.
+    /// The run would be refused with this error, if the records that it has read of other servers
+    /// are of one moment.
     Refused(Box<Remote>, FsError),
-    /// It does not want what was prepared.
+    /// The run does not want just what was prepared.
     Differs(Box<Remote>),
-    /// It is in the group, with its answer.
+    /// The run is in the group, with its answer.
     Committed,
-    /// This is the answer.
+    /// The run has failed, with this fault as its answer.
     Failed(Fault),
 }
 
 impl Phase {
-    /// Whether it is to have an effect.
+    /// Whether the run is to have an effect.
     pub(crate) fn commits(&self) -> bool {
         self.commit.is_some()
     }
 
-    /// Who is answered.
+    /// The connection that is answered, if a client has asked.
     pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
         match &self.job {
             Job::Request(asked) => Some(&asked.incoming.connection),
@@ -101,7 +104,7 @@ impl Phase {
         }
     }
 
-    /// Runs it; a fault means: once more, when the group is written.
+    /// Executes the run. After a fault it must be executed again, when the group is written.
     pub(crate) fn execute(
         &mut self,
         shared: &Arc<Shared>,
@@ -140,12 +143,13 @@ impl Phase {
         now: Time,
     ) -> Result<Ended> {
         let Asked { incoming, session, .. } = asked;
-        // It ends as the request of the session that it began for, whoever has the connection by now.
+        // The run belongs to the session for which it began, whichever session has the connection
+        // by now.
         if !incoming.connection.is_of(Some(session)) || !group.enter(session) {
             return Ok(Ended::Failed(Fault::Retry(Retry::NoSession)));
         }
         let (header, request) = (&incoming.header, &incoming.request);
-        // Once its own move is announced, that is news to everybody but itself.
+        // The announcement of its own move is news to everybody but this request.
         let holds = || match &self.commit {
             Some(commit) if remote.coordinated && !commit.moves.is_empty() => {
                 driver::is_ours(shared, header, request)
@@ -201,7 +205,7 @@ impl Phase {
                 None => Ok(Ended::Refused(remote, error)),
                 Some(commit) => refuse_with(shared, remote, commit, error),
             },
-            // It may be for what is not so.
+            // The fault may rest on a presumption that is wrong.
             Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
                 shared.forget_presumed(&remote);
                 remote.forget();
@@ -219,7 +223,8 @@ impl Phase {
     }
 }
 
-/// It is refused for good if all that it has seen of other servers was prepared, and so is of one moment.
+/// Refuses for good if all records that the run has seen of other servers were prepared, and so are
+/// of one moment. Otherwise the plan differs.
 fn refuse_with(
     shared: &Shared,
     mut remote: Box<Remote>,
@@ -236,7 +241,7 @@ fn refuse_with(
     })
 }
 
-/// Whether all that one expects of other servers the other has prepared.
+/// Whether `prepared` has all that `plan` expects of other servers.
 fn covers(prepared: &Plan, plan: &Plan) -> bool {
     plan.iter().all(|(server, part)| {
         let known = prepared.get(server).map_or(&[][..], |part| &part.expects);
@@ -255,7 +260,8 @@ fn commit_with(
     done: Reply,
 ) -> Result<Ended> {
     let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
-    // A directory that was not announced must not move, nor one for which others do not stay where they are.
+    // Only announced directories may move, and only while the directories above stay where they
+    // are.
     let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
     let plan = match remote.plan(cluster, txn.shared.bugs) {
         Ok(plan) => plan,

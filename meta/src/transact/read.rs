@@ -1,7 +1,8 @@
-//! What the initiator reads of other servers, and has them hold for a directory that moves.
+//! Reads of the initiator at other servers, which can hold records of a directory that moves.
 //!
-//! What is held nobody else sees until the transaction has ended, so that its move can be announced while it is
-//! prepared. Who holds something waits for no other transaction: where one is in the way, nothing is held.
+//! A held record is invisible to others until the transaction has ended, so that its move can be
+//! announced while it is prepared. A transaction that holds records waits for no other: where one
+//! is in the way, nothing is held.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,13 +26,14 @@ use crate::{
     txn::{Remote, remote::Plan},
 };
 
-/// So many records are read with one request at most: its answer fits in a frame.
+/// Most records in one request: its answer fits in a frame.
 const READ_KEYS_MAX: usize = 256;
-/// What an operation can do without it waits for no longer than this. Whoever has it answers by then, or is silent.
+/// Longest wait for records that an operation can do without. Their server answers by then, or is
+/// silent.
 const SPARED_AFTER: Duration = participant::READ_WITHIN;
 
-/// Reads what the latest run lacked, each record where it is. What it can do without is not waited for when its server
-/// is silent.
+/// Reads the records that the latest run lacked, each where it is. Records of a silent server that
+/// the operation can do without are given up soon.
 pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
     let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
     let moved = core.inner.shared.invalidations.version();
@@ -62,7 +64,8 @@ pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) ->
     Ok(())
 }
 
-/// Reads what the latest run lacked, and has others not see some of it any more; `None`: something was in the way.
+/// Reads the records that the latest run lacked, and holds some, so that others do not see them.
+/// `None`: something was in the way.
 pub(super) async fn read_and_hold<'a>(
     core: &Core,
     cluster: &Cluster,
@@ -106,7 +109,7 @@ pub(super) async fn read_and_hold<'a>(
     Ok(is_held.then_some(held))
 }
 
-/// What a server has read; `None`: something was in the way.
+/// The values that a server has read; `None`: something was in the way.
 fn values_of(answer: std::result::Result<Reply, Unanswered>) -> Result<Option<Vec<Option<Bytes>>>> {
     match answer {
         Ok(Reply::Values(values)) => Ok(Some(values)),
@@ -129,19 +132,20 @@ pub(super) fn is_walked(key: &[u8], moves: &[DirId]) -> bool {
     key::is_name(key) || key::parse_dir(key).is_some_and(|dir| moves.contains(&dir))
 }
 
-/// Records of other servers that nobody sees until the transaction has ended for which they are held.
+/// Records of other servers that nobody sees until the transaction for which they are held has
+/// ended.
 pub(super) struct Held<'a> {
     core: Core,
     pub(super) txn: TxnId,
     pub(super) servers: BTreeSet<u16>,
-    /// Those that hear of its end when this is dropped.
+    /// The servers that are told of the end when this is dropped.
     pub(super) untold: BTreeSet<u16>,
     keys: HashSet<Key>,
     _under_way: UnderWay<'a>,
 }
 
 impl Held<'_> {
-    /// Whether it is all that walks see of what others have to write.
+    /// Whether all records are held that others are to write and that walks see.
     pub(super) fn has_all(&self, plan: &Plan, moves: &[DirId]) -> bool {
         let written = plan.values().flat_map(|part| &part.writes).map(participant::key_of);
         written.filter(|key| is_walked(key, moves)).all(|key| self.keys.contains(&key[..]))
@@ -153,13 +157,14 @@ impl Drop for Held<'_> {
         self.core.inner.shared.initiated.end(self.txn);
         let decide = Request::Decide(Decide { txn: self.txn, commit: false });
         for server in &self.untold {
-            // Said now, so that it comes before whatever they are asked next. Who does not hear it asks.
+            // The request is queued now, so that it precedes all later ones. A server that misses
+            // it asks.
             drop(self.core.inner.peers.ask(*server, &decide));
         }
     }
 }
 
-/// What each server is asked for, with no request too large.
+/// The keys to ask of each server, with no request too large.
 fn reads_of(
     keys: &[Key],
     server_of: impl Fn(&Key) -> Option<u16>,

@@ -1,7 +1,8 @@
-//! What a crash has left of transactions over several servers.
+//! Recovery of transactions over several servers after a crash.
 //!
-//! Commits whose participants may not have heard of them are told again. What is prepared here stays so, and keeps
-//! others out, until it is known how it ended ([`outcome`]): that is asked again and again.
+//! Participants that may not have heard of a commit are told again. A transaction that is prepared
+//! here stays so, and keeps others out, until its outcome is known ([`outcome`]): this server asks
+//! again and again.
 
 use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Duration};
 
@@ -28,9 +29,9 @@ use crate::{
     server::Counters,
 };
 
-/// How often it is looked for transactions whose outcome is late.
+/// Period of the search for transactions whose outcome is late.
 const PERIOD: Duration = Duration::from_millis(250);
-/// An initiator says by itself how a transaction ended; it is asked when it has not for so long.
+/// Time after which an initiator, which tells the outcome by itself, is asked.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Holds the keys of everything that was prepared before this start.
@@ -70,7 +71,7 @@ fn stored<R: Record>(engine: &dyn Engine, kind: u8) -> Result<Vec<(TxnId, R)>, O
     found.into_iter().map(|(txn, value)| Ok((txn, R::from_record(&value)?))).collect()
 }
 
-/// Works for as long as the server runs.
+/// Recovers transactions for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = core.inner.shared.clone();
     if shared.cluster.is_none() {
@@ -113,7 +114,8 @@ pub(crate) async fn run(core: Core) {
                 && !asked.borrow().contains(txn)
         });
         for txn in late {
-            // Nobody waits for another one: that may be waiting for a birth which is asked about here itself.
+            // Each question has its own task: one may wait for a birth that another of them is
+            // about.
             let (core, asked) = (core.clone(), Rc::clone(&asked));
             asked.borrow_mut().insert(txn);
             tokio::task::spawn_local(async move {
@@ -137,7 +139,8 @@ async fn ask(core: &Core, txn: TxnId) {
         Some(Outcome::Aborted) => false,
         Some(Outcome::Pending) => return,
         None => {
-            // Nothing is promised yet: a prepare that relies on a hold which was let go is refused.
+            // A hold promises nothing yet: a prepare that relies on a hold which was let go is
+            // refused.
             shared.prepared.let_go(txn);
             return;
         }
@@ -146,7 +149,7 @@ async fn ask(core: &Core, txn: TxnId) {
     core.step(Step::Decide(Decide { txn, commit })).await;
 }
 
-/// The other participants of what is prepared here.
+/// The other participants of a transaction that is prepared here.
 fn others_of(core: &Core, txn: TxnId) -> Vec<u16> {
     let stored = core.inner.shared.engine.get(&key::prepared(txn)).ok().flatten();
     let record = stored.and_then(|stored| PreparedRecord::from_record(&stored).ok());

@@ -1,10 +1,11 @@
 //! The initiator's side: an operation that needs other servers, from its first run to its commit.
 //!
-//! `core` starts it for a request whose first run met a record of another server, and a handoff for its switch
-//! ([`switch`]), which is an operation of this server itself. It reads what the operation lacks,
-//! runs it again without effect until it lacks nothing, has its servers prepare, and runs it once more for good. That
-//! run reads this server's records anew: it commits if it wants of the others exactly what they have prepared. Between
-//! its runs nothing of this server is locked.
+//! `core` starts it for a request whose first run met a record of another server, and a handoff for
+//! its switch ([`switch`]), which is an operation of this server itself. It reads what the
+//! operation lacks, and runs it again without effect until it lacks nothing. Then it has the other
+//! servers prepare, and runs the operation once more for good. That run reads this server's records
+//! anew: it commits if it wants of the others exactly what they have prepared. Between its runs
+//! nothing of this server is locked.
 //!
 //! Always true: the request is answered once, or its number is free to be asked again.
 
@@ -48,9 +49,10 @@ use crate::{
 /// The pause after a conflict, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// An attempt that took longer than this had to wait for somebody,
+/// An attempt that took longer than this had to wait for another transaction or server.
 const SLOW: Duration = Duration::from_millis(100);
-/// and what was prepared for it is left alone for so many times as long before the next, and no longer than that.
+/// After a slow attempt nothing is prepared for this many times its length, [`SLOW_PAUSE_MAX`] at
+/// most.
 const SLOW_PAUSES: u32 = 4;
 const SLOW_PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -75,8 +77,9 @@ pub(crate) async fn run(
     }
 }
 
-/// What a switch would have to know of other servers now: what is read before names are frozen is not read then. It is
-/// only a start; that it is still so is promised to the switch itself.
+/// Reads the records of other servers that a switch would need now, so that they are not read while
+/// names are frozen. They are only a start: their servers promise to the switch itself that they
+/// have not changed.
 pub(crate) async fn foresee(core: &Core, switch: Switch, until: Instant) -> Box<Remote> {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return Box::default() };
@@ -85,8 +88,8 @@ pub(crate) async fn foresee(core: &Core, switch: Switch, until: Instant) -> Box<
     looked.map_or_else(|_| Box::default(), |looked| looked.remote)
 }
 
-/// Switches names over, or not: whatever is in the way, it is tried once, and what its servers have not promised by
-/// `until` does not happen. `true` when it is committed.
+/// Switches names over, or not. There is one attempt, whatever is in the way, and it fails if the
+/// other servers have not prepared by `until`. Returns whether the switch is committed.
 pub(crate) async fn switch(
     core: &Core,
     switch: Switch,
@@ -119,18 +122,20 @@ pub(crate) async fn switch(
     committed
 }
 
-/// Has some of the trash emptied, wherever what is in it leads to. `false` when something was in the way.
+/// Removes a part of the trash, on all servers that it leads to. Returns `false` when something was
+/// in the way.
 pub(crate) async fn expire(core: &Core, expired: Arc<Expired>) -> bool {
     core.inner.shared.room.until(Level::Low).await;
     once(core, Job::Expire(expired), "some of the trash cannot be removed").await
 }
 
-/// Sees to a directory that was born here and has lost its entry; if that cannot be done now, it is tried again later.
+/// Repairs a directory that was born here and has lost its entry. If that cannot be done now, it is
+/// tried again later.
 pub(super) async fn orphan(core: &Core, birth: TxnId) {
     once(core, Job::Orphan(birth), "a directory that has lost its entry stays where it is").await;
 }
 
-/// Tries once to do something of this server itself; whether it is committed.
+/// Tries once to execute an operation of this server itself. Returns whether it is committed.
 async fn once(core: &Core, job: Job, fails: &str) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
@@ -150,11 +155,11 @@ struct Run<'a> {
     shared: &'a Arc<Shared>,
     cluster: &'a Cluster,
     job: Job,
-    /// Until when everybody must have prepared, if there is such a time.
+    /// The time by which all must have prepared, if there is one.
     until: Option<Instant>,
-    /// Of a move of directories that had to wait, or may have to.
+    /// The place in the queue of directory moves, for a move that had to wait, or may have to.
     turn: OnceCell<InTurn<'a>>,
-    /// What its parts have taken.
+    /// The times that the parts of the request have taken.
     laps: Laps,
 }
 
@@ -173,7 +178,7 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Tries until it is committed and answered.
+    /// Tries until the request is committed and answered.
     async fn attempts(&self, incoming: &Incoming, mut remote: Box<Remote>) -> Result<()> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
@@ -208,12 +213,14 @@ impl Run<'_> {
                 Err(fault) => return Err(fault),
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    // What was only presumed need not have met anybody.
+                    // An attempt that merely presumed wrongly need not have met another
+                    // transaction.
                     let took = began.elapsed();
                     if again.presumed().is_none() || took >= SLOW {
                         let pause = pauses.draw(self.shared.random.as_ref());
                         let long = (took * SLOW_PAUSES).min(SLOW_PAUSE_MAX);
-                        // Drawn, too: those that met come back one after the other.
+                        // The long pause is drawn at random, too: transactions that met come back
+                        // one after the other.
                         let long = Pauses::new(long, long).draw(self.shared.random.as_ref());
                         sleep(if took >= SLOW { pause.max(long) } else { pause }).await;
                     }
@@ -238,16 +245,18 @@ impl Run<'_> {
         }
     }
 
-    /// Reads what the operation needs of other servers, until it can run.
+    /// Reads the records that the operation needs of other servers, until it can run.
     ///
-    /// What was held while it was read stays so only if nothing else was lacking: who holds something waits for nobody.
+    /// Records that were held while they were read stay held only if nothing else was lacking: a
+    /// transaction that holds records waits for no other.
     async fn look(&self, mut remote: Box<Remote>) -> Result<Looked<'_>> {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         let mut may_hold = true;
         loop {
             let held = match may_hold && !remote.held().is_empty() {
                 true => {
-                    // It is held up while nothing is held for it, as it is while nothing is prepared.
+                    // A pause delays the transaction here, while nothing is held for it, as it does
+                    // while nothing is prepared.
                     let under_way = self.shared.pauses.transaction().await;
                     read_and_hold(self.core, self.cluster, &mut remote, under_way).await?
                 }
@@ -300,13 +309,15 @@ impl Run<'_> {
         }
     }
 
-    /// Has everybody prepare, and commits if all have.
+    /// Has the other servers prepare, and commits if all have.
     ///
-    /// Race: one thing may have been read before another took its place, and that after. So who is refused also has
-    /// everybody promise that what it has seen is there, and is run again; nothing comes of it but the answer.
+    /// Race: one record may have been read before another took its place, and that one after. So a
+    /// refused request also has the others promise that all records it has seen are there, and is
+    /// run again; its only effect is the answer.
     async fn attempt(&self, looked: Looked<'_>) -> Result<Attempt> {
         let Looked { remote, written, mut held, .. } = looked;
-        // It is held up while nothing is prepared for it, and whoever takes a moment of all servers waits for its end.
+        // A pause delays the transaction here, while nothing is prepared for it. Taking one moment
+        // of all servers waits for its end.
         let _under_way = match &held {
             Some(_) => None,
             None => Some(self.shared.pauses.transaction().await),
@@ -320,7 +331,7 @@ impl Run<'_> {
         };
         let moved = remote.coordinated;
         if let Some(held) = &mut held {
-            // These hear how it has ended.
+            // The participants hear the outcome anyway.
             held.untold.retain(|server| !plan.contains_key(server));
         }
         let born = births::planned(&plan).filter(|_| self.makes_dir());
@@ -368,15 +379,16 @@ impl Run<'_> {
         }
     }
 
-    /// Does not return when the server has halted: whether the commit was written is not known, and the next run says
-    /// so to who asks.
+    /// Does not return when the server has halted: whether the commit was written is not known, and
+    /// the server answers that after a restart.
     async fn halts(&self) {
         if self.shared.is_halted() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Where directories move: nobody else moves what this stands on, and nobody reads what it writes here.
+    /// Begins the moves of directories: no other move touches what this one stands on, and nobody
+    /// reads what it writes here.
     fn begin_moves(&self, remote: &Remote, txn: TxnId, written: Vec<Key>) -> Begun<'_> {
         let coordinator = self.cluster.coordinator.as_ref().filter(|_| remote.coordinated);
         let Some(coordinator) = coordinator else { return Begun::Nothing };
@@ -403,7 +415,8 @@ impl Run<'_> {
         held: Option<&Held<'_>>,
     ) -> Result<Attempt> {
         let moves = remote.coordinated && !remote.moves.is_empty();
-        // What walks may see of it nobody sees any more: it may be announced while it is prepared.
+        // If all records that walks may see are held, the move may be announced while it is
+        // prepared.
         let held = held.filter(|held| moves && held.has_all(plan, &remote.moves));
         let asked: Vec<_> = plan
             .iter()
@@ -417,7 +430,8 @@ impl Run<'_> {
             })
             .collect();
         let prepare = async {
-            // Who prepares it later hears, or asks, that it did not happen: no commit of it is written then.
+            // A participant that prepares too late hears, or asks, that the transaction did not
+            // happen: no commit of it is written.
             let votes = self.in_time(join_all(asked)).await?;
             self.ends(Part::Prepare);
             all_prepared(&votes)
@@ -428,7 +442,7 @@ impl Run<'_> {
                 let announce = async { self.announce(&remote).await.map_err(Some) };
                 match tokio::try_join!(prepare, announce) {
                     Ok(_) => true,
-                    // Nobody waits until all have heard of what does not happen.
+                    // The announcement is not awaited to its end: the move does not happen.
                     Err(None) => false,
                     Err(Some(fault)) => return Err(fault),
                 }
@@ -460,10 +474,11 @@ impl Run<'_> {
         }
     }
 
-    /// Has every server know that directories move.
+    /// Tells every server that directories move.
     ///
-    /// Race: what the client stands on is looked at with the version that the move gets. From then on the graph keeps
-    /// everything above it where it is. Where the moved entry is, it is prepared or held before the news.
+    /// Race: the client's knowledge is checked against the version that the move gets. From then on
+    /// the graph keeps all directories above in place. The moved entry is prepared or held at its
+    /// server before the news.
     async fn announce(&self, remote: &Remote) -> Result<()> {
         let Job::Request(asked) = &self.job else { return Ok(()) };
         driver::is_current(self.shared, &asked.incoming.header, &asked.incoming.request)?;
@@ -476,7 +491,7 @@ impl Run<'_> {
         let (done, ended) = oneshot::channel();
         let phase = Phase { job: self.job.clone(), remote: Some(remote), commit, done };
         self.core.inner.push(Work::Phase(Box::new(phase)));
-        // The core drops it only when the server has halted.
+        // The core drops the sender only when the server has halted.
         ended.await.map_err(|_| Fault::Answer(FsError::Io))
     }
 
@@ -486,7 +501,7 @@ impl Run<'_> {
         }
     }
 
-    /// Answers what did not happen.
+    /// Answers a request that had no effect.
     fn answer(&self, asked: &Asked, fault: Fault) {
         if asked.incoming.request.mutates() {
             driver::remember_refusal(&asked.session, asked.incoming.header.seq, &fault);
@@ -495,18 +510,18 @@ impl Run<'_> {
     }
 }
 
-/// An operation that has all that it needs.
+/// An operation that has read everything it needs.
 struct Looked<'a> {
     remote: Box<Remote>,
-    /// What it would write here.
+    /// The keys that the operation would write here.
     written: Vec<Key>,
-    /// What it would answer.
+    /// The answer that the operation would give.
     done: std::result::Result<Box<Reply>, FsError>,
-    /// What nobody else sees of what was read.
+    /// Records of other servers that are held, so that nobody else sees them.
     held: Option<Held<'a>>,
 }
 
-/// A place among those that wait to move directories; it is given up when this is dropped.
+/// A place in the queue of directory moves; it is given up when this is dropped.
 struct InTurn<'a> {
     coordinator: &'a Coordinator,
     turn: graph::Turn,
@@ -549,7 +564,7 @@ impl Drop for Moves<'_> {
     }
 }
 
-/// Whether all have prepared; an error when one of them cannot, however often it is asked.
+/// Whether all have prepared. An error when a server cannot, however often it is asked.
 fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool> {
     let mut all = true;
     for vote in votes {

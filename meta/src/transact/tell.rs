@@ -1,7 +1,8 @@
 //! The initiator tells the participants how a transaction ended.
 //!
-//! `run` spawns it when a transaction has ended, and `recover` for commits that a crash has left. It says committed only
-//! when that is stable, and forgets the commit only when what was applied is.
+//! `run` spawns this when a transaction has ended, and `recover` for commits that a crash has left.
+//! The initiator says committed only when that is stable, and forgets the commit only when the
+//! applied part is.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::{
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Tells them: of a commit until all have heard, of anything else once, because who does not hear it asks.
+/// Tells the participants: of a commit until all have heard, of an abort once, because a
+/// participant that misses it asks.
 pub(super) async fn tell(
     core: &Core,
     txn: TxnId,

@@ -1,8 +1,9 @@
 //! The way to the root of a session that begins, where it leads over several servers.
 //!
-//! `core` starts it for a Hello whose run met a record of another server. It reads what that lacks, and hands the Hello
-//! back to its core, which runs it again; as often as it takes. Nothing of a session is there before the run that lacks
-//! nothing, and nothing is kept locked or prepared: as with any look-up, the directory may be moved a moment later.
+//! `core` starts this for a Hello whose run met a record of another server. It reads the records
+//! that are lacking and hands the Hello back to its core, which runs it again, as often as it
+//! takes. There is no session before the run that lacks nothing. Nothing is kept locked or
+//! prepared: as with any look-up, the directory may be moved a moment later.
 
 use std::time::Duration;
 
@@ -18,10 +19,11 @@ use crate::{
     txn::Remote,
 };
 
-/// The pause when what was read of several servers did not fit together.
+/// The pause after records of several servers did not fit together.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Reads what is lacking, and begins once more; what cannot be read its client is told.
+/// Reads the lacking records, and runs the Hello once more. If they cannot be read, the client is
+/// told.
 pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>) {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return };

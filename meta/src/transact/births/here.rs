@@ -1,4 +1,4 @@
-//! Directories that are born on this server: their records, until they are confirmed.
+//! Content records of directories that are born on this server, until they are confirmed.
 
 use bytes::Bytes;
 use wire::{Birth, DirRef, Retry, TxnId};
@@ -12,7 +12,7 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// Directories were born here: what was lost of them is made again, with nothing in it.
+/// Makes lost directories again that were born here, with nothing in them.
 pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
     let mut lost = Vec::new();
     for birth in births.iter().filter(|birth| !txn.shared.prepared.has(birth.txn)) {
@@ -21,14 +21,15 @@ pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
             lost.push(birth);
         }
     }
-    // All that may have to wait comes before: when this runs again, what is held for a birth is taken to be stored.
+    // Everything that may have to wait comes before: when this runs again, a key that is held for a
+    // birth is taken to be stored.
     for birth in lost {
         store(txn, birth.txn, &birth.key, &birth.content);
     }
     Ok(())
 }
 
-/// Stores a record that is confirmed later; `false` when another transaction is in the way.
+/// Stores a record that is confirmed later. Returns `false` when another transaction is in the way.
 pub(in crate::transact) fn store(
     txn: &mut Txn<'_>,
     birth: TxnId,
@@ -47,7 +48,8 @@ pub(in crate::transact) fn store(
     true
 }
 
-/// A directory is confirmed, or its birth has come to nothing and nobody has seen it.
+/// Ends a birth: the directory is confirmed, or the birth has come to nothing and nobody has seen
+/// the directory.
 pub(in crate::transact) fn end(
     txn: &mut Txn<'_>,
     birth: TxnId,
@@ -63,22 +65,22 @@ pub(in crate::transact) fn end(
     Ok(())
 }
 
-/// Removes a directory with nothing in it; `false`: there is something.
+/// Removes a directory, unless something is in it: then the result is `false`.
 fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
     let (shard, Some(dir)) = (key::shard_of(at), key::parse_dir(at)) else { return Ok(true) };
     let Some(content) = txn.get_content(at)? else { return Ok(true) };
     if content.entries > 0 {
         return Ok(false);
     }
-    // Attributes that were too long for the record. Rename lists stay, also those of who was made here before: what they
-    // tell of lives elsewhere.
+    // This removes attributes that were too long for the record. Rename lists stay, also those of
+    // earlier directories with this id: the versions in them live elsewhere.
     txn.delete(key::content(shard, dir, 0, Part::Xattrs));
     txn.delete(at.clone());
     Ok(true)
 }
 
-/// The entry of a directory that is born here was lost: it goes as well if nothing is in it, and otherwise gets its entry
-/// back.
+/// Handles the loss of the entry of a directory that is born here. An empty directory goes as well;
+/// any other gets its entry back.
 pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
     let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
     let Some(at) = record.and_then(|record| record.born) else { return Ok(()) };
@@ -100,7 +102,8 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
     Ok(())
 }
 
-/// Puts a directory back where it was born; `false` when its parent is lost as well, or has something else of that name.
+/// Puts a directory back where it was born. Returns `false` when its parent is lost as well, or has
+/// another entry of that name.
 fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
     let Content { parent, parent_ino, parent_home, name, .. } = &dir.content;
     let Some(name) = name else { return Ok(false) };
@@ -113,7 +116,7 @@ fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
     if let Some(there) = txn.entry(&above, name)? {
         return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
     }
-    // What was charged was lost with the entry.
+    // The charge of the directory was lost with the entry.
     txn.charge_freely(dir.content.quota, Usage::of(1, 0));
     txn.put_subdir(&mut above, name, dir);
     Ok(true)

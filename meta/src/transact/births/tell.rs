@@ -1,7 +1,7 @@
-//! What servers tell each other of births, in the background.
+//! News of births between servers, in the background.
 //!
-//! Each core tells what began on it; one core of a server asks others, when it starts what was born here, and later what
-//! somebody waits for.
+//! Each core tells of the births that began on it. One core of a server asks the others: at the
+//! start for births at this server, and later for those that requests wait for.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,12 +23,12 @@ use crate::{
     txn::Txn,
 };
 
-/// Directories are confirmed together that are born within so long, unless somebody waits for one.
+/// Directories born within this time are confirmed together, unless a request waits for one.
 const ROUND: Duration = Duration::from_millis(10);
-/// While fewer wait to be confirmed, each is told of at once.
+/// While fewer births than this wait to be confirmed, each is told at once.
 const FEW: usize = 4;
 
-/// What the births of one core have to tell.
+/// The news of births that one core has to tell.
 #[derive(Default)]
 pub(crate) struct Telling {
     born: Told,
@@ -43,13 +43,13 @@ struct Told {
 }
 
 impl Told {
-    /// `true`: it needs a task.
+    /// Appends births. `true`: the queue needs a task.
     fn push(&self, txns: impl IntoIterator<Item = TxnId>) -> bool {
         self.queue.borrow_mut().extend(txns);
         !self.runs.replace(true)
     }
 
-    /// Empty: the task ends.
+    /// Takes all births. If there are none, the task ends.
     fn take(&self) -> Vec<TxnId> {
         let txns = std::mem::take(&mut *self.queue.borrow_mut());
         self.runs.set(!txns.is_empty());
@@ -57,11 +57,12 @@ impl Told {
     }
 }
 
-/// The entry is written: the other server is told that the directory is born, and later that it is confirmed.
+/// Tells the other server that the directory is born, now that the entry is written, and later that
+/// it is confirmed.
 pub(in crate::transact) fn tell(core: &Core, txn: TxnId) {
     core.inner.shared.births.written(txn);
     let telling = &core.inner.births;
-    // Of many each is confirmed soon, and who needs one sooner asks.
+    // With many births under way each is confirmed soon, and a server that needs one sooner asks.
     let few = telling.stable.queue.borrow().len() < FEW;
     if few && telling.born.push([txn]) {
         let core = core.clone();
@@ -76,7 +77,7 @@ pub(in crate::transact) fn tell(core: &Core, txn: TxnId) {
                         .inner
                         .peers
                         .ask(server, &Request::Born(Born { txns, confirmed: false }));
-                    // Who does not hear it hears that it is confirmed.
+                    // A server that misses this hears later that the birth is confirmed.
                     tokio::task::spawn_local(async move { drop(told.await) });
                 }
                 tokio::task::yield_now().await;
@@ -118,16 +119,16 @@ async fn confirm_all(core: Core) {
         }
         let confirming = core.clone();
         tokio::task::spawn_local(async move { confirm(&confirming, &free).await });
-        // Late or not, all that have come meanwhile are next.
+        // In any case all births that have come meanwhile are next.
         let _ = timeout(ROUND, hurried.changed()).await;
     }
 }
 
-/// The birth of the directory that the entry is in, if that is not confirmed itself.
+/// The unconfirmed birth of the directory that the entry is in, if there is one.
 fn above(shared: &Shared, txn: TxnId) -> Option<Doubt> {
     let (_, name) = shared.births.child(txn)?;
     let dir = key::parse_dir(&name)?;
-    // A directory in several partitions is confirmed.
+    // A directory in several partitions is confirmed already.
     let content = key::content(key::shard_of(&name), dir, 0, Part::Main);
     shared.prepared.birth_among([&content].into_iter())
 }
@@ -155,7 +156,8 @@ fn by_server(shared: &Shared, txns: &[TxnId]) -> BTreeMap<u16, Vec<TxnId>> {
     by_server
 }
 
-/// Directories are confirmed: their entries may change, and nothing is left to be told of them.
+/// Forgets births that are confirmed: their entries may change, and nothing is left to be told of
+/// them.
 pub(crate) fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) {
     for birth in txns {
         txn.delete(key::committed(*birth));
@@ -163,7 +165,7 @@ pub(crate) fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) {
     }
 }
 
-/// Hears of all servers what was born here.
+/// Asks all servers what was born here.
 pub(in crate::transact) async fn learn(core: &Core) {
     let shared = &core.inner.shared;
     let heard = shared.births.others().into_iter().map(|server| async move {
@@ -180,7 +182,8 @@ pub(in crate::transact) async fn learn(core: &Core) {
     join_all(heard).await;
 }
 
-/// Tells others of whose births somebody waits for here, for as long as the server runs.
+/// Tells other servers which of their births requests here wait for, for as long as the server
+/// runs.
 pub(in crate::transact) async fn hurry(core: Core) {
     let shared = core.inner.shared.clone();
     loop {
@@ -193,7 +196,7 @@ pub(in crate::transact) async fn hurry(core: Core) {
             let asked = core.inner.peers.ask(server, &Request::HurryBirths(HurryBirths { txns }));
             let shared = shared.clone();
             tokio::task::spawn_local(async move {
-                // Otherwise it is waited for until it is confirmed.
+                // Otherwise the request waits until the birth is confirmed.
                 if let Ok(Reply::Born(born)) = asked.await {
                     born.into_iter().for_each(|txn| shared.prepared.is_born(txn));
                 }

@@ -1,4 +1,4 @@
-//! The table of prepared keys: who is in whose way.
+//! The table of prepared keys: which transactions are in the way of which uses.
 
 use super::*;
 
@@ -113,7 +113,8 @@ fn frozen_names_are_read_and_not_changed() {
     assert_eq!(waits(&name_in(78, 150), Want::Change), None);
     assert_eq!(table.in_the_way(&name(150), Want::Change, Some(txn(2))), None);
     assert_eq!([Want::Read, Want::ReadCounts].map(|want| waits(&share(), want)), [None; 2]);
-    // Nobody else prepares a change of what is frozen, nor stands on how the partition is.
+    // No other transaction prepares a change of a frozen name, nor stands on the partition as it
+    // is.
     assert!(!table.take(txn(3), vec![(name(150), Mode::Changes)]));
     assert!(!table.take(txn(3), vec![(share(), Mode::Stands)]));
     assert!(table.take(txn(4), vec![(name(150), Mode::Stands), (name(201), Mode::Changes)]));
@@ -136,7 +137,7 @@ fn what_is_to_be_frozen_is_held_by_those_only_who_hold_it_already() {
     let renames = |number: u64, pos: u64| {
         table.take(txn(number), vec![(share(), Mode::Adds), (name(pos), Mode::Changes)])
     };
-    // One begins before the other ends, and so on: there is no moment for it.
+    // One rename begins before the other ends, and so on: there is no moment for the freeze.
     assert!(renames(1, 90));
     assert!(!table.freeze(txn(9), share(), moving, Instant::now()));
     assert!(renames(2, 91));
@@ -150,7 +151,7 @@ fn what_is_to_be_frozen_is_held_by_those_only_who_hold_it_already() {
     assert!(table.freeze(txn(9), share(), moving, later));
     table.free(txn(9));
     assert!(renames(4, 150));
-    // Nobody keeps others off who does not want it any more.
+    // A transaction that does not want to freeze any more keeps no others off.
     assert!(!table.freeze(txn(9), share(), moving, later));
     assert!(!renames(5, 151));
     table.no_longer_wanted(txn(9));
@@ -179,7 +180,7 @@ async fn a_birth_is_seen_by_nobody_then_by_everybody_here_and_relied_upon_when_i
     let waits = table.until_ended(reads);
     tokio::pin!(waits);
     assert!(futures::poll!(waits.as_mut()).is_pending());
-    // Nothing hangs on what nobody has seen.
+    // A directory that nobody has seen is not waited for: nothing hangs on it.
     table.confirmed().await;
 
     table.is_born(txn(1));
@@ -199,7 +200,7 @@ async fn a_birth_is_seen_by_nobody_then_by_everybody_here_and_relied_upon_when_i
     let waits = table.until_ended(born);
     tokio::pin!(waits);
     assert!(futures::poll!(waits.as_mut()).is_pending());
-    // What is born later is not waited for.
+    // A directory that is born later is not waited for.
     assert!(table.take_birth(txn(3), key("e")));
     table.is_born(txn(3));
     assert!(futures::poll!(confirmed.as_mut()).is_pending());
@@ -219,7 +220,7 @@ async fn the_entry_of_a_birth_is_read_and_not_changed() {
     assert!(table.birth_among([&key("n")].into_iter()).is_some());
     assert_eq!(table.birth(txn(1)), Some(Has::Entry));
     assert!(table.all().is_empty(), "nobody else ends it");
-    // Nothing that is here hangs on it.
+    // No record here hangs on the entry.
     table.confirmed().await;
     table.free(txn(1));
     assert!(!table.any());
@@ -249,7 +250,7 @@ fn counts_and_listings_go_without_what_has_been_in_doubt_for_long() {
         assert_eq!(way(b"d", Want::ShowCounts(None)), waits);
         assert_eq!(waits_for_it(table.in_range(b"n0", b"n9", Want::List(None), None)), waits);
         assert_eq!(way(b"n5", Want::List(None)), waits);
-        // Everybody else waits for the outcome.
+        // Every other use waits for the outcome.
         assert!(way(b"d", Want::ReadCounts) && way(b"d", Want::Change));
         assert!(way(b"n5", Want::Read) && way(b"n5", Want::ShowCounts(None)));
         assert!(waits_for_it(table.in_range(b"n0", b"n9", Want::Read, None)));
@@ -278,7 +279,7 @@ fn it_is_told_how_many_transactions_are_in_doubt() {
     assert_eq!(told(Duration::ZERO), Some((2, 1)));
     assert_eq!(told(Duration::from_secs(3600)), None);
     assert_eq!(table.in_doubt(1, Duration::ZERO), None, "its own are not in doubt");
-    // A directory that everybody sees.
+    // The birth of a directory is in doubt until everybody sees it.
     assert!(table.take_birth(txn(3), key("c")));
     assert_eq!(told(Duration::ZERO), Some((3, 1)));
     table.is_born(txn(3));
@@ -294,7 +295,7 @@ async fn who_has_waited_for_long_for_one_after_the_other_waits_for_no_more() {
     let table = Prepared::new(patience);
     let began = Instant::now();
     for number in 0.. {
-        // Each is given up after a second, and there is another one before that.
+        // Each transaction is given up after a second, and another one comes before that.
         assert!(table.take(txn(number), vec![(key("d"), Mode::Adds), (key("n5"), Mode::Stands)]));
         if number >= 4 {
             table.free(txn(number - 4));
