@@ -1,10 +1,11 @@
 //! One operation's reads and writes.
 //!
-//! A transaction sees what is stored, what its group has not written yet, and what it wrote itself. Its own
-//! writes join the group when the operation succeeds, and vanish when it does not; the group is one engine
-//! write. All shards of this server are in one store, so an operation over several shards is in one batch.
+//! A transaction sees stored records, records that its group has not written yet, and its own
+//! writes. Its writes join the group when the operation succeeds, and vanish when it does not; the
+//! group is one engine write. All shards of this server are in one store, so an operation over
+//! several shards is in one batch.
 //!
-//! Invariant: whatever an operation changes, it has locked first and read after that.
+//! Invariant: an operation has locked everything that it changes, and read it after that.
 
 mod dirs;
 mod files;
@@ -48,14 +49,14 @@ use crate::{
 };
 use group::Found;
 
-/// Who a transaction acts for.
+/// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) cred: &'a Cred,
-    /// `None` is the server itself, in the background.
+    /// The session; `None` for the server itself, in the background.
     pub(crate) session: Option<&'a Session>,
     pub(crate) standing: Standing,
-    /// What it has heard of room below quotas.
+    /// The coordinator's answer about room below quotas, if it was asked.
     pub(crate) heard: Heard,
 }
 
@@ -70,7 +71,7 @@ impl Caller<'static> {
 }
 
 impl Caller<'_> {
-    /// Whose its opens are, see [`Standing::opener`].
+    /// The opener to whom the caller's opens belong, see [`Standing::opener`].
     pub(crate) fn opener(&self) -> u32 {
         self.standing.opener(self.cred.uid)
     }
@@ -83,33 +84,37 @@ pub(crate) struct Txn<'a> {
     pub(crate) now: Time,
     group: &'a mut Group,
     charges: quota::Charges<'a>,
-    /// Directories that were moved or changed permissions: told to clients when the group is written.
+    /// Directories that were moved or changed permissions: clients are told when the group is
+    /// written.
     pub(crate) events: Vec<DirId>,
-    /// Inodes to look at when the group is written: orphans nobody has open, contents without an inode.
+    /// Inodes to look at when the group is written: orphans nobody has open, contents without an
+    /// inode.
     pub(crate) reclaim: Vec<Ino>,
-    /// Notes of blocks that it names.
+    /// Notes of blocks that the operation names and that may not be stable.
     pub(crate) unsynced: Vec<Key>,
-    /// Blocks of its session that it names.
+    /// Blocks of the session that the operation names.
     pub(crate) named: Vec<BlockId>,
-    /// Who waited for a lock that is free now: told when the group is written.
+    /// Requests that waited for a file lock which is free now: they are told when the group is
+    /// written.
     pub(crate) let_in: LetIn,
-    /// What it knows of other servers; `None` until it needs any.
+    /// The records known of other servers; `None` until any are needed.
     remote: RefCell<Option<Box<Remote>>>,
-    /// The transaction over several servers that it is a part of: what that has prepared is not in its way.
+    /// The transaction over several servers that this is a part of: its own prepared keys are not
+    /// in the way.
     own: Option<TxnId>,
-    /// The shard that its request is addressed to: it says which partition of a directory is meant.
+    /// The shard that the request is addressed to: it says which partition of a directory is meant.
     asked: Option<ShardId>,
-    /// Sessions that end with it.
+    /// Sessions that end with this transaction.
     pub(crate) forgotten: Vec<SessionId>,
-    /// Prepared transactions that it ends.
+    /// Prepared transactions that this one ends.
     pub(crate) ended: Vec<TxnId>,
-    /// Inodes of other servers are read from here, and their requests not sent there.
+    /// Whether inodes of other servers are read from here, instead of sending the request there.
     follows: bool,
-    /// The settings of the file system, if it changes them.
+    /// The settings of the file system, if the operation changes them.
     settings: Option<Settings>,
-    /// Since when its request has waited for transactions of others.
+    /// Since when the request has waited for transactions of others.
     waited_since: Option<Instant>,
-    /// It has written what a prepared transaction stands on.
+    /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
 }
 
@@ -147,7 +152,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Goes on with what earlier runs of the operation have learnt of other servers.
+    /// Goes on with the knowledge of other servers from earlier runs of the operation.
     pub(crate) fn knowing(mut self, remote: Box<Remote>, own: Option<TxnId>) -> Self {
         self.now = remote.now.unwrap_or(self.now);
         self.remote = RefCell::new(Some(remote));
@@ -155,35 +160,36 @@ impl<'a> Txn<'a> {
         self
     }
 
-    /// It is for a request that is addressed to this shard.
+    /// Notes the shard that the request is addressed to.
     pub(crate) fn asked_of(mut self, shard: ShardId) -> Self {
         self.asked = Some(shard);
         self
     }
 
-    /// Its request has waited for transactions of others since then.
+    /// Notes since when the request has waited for transactions of others.
     pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
         self.waited_since = since;
         self
     }
 
-    /// It is about directories wherever they are, and not about the one that its request is addressed to.
+    /// Makes the operation one about directories wherever they are, and not about the one that the
+    /// request is addressed to.
     pub(crate) fn asks_anywhere(&mut self) {
         self.asked = None;
     }
 
-    /// It is a part of this transaction over several servers.
+    /// Makes this a part of a transaction over several servers.
     pub(crate) fn part_of(mut self, own: TxnId) -> Self {
         self.be_part_of(own);
         self
     }
 
-    /// As [`Txn::part_of`].
+    /// Like [`Txn::part_of`].
     pub(crate) fn be_part_of(&mut self, own: TxnId) {
         self.own = Some(own);
     }
 
-    /// What it has learnt and wants of other servers; `None` when it needed nothing of any.
+    /// Takes the records known and wanted of other servers; `None` when none were needed.
     pub(crate) fn take_remote(&mut self) -> Option<Box<Remote>> {
         let now = self.now;
         let mut remote = self.remote.get_mut().take()?;
@@ -191,7 +197,7 @@ impl<'a> Txn<'a> {
         Some(remote)
     }
 
-    /// Whether it has read or written, or lacks, anything of other servers.
+    /// Whether the operation has read, written or lacks any records of other servers.
     pub(crate) fn is_remote(&self) -> bool {
         let remote = self.remote.borrow();
         remote.as_ref().is_some_and(|remote| {
@@ -199,17 +205,17 @@ impl<'a> Txn<'a> {
         })
     }
 
-    /// Whether what it has read of other servers did not fit together, and must be read anew.
+    /// Whether the records of other servers did not fit together, and must be read anew.
     pub(crate) fn is_torn(&self) -> bool {
         self.remote.borrow().as_ref().is_some_and(|remote| remote.is_torn())
     }
 
-    /// The keys that it has written here.
+    /// The keys that the operation has written here.
     pub(crate) fn written(&self) -> Vec<Key> {
         self.group.written()
     }
 
-    /// The outcome of a prepared transaction must be known before what it has written may stand.
+    /// Refuses the operation while a prepared transaction stands on a record that it has written.
     pub(crate) fn unsettled(&self) -> Result<()> {
         self.conflict.get().map_or(Ok(()), |doubt| Err(Fault::InDoubt(doubt)))
     }
@@ -228,7 +234,8 @@ impl<'a> Txn<'a> {
         act(self.remote.borrow_mut().get_or_insert_default())
     }
 
-    /// Waits for the outcome of a prepared transaction that is in the way of reading `key`.
+    /// Refuses a use of `key` that a prepared transaction is in the way of: the request waits for
+    /// its outcome.
     fn settle_read(&self, key: &[u8], want: Want) -> Result<()> {
         let reads = want != Want::Change && self.own.is_none();
         if !self.shared.prepared.any() || (reads && self.shared.bugs.has(Bug::PreparedNotAwaited)) {
@@ -240,8 +247,8 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Waits until a directory is confirmed that something is to come into which was confirmed elsewhere. Of other
-    /// servers' directories they say so when they prepare.
+    /// Refuses an operation that puts an entry, confirmed elsewhere, into a directory that is not
+    /// confirmed yet: the request waits. Other servers check their directories when they prepare.
     pub(crate) fn settle_birth(&self, dir: &Dir) -> Result<()> {
         if !self.shared.prepared.any() {
             return Ok(());
@@ -253,22 +260,23 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Why there is no directory of this number on a shard.
+    /// The fault for a directory of this number that a shard does not have.
     pub(crate) fn no_dir(&self, shard: ShardId, ino: Ino) -> Fault {
         Fault::Retry(if self.may_be_born(shard, ino) { Retry::Busy } else { Retry::StaleDir })
     }
 
-    /// The key of a content record means the directory of this number, and not whichever is there.
+    /// Notes that the key of a content record means the directory of this number, and no other.
     pub(crate) fn means(&self, key: &[u8], ino: Ino) {
         if !self.is_here(key) {
             self.with_remote(|remote| remote.means(key, ino));
         }
     }
 
-    /// Whether a directory of this number that is not on its shard may have been lost with the power, and nobody has said so
-    /// yet. Another server that has the shard says only what is certain.
+    /// Whether a directory of this number, which its shard here does not have, may have been lost
+    /// in a power failure, with its birth not reported yet. Of another server's shard that server
+    /// says only what is certain.
     ///
-    /// Its number was drawn where it was made, by the server that put its entry: no other one can say that it was born.
+    /// The number was drawn by the server that put the entry: only that one can report the birth.
     pub(crate) fn may_be_born(&self, shard: ShardId, ino: Ino) -> bool {
         if !self.has_shard(shard) {
             return false;
@@ -278,7 +286,8 @@ impl<'a> Txn<'a> {
         births.are_unheard() && maker().is_none_or(|maker| !births.has_heard(maker))
     }
 
-    /// Waits for the outcome of a prepared transaction that stands on `key`.
+    /// Refuses a change of `key` while a prepared transaction stands on it: the request waits for
+    /// its outcome.
     pub(crate) fn settle_change(&self, key: &[u8]) -> Result<()> {
         self.settle_read(key, Want::Change)
     }
@@ -307,12 +316,13 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// These records will be read: those of other servers are read together.
+    /// Asks for records that will be read, so that those of other servers are read together.
     pub(crate) fn want(&self, keys: &[Key]) -> Result<()> {
         self.want_as(keys, Remote::want)
     }
 
-    /// As [`Txn::want`], of records that a listing can do without: those of a server that is silent are given up soon.
+    /// Like [`Txn::want`], for records that a listing can do without: those of a silent server are
+    /// given up soon.
     pub(crate) fn want_if_told(&self, keys: &[Key]) -> Result<()> {
         self.want_as(keys, Remote::want_if_told)
     }
@@ -328,8 +338,8 @@ impl<'a> Txn<'a> {
         })
     }
 
-    /// Whether a record cannot be listed: its server is silent, or a transaction that is about to change it has been in
-    /// doubt for long. One that has not is waited for.
+    /// Whether a record cannot be listed: its server is silent, or a transaction that is about to
+    /// change it has been in doubt for long. A younger transaction is waited for.
     pub(crate) fn is_untold(&self, key: &[u8]) -> Result<bool> {
         if !self.is_here(key) {
             return Ok(self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key)));
@@ -344,7 +354,8 @@ impl<'a> Txn<'a> {
         prepared.any() && prepared.in_the_way(key, Want::Read, self.own).is_some()
     }
 
-    /// As [`Txn::want`], before others are read: a directory may move with these records.
+    /// Like [`Txn::want`], for records to be read before others and held: a directory may move with
+    /// them.
     pub(crate) fn want_held(&self, keys: &[Key]) {
         let elsewhere: Vec<_> = keys.iter().filter(|key| !self.is_here(key)).collect();
         if !elsewhere.is_empty() {
@@ -352,15 +363,16 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Takes for granted that another server has no such record, unless it was read; it will say before the end.
+    /// Presumes that another server has no such record, unless it was read. That server checks it
+    /// before the commit.
     pub(crate) fn assume_absent(&self, key: &[u8]) {
         if !self.is_here(key) {
             self.with_remote(|remote| remote.assume_absent(key));
         }
     }
 
-    /// Takes for granted that another server has a share of a directory as it was met before, if it was, and that a name
-    /// in it is free, unless they were read; it will say before the end.
+    /// Presumes that another server has a share as it is remembered, if it is, and that a name in
+    /// it is free, unless they were read. That server checks both before the commit.
     pub(crate) fn presume_free(&self, share: &Key, name: &Key) {
         if !self.is_here(share)
             && let Some(record) = self.shared.met.share(share)
@@ -369,8 +381,8 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// A name that something is to get in a share of a directory is free, or not: what [`Txn::presume_free`] goes by if
-    /// another server has it.
+    /// Notes whether a new name in another server's share was free: [`Txn::presume_free`] goes by
+    /// that.
     pub(crate) fn meets(&self, dir: &Dir, free: bool) {
         let share = self.share_key(dir.content.home, dir.id, dir.partition);
         match free {
@@ -380,7 +392,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Whether it has taken for granted what may not be so ([`Txn::presume_free`]).
+    /// Whether the operation rests on a presumption that may be wrong ([`Txn::presume_free`]).
     pub(crate) fn presumes(&self) -> bool {
         self.remote.borrow().as_ref().is_some_and(|remote| remote.presumed().is_some())
     }
@@ -390,13 +402,14 @@ impl<'a> Txn<'a> {
         self.shared.cluster.is_some() && self.asked == Some(ShardId(0))
     }
 
-    /// Refuses what only the coordinator does, unless this server is that.
+    /// Refuses an operation of the coordinator, unless this server is that.
     pub(crate) fn is_coordinators(&self) -> Result<()> {
         let elsewhere = self.shared.cluster.as_ref().is_some_and(|cluster| !cluster.coordinates());
         if elsewhere { Err(Fault::Retry(Retry::Coordinate)) } else { Ok(()) }
     }
 
-    /// A directory is about to move, or to change its permissions. In a cluster only the coordinator does that.
+    /// Notes that a directory is about to move, or to change its permissions. In a cluster only the
+    /// coordinator does that.
     pub(crate) fn coordinate(&self, moved: DirId) -> Result<()> {
         if self.shared.cluster.is_none() {
             return self.alone();
@@ -409,8 +422,9 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// It is executed while no other core has a group under way: what these have checked of paths, and not written yet,
-    /// would be seen after it, and what they check meanwhile would not know of it.
+    /// Makes sure that the operation is executed while no other core has a group under way. A core
+    /// with an unwritten group would have checked paths before this operation, and write after it;
+    /// checks meanwhile would not know of it.
     pub(crate) fn alone(&self) -> Result<()> {
         if !self.shared.gate.is_shared() || self.group.is_alone {
             return Ok(());
@@ -419,13 +433,13 @@ impl<'a> Txn<'a> {
         Err(Fault::WriteFirst)
     }
 
-    /// What the coordinator remembers of renames, if this server is that.
+    /// The coordinator's memory of renames, if this server is the coordinator.
     pub(crate) fn ways(&self) -> Option<MutexGuard<'_, Ways>> {
         let coordinator = self.shared.cluster.as_ref()?.coordinator.as_ref()?;
         Some(coordinator.ways())
     }
 
-    /// The directory must stay where it is until what is moved has moved.
+    /// Notes that a directory must stay where it is until the moving ones have moved.
     pub(crate) fn stays(&self, dir: DirId) {
         if self.shared.cluster.is_some() {
             self.with_remote(|remote| remote.chain.push(dir));
@@ -437,12 +451,13 @@ impl<'a> Txn<'a> {
         self.remote.borrow().as_ref().is_some_and(|remote| remote.has(key))
     }
 
-    /// The operation is about an inode wherever it is, and not only for who is sent to its server.
+    /// Makes the operation find an inode wherever it is, and not only for a request that is sent to
+    /// its server.
     pub(crate) fn follow(&mut self) {
         self.follows = true;
     }
 
-    /// As [`Txn::commit`]; the answer is remembered when the group is written.
+    /// Like [`Txn::commit`]; the answer is remembered when the group is written.
     pub(crate) fn commit_with_answer(self, session: &Arc<Session>, seq: Seq, answer: Vec<u8>) {
         let kept = (session.clone(), seq, Bytes::copy_from_slice(&answer));
         let group = self.commit();
@@ -450,7 +465,7 @@ impl<'a> Txn<'a> {
         group.give_scratch(answer);
     }
 
-    /// Joins the group; what was not committed vanishes.
+    /// Joins the group. A transaction that is dropped without this has no effect.
     pub(crate) fn commit(self) -> &'a mut Group {
         let told = !self.events.is_empty() && self.shared.cluster.is_none();
         debug_assert!(!told || self.group.is_alone || !self.shared.gate.is_shared());
@@ -475,18 +490,19 @@ impl<'a> Txn<'a> {
         self.group
     }
 
-    /// Room for the bytes of an answer, empty; to be given back to the group.
+    /// An empty buffer for the bytes of an answer, to be given back to the group.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         self.group.take_scratch()
     }
 
-    /// Takes a lock until the group is written. `true` when it was free until now, so that what was read before
-    /// may have changed.
+    /// Takes a lock until the group is written. Returns `true` when it was free until now, so that
+    /// records read before may have changed.
     pub(crate) fn lock(&mut self, lock: LockId) -> Result<bool> {
         self.group.lock(&self.shared.locks, lock)
     }
 
-    /// As [`Txn::lock`], of what guards a key: nothing where only its owner writes it.
+    /// Like [`Txn::lock`], for the lock that guards a key. A key that only its owner writes has
+    /// none.
     pub(crate) fn lock_key(&mut self, key: &[u8]) -> Result<()> {
         lock::of_key(key).map_or(Ok(()), |lock| self.lock(lock).map(drop))
     }
@@ -496,7 +512,8 @@ impl<'a> Txn<'a> {
         self.settings.or(self.group.after.settings).unwrap_or_else(|| self.shared.settings())
     }
 
-    /// Changes them. In a cluster the coordinator does it; the others have them with their next lease.
+    /// Changes the settings. In a cluster the coordinator does it; the others get them with their
+    /// next lease.
     pub(crate) fn set_settings(&mut self, settings: Settings) -> Result<()> {
         self.is_coordinators()?;
         self.put(key::settings(), &settings);
@@ -552,7 +569,7 @@ impl<'a> Txn<'a> {
         self.group.put(key, |out| record.encode_record(out));
     }
 
-    /// Stores a record's bytes as they were stored elsewhere.
+    /// Stores a record's bytes as another server has stored them.
     pub(crate) fn put_stored(&mut self, key: Key, value: &[u8]) {
         if !self.is_here(&key) {
             let value = Bytes::copy_from_slice(value);
@@ -562,24 +579,25 @@ impl<'a> Txn<'a> {
         self.group.put(key, |out| out.extend_from_slice(value));
     }
 
-    /// Stores a content record as a transaction that was prepared wants it.
+    /// Stores a content record as a prepared transaction wants it.
     pub(crate) fn put_content(&mut self, key: Key, content: Content) {
         self.group.put_dir(key, content);
     }
 
-    /// Stores an answer that is bytes already.
+    /// Stores an answer that is encoded already.
     pub(crate) fn put_answer(&mut self, key: Key, seq: Seq, answer: &[u8]) {
         self.group.put_answer(&key, |out| StoredAnswer::encode_record(seq, answer, out));
     }
 
-    /// Stores names of a partition of this server that does not have them yet, and whose directory is locked: ascending
-    /// ones, of which nothing is stored, and which no transaction holds.
+    /// Stores names of a partition of this server that does not have them yet, and whose directory
+    /// is locked. The names ascend, nothing is stored under them, and no transaction holds them.
     pub(crate) fn put_run<'b>(&mut self, names: impl Iterator<Item = (Key, &'b [u8])>) {
         self.group.put_run(names);
     }
 
-    /// Removes names of a partition of this server that does not have them, and whose directory is locked: all that is
-    /// stored between the first and the last of these, which the group has not changed.
+    /// Removes names of a partition of this server that does not have them any more, and whose
+    /// directory is locked: all that is stored between the first and the last of them, which the
+    /// group has not changed.
     pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
         if let Some((first, last)) = names.first().zip(names.last()) {
             if let Some(txn) = self.shared.prepared.holds(first, last) {
@@ -598,8 +616,8 @@ impl<'a> Txn<'a> {
         self.group.delete(key);
     }
 
-    /// Removes everything under a prefix, however much it is, with one change; reads nothing but whether there is
-    /// anything.
+    /// Removes everything under a prefix, however much it is, with one change. Reads only whether
+    /// there is anything.
     pub(crate) fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
         let to = key::end_of(prefix);
         let mut any = false;
@@ -618,8 +636,8 @@ impl<'a> Txn<'a> {
         self.group.changes_in(from, to)
     }
 
-    /// Visits stored keys in a range. What the group has not written yet would be missed, so it must have
-    /// nothing there.
+    /// Visits stored keys in a range. The operation must not have written anything yet. If the
+    /// group has unwritten changes in the range, the operation runs again after their write.
     pub(crate) fn scan(
         &self,
         from: &[u8],
@@ -630,8 +648,8 @@ impl<'a> Txn<'a> {
         self.scan_unwritten(from, to, Want::Read, visit)
     }
 
-    /// As [`Txn::scan`], to list what is there: what a transaction that has been in doubt for long is about to change is
-    /// visited as it was before.
+    /// Like [`Txn::scan`], for a listing: a record that a transaction, long in doubt, is about to
+    /// change is visited as it was before.
     pub(crate) fn scan_listed(
         &self,
         from: &[u8],
@@ -642,7 +660,7 @@ impl<'a> Txn<'a> {
         self.scan_unwritten(from, to, Want::List(self.waited_since), visit)
     }
 
-    /// As [`Txn::scan`], of a range in which the operation has written nothing.
+    /// Like [`Txn::scan`], for a range in which the operation has written nothing.
     fn scan_unwritten(
         &self,
         from: &[u8],
@@ -661,7 +679,7 @@ impl<'a> Txn<'a> {
         Ok(self.shared.engine.scan(from, to, visit)?)
     }
 
-    /// Everything under a prefix, at most `max` records.
+    /// The records under a prefix, at most `max`.
     pub(crate) fn scan_prefix(&self, prefix: &[u8], max: usize) -> Result<Vec<(Key, Bytes)>> {
         let mut found = Vec::new();
         self.scan(prefix, &key::end_of(prefix), &mut |key, value| {
@@ -671,7 +689,7 @@ impl<'a> Txn<'a> {
         Ok(found)
     }
 
-    /// The chunks of a file from `first` on, as they are stored, at most `max` of them.
+    /// The stored chunks of a file from `first` on, at most `max`.
     pub(crate) fn scan_chunks(
         &self,
         ino: Ino,
@@ -699,24 +717,25 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// A number of the first of these shards that this server has, or of any that it has.
+    /// A new inode number of the first of these shards that this server has, or of any that it has.
     pub(crate) fn new_ino_near(&mut self, shards: &[ShardId]) -> Result<Ino> {
         let all = (0..self.shared.config.shards).map(ShardId);
         let own = shards.iter().copied().chain(all).find(|shard| self.has_shard(*shard));
         self.new_ino(own.ok_or(FsError::Io)?)
     }
 
-    /// Whether permissions are the server's to check for this caller.
+    /// Whether the server, and not the client's kernel, checks permissions for this caller.
     pub(crate) fn checks(&self) -> bool {
         self.caller.standing.checks
     }
 
-    /// Whether what the caller writes may not keep its set-id bits. Where the kernel checks, the client says it.
+    /// Whether a file that the caller writes loses its set-id bits. Where the kernel checks, the
+    /// client says so.
     pub(crate) fn loses_set_id(&self) -> bool {
         self.checks() && !self.caller.cred.is_root()
     }
 
-    /// The ticket that lets this session use what it was shown.
+    /// The ticket that lets this session use something that it was shown.
     pub(crate) fn ticket(&self, parts: &[u64]) -> u64 {
         match self.caller.session {
             Some(session) if !self.caller.standing.trusted => session.ticket(parts),
@@ -724,7 +743,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Refuses what this session was not shown.
+    /// Refuses something that this session was not shown.
     pub(crate) fn check_ticket(&self, parts: &[u64], ticket: u64) -> Result<()> {
         match self.caller.session {
             Some(session) if !self.caller.standing.trusted && session.ticket(parts) != ticket => {

@@ -20,23 +20,24 @@ use crate::{
     transact::locks::Want,
 };
 
-/// A content record: a directory, or the share that one of its partitions has.
+/// A content record: a directory's, or the share of one of its partitions.
 #[derive(Clone)]
 pub(crate) struct Dir {
     pub(crate) id: DirId,
-    /// Which partition; 0 is the master.
+    /// The number of the partition; 0 is the master.
     pub(crate) partition: u16,
     pub(crate) content: Content,
 }
 
 impl Dir {
-    /// What `stat` shows of this partition.
+    /// The attributes that `stat` shows of this partition.
     pub(crate) fn attr(&self) -> Attr {
         self.content.attr()
     }
 }
 
-/// Nobody changes what somebody else reads so often in a row.
+/// Most looks at records that do not fit together: nobody changes what another one reads so often
+/// in a row.
 const LOOKS_MAX: u32 = 16;
 
 impl Txn<'_> {
@@ -65,8 +66,8 @@ impl Txn<'_> {
         key::name(shard, dir, self.position(name), name, part)
     }
 
-    /// The key of one part of a name beside the master of a directory placed by `home`: of what stands there whichever
-    /// partition has the name.
+    /// The key of one part of a name beside the master of a directory placed by `home`: for parts
+    /// that stand there whichever partition has the name.
     pub(crate) fn name_key(
         &self,
         home: DirId,
@@ -77,18 +78,18 @@ impl Txn<'_> {
         key::name(self.shard(home), dir, self.position(name), name, part)
     }
 
-    /// The key of a directory's content record, that of the master.
+    /// The key of the content record of a directory's master.
     pub(crate) fn content_key(&self, home: DirId, dir: DirId) -> record::Key {
         key::content(self.shard(home), dir, 0, Part::Main)
     }
 
-    /// How the caller names this directory from now on.
+    /// The reference by which the caller names this directory from now on.
     pub(crate) fn dir_ref(&self, id: DirId, ino: Ino, home: DirId) -> DirRef {
         let ticket = self.ticket(&dir_parts(id, ino, home));
         DirRef { id, ino, home, ticket }
     }
 
-    /// The directory, if it is the one that is meant and is there.
+    /// The directory, if it is the one that `dir` means and still exists.
     pub(super) fn meant(&self, dir: &DirRef, partition: u16, content: Content) -> Result<Dir> {
         let same = content.ino == dir.ino || self.shared.bugs.has(Bug::StaleInoAccepted);
         let there = matches!(content.state, ContentState::Live | ContentState::Merged);
@@ -99,7 +100,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Refuses a directory that this session was not shown, or that has left the subtree of its token.
+    /// Refuses a directory that this session was not shown, or that has left the subtree of its
+    /// token.
     pub(crate) fn check_dir_ticket(&self, dir: &DirRef) -> Result<()> {
         self.was_shown(dir)?;
         self.stays_within(dir)
@@ -110,7 +112,7 @@ impl Txn<'_> {
         self.check_ticket(&dir_parts(dir.id, dir.ino, dir.home), dir.ticket)
     }
 
-    /// As [`Txn::master_locked`], of a directory that an access record names.
+    /// Like [`Txn::master_locked`], for a directory that an access record names.
     pub(crate) fn child_locked(&mut self, access: &record::Access) -> Result<Dir> {
         self.lock(lock::dir_lock(access.id))?;
         self.settle_counts(access.home, access.id)?;
@@ -125,19 +127,20 @@ impl Txn<'_> {
         }
     }
 
-    /// Returns when nothing is about to change the times and counts of a directory whose master this server has.
+    /// Checks that nothing is about to change the times and counts of a directory whose master this
+    /// server has; otherwise the request waits.
     pub(crate) fn settle_counts(&self, home: DirId, dir: DirId) -> Result<()> {
         self.settle_read(&self.content_key(home, dir), Want::ReadCounts)
     }
 
-    /// As [`Txn::settle_counts`], of any share, to be shown: what a transaction that has been in doubt for long adds is
-    /// not waited for.
+    /// Like [`Txn::settle_counts`], for any share, to be shown: a transaction that has been in
+    /// doubt for long is not waited for.
     pub(crate) fn settle_shown_counts(&self, dir: &Dir) -> Result<()> {
         let key = self.share_key(dir.content.home, dir.id, dir.partition);
         self.settle_read(&key, Want::ShowCounts(self.waited_since))
     }
 
-    /// As [`Txn::settle_counts`], by the key.
+    /// Like [`Txn::settle_counts`], by the key.
     pub(crate) fn settle_counts_at(&self, key: &[u8]) -> Result<()> {
         self.settle_read(key, Want::ReadCounts)
     }
@@ -156,7 +159,7 @@ impl Txn<'_> {
         self.group.put_dir(key, dir.content.clone());
     }
 
-    /// As [`Txn::put_dir`]; its times may go back.
+    /// Like [`Txn::put_dir`], with times that may go back.
     pub(crate) fn put_dir_as_it_is(&mut self, dir: &Dir) {
         let key = self.share_key(dir.content.home, dir.id, dir.partition);
         self.put_dir(dir);
@@ -170,7 +173,7 @@ impl Txn<'_> {
         was.is_ok_and(|was| was.is_some_and(|was| content.is_stable_as(was)))
     }
 
-    /// Checks permission on a directory, if that is the server's to check.
+    /// Checks permission on a directory, where the server checks permissions.
     pub(crate) fn dir_permits(&self, dir: &Dir, want: Access) -> Result<()> {
         if self.checks() {
             dir.content.permits(self.caller.cred, want)?;
@@ -178,7 +181,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Checks that the caller may remove or rename what belongs to `owner` in `dir`.
+    /// Checks that the caller may remove or rename a node of `owner` in `dir`.
     pub(crate) fn removal_permits(&self, dir: &Dir, owner: u32) -> Result<()> {
         self.dir_permits(dir, Access::CHANGE)?;
         if self.checks() {
@@ -187,7 +190,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// What stands under `name`.
+    /// The entry under `name`.
     pub(crate) fn entry(&self, dir: &Dir, name: &EntryName) -> Result<Option<EntryRecord>> {
         self.get(&self.entry_key(dir, name, Part::Main))
     }
@@ -198,7 +201,8 @@ impl Txn<'_> {
         self.put(key, entry);
     }
 
-    /// Puts a new file under `name`; beside it, if the name is about to move away, as it would leave its inode behind.
+    /// Puts a new file under `name`. If the name is about to move away, the inode goes to its slot,
+    /// as it would be left behind.
     pub(crate) fn put_new(&mut self, dir: &Dir, name: &EntryName, inode: &Inode) {
         let key = self.entry_key(dir, name, Part::Main);
         if self.shared.handoffs.moves(&key) {
@@ -210,7 +214,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Puts a directory under `name`, which `above` has one more with. The record of the directory is the caller's to store.
+    /// Puts a directory under `name`, and counts it in `above`. The caller stores the directory's
+    /// own record.
     pub(crate) fn put_subdir(&mut self, above: &mut Dir, name: &EntryName, dir: &Dir) {
         self.put_entry(above, name, &EntryRecord::Dir(Txn::access_of(dir)));
         above.content.entries += 1;
@@ -225,7 +230,7 @@ impl Txn<'_> {
         self.delete(key);
     }
 
-    /// The access record that repeats what a content record says.
+    /// The access record that repeats fields of a content record.
     pub(crate) fn access_of(dir: &Dir) -> record::Access {
         let content = &dir.content;
         record::Access {
@@ -238,8 +243,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Looks once more while what was read without a lock does not fit together: another core may have changed
-    /// it in between. What still does not fit is damaged.
+    /// Looks once more while records that were read without a lock do not fit together: another
+    /// core may have changed them in between. Records that still do not fit are damaged.
     pub(crate) fn settled<T>(&self, look: impl Fn(&Self) -> Result<T>) -> Result<T> {
         for _ in 0..LOOKS_MAX {
             match look(self) {
@@ -252,8 +257,8 @@ impl Txn<'_> {
         }))
     }
 
-    /// Records do not fit together. Those of several servers may not be of one moment: then all are read anew.
-    /// Otherwise they are damaged, which `report` says.
+    /// The fault for records that do not fit together. Those of several servers may not be of one
+    /// moment: then all are read anew. Otherwise they are damaged, which `report` says.
     pub(crate) fn unfit(&self, report: impl FnOnce()) -> Fault {
         if self.is_remote() && self.with_remote(Remote::tears) {
             return Fault::Retry(Retry::Busy);
@@ -268,7 +273,7 @@ impl Txn<'_> {
         dir.content.times.ctime = self.now;
     }
 
-    /// What a look-up answers for an entry.
+    /// The answer of a look-up for an entry.
     pub(crate) fn show(&self, record: &EntryRecord) -> Result<Entry> {
         match record {
             EntryRecord::Node(inode) => Ok(show_inode(inode)),
@@ -278,7 +283,8 @@ impl Txn<'_> {
                 let dir = self.dir_ref(access.id, access.ino, access.home);
                 let untold = if self.is_here(&key) {
                     self.settle_read(&key, Want::Read)?;
-                    // Whoever walks through does not wait for counts and times; whoever wants these asks for them.
+                    // A walk through the directory does not wait for counts and times; a client
+                    // that wants these asks for them.
                     self.settle_read(&key, Want::ReadCounts).is_err()
                 } else {
                     !self.has_read(&key)
@@ -289,7 +295,7 @@ impl Txn<'_> {
                 }
                 let content = self.get_content(&key)?;
                 let Some(content) = content.filter(|content| content.ino == access.ino) else {
-                    // Read without a lock: it may have been removed since we read the entry.
+                    // The entry was read without a lock: the directory may have been removed since.
                     return Err(Fault::Retry(Retry::Busy));
                 };
                 let whole = !is_divided(&content.layout);
@@ -302,14 +308,15 @@ impl Txn<'_> {
     pub(crate) fn slot_inode(&self, ino: Ino) -> Result<Inode> {
         match self.get(&key::inode(ino, Part::Main))? {
             Some(Slot::Inode(inode)) => Ok(inode),
-            // Read without a lock: the name may have gone since we read it.
+            // The link was read without a lock: the name may have gone since.
             Some(Slot::Moved(_)) | None => Err(Fault::Retry(Retry::Busy)),
         }
     }
 
     /// Whether `ancestor` is `dir` or above it.
     ///
-    /// Race: the caller has locked all directory renames, so the chain stays as we walk it.
+    /// Race: the caller has locked all directory renames, so the chain of parents stays as it is
+    /// during the walk.
     pub(crate) fn is_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         if self.shared.bugs.has(Bug::GraphIgnored) {
             return self.was_within(dir, ancestor);
@@ -317,7 +324,8 @@ impl Txn<'_> {
         self.walks_to(dir, ancestor)
     }
 
-    /// As it is once, and may not be any more when it matters ([`Bug::GraphIgnored`]).
+    /// Like [`Txn::is_within`] at one moment: the answer may be wrong when it matters
+    /// ([`Bug::GraphIgnored`]).
     fn was_within(&self, dir: &Dir, ancestor: DirId) -> Result<bool> {
         if self.own.is_some() {
             return Ok(false);
@@ -350,8 +358,9 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// What a content record is, or was a moment ago if another server has it, and to where the list of moved directories
-    /// had come before that. Nothing stands on it: it may change before this commits.
+    /// A content record as it is, or, if another server has it, as it was a moment ago; and the
+    /// version of the list of moved directories from before the read. The operation does not stand
+    /// on the record: it may change before the commit.
     pub(crate) fn glance(&self, key: &[u8]) -> Result<(Option<Content>, u64)> {
         if self.is_here(key) {
             let now = self.shared.invalidations.version();
@@ -362,12 +371,13 @@ impl Txn<'_> {
         Ok((content, version))
     }
 
-    /// What was glanced at does not fit together: whether to look once more, or it is damaged.
+    /// Handles glanced records that do not fit together. Returns whether to look once more;
+    /// otherwise they are damaged.
     pub(crate) fn tears(&self) -> bool {
         self.with_remote(Remote::tears)
     }
 
-    /// The directory above one that is not the root.
+    /// The directory above `dir`, which is not the root.
     pub(crate) fn parent(&self, dir: &Dir) -> Result<Dir> {
         let id = dir.content.parent;
         let key = self.content_key(dir.content.parent_home, id);
@@ -382,12 +392,12 @@ impl Txn<'_> {
     }
 }
 
-/// Sees to it that a walk up ends, even in a damaged tree that has a loop (Brent's algorithm).
+/// Limits a walk up, so that it ends even in a damaged tree that has a loop (Brent's algorithm).
 pub(crate) struct Steps {
     seen: DirId,
     left: u32,
     next: u32,
-    /// How far it may lead.
+    /// Number of steps that are left.
     bound: u32,
 }
 
@@ -396,12 +406,12 @@ impl Steps {
         Steps { seen: start, left: 1, next: 2, bound: u32::MAX }
     }
 
-    /// As [`Steps::from`]; a walk of more steps than `bound` is refused.
+    /// Like [`Steps::from`], for a walk of at most `bound` steps.
     pub(crate) fn bounded(start: DirId, bound: u32) -> Steps {
         Steps { bound, ..Steps::from(start) }
     }
 
-    /// The walk has come to `dir`.
+    /// Notes that the walk has come to `dir`.
     pub(crate) fn step(&mut self, dir: DirId) -> Result<()> {
         if dir == self.seen {
             tracing::error!(id = %dir, "a directory is below itself; run `pando fsck`");
@@ -417,7 +427,7 @@ impl Steps {
     }
 }
 
-/// What a directory's parent knows of it.
+/// The attributes of a directory that its parent knows.
 fn access_attr(access: &record::Access) -> Attr {
     Attr {
         mode: access.mode,
@@ -427,7 +437,7 @@ fn access_attr(access: &record::Access) -> Attr {
     }
 }
 
-/// What a look-up answers for an inode.
+/// The answer of a look-up for an inode.
 pub(crate) fn show_inode(inode: &Inode) -> Entry {
     let target = match &inode.contents {
         Contents::Target(target) => Some(target.clone()),

@@ -1,4 +1,4 @@
-//! Files within a transaction: where an inode is, and what becomes of it.
+//! Files within a transaction: where their inodes rest, and changes of that.
 
 use base::{Access, EntryName, FsError, Ino, ShardId};
 use wire::{FileRef, NodeRef, Retry};
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Where an inode rests.
+/// The place where an inode rests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the entry of its only name, on this shard.
@@ -23,27 +23,27 @@ pub(crate) enum Place {
     Slot,
 }
 
-/// An inode and where it rests.
+/// An inode and the place where it rests.
 #[derive(Debug, Clone)]
 pub(crate) struct Located {
     pub(crate) place: Place,
     pub(crate) inode: Inode,
 }
 
-/// A directory or anything else, ready to be changed.
+/// A directory or anything else.
 pub(crate) enum Node {
     Dir(Dir),
     File(Located),
 }
 
 impl Txn<'_> {
-    /// As [`Txn::file`], to be changed.
+    /// Like [`Txn::file`], to be changed.
     pub(crate) fn file_locked(&mut self, file: &FileRef) -> Result<Located> {
         self.lock(lock::ino_lock(file.ino))?;
         self.file(file)
     }
 
-    /// As [`Txn::file_locked`] or [`Txn::master_locked`].
+    /// Like [`Txn::file_locked`] or [`Txn::master_locked`].
     pub(crate) fn node_locked(&mut self, node: &NodeRef) -> Result<Node> {
         match node {
             NodeRef::Dir(dir) => Ok(Node::Dir(self.master_locked(dir)?)),
@@ -51,7 +51,7 @@ impl Txn<'_> {
         }
     }
 
-    /// As [`Txn::node_locked`], only to read.
+    /// Like [`Txn::node_locked`], only to read.
     pub(crate) fn node(&self, node: &NodeRef) -> Result<Node> {
         match node {
             NodeRef::Dir(dir) => Ok(Node::Dir(self.master(dir)?)),
@@ -68,7 +68,7 @@ impl Txn<'_> {
         self.opened_for(ino, Access::NONE)
     }
 
-    /// Whether the caller has the file open, for at least `want`.
+    /// Whether the caller has the file open, with at least the rights `want`.
     pub(crate) fn opened_for(&self, ino: Ino, want: Access) -> bool {
         let opens = &self.shared.opens;
         self.caller.session.is_some_and(|session| {
@@ -94,7 +94,7 @@ impl Txn<'_> {
                 let inode = self.settled(|txn| txn.slot_inode(ino))?;
                 Ok(Located { place: Place::Slot, inode })
             }
-            // Race: until it was locked another core may have changed the inode.
+            // Race: another core may have changed the inode before the lock was taken.
             EntryRecord::Node(_) if free => {
                 self.settled(|txn| txn.at(&at, shard, ino)?.ok_or(Fault::Retry(Retry::Busy)))
             }
@@ -127,7 +127,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Moves an inode, and its spilled xattrs, to another place. The old entry is the caller's to remove.
+    /// Moves an inode, and its spilled xattrs, to another place. The caller removes the old entry.
     pub(crate) fn move_inode(&mut self, located: &mut Located, place: Place) -> Result<()> {
         if located.place == place {
             self.put_inode(located);
@@ -138,7 +138,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes an inode's spilled xattrs from where it rests.
+    /// Takes an inode's spilled xattrs from its place.
     pub(crate) fn lift_xattrs(&mut self, located: &Located) -> Result<Option<XattrSet>> {
         if !located.inode.xattrs.is_spilled() {
             return Ok(None);
@@ -169,8 +169,8 @@ impl Txn<'_> {
         self.put_inode(located);
     }
 
-    /// Takes one name from an inode whose entry the caller removes. The last one takes the inode along,
-    /// unless it is open somewhere: then it lives on in its slot.
+    /// Takes one name from an inode; the caller removes the entry. With its last name the inode is
+    /// removed, unless it is open somewhere: then it lives on in its slot.
     pub(crate) fn drop_name(&mut self, mut located: Located) -> Result<Inode> {
         let ino = located.inode.ino;
         located.inode.nlink = located.inode.nlink.saturating_sub(1);
@@ -187,7 +187,7 @@ impl Txn<'_> {
         Ok(located.inode)
     }
 
-    /// Removes an inode for good; its contents go in the background.
+    /// Removes an inode for good; its contents are removed in the background.
     pub(crate) fn delete_inode(&mut self, located: &Located) {
         let ino = located.inode.ino;
         let used = Usage::of(1, located.inode.attr().allocated);
@@ -207,7 +207,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Checks permission on an inode, if that is the server's to check.
+    /// Checks permission on an inode, where the server checks permissions.
     pub(crate) fn inode_permits(&self, inode: &Inode, want: Access) -> Result<()> {
         if self.checks() {
             inode.permits(self.caller.cred, want)?;
@@ -217,14 +217,14 @@ impl Txn<'_> {
 }
 
 impl Place {
-    /// Under a name in a share that has it.
+    /// The place under a name, in a share that has the name.
     pub(crate) fn under(txn: &Txn<'_>, dir: &Dir, name: &EntryName) -> Place {
         Place::Entry(Location::of(dir, name), txn.shard_of_share(dir))
     }
 }
 
 impl Location {
-    /// The name `name` in `dir`.
+    /// The location of `name` in `dir`.
     pub(crate) fn of(dir: &Dir, name: &EntryName) -> Location {
         Location { dir: dir.id, home: dir.content.home, name: name.clone() }
     }

@@ -1,12 +1,13 @@
 //! Finding a file within a transaction: under its name, or by its number where it was born.
 //!
-//! A request names a file by directory, name and number. The number decides which file is meant; the name says where it
-//! is found with one read, and proves for who must prove his walks that he may have it. So who need not prove anything
-//! is served wherever his request meets the name or the inode, and the share that has the name is looked at only where
+//! A request names a file by directory, name and number. The number decides which file is meant.
+//! The name says where it is found with one read. For untrusted sessions, which must prove their
+//! walks, the name also proves that they may have the file. So a trusted session is served wherever
+//! its request meets the name or the inode. The share that has the name is looked at only where
 //! neither is met.
 //!
-//! Always true: an embedded inode is on its shard of birth. (Not on a single server: there it may be in the trash, or
-//! have been put where it is by a repair.)
+//! Always true: an embedded inode is on its shard of birth. (Not on a single server: there it may
+//! be in the trash, or a repair may have put it elsewhere.)
 
 use base::{Access, DirId, FsError, Ino, ShardId};
 use wire::{FileRef, Retry};
@@ -23,8 +24,9 @@ use crate::{
 impl Txn<'_> {
     /// Finds a file by (dir, name, ino).
     ///
-    /// Where the name has it no more, the shard of birth knows. A session that must prove its walks may
-    /// follow it there only if it has the file open: an open file stays open wherever it is moved.
+    /// Where the name does not lead to it any more, the shard of birth knows the file. A session
+    /// that must prove its walks may follow it there only if it has the file open: an open file
+    /// stays open wherever it is moved.
     pub(crate) fn file(&self, file: &FileRef) -> Result<Located> {
         self.settled(|txn| txn.look_for(file))
     }
@@ -47,7 +49,8 @@ impl Txn<'_> {
         }
         let by_number = open || self.trusts();
         if by_number && self.has_shard(file.ino.shard()) {
-            // If it is not here it is nowhere: whoever has the name would only send back who asks.
+            // If the file is not here it is nowhere: the server of its name would only send the
+            // request back.
             return self.by_ino_or_name(file, Some(shard));
         }
         if let Some(found) = self.in_another_partition(file, shard, by_number)? {
@@ -59,7 +62,8 @@ impl Txn<'_> {
         Err(FsError::Stale.into())
     }
 
-    /// The shard on which a file's name is looked for first; `None`: the request was sent to where the file was born.
+    /// The shard on which a file's name is looked for first; `None`: the request was sent to the
+    /// file's shard of birth.
     fn shard_of_name(&self, file: &FileRef) -> Option<ShardId> {
         let master = self.shard(file.dir.home);
         match self.asked {
@@ -70,7 +74,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Looks for a name that was not on `shard` in the partition that has it.
+    /// Looks in the partition that has a name for a name that was not on `shard`.
     fn in_another_partition(
         &self,
         file: &FileRef,
@@ -90,7 +94,7 @@ impl Txn<'_> {
         self.in_share(&dir, file)
     }
 
-    /// What a name leads to in the share that has it, if that is the file.
+    /// The file under its name, in the share that has the name, if the name leads to that file.
     fn in_share(&self, dir: &Dir, file: &FileRef) -> Result<Option<Located>> {
         let found = self.at(&named(file), self.shard_of_share(dir), file.ino)?;
         if found.is_none() {
@@ -102,7 +106,7 @@ impl Txn<'_> {
     /// Finds a file under its name, in a directory that the caller may search.
     fn by_name(&self, file: &FileRef) -> Result<Located> {
         let dir = match self.dir_for(&file.dir, &file.name) {
-            // It was sent here for the inode, and that is here.
+            // The request was sent here for the inode, and that is here.
             Err(Fault::Retry(Retry::StaleLayout(_)))
                 if self.trusts() && self.has_shard(file.ino.shard()) =>
             {
@@ -111,7 +115,8 @@ impl Txn<'_> {
             dir => dir?,
         };
         if let Err(denied) = self.dir_permits(&dir, Access::EXECUTE) {
-            // Who has it open may do it all the same, and that is known where it was born.
+            // A caller that has the file open may use it all the same; the shard of birth knows of
+            // opens.
             self.send_to_birth(file.dir.id, file.ino)?;
             return Err(denied);
         }
@@ -125,7 +130,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Finds a file wherever it is, for a request that is not sent to where files are.
+    /// Finds a file wherever it is, for a request that is not sent to the server of the file.
     fn followed(&self, file: &FileRef, open: bool) -> Result<Located> {
         let (at, born) = (named(file), file.ino.shard());
         let by_number = open || self.trusts();
@@ -141,7 +146,7 @@ impl Txn<'_> {
             let found = if self.shared.cluster.is_none() || master == born {
                 self.at(&at, master, file.ino)?
             } else if by_number {
-                // Whatever stands under the name, the inode is not there.
+                // The inode is not under the name, whatever else is.
                 None
             } else {
                 self.in_share(&self.owner(&file.dir, &file.name)?, file)?
@@ -156,21 +161,22 @@ impl Txn<'_> {
         self.by_ino_or_name(file, None)
     }
 
-    /// Finds a file that was looked for under its name, and is on its shard of birth, which is here.
+    /// Finds a file on its shard of birth, which is here, after a look under its name elsewhere.
     fn at_birth(&self, file: &FileRef, open: bool) -> Result<Located> {
         if !self.has_shard(file.ino.shard()) {
             return Err(Fault::Retry(Retry::StaleDir));
         }
         if !open && !self.trusts() && !self.is_shown_at_birth(file) {
-            // Nobody has sent it here for the inode, but the name may be here.
+            // The request was not sent here for the inode, but the name may be here.
             return self.by_name(file);
         }
         let found = self.by_ino_or_name(file, None);
-        // What it was shown by its number may have another name by now, where it may not go.
+        // The session was shown the file by its number. By now the file may have another name,
+        // where the session may not go.
         if !open && (self.checks() || !self.trusts()) {
             match &found {
                 Ok(found) => self.is_reached_by_name(file, &found.place)?,
-                // Who may not search its directory is not told that it is gone.
+                // A caller that may not search the directory is not told that the file is gone.
                 Err(Fault::Answer(FsError::Stale)) if self.checks() => {
                     self.dir_permits(&self.any_share(&file.dir, true)?, Access::EXECUTE)?;
                 }
@@ -180,10 +186,11 @@ impl Txn<'_> {
         found
     }
 
-    /// Checks what the server of a file's directory would: that it may be searched and, for who must prove his walks, that
-    /// the file has its name there still.
+    /// Checks what the server of the file's directory would check: that the caller may search the
+    /// directory and, for a session that must prove its walks, that the file still has its name
+    /// there.
     fn is_reached_by_name(&self, file: &FileRef, place: &Place) -> Result<()> {
-        // Where the inode is embedded its directory has a share.
+        // The directory of an embedded inode has a share here.
         let beside = matches!(place, Place::Entry(..));
         if self.trusts() {
             let dir = self.any_share(&file.dir, beside)?;
@@ -195,8 +202,9 @@ impl Txn<'_> {
         self.is_in_share(&dir, file)
     }
 
-    /// Refuses a file that a session with a subtree has open, unless its name in the subtree still leads to it. No record
-    /// of a file with several names tells where they are, so the name that the request has must be one of them.
+    /// Refuses a file that a session with a subtree has open, unless its name in the subtree still
+    /// leads to it. No record of a file with several names tells where these are, so the request's
+    /// name must be one of them.
     pub(crate) fn has_name_within(&self, file: &FileRef) -> Result<()> {
         if self.caller.standing.within.is_none() {
             return Ok(());
@@ -207,7 +215,7 @@ impl Txn<'_> {
         })
     }
 
-    /// Checks that a name leads to this file in the share that has it.
+    /// Checks that a name leads to this file, in the share that has the name.
     fn is_in_share(&self, dir: &Dir, file: &FileRef) -> Result<()> {
         match self.entry(dir, &file.name)? {
             Some(EntryRecord::Link(ino)) if ino == file.ino => Ok(()),
@@ -225,14 +233,14 @@ impl Txn<'_> {
         self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0, high, low])
     }
 
-    /// Whether a session was shown a file by its number: it was sent to its shard of birth.
+    /// Whether a session was shown a file by its number, and sent to the file's shard of birth.
     fn is_shown_at_birth(&self, file: &FileRef) -> bool {
         self.shared.cluster.is_some()
             && self.has_shard(file.ino.shard())
             && file.dir.ticket == self.birth_ticket(file.dir.id, file.ino)
     }
 
-    /// Sends who asks for an inode to its shard of birth, unless that is here.
+    /// Sends the request for an inode to the inode's shard of birth, unless that is here.
     fn send_to_birth(&self, dir: DirId, ino: Ino) -> Result<()> {
         if self.follows || self.has_shard(ino.shard()) {
             return Ok(());
@@ -240,7 +248,8 @@ impl Txn<'_> {
         Err(Fault::Retry(Retry::AtBirth(self.birth_ticket(dir, ino))))
     }
 
-    /// What is open stays open wherever its directory is moved.
+    /// Checks the ticket for a file's directory. An open file stays open wherever its directory is
+    /// moved.
     fn check_ticket_of(&self, dir: &wire::DirRef, open: bool) -> Result<()> {
         match open {
             _ if self.trusts() => Ok(()),
@@ -249,7 +258,7 @@ impl Txn<'_> {
         }
     }
 
-    /// What a name on a shard leads to, if that is the file.
+    /// The file under a name on a shard, if the name leads to that file.
     pub(super) fn at(&self, at: &Location, shard: ShardId, ino: Ino) -> Result<Option<Located>> {
         match self.get(&self.key_on(shard, at.dir, &at.name, Part::Main))? {
             Some(EntryRecord::Node(inode)) if inode.ino == ino => {
@@ -268,7 +277,7 @@ impl Txn<'_> {
         }
     }
 
-    /// What a name leads to that an inode was embedded under.
+    /// The file under the name that its inode was embedded under, if it is still there.
     pub(super) fn embedded(&self, at: &Location, ino: Ino) -> Result<Option<Located>> {
         let (master, born) = (self.shard(at.home), ino.shard());
         if self.shared.cluster.is_none()
@@ -288,8 +297,8 @@ impl Txn<'_> {
         }
     }
 
-    /// As [`Txn::by_ino`]; where nothing is known of it, it may be embedded under its name, on its shard of birth, unless
-    /// it was `looked` for there.
+    /// Like [`Txn::by_ino`]. An inode without a slot may be embedded under its name, on its shard
+    /// of birth, unless it was `looked` for there.
     fn by_ino_or_name(&self, file: &FileRef, looked: Option<ShardId>) -> Result<Located> {
         let born = file.ino.shard();
         match self.by_ino(file.ino) {
@@ -300,8 +309,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Finds a file by its number and where it was embedded, if it was; `None` when it is gone. The caller has locked the
-    /// inode.
+    /// Finds a file by its number, and by the name under which it was embedded, if any. `None` when
+    /// it is gone. The caller has locked the inode.
     pub(crate) fn find(&self, ino: Ino, was: Option<&Location>) -> Result<Option<Located>> {
         self.settled(|txn| match (txn.get(&key::inode(ino, Part::Main))?, was) {
             (Some(Slot::Inode(inode)), _) => Ok(Some(Located { place: Place::Slot, inode })),
@@ -322,7 +331,7 @@ impl Place {
     }
 }
 
-/// The name by which a request has a file.
+/// The name that a request has for a file.
 fn named(file: &FileRef) -> Location {
     Location { dir: file.dir.id, home: file.dir.home, name: file.name.clone() }
 }

@@ -1,14 +1,16 @@
-//! The group: what one core has executed since its last write.
+//! The group: the effects of all that one core has executed since its last write.
 //!
-//! `core` has one and writes it; transactions read through it and join it. It never touches the engine.
+//! `core` has one and writes it; transactions read through it and join it. It never touches the
+//! engine.
 //!
-//! A directory in which much is made changes with every create. So content records stay values here until the
-//! group is written, and each is encoded once.
+//! A busy directory changes with every create. So content records stay values here until the group
+//! is written, and each is encoded once.
 //!
-//! Names that a partition does not have, because they come or went in a handoff, are many and nobody asks for them before
-//! the group is written: runs of these go into the batch alone.
+//! Names that a partition does not have, because they come or went in a handoff, are many, and
+//! nobody asks for them before the group is written: runs of these go straight into the batch.
 //!
-//! Invariant: the overlay says what every key of the group will have when its batch is written, but for runs.
+//! Invariant: the overlay says what every key of the group will have when its batch is written, but
+//! for runs.
 
 use std::{cell::Cell, ops::Range, rc::Rc, sync::Arc};
 
@@ -27,98 +29,101 @@ use crate::{
     session::Session,
 };
 
-/// What one core has executed since its last write.
+/// The effects of all that one core has executed since its last write.
 pub(crate) struct Group {
     pub(crate) core: usize,
     overlay: HashMap<Key, Change>,
-    /// Everything in the overlay but directories.
+    /// All changes in the overlay but those of directories.
     batch: Batch,
-    /// The stored answers. They are written after everything else: so their keys, which ascend, come one after
-    /// the other, and the engine finds the place of each beside that of the one before.
+    /// The stored answers. They are written after everything else: so their ascending keys come one
+    /// after the other, and the engine finds the place of each beside the one before.
     answers: Batch,
-    /// Where in the overlay directories are.
+    /// The keys of directories in the overlay.
     dirs: Vec<Key>,
-    /// What was charged to quotas, and is not in the batch yet.
+    /// Charges to quotas that are not in the batch yet.
     charged: HashMap<QuotaId, Usage>,
-    /// What the operation that is being executed has written, and the bytes of it.
+    /// The writes of the operation that is being executed; `bytes` has their values.
     pending: Vec<(Key, Change)>,
     runs: Vec<Run>,
     bytes: Vec<u8>,
-    /// From where to where the batch has runs.
+    /// The first and last key of each run in the batch.
     spans: Vec<(Key, Key)>,
-    /// What runs make of keys: the bytes of the batch that one has, or none if it is removed.
+    /// The keys of runs, with the bytes of the batch that each gets, or none if it is removed.
     ran: Vec<(Key, Option<Range<usize>>)>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
-    /// While it is under way no other core has a group.
+    /// Whether no other core has a group while this one is under way.
     pub(crate) is_alone: bool,
-    /// What was executed last must be executed in such a group.
+    /// Whether the latest operation must be executed in a group that is alone.
     pub(crate) wants_alone: Cell<bool>,
-    /// Sessions that have requests in it: none of them ends before it is written.
+    /// Sessions with requests in the group: none of them ends before it is written.
     sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
 }
 
-/// What becomes of names that come one after the other, and that nobody reads before the group is written.
+/// A change of names that come one after the other, and that nobody reads before the group is
+/// written.
 enum Run {
-    /// They are put: these bytes of what is pending.
+    /// The names are put, with these bytes of the pending ones.
     Put(Vec<(Key, Range<usize>)>),
-    /// They are removed, and all there is between them.
+    /// The names are removed, with everything between them.
     Delete(Vec<Key>),
 }
 
-/// What becomes of a key.
+/// The change of a key.
 enum Change {
-    /// These bytes, of the batch or of what is pending.
+    /// The key gets these bytes, of the batch or of the pending ones.
     Put(Range<usize>),
     Dir(Box<Content>),
     Delete,
-    /// It and all keys up to this one are removed. The group has nothing else there, and nobody asks it.
+    /// The key, and all keys up to this one, are removed. The group has nothing else there, and
+    /// nobody asks it.
     DeleteTo(Key),
 }
 
-/// What a group says of a key.
+/// The value that a group has for a key.
 pub(crate) enum Found<'a> {
     Bytes(&'a [u8]),
     Dir(&'a Content),
     Deleted,
 }
 
-/// An answer to another server that leaves when what it says is stable.
+/// An answer to another server that leaves when its content is stable.
 pub(crate) struct Promise {
     pub(crate) connection: Rc<Connection>,
     pub(crate) reply: ReplyHeader,
     pub(crate) answer: Answer,
 }
 
-/// What is to be done when the group is written.
+/// The things to do when the group is written.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) events: Vec<DirId>,
     pub(crate) reclaim: Vec<Ino>,
-    /// Answers to remember. Not before the write: on another core an echo would get one that may be lost.
+    /// Answers to remember after the write: before, another core could give one to a repeated
+    /// request, and it could be lost.
     pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
-    /// Sessions whose end the batch has.
+    /// Sessions that end with this batch.
     pub(crate) forgotten: Vec<SessionId>,
-    /// Prepared transactions whose outcome the batch has.
+    /// Prepared transactions that end with this batch.
     pub(crate) ended: Vec<TxnId>,
     /// Answers to other servers that leave when the batch is stable.
     pub(crate) promises: Vec<Promise>,
-    /// As `promises`, of what others are told of the records here.
+    /// Like `promises`, for answers that show records of this server.
     pub(crate) looks: Vec<Promise>,
-    /// As `promises`, of those for which no sync need begin.
+    /// Like `promises`, for answers for which no sync need begin.
     pub(crate) acknowledgements: Vec<Promise>,
-    /// The settings of the file system that the batch has.
+    /// The new settings of the file system, if the batch has any.
     pub(crate) settings: Option<Settings>,
-    /// It changes accounting roots.
+    /// Whether the batch changes accounting roots.
     pub(crate) roots: bool,
     /// Notes of blocks that the batch names.
     pub(crate) unsynced: Vec<Key>,
     /// The keys of content records of partitions that may have names to give away.
     pub(crate) out_of_bounds: Vec<Key>,
-    /// Who waited for a lock and has it now.
+    /// Requests that waited for a file lock and have it now.
     pub(crate) let_in: LetIn,
-    /// An answer tells of a change, so with strict durability it waits for stable storage.
+    /// Whether an answer tells of a change. With strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
 }
 
@@ -145,7 +150,8 @@ impl Group {
         }
     }
 
-    /// The batch to write; the group is empty afterwards but holds its locks until it is told.
+    /// Takes the batch to write. The group is empty afterwards, but holds its locks until the write
+    /// is done.
     pub(crate) fn take_batch(&mut self, quotas: &Quotas, split_threshold: u64) -> Batch {
         quotas.store(self.core, &mut self.charged, &mut self.batch);
         for key in self.dirs.drain(..) {
@@ -168,14 +174,14 @@ impl Group {
         std::mem::replace(&mut self.batch, room)
     }
 
-    /// Takes a lock until it is written; `true` when that was free until now.
+    /// Takes a lock until the group is written. Returns `true` when it was free until now.
     pub(crate) fn lock(&mut self, locks: &LockTable, lock: LockId) -> Result<bool> {
         let taken = locks.try_lock(lock, self.core).map_err(Fault::Locked)?;
         self.locks.extend(taken);
         Ok(taken.is_some())
     }
 
-    /// A request of `session` is about to be executed; `false`: the session is ending.
+    /// Notes that a request of `session` is about to be executed. `false`: the session is ending.
     pub(crate) fn enter(&mut self, session: &Arc<Session>) -> bool {
         // Requests of one connection come in a row.
         if self.sessions.last().is_some_and(|last| Arc::ptr_eq(last, session)) {
@@ -188,12 +194,12 @@ impl Group {
         enters
     }
 
-    /// The group is written.
+    /// Lets the sessions end: the group is written.
     pub(crate) fn leave_sessions(&mut self) {
         self.sessions.drain(..).for_each(|session| session.leave());
     }
 
-    /// What an operation has charged, to be stored with the batch.
+    /// Adds the charges of an operation, to be stored with the batch.
     pub(crate) fn charge(&mut self, charges: impl Iterator<Item = (QuotaId, Usage)>) {
         for (id, usage) in charges {
             let sum = self.charged.entry(id).or_default();
@@ -201,14 +207,14 @@ impl Group {
         }
     }
 
-    /// What the batch will change, each key once, but for directories.
+    /// All changes of the batch, each key once, but for directories.
     pub(crate) fn all_changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
         let bytes = self.batch.encoded();
         let ran = self.ran.iter();
         self.changes().chain(ran.map(|(key, at)| (key, at.clone().map(|at| &bytes[at]))))
     }
 
-    /// What the batch will change, each key once, but for directories and runs.
+    /// All changes of the batch, each key once, but for directories and runs.
     pub(crate) fn changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
         self.overlay.iter().filter_map(|(key, change)| match change.found(self.batch.encoded()) {
             Found::Bytes(value) => Some((key, Some(value))),
@@ -217,8 +223,8 @@ impl Group {
         })
     }
 
-    /// The content records that the batch will change, each key once, and their values unless they are removed, or only
-    /// their bytes are known.
+    /// The content records that the batch will change, each key once, with their values. There is
+    /// no value if the record is removed, or only its bytes are known.
     pub(crate) fn dirs_changed(&self) -> impl Iterator<Item = (&Key, Option<&Content>)> {
         let changes = self.overlay.iter().filter(|(key, _)| key::is_content(key));
         changes.map(|(key, change)| match change {
@@ -227,29 +233,30 @@ impl Group {
         })
     }
 
-    /// Room to encode an answer in, empty.
+    /// An empty buffer to encode an answer in.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.scratch)
     }
 
-    /// Gives room back.
+    /// Gives the buffer back.
     pub(crate) fn give_scratch(&mut self, mut scratch: Vec<u8>) {
         scratch.clear();
         self.scratch = scratch;
     }
 
-    /// About how many bytes the write will have.
+    /// Approximate number of bytes of the write.
     pub(crate) fn bytes(&self) -> usize {
         self.batch.bytes() + self.answers.bytes()
     }
 
-    /// What the operation and the group before it say of `key`.
+    /// The value of `key` by the operation's writes, or else by the group's.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Found<'_>> {
         let pending = self.pending.iter().rev().find(|(written, _)| written[..] == *key);
         if let Some((_, change)) = pending {
             return Some(change.found(&self.bytes));
         }
-        // Most operations are in groups that have written nothing yet, or read what nobody has written.
+        // Most operations are in groups that have written nothing yet, or read keys that nobody has
+        // written.
         if self.overlay.is_empty() {
             return None;
         }
@@ -272,7 +279,7 @@ impl Group {
         self.pending.iter().map(|(key, _)| key.clone()).collect()
     }
 
-    /// Drops what an operation wrote that failed.
+    /// Drops the writes of an operation that failed.
     pub(crate) fn begin(&mut self) {
         self.pending.clear();
         self.runs.clear();
@@ -284,14 +291,14 @@ impl Group {
         !self.pending.is_empty() || !self.runs.is_empty()
     }
 
-    /// The operation puts what `encode` appends.
+    /// Puts a record, whose bytes `encode` appends, for the operation.
     pub(crate) fn put(&mut self, key: Key, encode: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         encode(&mut self.bytes);
         self.pending.push((key, Change::Put(start..self.bytes.len())));
     }
 
-    /// The answer of the operation, which is about to join the group.
+    /// Puts the stored answer of the operation, which is about to join the group.
     pub(crate) fn put_answer(&mut self, key: &Key, encode: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         encode(&mut self.bytes);
@@ -300,22 +307,23 @@ impl Group {
         self.after.tells_of_change = true;
     }
 
-    /// The operation puts a content record.
+    /// Puts a content record for the operation.
     pub(crate) fn put_dir(&mut self, key: Key, content: Content) {
         self.pending.push((key, Change::Dir(Box::new(content))));
     }
 
-    /// The operation removes a key.
+    /// Removes a key for the operation.
     pub(crate) fn delete(&mut self, key: Key) {
         self.pending.push((key, Change::Delete));
     }
 
-    /// The operation removes all keys from `from` to before `to`, where the group has changed nothing.
+    /// Removes all keys from `from` to before `to`, where the group has changed nothing, for the
+    /// operation.
     pub(crate) fn delete_range(&mut self, from: Key, to: Key) {
         self.pending.push((from, Change::DeleteTo(to)));
     }
 
-    /// The operation puts names that nobody has asked for and nobody asks for before the group is written.
+    /// Puts names, for the operation, that nobody asks for before the group is written.
     pub(crate) fn put_run<'a>(&mut self, names: impl Iterator<Item = (Key, &'a [u8])>) {
         let put = names.map(|(key, value)| {
             let start = self.bytes.len();
@@ -325,12 +333,13 @@ impl Group {
         self.runs.push(Run::Put(put.collect()));
     }
 
-    /// The operation removes names that nobody asks for, all there are between the first and the last of them.
+    /// Removes names, for the operation, that nobody asks for: all between the first and the last
+    /// of them.
     pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
         self.runs.push(Run::Delete(names));
     }
 
-    /// What the operation has written joins the group.
+    /// Adds the operation's writes to the group.
     pub(crate) fn commit(&mut self) {
         self.after.tells_of_change |= self.is_pending();
         for (key, change) in self.pending.drain(..) {

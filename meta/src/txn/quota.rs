@@ -1,4 +1,5 @@
-//! Charging within a transaction: what an operation adds to quotas, or gives back when it fails.
+//! Charges within a transaction: usage that an operation adds to quotas, and gives back when it
+//! fails.
 
 use base::FsError;
 
@@ -9,7 +10,7 @@ use crate::{
     record::{Content, Inode, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
 };
 
-/// What a transaction did to the table of quotas; taken back unless it commits.
+/// The changes of a transaction to the table of quotas; they are taken back unless it commits.
 pub(super) struct Charges<'a> {
     quotas: &'a Quotas,
     done: Vec<Undo>,
@@ -20,12 +21,12 @@ impl<'a> Charges<'a> {
         Charges { quotas, done: Vec::new() }
     }
 
-    /// Whether roots were changed.
+    /// Whether accounting roots were changed.
     pub(super) fn changes_roots(&self) -> bool {
         self.done.iter().any(|undo| matches!(undo, Undo::Record(..)))
     }
 
-    /// What was charged, to be stored; nothing is taken back any more.
+    /// Returns the charges, to be stored; from now on they are not taken back.
     pub(super) fn keep(mut self) -> impl Iterator<Item = (QuotaId, Usage)> {
         std::mem::take(&mut self.done).into_iter().filter_map(|undo| match undo {
             Undo::Charge(id, usage) => Some((id, usage)),
@@ -43,12 +44,12 @@ impl Drop for Charges<'_> {
 }
 
 impl Txn<'_> {
-    /// Charges something new to a quota; `QuotaExceeded` when there is no room for it.
+    /// Charges new usage to a quota. Fails with `QuotaExceeded` when there is no room for it.
     pub(crate) fn charge(&mut self, id: QuotaId, usage: Usage) -> Result<()> {
         self.charge_with(id, usage, Limits::Hold)
     }
 
-    /// Charges, or with a negative usage releases, whatever the limits are.
+    /// Charges usage, or with negative numbers releases it, whatever the limits are.
     pub(crate) fn charge_freely(&mut self, id: QuotaId, usage: Usage) {
         self.charge_with(id, usage, Limits::Pass).expect("no limit is looked at");
     }
@@ -70,41 +71,42 @@ impl Txn<'_> {
         self.charge(id, Usage::of(0, is).plus(Usage::of(0, was).minus()))
     }
 
-    /// As [`Txn::charge_change`], whatever the limits are.
+    /// Like [`Txn::charge_change`], whatever the limits are.
     pub(crate) fn charge_change_freely(&mut self, id: QuotaId, was: u64, is: u64) {
         self.charge_freely(id, Usage::of(0, is).plus(Usage::of(0, was).minus()));
     }
 
-    /// Charges to one quota what another had.
+    /// Moves a charge from one quota to another.
     pub(crate) fn recharge(&mut self, from: QuotaId, to: QuotaId, usage: Usage) -> Result<()> {
         if from == to {
             return Ok(());
         }
-        // Released first: what both have above them does not change.
+        // Released first, so that quotas above both do not change.
         self.charge_freely(from, usage.minus());
         self.charge(to, usage)
     }
 
-    /// As [`Txn::recharge`], whatever the limits are.
+    /// Like [`Txn::recharge`], whatever the limits are.
     pub(crate) fn recharge_freely(&mut self, from: QuotaId, to: QuotaId, usage: Usage) {
         self.charge_freely(from, usage.minus());
         self.charge_freely(to, usage);
     }
 
-    /// Has a file count for a quota from now on.
+    /// Charges a file to the quota `to` from now on.
     pub(crate) fn count_for(&mut self, inode: &mut Inode, to: QuotaId) -> Result<()> {
         self.recharge(inode.quota, to, Usage::of(1, inode.attr().allocated))?;
         inode.quota = to;
         Ok(())
     }
 
-    /// As [`Txn::count_for`], whatever the limits are.
+    /// Like [`Txn::count_for`], whatever the limits are.
     pub(crate) fn count_freely_for(&mut self, inode: &mut Inode, to: QuotaId) {
         self.recharge_freely(inode.quota, to, Usage::of(1, inode.attr().allocated));
         inode.quota = to;
     }
 
-    /// A directory goes: if it is an accounting root, that goes as well. On several servers the coordinator finds out.
+    /// Ends the accounting root that a removed directory is, if it is one. In a cluster the
+    /// coordinator finds out.
     pub(crate) fn end_root(&mut self, content: &Content) {
         let id = QuotaId(content.ino);
         if content.quota == id
@@ -115,7 +117,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Stores an accounting root. On several servers it is the coordinator that does.
+    /// Stores an accounting root. In a cluster the coordinator does it.
     pub(crate) fn put_quota(&mut self, id: QuotaId, record: &QuotaRecord) {
         let old = self.shared.quotas.get(id).map(|seen| seen.record);
         self.shared.quotas.put(id, Some(*record));

@@ -1,14 +1,16 @@
-//! What a transaction knows, and wants, of other servers.
+//! The records of other servers that a transaction knows, and wants.
 //!
-//! An operation does not ask where a record is. Where it reads one that another server has, what was read there before
-//! is here, or it ends with [`Fault::Remote`] and is run again when it is (`transact::run`). What it writes there is
-//! kept here, for the other servers to prepare.
+//! An operation does not ask where a record is. When it reads one that another server has, the
+//! value that was read there before is here, or the operation ends with [`Fault::Remote`] and is
+//! run again when it is (`transact::run`). Writes to other servers' records are kept here, for
+//! those servers to prepare.
 //!
-//! Always true: what an operation has seen of other servers is in `known`, and all that it saw in its latest run in
-//! `seen`; a transaction commits only when their servers have promised that it stays so.
+//! Always true: all records that an operation has seen of other servers are in `known`, and those
+//! of its latest run in `seen`. A transaction commits only when their servers have promised that
+//! they stay so.
 //!
-//! What was read of several servers need not be of one moment. What does not fit together is read anew; when the same
-//! does not fit again and again, it is damaged.
+//! Records of several servers need not be of one moment. Records that do not fit together are read
+//! anew; when the same ones do not fit again and again, they are damaged.
 
 use std::collections::BTreeMap;
 
@@ -23,61 +25,66 @@ use crate::{
     record::{Content, Key, Record, key},
 };
 
-/// What is torn so often in a row, and is the same each time, is damaged.
+/// Number of times in a row after which records that do not fit together, and are the same each
+/// time, are damaged.
 const TEARS_MAX: u32 = 12;
 
-/// The view.
+/// A transaction's view of other servers.
 #[derive(Default)]
 pub(crate) struct Remote {
     /// Records as they were read.
     known: HashMap<Key, Option<Bytes>>,
-    /// What the latest run has read or assumed of them.
+    /// The keys that the latest run has read or presumed.
     seen: HashSet<Key>,
-    /// What it lacks, in the order in which that came to light, and to look it up.
+    /// The keys that the latest run lacks, in the order in which it asked; `lacks` has them for
+    /// look-ups.
     missing: Vec<Key>,
     lacks: HashSet<Key>,
-    /// The inode numbers of the directories that are meant by keys of content records; 0: of several.
+    /// The inode numbers of the directories that are meant by keys of content records; 0: of
+    /// several.
     meant: HashMap<Key, Ino>,
-    /// What of it the operation can do without.
+    /// Missing keys that the operation can do without.
     spared: HashSet<Key>,
-    /// What was spared when it was asked for: its server was silent.
+    /// Keys that were spared when they were asked for: their server was silent.
     untold: HashSet<Key>,
-    /// What others are not to see from when it is read: a directory may move with it.
+    /// Keys of records that others must not see from when they are read: a directory may move with
+    /// them.
     held: Vec<Key>,
-    /// What it writes, in order; a later write of a key takes the place of an earlier one.
+    /// The operation's writes, in order; a later write of a key replaces an earlier one.
     writes: Vec<(Key, Write)>,
-    /// The directories among them whose times may go back.
+    /// Directories in `writes` whose times may go back.
     exact: HashSet<Key>,
-    /// Those that must count what they counted when they were read.
+    /// Directories whose counts must be the same as when they were read.
     counted: HashSet<Key>,
     /// Inode numbers that were drawn: each run gets the same.
     inos: Vec<Ino>,
     drawn: usize,
-    /// Something was not as it had been taken for granted: nothing is any more.
+    /// Whether a presumption was wrong: nothing is presumed any more.
     reads_all: bool,
-    /// The share of a directory that was taken for granted as it was met before.
+    /// The share of a directory that was presumed to be as it is remembered.
     presumed: Option<Key>,
-    /// What is read may change meanwhile ([`crate::bugs::Bug::GraphIgnored`]).
+    /// Whether records may change after they were read ([`crate::bugs::Bug::GraphIgnored`]).
     pub(super) careless: bool,
-    /// In the latest run something did not fit together.
+    /// Whether records did not fit together in the latest run.
     torn: bool,
-    /// What was known the last time that this was so, and how often it was the same.
+    /// The known records of the last run that was torn, and how often in a row they were the same.
     tears: (HashMap<Key, Option<Bytes>>, u32),
-    /// What does not fit together is damaged.
+    /// Whether records that do not fit together are damaged.
     damaged: bool,
-    /// To where the list of moved directories had come before anything was read.
+    /// The version of the list of moved directories before anything was read.
     moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
-    /// Of a session that begins: how many evictions this server had seen before anything was read.
+    /// For a session that begins: the number of evictions that this server had seen before anything
+    /// was read.
     pub(crate) evictions: u64,
-    /// The latest run lacked nothing, and moves no directory.
+    /// Whether the latest run lacked nothing, and moves no directory.
     pub(crate) complete: bool,
-    /// The coordinator runs it: it may move directories.
+    /// Whether the coordinator runs the operation: it may move directories.
     pub(crate) coordinated: bool,
-    /// The directories that it moves, or whose permissions it changes,
+    /// The directories that the operation moves, or whose permissions it changes.
     pub(crate) moves: Vec<DirId>,
-    /// and those that must stay where they are meanwhile.
+    /// The directories that must stay where they are meanwhile.
     pub(crate) chain: Vec<DirId>,
 }
 
@@ -88,18 +95,18 @@ enum Write {
     Delete,
 }
 
-/// What one server has to prepare.
+/// The expectations and writes that one server has to prepare.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) expects: Vec<Expected>,
     pub(crate) writes: Vec<PeerWrite>,
 }
 
-/// What each server has to prepare.
+/// The part that each server has to prepare.
 pub(crate) type Plan = BTreeMap<u16, Part>;
 
 impl Remote {
-    /// Another run begins.
+    /// Begins another run.
     pub(crate) fn begin(&mut self) {
         self.seen.clear();
         self.missing.clear();
@@ -117,7 +124,7 @@ impl Remote {
         self.careless = false;
     }
 
-    /// What was read may not be so any more.
+    /// Forgets the records that were read, which may have changed.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.meant.clear();
@@ -130,23 +137,24 @@ impl Remote {
         self.begin();
     }
 
-    /// Something does not fit together; `false`: it is damaged.
+    /// Notes that records do not fit together. `false`: they are damaged.
     pub(super) fn tears(&mut self) -> bool {
         self.torn |= !self.damaged;
         !self.damaged
     }
 
-    /// Whether something did not fit together in the latest run.
+    /// Whether records did not fit together in the latest run.
     pub(crate) fn is_torn(&self) -> bool {
         self.torn
     }
 
-    /// After a run that was torn: whether to run it once more with what is known, as it is damaged. Otherwise it is
-    /// forgotten, to be read anew.
+    /// Whether the records of a torn run are damaged, and the operation is to run once more with
+    /// them. Otherwise they are forgotten, to be read anew.
     ///
-    /// Race: whoever removes a directory, or the slot of an inode, removes what leads to it in the same transaction,
-    /// and neither comes back under the same number. What is renamed back and forth can look the same each time it is looked
-    /// at from the wrong side; the pauses between looks are drawn at random, so that this does not go on.
+    /// Race: a transaction that removes a directory, or the slot of an inode, also removes the
+    /// record that leads to it, and neither comes back under the same number. A record that is
+    /// renamed back and forth can look the same each time it is read from the wrong side. The
+    /// pauses between reads are drawn at random, so that this does not go on.
     pub(crate) fn is_damaged(&mut self) -> bool {
         let (was, times) = &mut self.tears;
         let same = was.len() == self.known.len()
@@ -163,31 +171,32 @@ impl Remote {
         false
     }
 
-    /// What the latest run lacked.
+    /// The keys that the latest run lacked.
     pub(crate) fn missing(&self) -> &[Key] {
         &self.missing
     }
 
-    /// Whether the latest run has read or written anything of other servers.
+    /// Whether the latest run has read or written records of other servers.
     pub(crate) fn is_involved(&self) -> bool {
         !self.seen.is_empty() || !self.writes.is_empty()
     }
 
-    /// Whether the latest run has read anything of other servers.
+    /// Whether the latest run has read records of other servers.
     pub(crate) fn has_seen(&self) -> bool {
         !self.seen.is_empty()
     }
 
-    /// The latest run was refused: what it had written by then is not to be.
+    /// Drops the writes of the latest run, which was refused.
     pub(crate) fn refuses(&mut self) {
         self.writes.clear();
         self.moves.clear();
         self.chain.clear();
     }
 
-    /// A record was read. Before it was asked for, the list of moved directories had come to `moved`.
+    /// Learns a record. `moved` is the version of the list of moved directories before it was asked
+    /// for.
     pub(crate) fn learn(&mut self, key: Key, value: Option<Bytes>, moved: u64) {
-        // What is read later is not older: the first holds for all.
+        // Later reads are not older: the first version holds for all.
         self.moved.get_or_insert(moved);
         self.known.insert(key, value);
     }
@@ -211,15 +220,16 @@ impl Remote {
         Err(Fault::Remote)
     }
 
-    /// What was read, without standing on it, and to where the list of moved directories had come before. What was only
-    /// presumed is read: nobody else would say that it has changed.
+    /// A record as it was read, without standing on it, and the version of the list of moved
+    /// directories from before. A presumed record is read: nobody else would report a change of it.
     pub(super) fn glance(&mut self, key: &[u8]) -> Result<(Option<Bytes>, u64)> {
         if self.presumed.as_ref().is_some_and(|share| share[..] == *key) {
             self.presumed = None;
             self.known.remove(key);
         }
         match self.known.get(key) {
-            // Where nothing was read, a record is at most assumed to be absent, and nobody learns from it.
+            // Where nothing was read, a record is at most assumed to be absent, and nobody learns
+            // from it.
             Some(known) => Ok((known.clone(), self.moved.unwrap_or_default())),
             None => {
                 self.want(key);
@@ -232,7 +242,7 @@ impl Remote {
         self.known.contains_key(key) || self.writes.iter().any(|(written, _)| written[..] == *key)
     }
 
-    /// The operation will need this record: it may as well be read with others.
+    /// Asks for a record that the operation will need, so that it is read together with others.
     pub(super) fn want(&mut self, key: &[u8]) {
         if !self.known.contains_key(key) && !self.lacks.contains(key) {
             self.missing.push(Key::from_slice(key));
@@ -240,8 +250,8 @@ impl Remote {
         }
     }
 
-    /// The directory that is meant by the key of a content record: its server knows for more certain that this one is
-    /// gone than that none is there.
+    /// Notes the directory that the key of a content record means. Its server can tell with more
+    /// certainty that this directory is gone than that none exists.
     pub(super) fn means(&mut self, key: &[u8], ino: Ino) {
         if self.known.contains_key(key) {
             return;
@@ -252,12 +262,12 @@ impl Remote {
         }
     }
 
-    /// For each of these keys the directory that is meant; 0: none, or whichever is there.
+    /// The directory that each of these keys means; 0: none, or any.
     pub(crate) fn meant(&self, keys: &[Bytes]) -> Vec<Ino> {
         keys.iter().map(|key| self.meant.get(&key[..]).copied().unwrap_or(Ino(0))).collect()
     }
 
-    /// As [`Remote::want`], if it can be had soon.
+    /// Like [`Remote::want`], for a record that is wanted only if it can be had soon.
     pub(super) fn want_if_told(&mut self, key: &[u8]) {
         if !self.untold.contains(key) {
             self.want(key);
@@ -270,7 +280,7 @@ impl Remote {
         keys.iter().all(|key| self.spared.contains(&key[..]))
     }
 
-    /// The server of a record that can be spared does not say what it is.
+    /// Notes that the server of a record that can be spared is silent.
     pub(crate) fn goes_without(&mut self, key: Key) {
         self.untold.insert(key);
     }
@@ -280,28 +290,30 @@ impl Remote {
         self.untold.contains(key)
     }
 
-    /// As [`Remote::want`], and a directory may move with it.
+    /// Like [`Remote::want`], for a record with which a directory may move.
     pub(super) fn want_held(&mut self, key: &[u8]) {
         self.want(key);
-        // What was in the way once may be so again, and then it is better waited for.
+        // After a failed attempt the record is not held: a transaction that was in the way may be
+        // so again, and is better waited for.
         if !self.reads_all && self.lacks.contains(key) {
             self.held.push(Key::from_slice(key));
         }
     }
 
-    /// What of [`Remote::missing`] others are not to see from when it is read.
+    /// The keys in [`Remote::missing`] whose records others must not see from when they are read.
     pub(crate) fn held(&self) -> &[Key] {
         &self.held
     }
 
-    /// Takes for granted that there is no such record; whoever has it will say.
+    /// Presumes that there is no such record; its server checks that.
     pub(super) fn assume_absent(&mut self, key: &[u8]) {
         if !self.reads_all {
             self.known.entry(Key::from_slice(key)).or_insert(None);
         }
     }
 
-    /// Takes for granted that a share is as it was met before, and a name in it free; whoever has them will say.
+    /// Presumes that a share is as it is remembered, and a name in it free; their server checks
+    /// that.
     pub(super) fn presume(&mut self, share: &Key, record: Bytes, name: &Key) {
         if !self.reads_all && !self.known.contains_key(share) && !self.known.contains_key(name) {
             self.known.insert(share.clone(), Some(record));
@@ -310,7 +322,7 @@ impl Remote {
         }
     }
 
-    /// The share that was taken for granted as it was met before, if one was.
+    /// The share that was presumed to be as it is remembered, if one was.
     pub(crate) fn presumed(&self) -> Option<&Key> {
         self.presumed.as_ref()
     }
@@ -323,12 +335,12 @@ impl Remote {
         self.write(key, Write::Dir(Box::new(content)));
     }
 
-    /// The times of a directory that it writes are set, and not only moved forward.
+    /// Makes the write of a directory set its times, instead of only moving them forward.
     pub(super) fn set_times(&mut self, key: Key) {
         self.exact.insert(key);
     }
 
-    /// Nothing may come into a directory that it changes, nor go.
+    /// Makes the write of a directory depend on its counts: no entry may come or go.
     pub(super) fn keep_counts(&mut self, key: Key) {
         self.counted.insert(key);
     }
@@ -342,7 +354,7 @@ impl Remote {
         self.writes.push((key, write));
     }
 
-    /// An inode number: that of the run before, or a new one.
+    /// An inode number: the one of the run before, or a new one.
     pub(super) fn ino(&mut self, draw: impl FnOnce() -> Result<Ino>) -> Result<Ino> {
         if self.drawn == self.inos.len() {
             self.inos.push(draw()?);
@@ -351,7 +363,7 @@ impl Remote {
         Ok(self.inos[self.drawn - 1])
     }
 
-    /// What each server has to prepare for what the latest run has read and written.
+    /// The parts that other servers have to prepare, by the reads and writes of the latest run.
     pub(crate) fn plan(&self, cluster: &Cluster, bugs: Planted) -> Result<Plan> {
         let mut plan = Plan::new();
         let careless = bugs.has(Bug::ShareNotExpected);
@@ -390,7 +402,7 @@ impl Remote {
     }
 }
 
-/// Whether nothing but times and counts has changed.
+/// Whether only times and counts have changed.
 fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
     let content = |record: &Bytes| Content::from_record(record);
     match (was, now) {
@@ -402,8 +414,8 @@ fn is_same(key: &[u8], was: Option<&Bytes>, now: Option<&Bytes>) -> bool {
     }
 }
 
-/// What makes `new` of a content record, and leaves room for what others add meanwhile. If it is to be `exact`, times are
-/// what they are in `new`.
+/// The patch that changes a content record to `new`, and leaves room for concurrent changes of
+/// counts and times. With `exact`, times become those of `new`.
 fn patch(was: Content, new: &Content, exact: bool) -> ContentPatch {
     let time = |was: Time, new: Time| (was != new).then_some(new);
     let difference = |was: u64, new: u64| new.cast_signed().wrapping_sub(was.cast_signed());
@@ -418,14 +430,14 @@ fn patch(was: Content, new: &Content, exact: bool) -> ContentPatch {
 }
 
 impl Content {
-    /// Whether another one differs in nothing but times and counts.
+    /// Whether another content record differs only in times and counts.
     pub(crate) fn is_stable_as(&self, mut other: Content) -> bool {
         other.times = crate::record::Times { btime: other.times.btime, ..self.times };
         (other.entries, other.subdirs) = (self.entries, self.subdirs);
         *self == other
     }
 
-    /// Changes it as a patch says.
+    /// Applies a patch.
     pub(crate) fn apply(&mut self, patch: &ContentPatch, stable: Option<Content>) {
         if let Some(new) = stable {
             *self =
@@ -467,7 +479,7 @@ mod tests {
         remote.begin();
         assert_eq!(remote.glance(b"dir").unwrap(), (Some(record), 7));
         assert_eq!(remote.glance(b"above").unwrap(), (None, 7), "it may be newer than that");
-        // All is read anew.
+        // All records are read anew.
         remote.forget();
         assert!(remote.glance(b"dir").is_err());
         remote.learn(key("dir"), None, 9);

@@ -1,17 +1,19 @@
-//! Partitions of a directory within a transaction: which of them has a name, and what all of them say.
+//! Partitions of a directory within a transaction: which of them has a name, and which fields they
+//! share.
 //!
-//! Each partition of a directory has a content record on a shard of its own: its *share*. That of partition 0 is the
-//! *master*. The layout of a share is always right about what its own partition has, and may be behind about others: so
-//! a name is looked for from one share to the one that its layout names, and so on. Each of them knows more than the one
-//! before.
+//! Each partition of a directory has a content record on a shard of its own: its *share*. That of
+//! partition 0 is the *master*. The layout of a share is always right about its own partition, and
+//! may be behind about others. So a name is looked for from one share to the one that its layout
+//! names, and so on; each knows more than the one before.
 //!
-//! The layout, times and counts are each share's own. All that decides who may do what, and where the directory is, is
-//! the same in all shares, and changes in all of them in one transaction. Extended attributes but for ACLs are the
-//! master's, and so are the rename lists of all names.
+//! The layout, times and counts are each share's own. The fields that decide about permissions, and
+//! about where the directory is, are the same in all shares, and change in all of them in one
+//! transaction. Extended attributes but for ACLs are the master's, and so are the rename lists of
+//! all names.
 //!
-//! Invariant: whoever reads or writes what stands under a name has read the share that has the name in the same run. So
-//! a transaction over several servers expects that share as it was. Only an embedded inode needs none: it becomes a link
-//! before its name goes to another partition.
+//! Invariant: an operation that reads or writes an entry has read the share that has the name in
+//! the same run. So a transaction over several servers expects that share as it was. Only an
+//! embedded inode needs none: it becomes a link before its name goes to another partition.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +31,8 @@ use crate::{
     transact::locks::Want,
 };
 
-/// No way from share to share is longer: each that has split off others knows them, and so do those that it was split
-/// off from.
+/// Longest way from share to share: each share that has split off others knows them, and so do
+/// those that it was split off from.
 const STEPS_MAX: u32 = 2 * SHARDS_MAX.ilog2() + 2;
 
 /// A search for a share of a directory.
@@ -42,33 +44,35 @@ struct Search<'a> {
     reach: Reach,
 }
 
-/// Which share.
+/// The share that is looked for.
 #[derive(Clone, Copy)]
 enum Sought<'a> {
-    /// That of a name,
+    /// The share that has a name.
     Name(&'a EntryName),
-    /// or of a position in the listing,
+    /// The share that has a position in the listing.
     Pos(u64),
-    /// or whichever is there.
+    /// Any share.
     Any,
 }
 
-/// Where it begins.
+/// The partition at which a search begins.
 #[derive(Clone, Copy)]
 enum Start {
-    /// At the partition that the request was sent to. A single server is sent everything, and begins at the master.
+    /// The partition that the request was sent to. A single server is sent everything, and begins
+    /// at the master.
     Asked,
     At(u16),
 }
 
-/// How far.
+/// The shares to which a search may lead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// The request was sent for the partition where it begins.
+    /// Only the partition where the search begins: the request was sent for it.
     Asked,
-    /// The request was sent for it: who finds it elsewhere is told to go there.
+    /// Only shares of this server: a request that was sent here for a share elsewhere is told where
+    /// to go.
     Here,
-    /// Wherever it is.
+    /// Any share, wherever it is.
     Anywhere,
 }
 
@@ -78,13 +82,13 @@ impl Dir {
         Dir { id, partition: 0, content }
     }
 
-    /// Whether there are other partitions.
+    /// Whether the directory has several partitions.
     pub(crate) fn is_divided(&self) -> bool {
         is_divided(&self.content.layout)
     }
 }
 
-/// Whether there is more than one partition.
+/// Whether a layout has several partitions.
 pub(crate) fn is_divided(layout: &Layout) -> bool {
     *layout != Layout::Whole && layout.active().nth(1).is_some()
 }
@@ -111,14 +115,15 @@ impl Txn<'_> {
         self.search(self.for_request(dir, Sought::Name(name)))
     }
 
-    /// As [`Txn::dir_for`], to be changed, or to keep anybody from removing it.
+    /// Like [`Txn::dir_for`], for a directory to be changed, or to be kept from being removed.
     pub(crate) fn dir_for_locked(&mut self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
         self.search(self.for_request(dir, Sought::Name(name)))
     }
 
-    /// As [`Txn::dir_for`], of a directory that the request was not sent for: only if this server has the share.
+    /// Like [`Txn::dir_for`], for a directory that the request was not sent for: only if this
+    /// server has the share.
     pub(crate) fn dir_here(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let search = self.for_request(dir, Sought::Name(name));
@@ -131,7 +136,8 @@ impl Txn<'_> {
         self.owner(dir, name)
     }
 
-    /// As [`Txn::dir_anywhere`], to be changed. The caller knows where it may be.
+    /// Like [`Txn::dir_anywhere`], for a directory to be changed. The search begins at the
+    /// partition `start`.
     pub(crate) fn dir_anywhere_locked(
         &mut self,
         dir: &DirRef,
@@ -144,26 +150,26 @@ impl Txn<'_> {
         self.search(Search { dir, sought, start: Start::At(start), reach })
     }
 
-    /// As [`Txn::dir_anywhere`], of a directory that nobody has to be shown.
+    /// Like [`Txn::dir_anywhere`], for a directory that the session need not have been shown.
     pub(crate) fn owner(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         let (sought, start) = (Sought::Name(name), Start::At(self.hint(dir, name)));
         self.search(Search { dir, sought, start, reach: Reach::Anywhere })
     }
 
-    /// As [`Txn::dir_for`], of a directory that nobody has to be shown.
+    /// Like [`Txn::dir_for`], for a directory that the session need not have been shown.
     pub(crate) fn owner_for(&self, dir: &DirRef, name: &EntryName) -> Result<Dir> {
         self.search(self.for_request(dir, Sought::Name(name)))
     }
 
-    /// Any share of a directory: beside the request, or the master.
+    /// Any share of a directory: the one that the request was sent to, or the master.
     pub(crate) fn any_share(&self, dir: &DirRef, beside: bool) -> Result<Dir> {
         let start = if beside { Start::Asked } else { Start::At(0) };
         let (sought, reach) = (Sought::Any, Reach::Anywhere);
         self.search(Search { dir, sought, start, reach })
     }
 
-    /// The share that has what comes from a position on in the listing of a directory, and that the request was sent for.
-    /// Where names are scattered, each share has some: then it is the one that was asked.
+    /// The share for the listing of a directory from a position on, if the request was sent for it.
+    /// Where names are scattered, each share has some: then it is the share that was asked.
     pub(crate) fn share_from(&self, dir: &DirRef, pos: u64) -> Result<Dir> {
         let asked = self.share_asked(dir)?;
         if asked.content.layout.scatters() {
@@ -175,7 +181,7 @@ impl Txn<'_> {
         self.search(self.for_request(dir, Sought::Pos(pos)))
     }
 
-    /// The share of a directory that was asked, whatever it has.
+    /// The share of a directory that was asked, whatever names it has.
     pub(crate) fn share_asked(&self, dir: &DirRef) -> Result<Dir> {
         self.check_dir_ticket(dir)?;
         let search = self.for_request(dir, Sought::Any);
@@ -197,7 +203,7 @@ impl Txn<'_> {
         self.search(Search { dir, sought, start: Start::At(0), reach })
     }
 
-    /// As [`Txn::master`], to be changed, or to keep anybody from removing it.
+    /// Like [`Txn::master`], for a directory to be changed, or to be kept from being removed.
     pub(crate) fn master_locked(&mut self, dir: &DirRef) -> Result<Dir> {
         self.lock(lock::dir_lock(dir.id))?;
         self.check_dir_ticket(dir)?;
@@ -210,12 +216,13 @@ impl Txn<'_> {
         Search { dir, sought, start: Start::Asked, reach }
     }
 
-    /// The partition of a directory that the request was sent to. A single server is sent everything.
+    /// The partition of a directory that the request was sent to. A single server is sent
+    /// everything.
     pub(crate) fn asked_partition(&self, home: DirId) -> u16 {
         self.asked_after(self.shard(home))
     }
 
-    /// As [`Txn::asked_partition`], of a directory whose master is on this shard.
+    /// Like [`Txn::asked_partition`], for a directory whose master is on the shard `first`.
     fn asked_after(&self, first: ShardId) -> u16 {
         match self.asked {
             Some(asked) if self.shared.cluster.is_some() => self.distance(first, asked),
@@ -223,7 +230,7 @@ impl Txn<'_> {
         }
     }
 
-    /// As [`Txn::partition_at`], of a directory that is where its id says.
+    /// Like [`Txn::partition_at`], for a directory that is where its id says.
     pub(crate) fn partition_on(&self, shard: ShardId, dir: DirId) -> u16 {
         let home = match self.shared.config.locality {
             Locality::Directory => dir,
@@ -242,12 +249,12 @@ impl Txn<'_> {
         (shard.0 % shards + shards - first.0) % shards
     }
 
-    /// The partition that has a name, as far as is known here.
+    /// The partition that has a name, as far as this server knows.
     pub(crate) fn hint(&self, dir: &DirRef, name: &EntryName) -> u16 {
         self.shared.layouts.partition(dir.id, dir.ino, || self.position(name))
     }
 
-    /// The partition that has a name, as a share of the directory says.
+    /// The partition that has a name, by the layout of a share.
     pub(crate) fn owner_by(&self, dir: &Dir, name: &EntryName) -> u16 {
         match &dir.content.layout {
             Layout::Whole => 0,
@@ -266,7 +273,7 @@ impl Txn<'_> {
         for _ in 0..STEPS_MAX {
             let known;
             (partition, known) = match self.share(&search, partition, shard(partition))? {
-                // It has given all away, and says so until the master knows.
+                // The partition has given all its names away, and says so until the master knows.
                 Some(found) if reach == Reach::Asked && !found.content.is_live() => {
                     return Err(stale_layout(dir, Some(found.content.layout)));
                 }
@@ -287,7 +294,8 @@ impl Txn<'_> {
                 }
                 None if partition == 0 => return Err(self.no_dir(first, dir.ino)),
                 None if reach == Reach::Asked => return Err(stale_layout(dir, None)),
-                // It has been merged into another one since what led here was read.
+                // The partition has been merged into another one since the layout that led here was
+                // read.
                 None => (0, None),
             };
             if reach == Reach::Here && !self.has_shard(shard(partition)) {
@@ -299,7 +307,7 @@ impl Txn<'_> {
         }))
     }
 
-    /// A share, if it is there and is of the directory that is meant.
+    /// A share, if it exists and is of the directory that is meant.
     fn share(&self, search: &Search<'_>, partition: u16, shard: ShardId) -> Result<Option<Dir>> {
         let Search { dir, sought, reach, .. } = *search;
         let key = key::content(shard, dir.id, partition, Part::Main);
@@ -315,15 +323,17 @@ impl Txn<'_> {
         self.meant(dir, partition, content).map(Some)
     }
 
-    /// What to answer when nothing stands under a name that was looked for without its directory's lock, in a share that
-    /// has it.
+    /// The fault for a name without an entry, in a share that has the name and was read without its
+    /// directory's lock.
     pub(crate) fn missing(&self, dir: &Dir) -> Fault {
         self.still_has(dir).err().unwrap_or_else(|| base::FsError::NotFound.into())
     }
 
-    /// Whether a share has, and had all the time, what it had when it was read without the directory's lock.
+    /// Checks that a share that was read without the directory's lock still has the same names, and
+    /// had them all the time.
     ///
-    /// Race: another core may have given names away, and swept them, since then; and may have got them back.
+    /// Race: another core may have given names away, and swept them, since then; and may have got
+    /// them back.
     pub(crate) fn still_has(&self, dir: &Dir) -> Result<()> {
         if !self.may_have_given(dir) {
             return Ok(());
@@ -346,10 +356,12 @@ impl Txn<'_> {
         dir.is_divided() || (self.shared.cluster.is_some() && self.shared.options.cores > 1)
     }
 
-    /// All shares of a directory but the master, which the caller has; none for nearly every directory.
+    /// All shares of a directory but the master, which the caller has; none for nearly every
+    /// directory.
     ///
-    /// Nobody is missed: each partition was split off by one whose own layout says so, and so on back to the master. And
-    /// none comes meanwhile, because who splits one off changes a share that is locked, or expected as it was.
+    /// No share is missed: each partition was split off by one whose own layout says so, and so on
+    /// back to the master. None comes meanwhile: a split changes a share that is locked, or
+    /// expected as it was.
     pub(crate) fn all_shares(&self, master: &Dir) -> Result<Vec<Dir>> {
         if !master.is_divided() {
             return Ok(Vec::new());
@@ -385,7 +397,8 @@ impl Txn<'_> {
         }
     }
 
-    /// Stores a master, and has all other shares of its directory repeat it. The caller has locked the directory.
+    /// Stores a master, and repeats it in all other shares of its directory. The caller has locked
+    /// the directory.
     pub(crate) fn put_everywhere(&mut self, master: &Dir) -> Result<()> {
         for mut share in self.all_shares(master)? {
             share.content.repeat(&master.content);
@@ -395,13 +408,13 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Divides a directory without entries as `layout` says: puts all its shares, and removes those that it had besides.
-    /// The caller has locked it.
+    /// Divides a directory without entries as `layout` says: puts all its shares, and removes its
+    /// other ones. The caller has locked the directory.
     pub(crate) fn divide(&mut self, master: &mut Dir, layout: Layout) -> Result<()> {
         let before = self.all_shares(master)?;
         master.content.layout = layout;
         let (home, id) = (master.content.home, master.id);
-        // Race: what is made in a partition after it was read here may belong to another one then.
+        // Race: a name made in a partition after it was read here may then belong to another one.
         before.iter().for_each(|share| self.keep_counts(share));
         for share in before.iter().filter(|had| !master.content.layout.is_active(had.partition)) {
             let key = self.share_key(home, id, share.partition);
@@ -418,7 +431,8 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Nothing may come into a share, or go, before the operation commits. The caller has locked its directory.
+    /// Makes the operation depend on a share's counts: no entry may come or go before the commit.
+    /// The caller has locked the directory.
     pub(crate) fn keep_counts(&self, share: &Dir) {
         let key = self.share_key(share.content.home, share.id, share.partition);
         if !self.is_here(&key) {
@@ -431,7 +445,7 @@ impl Txn<'_> {
         let handoff = key::handoff(key::shard_of(&key), master.id, partition);
         self.assume_absent(&key);
         self.assume_absent(&handoff);
-        // Names of a directory that had this id may be left there.
+        // Names of an earlier directory with this id may be left there.
         if self.get_bytes(&handoff)?.is_some() {
             return Err(Fault::Retry(Retry::Busy));
         }
@@ -444,7 +458,7 @@ impl Txn<'_> {
         }))
     }
 
-    /// What `stat` shows of a whole directory, whose master this is.
+    /// The attributes that `stat` shows of a whole directory, with this master.
     pub(crate) fn whole_attr(&self, master: &Dir) -> Result<base::Attr> {
         let mut attr = master.attr();
         for share in self.all_shares(master)? {
@@ -458,7 +472,7 @@ impl Txn<'_> {
 }
 
 impl Content {
-    /// Says what the master of its directory says. The layout, times and counts stay its own.
+    /// Repeats the fields of the directory's master. The layout, times and counts stay its own.
     fn repeat(&mut self, master: &Content) {
         *self = Content {
             layout: self.layout.clone(),
@@ -470,7 +484,7 @@ impl Content {
     }
 }
 
-/// The directory that holds an entry, as a request would name it.
+/// A reference, without a ticket, to a directory that holds an entry.
 pub(crate) fn unshown(id: DirId, ino: Ino, home: DirId) -> DirRef {
     DirRef { id, ino, home, ticket: 0 }
 }

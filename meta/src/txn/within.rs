@@ -1,11 +1,14 @@
-//! Who may not leave a directory: whether what a session names is below the root of its token.
+//! Sessions that may not leave a directory: checks that a directory that a request names is below
+//! the root of the token.
 //!
-//! That it was shown a directory says that this was below its root once. It may have been moved away since, and everything
-//! below it with it; so the way up from it is looked at each time. As a rule it is known (`paths`); what is not is read,
-//! one directory after the other, also from other servers.
+//! A session that was shown a directory shows by that only that it was below the root once. The
+//! directory, or one above it, may have been moved away since. So the way up from it is looked at
+//! each time. Usually it is known (`paths`); otherwise it is read, one directory after the other,
+//! also from other servers.
 //!
-//! Cost: nothing where the token names the whole tree. Otherwise one read for each directory of the way that is not known:
-//! the first time on this server, and when it was moved. A move of another directory costs nothing.
+//! Cost: nothing where the token names the whole tree. Otherwise one read for each directory of the
+//! way that is not known: the first time on this server, and after it was moved. A move of another
+//! directory costs nothing.
 
 use base::{DirId, Ino};
 use wire::{DirRef, Retry};
@@ -16,16 +19,17 @@ use crate::{
     paths::{At, Up},
 };
 
-/// So many directories below its root a session may go at most: a way is climbed under the lock of what is known of all.
+/// Most directories between a directory and the session's root: a way is climbed under the lock of
+/// all known ways.
 const DEPTH_MAX: u32 = 4096;
 
 impl Txn<'_> {
-    /// Refuses a directory that is not in the subtree of this session, as one that is gone.
+    /// Refuses a directory that is not in the subtree of this session, like one that is gone.
     pub(super) fn stays_within(&self, dir: &DirRef) -> Result<()> {
         let Some(top) = self.caller.standing.within else { return Ok(()) };
         let from = At { id: dir.id, ino: dir.ino, home: dir.home };
         let is_within = match self.shared.cluster {
-            // Another core may be moving what is read.
+            // Another core may be moving a directory on the way.
             None => self.settled(|txn| txn.climbs(from, top))?,
             Some(_) => self.climbs(from, top)?,
         };
@@ -47,7 +51,8 @@ impl Txn<'_> {
                 if at == dir {
                     return Err(self.no_dir(self.shard(at.home), at.ino));
                 }
-                // What was read of several servers, or while another core moves it, need not be of one moment.
+                // Records of several servers, or of a directory that another core moves, need not
+                // be of one moment.
                 return match self.shared.cluster.is_none() || self.tears() {
                     true => Err(Fault::Retry(Retry::Busy)),
                     false => Ok(false),

@@ -1,5 +1,5 @@
-//! Extended attributes within a transaction: embedded while few, spilled beside their owner when many. ACLs
-//! never are.
+//! Extended attributes within a transaction: embedded while few, spilled beside their owner when
+//! many. ACLs are never spilled.
 
 use base::{AclKind, limits::XATTRS_EMBEDDED_BYTES_MAX};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ impl Txn<'_> {
     fn xattrs_at(&self, xattrs: &Xattrs, key: &Key) -> Result<XattrSet> {
         match xattrs {
             Xattrs::Embedded(set) => Ok(set.clone()),
-            // Read without a lock: their owner may have moved meanwhile.
+            // The owner was read without a lock, and may have moved meanwhile.
             Xattrs::Spilled | Xattrs::Split(_) => {
                 let mut set: XattrSet = self.get(key)?.ok_or(Fault::Retry(Retry::Busy))?;
                 for (name, value) in xattrs.here() {
@@ -69,7 +69,8 @@ impl Txn<'_> {
         Xattrs::Embedded(set)
     }
 
-    /// The contents or the owner of a file change: what they were trusted to do as a program ends.
+    /// Removes a file's capability when its contents or its owner change: it was given to the
+    /// program as it was.
     ///
     /// Linux: security.capability goes with every write, whoever writes.
     pub(crate) fn drop_capability(&mut self, located: &mut Located) -> Result<()> {
@@ -77,7 +78,7 @@ impl Txn<'_> {
             return Ok(());
         }
         let mut set = match self.file_xattrs(located) {
-            // It is locked, so they are damaged; that keeps nobody from writing.
+            // The inode is locked, so the attributes are damaged; that keeps nobody from writing.
             Err(Fault::Retry(Retry::Busy)) => return Ok(()),
             set => set?,
         };
