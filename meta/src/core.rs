@@ -677,7 +677,7 @@ impl Inner {
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
         }
-        // In a cluster the coordinator has announced them, before anything was written.
+        // In a cluster the coordinator has announced these events, before anything was written.
         if self.shared.cluster.is_none() {
             self.shared.invalidations.add(&after.events);
         }

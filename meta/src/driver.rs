@@ -36,7 +36,7 @@ pub(crate) struct Incoming {
     pub(crate) connection: Rc<Connection>,
     pub(crate) header: RequestHeader,
     pub(crate) request: Request,
-    /// When its bytes were read.
+    /// The time at which the request's bytes were read.
     pub(crate) arrived: Nanos,
     /// The time that the request has waited for names that move.
     pub(crate) parked: Parked,

@@ -84,7 +84,7 @@ impl Hot {
         self.dirs.release(held.dirs, written);
     }
 
-    /// Forgets everything.
+    /// Forgets all records.
     #[cfg(test)]
     pub(crate) fn clear(&self) {
         self.names.clear();
@@ -127,7 +127,7 @@ struct Stripe<R> {
     young: HashMap<u64, R>,
     old: HashMap<u64, R>,
     young_bytes: usize,
-    /// Changes under way.
+    /// Number of changes under way.
     writing: u32,
     /// Number of changes that have ended.
     written: u64,

@@ -1,4 +1,4 @@
-//! The operations, a file each: read, check, write. What goes around them is in `driver`.
+//! The operations, a file each: read, check, write. `driver` has everything around them.
 
 mod acl;
 mod allocate;

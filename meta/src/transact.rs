@@ -96,7 +96,7 @@ codec! {
     /// The note that a transaction is committed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct CommittedRecord {
-        /// The servers that may not know it yet.
+        /// The servers that may not know of the commit yet.
         pub participants: Vec<u16>,
         /// The directory that the transaction makes at its only participant, which need not have
         /// the record on stable storage.

@@ -71,7 +71,7 @@ impl Caller<'static> {
 }
 
 impl Caller<'_> {
-    /// The opener to whom the caller's opens belong, see [`Standing::opener`].
+    /// The opener that the caller's opens belong to, see [`Standing::opener`].
     pub(crate) fn opener(&self) -> u32 {
         self.standing.opener(self.cred.uid)
     }
@@ -422,9 +422,9 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// Makes sure that the operation is executed while no other core has a group under way. A core
-    /// with an unwritten group would have checked paths before this operation, and write after it;
-    /// checks meanwhile would not know of it.
+    /// Makes sure that the operation is executed while no other core has a group under way. Another
+    /// core may have checked paths for changes that it has not written yet: these would be seen
+    /// after this operation. Checks in the meantime would not know of it.
     pub(crate) fn alone(&self) -> Result<()> {
         if !self.shared.gate.is_shared() || self.group.is_alone {
             return Ok(());
@@ -595,9 +595,9 @@ impl<'a> Txn<'a> {
         self.group.put_run(names);
     }
 
-    /// Removes names of a partition of this server that does not have them any more, and whose
-    /// directory is locked: all that is stored between the first and the last of them, which the
-    /// group has not changed.
+    /// Removes names of a partition of this server that does not have them, and whose directory is
+    /// locked: all that is stored between the first and the last of them, which the group has not
+    /// changed.
     pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
         if let Some((first, last)) = names.first().zip(names.last()) {
             if let Some(txn) = self.shared.prepared.holds(first, last) {

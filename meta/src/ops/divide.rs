@@ -1,5 +1,5 @@
-//! Policies of directories: how a directory is divided, and which files rest in its entries.
-//! `settings` sets a policy, `info` shows it, and a new directory inherits it.
+//! Policies of directories: how a directory is divided, and which contents of its files rest in its
+//! entries. `settings` sets a policy, `info` shows it, and a new directory may inherit it.
 //!
 //! A directory with nothing in it is divided at once: all its partitions are made, or made anew, in
 //! one transaction.

@@ -62,8 +62,8 @@ pub(crate) fn run(
     if let (Some(_), Some(past), Some((root, _))) = (&resumed, &hello.resume, &found) {
         is_still(root, past, &token)?;
     }
-    // Where the root was not looked for, it is what the proof says, or there is nothing to be the
-    // root of yet.
+    // Where the root was not looked for, it is the one that the client resumes with, or that of the
+    // whole tree.
     let (root, root_attr) = found.unwrap_or_else(|| {
         let root = hello.resume.map_or(DirRef::ROOT, |past| past.root);
         (root, root_content(now).attr())
@@ -166,7 +166,7 @@ fn direct(shared: &Shared, token: &Token) -> Option<String> {
     may.then(|| shared.blocks.compression().to_string())
 }
 
-/// Checks that a session begins at the server of its root.
+/// Checks that a session may begin at this server: the server of shard 0 begins all sessions.
 fn may_begin(shared: &Shared, token: &Token) -> Result<()> {
     let Some(cluster) = &shared.cluster else { return Ok(()) };
     let map = cluster.map();

@@ -1,5 +1,5 @@
-//! `lock`: take, change and give back locks of files; what is in the way of one; claims after a
-//! restart.
+//! `lock`: take, change and give back locks of files; find a lock that is in the way; take up
+//! claims after a restart.
 //!
 //! The inode is locked: a file that its session closes on another core is closed before or after.
 //!
@@ -67,8 +67,8 @@ pub(crate) fn cancel(txn: &mut Txn<'_>, req: &LockCancel) -> Result<()> {
     Ok(())
 }
 
-/// Takes up locks that the session had before the restart. A session that has claimed already
-/// repeats itself because it missed the answer.
+/// Takes up locks that the session had before the restart. A session that has claimed already asks
+/// again because it missed the answer.
 pub(crate) fn claim(txn: &mut Txn<'_>, req: &LockClaim) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     if !txn.shared.opens.awaits_claims_of(session.id) {

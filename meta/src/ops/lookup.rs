@@ -1,4 +1,4 @@
-//! `lookup` and `walk`: names to what stands under them.
+//! `lookup` and `walk`: find the entries of names.
 //!
 //! Cost: a read for each name, and one for each directory on the way (its content record), the
 //! first and the last too.

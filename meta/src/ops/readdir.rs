@@ -63,7 +63,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Readdir) -> Result<ReaddirPage> {
     Ok(ReaddirPage { entries: page, end, attr, parent_ino, reach, layout })
 }
 
-/// Fills the page; `false` when it is full before everything found is in it.
+/// Fills the page. Returns `false` when it is full before everything found is in it.
 fn fill(
     txn: &Txn<'_>,
     dir: &Dir,

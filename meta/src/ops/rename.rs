@@ -387,8 +387,8 @@ fn settle(
                 let place = Place::under(txn, new, name);
                 txn.settle_inode(&mut located, place, xattrs);
             } else {
-                // The contents of a file, and who has it open, stay on its shard of birth: so does
-                // the inode.
+                // The contents of a file, and its opens, stay on its shard of birth: so does the
+                // inode.
                 let ino = located.inode.ino;
                 txn.settle_inode(&mut located, Place::Slot, xattrs);
                 txn.put_entry(new, name, &EntryRecord::Link(ino));

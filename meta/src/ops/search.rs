@@ -1,4 +1,4 @@
-//! `search`: what has an inode number, for a file handle of which the client knows nothing else.
+//! `search`: find the node of an inode number, for a file handle of which a client knows no more.
 //!
 //! An inode that has been linked or moved is in its slot. Any other is embedded under a name, on
 //! its shard of birth. A directory is on that shard, too, by its content record or by its entry,

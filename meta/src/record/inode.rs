@@ -1,4 +1,4 @@
-//! Inodes: of everything but directories.
+//! Inodes: the records of all nodes but directories.
 
 use base::{
     Attr, BlockId, Decode, DecodeError, DirId, Encode, EntryName, FileKind, Ino, Reader, Time,

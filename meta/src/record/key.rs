@@ -8,6 +8,7 @@
 //! | `I` | ino, part | an inode that is not embedded, or where it is now; spilled xattrs |
 //! | `B` | ino, chunk | the slices of a chunk |
 //! | `R` | ino | an inode to reclaim |
+//! | `T` | ino | contents that a file was cut by and that are not removed yet |
 //! | `G` | block | a block to delete |
 //! | `U` | block | a block that may not be stable |
 //! | `Q` | session, slot | a stored answer |
@@ -21,7 +22,8 @@
 //! | `E` | transaction | how it ended here, for its other participants (shard 0) |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
 //!
-//! In a cluster each server has its own `A` records of any root.
+//! In a cluster each server has its own `A` records of any root. Nothing is stored under `o` (open)
+//! and `u` (charged): by these keys servers ask each other.
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
@@ -35,7 +37,7 @@ pub(crate) type Key = SmallVec<[u8; 72]>;
 /// The part of a name, directory or inode that a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// The thing itself.
+    /// The entry, content record or inode itself.
     Main = 0,
     /// Versions born under a name that live elsewhere.
     RenameList = 1,

@@ -50,7 +50,7 @@ pub(crate) struct Births {
     table: Mutex<HashMap<TxnId, Begun>>,
     /// Number of times that a request has waited for one of these births.
     hurried: watch::Sender<u64>,
-    /// Births of other servers that requests here wait for: those servers are told.
+    /// Births begun by other servers that requests here wait for: those servers are told.
     wanted: Mutex<HashSet<TxnId>>,
     wants: Notify,
     unheard: Mutex<HashSet<u16>>,

@@ -62,8 +62,8 @@ pub(crate) enum Want {
     /// To read the whole value.
     ReadCounts,
     /// To show counts and times. This does not wait for a transaction that has been in doubt for
-    /// long. Nor does a request wait for any that has waited for so long, since the given time, for
-    /// one after the other.
+    /// long. A request that has waited for so long, since the given time, for one transaction after
+    /// the other waits for no more.
     ShowCounts(Option<Instant>),
     /// To list the value, with the same limits to waiting: after them it is listed as it was
     /// before.

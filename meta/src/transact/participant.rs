@@ -207,7 +207,7 @@ fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes
     Ok(if stored { Vote::Prepared } else { Vote::Busy })
 }
 
-/// Ends births of directories, whose entries server `from` has: they are confirmed.
+/// Ends births of directories whose entries server `from` has: they are confirmed.
 pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<()> {
     if !txn.shared.births.has_heard(from) {
         // The server's list of all births comes first.

@@ -64,7 +64,7 @@ pub(super) struct Commit {
     pub(super) plan: Rc<Plan>,
     /// Whether making a directory is all that the transaction does elsewhere.
     pub(super) is_birth: bool,
-    /// The directories that were announced to move, and those above them that stay meanwhile.
+    /// The directories that were announced to move, and (`chain`) those that stay meanwhile.
     pub(super) moves: Vec<DirId>,
     pub(super) chain: Vec<DirId>,
 }
@@ -260,8 +260,7 @@ fn commit_with(
     done: Reply,
 ) -> Result<Ended> {
     let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
-    // Only announced directories may move, and only while the directories above stay where they
-    // are.
+    // Only announced directories may move, and only while the announced others stay where they are.
     let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
     let plan = match remote.plan(cluster, txn.shared.bugs) {
         Ok(plan) => plan,

@@ -7,7 +7,7 @@
 //! is written, and each is encoded once.
 //!
 //! Names that a partition does not have, because they come or went in a handoff, are many, and
-//! nobody asks for them before the group is written: runs of these go straight into the batch.
+//! nobody asks for them before the group is written: runs of these go only into the batch.
 //!
 //! Invariant: the overlay says what every key of the group will have when its batch is written, but
 //! for runs.

@@ -40,8 +40,7 @@ pub(crate) struct Remote {
     /// look-ups.
     missing: Vec<Key>,
     lacks: HashSet<Key>,
-    /// The inode numbers of the directories that are meant by keys of content records; 0: of
-    /// several.
+    /// Inode numbers of the directories that keys of content records mean; 0: several directories.
     meant: HashMap<Key, Ino>,
     /// Missing keys that the operation can do without.
     spared: HashSet<Key>,
