@@ -1,8 +1,8 @@
 //! Outcomes of transactions: which servers are asked, and what is remembered for those that ask.
 //!
 //! `recover` asks for transactions that are prepared here, and a handoff for the names that it
-//! gets. The initiator is asked first. Where that is silent, the coordinator is, which asks it in
-//! turn; and where it is silent to both, the other participants are.
+//! gets. The initiator is asked first. Where that is silent, the coordinator is asked, which asks
+//! the initiator in turn. Where the initiator is silent to both, the other participants are asked.
 //!
 //! A participant says committed if it was told so. If it has not prepared the transaction, it
 //! promises that it never will ([`participant::ended`](super::participant::ended)). Then the
