@@ -41,8 +41,9 @@ pub(crate) enum Mode {
     Stands,
     /// The transaction adds to counts and moves times forward; everything else stays.
     Adds,
-    /// The transaction is the birth of a directory that everybody sees and that is not confirmed.
-    /// Requests here go on with the record, and no other transaction stands on it.
+    /// The transaction is a handoff, which changes the names that a partition has, or the birth of a
+    /// directory that everybody sees and that is not confirmed. Reads here go on with the content
+    /// record until it ends, and no other transaction stands on the record.
     Shifts,
     /// The transaction changes or removes the value.
     Changes,
