@@ -1,9 +1,9 @@
-//! Who asks, and what mode bits let them do.
+//! The identity a request acts as, and what mode bits let it do.
 
 use crate::{Attr, FileKind, FsError, attr::MODE_STICKY, codec};
 
 codec! {
-    /// Who asks: the identity a request acts as.
+    /// Identity that a request acts as.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Cred {
         /// User.

@@ -30,12 +30,12 @@ const ENTRY_BYTES: usize = 8;
 /// The id of entries that are not of somebody in particular.
 const NOBODY: u32 = u32::MAX;
 
-/// Which of the two ACLs an extended attribute is.
+/// Kind of an ACL: each kind is one extended attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AclKind {
-    /// It decides who may use an inode.
+    /// The access ACL decides who may use an inode.
     Access,
-    /// It is given to what is made in a directory.
+    /// The default ACL of a directory is given to every inode made in it.
     Default,
 }
 
@@ -60,7 +60,7 @@ impl AclKind {
     }
 }
 
-/// Whom an entry is for, in the order in which entries stand.
+/// Party that an ACL entry is for, in the order in which entries stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     Owner = 0x01,
@@ -92,12 +92,12 @@ pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
-/// What a new inode gets from its directory's default ACL.
+/// Mode and ACLs that a new inode gets from its directory's default ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Its mode.
+    /// Mode of the new inode.
     pub mode: u32,
-    /// Its own ACL; `None` where the mode says it all.
+    /// Access ACL of the new inode; `None` where the mode says it all.
     pub access: Option<Acl>,
     /// A directory's default ACL.
     pub default: Option<Acl>,
@@ -186,7 +186,7 @@ impl Acl {
         mode & !0o777 | perm(Tag::Owner) << 6 | group << 3 | perm(Tag::Other)
     }
 
-    /// What it becomes when the mode is changed: the group's part is the mask, if there is one.
+    /// Changes the entries to match a new mode. The group's bits go to the mask, if there is one.
     pub fn follow_mode(&mut self, mode: u32) {
         let mask = if self.perm(Tag::Mask).is_some() { Tag::Mask } else { Tag::Group };
         for (tag, shift) in [(Tag::Owner, 6), (mask, 3), (Tag::Other, 0)] {
@@ -194,7 +194,8 @@ impl Acl {
         }
     }
 
-    /// What an inode that is made with `mode` gets from this default ACL. The umask has no part in it.
+    /// Returns the mode and ACLs of an inode that is made with `mode` below this default ACL. The
+    /// umask has no part in it.
     #[must_use]
     pub fn inherit(&self, mode: u32, kind: FileKind) -> Inherited {
         let mut access = self.clone();
@@ -234,7 +235,7 @@ impl Acl {
     }
 }
 
-/// As [`permits`], of an inode that has this ACL.
+/// Checks access like [`permits`], for an inode that has this ACL.
 ///
 /// # Errors
 /// `Denied` when not.

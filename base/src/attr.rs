@@ -1,4 +1,5 @@
-//! What `stat` shows, and what `chmod`, `chown`, `utimensat` and `truncate` change.
+//! Attributes of an inode that `stat` shows, and the changes that `chmod`, `chown`, `utimensat` and
+//! `truncate` make.
 
 use crate::{
     codec,
@@ -29,7 +30,7 @@ pub fn without_set_id(mode: u32) -> u32 {
 }
 
 codec! {
-    /// What an inode is.
+    /// Type of an inode.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum FileKind {
         /// A regular file.
@@ -134,7 +135,7 @@ codec! {
     pub struct Attr {
         /// Inode number.
         pub ino: Ino,
-        /// What it is.
+        /// Type of the inode.
         pub kind: FileKind,
         /// Permission and special bits only (`0o7777`).
         pub mode: u32,
@@ -197,7 +198,7 @@ codec! {
 }
 
 codec! {
-    /// What to change; what is `None` stays.
+    /// Changes of attributes; a field that is `None` stays.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SetAttr {
         /// New permission and special bits.

@@ -1,4 +1,4 @@
-//! What the file system itself can answer, one variant for each errno we return.
+//! Errors that the file system itself answers, one variant for each errno we return.
 
 use crate::codec;
 

@@ -115,7 +115,7 @@ impl BlockId {
         BlockId(u128::from(session.0) << 64 | u128::from(counter))
     }
 
-    /// Its number among the blocks of its session.
+    /// Number of this block among the blocks of its session.
     #[must_use]
     pub fn counter(self) -> u64 {
         u64::try_from(self.0 & u128::from(u64::MAX)).expect("64 bits are left")

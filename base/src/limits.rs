@@ -16,9 +16,10 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 /// The longest POSIX ACL, 511 entries: a page, which is what Linux' FUSE carries.
 pub const ACL_BYTES_MAX: usize = 4096;
-/// What the names of all extended attributes of one file may take, a NUL after each (Linux: `XATTR_LIST_MAX`).
+/// Bytes that the names of all extended attributes of one file may take, a NUL after each (Linux:
+/// `XATTR_LIST_MAX`).
 pub const XATTR_NAMES_BYTES_MAX: usize = 65_536;
-/// What all extended attributes of one file may take together.
+/// Bytes that all extended attributes of one file may take together.
 pub const XATTRS_BYTES_MAX: usize = 262_144;
 /// Extended attributes up to this size rest in the file's own record.
 pub const XATTRS_EMBEDDED_BYTES_MAX: usize = 512;

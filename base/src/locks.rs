@@ -33,12 +33,12 @@ codec! {
 }
 
 codec! {
-    /// What a lock leaves to others.
+    /// Mode of a lock: whether other owners may lock the same bytes.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum LockMode {
-        /// To share it.
+        /// Other owners may hold shared locks.
         Shared = 1,
-        /// Nothing.
+        /// Other owners may hold no lock.
         Exclusive = 2,
     }
 }
@@ -79,7 +79,7 @@ impl ByteRange {
     }
 }
 
-/// Whose a lock is: a process or an open file of one client.
+/// Owner of a lock: a process or an open file of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner {
     /// The client's session.

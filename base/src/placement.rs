@@ -11,12 +11,13 @@ use crate::{
 };
 
 codec! {
-    /// Which home a new directory gets.
+    /// Policy that chooses the home of a new directory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Locality {
-        /// Its own id (InfiniFS).
+        /// The home is the directory's own id (InfiniFS).
         Directory = 1,
-        /// That of its parent: a whole subtree stays on one shard (HSM², below the boundary).
+        /// The home is that of the parent: a whole subtree stays on one shard (HSM², below the
+        /// boundary).
         Subtree = 2,
     }
 }
@@ -65,7 +66,7 @@ pub fn jump_hash(mut key: u64, buckets: u32) -> u32 {
 }
 
 codec! {
-    /// Which server has which shard.
+    /// Map from shards to servers.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ClusterMap {
         /// The version of this map.

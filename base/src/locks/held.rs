@@ -5,13 +5,13 @@ use super::{ByteRange, LockMode, LockOwner};
 /// One lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockHeld {
-    /// Whose it is.
+    /// Owner of the lock.
     pub owner: LockOwner,
     /// The process that asked for it, as its client numbers processes.
     pub pid: u32,
-    /// What it covers.
+    /// Bytes that the lock covers.
     pub range: ByteRange,
-    /// What it leaves to others.
+    /// Shared or exclusive.
     pub mode: LockMode,
 }
 
@@ -35,7 +35,7 @@ impl HeldLocks {
         self.held.is_empty()
     }
 
-    /// Those of others that are in the way of `asked`.
+    /// Returns the locks of other owners that are in the way of `asked`.
     pub fn conflicts(&self, asked: LockHeld) -> impl Iterator<Item = &LockHeld> {
         self.held.iter().filter(move |held| in_conflict(held, &asked))
     }

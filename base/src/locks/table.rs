@@ -20,9 +20,9 @@ pub enum LockDenied {
 /// A lock that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// It is held now.
+    /// The lock is held now.
     Granted,
-    /// It will be, some day.
+    /// The lock waits in the queue.
     Queued,
 }
 
@@ -31,7 +31,7 @@ pub enum Waiting {
 pub struct LockWait {
     /// The session.
     pub session: SessionId,
-    /// Its number for the request.
+    /// The session's number for the request.
     pub number: u64,
 }
 
@@ -44,7 +44,7 @@ type File = (Ino, LockKind);
 pub struct LockTable {
     files: HashMap<File, Locks>,
     sessions: HashMap<SessionId, Standing>,
-    /// What each owner waits for.
+    /// Requests that each owner waits for.
     waits: HashMap<LockOwner, Vec<(File, LockWait)>>,
     a_session_max: usize,
 }
@@ -55,7 +55,7 @@ struct Locks {
     queue: Vec<(LockWait, LockHeld)>,
 }
 
-/// What a session holds and waits for.
+/// Locks that a session holds and waits for.
 #[derive(Debug, Default)]
 struct Standing {
     total: usize,
@@ -175,7 +175,7 @@ impl LockTable {
         Some(granted)
     }
 
-    /// What is in the way of a lock, if anything is.
+    /// Returns a held lock that is in the way of `asked`, if any is.
     #[must_use]
     pub fn conflict(&self, (ino, kind): (Ino, LockKind), asked: LockHeld) -> Option<LockHeld> {
         // The first byte that cannot be had.
@@ -350,7 +350,7 @@ impl LockTable {
         }
     }
 
-    /// What is always true.
+    /// Checks what is always true of the table.
     ///
     /// # Panics
     /// When it is not.

@@ -299,7 +299,7 @@ fn random_operations_leave_what_a_map_of_single_bytes_has() {
             });
             assert_eq!(bytes_of(held), bytes.0, "seed {seed} step {step}");
         }
-        // Nobody waits for ever: when all have given back what they have, all have gone on.
+        // No owner waits for ever: when all have given back their locks, all have gone on.
         while let Some(who) = [10, 11, 20, 21, 30, 31]
             .into_iter()
             .find(|who| bytes.0.keys().any(|(_, owner)| *owner == self::owner(*who)))
