@@ -50,7 +50,7 @@ pub fn imbalance(held: &[u64]) -> f64 {
     if total == 0 { 0.0 } else { most as f64 * held.len() as f64 / total as f64 }
 }
 
-/// Their standard deviation in relation to their mean; 0 when there is nothing.
+/// Returns the standard deviation in relation to the mean; 0 when there is nothing.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts of entries have no 53 significant bits")]
 pub fn deviation(held: &[u64]) -> f64 {

@@ -111,7 +111,7 @@ impl Dial for Delayed {
             let (near, far) = duplex(READ_BYTES);
             let (sent, received) = split(far);
             let (incoming, outgoing) = split(stream);
-            // They end with the connection: its loss is seen at both ends.
+            // Both tasks end with the connection: its loss is seen at both ends.
             tokio::spawn(carry(sent, outgoing, way(0)));
             tokio::spawn(carry(incoming, received, way(1)));
             Ok(Box::new(near) as Box<dyn Stream>)

@@ -6,12 +6,12 @@ mod svg;
 
 use serde::Serialize;
 
-/// What an experiment shows.
+/// Results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its short name, such as `fig9`.
+    /// Short name of the figure, such as `fig9`.
     pub name: String,
-    /// What it is about.
+    /// Subject of the figure.
     pub title: String,
     /// How it was measured, with all that differs from the paper.
     pub how: String,
@@ -24,15 +24,15 @@ pub struct Figure {
 /// Some series over the same points.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chart {
-    /// What is shown, with its unit.
+    /// Quantity that the chart shows, with its unit.
     pub title: String,
-    /// What the points are.
+    /// Meaning of the points.
     pub x: String,
     /// How it is drawn.
     pub marks: Marks,
     /// The points, in order.
     pub points: Vec<String>,
-    /// What was measured at them.
+    /// Values measured at the points.
     pub series: Vec<Series>,
 }
 
@@ -46,7 +46,7 @@ pub enum Marks {
     Bars,
 }
 
-/// What was measured of one thing.
+/// Measured values of one thing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
     /// The thing.
@@ -114,7 +114,7 @@ impl Figure {
         svg::draw(self)
     }
 
-    /// Its charts as tables, for people.
+    /// Returns the charts as tables, for people.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.name, self.title);

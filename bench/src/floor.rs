@@ -1,4 +1,5 @@
-//! What nothing could beat on this machine: the parts of an operation that are not ours, each by itself.
+//! Floors that nothing could beat on this machine: the parts of an operation that are not ours,
+//! each by itself.
 //!
 //! `pando bench floor` calls it. The floors start the threads that they measure, and end them.
 
@@ -8,10 +9,10 @@ pub mod null;
 
 use serde::{Deserialize, Serialize};
 
-/// What one floor came to, as `--json` has it.
+/// Result of one floor, as `--json` has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FloorRow {
-    /// Its name.
+    /// Name of the floor.
     pub floor: String,
     /// Operations done.
     pub ops: u64,

@@ -1,4 +1,4 @@
-//! What is run: phases in a fixed order, as mdtest has them.
+//! Plan of a run: phases in a fixed order, as mdtest has them.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl Phase {
         Phase::FileRemove,
     ];
 
-    /// Its name on the command line and in reports.
+    /// Name of the phase on the command line and in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Phase {
         }
     }
 
-    /// What its paths are called.
+    /// Kind of the phase's paths, as it stands in their names.
     pub(crate) fn kind(self) -> &'static str {
         if self.is_of_directories() { "dir" } else { "file" }
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What all ranks do.
+/// Work of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// How many ranks.
@@ -146,10 +146,10 @@ impl Plan {
     }
 }
 
-/// What the workers are told to do, all at the same time.
+/// Order that all workers get at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What.
+    /// Kind of work.
     pub work: Work,
     /// With how many files of each rank.
     pub files: usize,

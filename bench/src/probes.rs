@@ -9,7 +9,7 @@
 
 use base::{Layout, Shift, Splits, Spread, Subsets, layout::POS_MAX};
 
-/// What clients make.
+/// Clients that make the names.
 #[derive(Debug, Clone, Copy)]
 pub struct Crowd {
     /// How many clients there are.
@@ -22,7 +22,7 @@ pub struct Crowd {
     pub shards: u16,
 }
 
-/// What was asked.
+/// Counts of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probes {
     /// Requests that came to the wrong partition.
@@ -142,7 +142,7 @@ impl Draw {
 pub fn probe(crowd: Crowd, spread: Spread, seed: u64) -> Probes {
     assert!(crowd.clients > 0, "somebody makes the names");
     let mut directory = Directory::new(crowd, spread);
-    // What a client knows at first is what the parent's entry says: one partition.
+    // At first a client knows the layout in the parent's entry: one partition.
     let mut clients = vec![(Layout::Whole, 0u64); usize::try_from(crowd.clients).expect("32 bits")];
     let mut probes = Probes::default();
     let mut draw = Draw(seed);

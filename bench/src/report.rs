@@ -18,10 +18,11 @@ pub use target::{Against, Goal, TargetRow};
 /// One phase of one iteration, and of which run it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
-    /// What was run, such as `mount, caches off`; none in what `bench md` prints by itself.
+    /// Name of the run, such as `mount, caches off`; empty in results that `bench md` prints by
+    /// itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// What came of it.
+    /// Result of the run.
     #[serde(flatten)]
     pub row: Row,
 }
@@ -42,7 +43,7 @@ pub enum Line {
 #[derive(Debug, thiserror::Error)]
 #[error("line {line} is no result of bench")]
 pub struct NoResult {
-    /// Its number, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
     /// Why.
     #[source]
@@ -120,7 +121,8 @@ impl Floors {
     #[must_use]
     pub fn server_cpu_us(&self, echo: &str, phase: &str) -> Option<f64> {
         let engine = match phase {
-            // What was used lately is not read from the engine.
+            // The server keeps recently used records in memory and does not read them from the
+            // engine.
             "file_stat" | "file_open" | "dir_stat" => None,
             "file_create" | "file_remove" | "file_rename" | "dir_create" | "dir_remove"
             | "dir_rename" => Some("engine_create"),

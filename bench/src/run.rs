@@ -14,7 +14,7 @@ pub trait Crew {
     async fn step(&mut self, step: Step) -> Result<Vec<Timing>, Error>;
 }
 
-/// What the file system under test has used so far.
+/// Resources that the file system under test has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time of the server; `None` when nobody says.
@@ -28,11 +28,11 @@ pub struct Usage {
 /// Reads what the file system under test has used.
 #[expect(async_fn_in_trait, reason = "what implements it stays on one thread")]
 pub trait Meter {
-    /// What it has used so far.
+    /// Reads the resources used so far.
     async fn read(&mut self) -> Usage;
 }
 
-/// What was measured of one phase in one iteration.
+/// Measurements of one phase in one iteration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// The phase.
@@ -60,7 +60,7 @@ pub async fn run(
     crew: &mut impl Crew,
     meter: &mut impl Meter,
 ) -> Result<Vec<Measured>, Error> {
-    // What is there already is not ours, and stays.
+    // Files that exist already are not ours, and stay.
     crew.step(Step { work: Work::MakeFolder, files: 0 }).await?;
     let done = iterations(plan, crew, meter).await;
     if done.is_err() {

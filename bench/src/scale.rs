@@ -1,4 +1,4 @@
-//! What file systems of a given size need, computed from what was measured of small ones.
+//! Needs of file systems of a given size, computed from measurements of small ones.
 //!
 //! `bench scale` measures the [`Constants`] and writes them; the page `docs/SCALE.md` is [`page`] of them. Nothing is measured here.
 //!
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use page::page;
 
-/// What was measured.
+/// Measured constants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
     /// Files of the server that was filled.
@@ -46,19 +46,19 @@ pub struct Cpu {
     pub stat: f64,
     /// An empty file is made.
     pub create: f64,
-    /// It is removed.
+    /// A file is removed.
     pub unlink: f64,
-    /// It gets another name; half of them in another directory.
+    /// A file gets another name; half of them in another directory.
     pub rename: f64,
-    /// It gets another mode.
+    /// A file gets another mode.
     pub chmod: f64,
     /// A directory of twenty files is listed.
     pub list: f64,
     /// A directory is made.
     pub mkdir: f64,
-    /// It is removed.
+    /// A directory is removed.
     pub rmdir: f64,
-    /// It gets another name.
+    /// A directory gets another name.
     pub rename_dir: f64,
 }
 
@@ -98,21 +98,22 @@ pub const INDEX_BYTES_PER_FILE: f64 = 2.5;
 pub const EVENTS_MAX: f64 = 10_000.0;
 /// Bytes of one.
 pub const EVENT_BYTES: f64 = 32.0;
-/// What a client's cache takes for a directory, next to its name.
+/// Bytes that a client's cache takes for a directory, next to its name.
 pub const CACHED_BYTES: f64 = 460.0;
 /// Shards of a file system that was formatted as usual.
 pub const SHARDS_USUAL: u16 = 64;
-/// Who waits longer than this for a server to start again is not served.
+/// Longest acceptable wait for a server to start again. A client that waits longer counts as not
+/// served.
 pub const START_SECONDS_MAX: f64 = 60.0;
 /// Clients with a session at each server; a server opens no more than the second number (`serve --sessions-max`).
 pub const CLIENTS: f64 = 2048.0;
 /// See [`CLIENTS`].
 pub const SESSIONS_MAX: f64 = 65_536.0;
 
-/// What a file system of some size needs.
+/// Needs of a file system of some size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Needs {
-    /// Its files.
+    /// Number of files.
     pub files: f64,
     /// Operations a second.
     pub operations: f64,
@@ -139,14 +140,14 @@ pub struct Needs {
 /// Something that does not grow with servers: reached where its part comes to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
-    /// What is full.
+    /// Resource that is full.
     pub what: &'static str,
-    /// Which part of it is taken.
+    /// Part of the resource that is taken.
     pub part: f64,
 }
 
 impl Constants {
-    /// What so many files need.
+    /// Returns the needs of a file system with this number of files.
     #[must_use]
     pub fn needs(&self, files: f64) -> Needs {
         let operations = files * LOAD_PER_FILE;
@@ -176,7 +177,8 @@ impl Constants {
         }
     }
 
-    /// What was measured with two numbers of servers, for another number: on the line through both, and no less than nothing.
+    /// Extrapolates a value that was measured with two numbers of servers to another number of
+    /// servers. The result is on the line through both, and no less than nothing.
     fn by_servers(&self, [few, many]: [f64; 2], servers: f64) -> f64 {
         let [from, to] = self.servers.map(f64::from);
         let each = if to > from { (many - few).max(0.0) / (to - from) } else { 0.0 };
@@ -284,7 +286,8 @@ mod tests {
         let constants = constants();
         let on = |servers| constants.by_servers([100.0, 160.0], servers);
         assert!((on(8.0) - 160.0).abs() < 1e-9 && (on(18.0) - 260.0).abs() < 1e-9);
-        // It costs nothing less with fewer than were tried, nor where a measurement says so by chance.
+        // Fewer servers than were tried do not lower the cost, nor does a measurement that falls by
+        // chance.
         assert!((on(1.0) - 160.0).abs() < 1e-9);
         assert!((constants.by_servers([160.0, 100.0], 100.0) - 160.0).abs() < 1e-9);
     }

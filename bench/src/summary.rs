@@ -1,4 +1,4 @@
-//! What the iterations measured, in numbers for people and programs.
+//! Summaries of the iterations' measurements, for people and programs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Row {
     pub ops: u64,
     /// From the first begin to the last end.
     pub seconds: f64,
-    /// Their quotient.
+    /// Operations divided by seconds.
     pub ops_per_s: f64,
     /// Half of the calls took no longer, in microseconds.
     pub p50_us: f64,
@@ -61,9 +61,9 @@ pub struct Summary {
     pub per_second_max: f64,
     /// Microseconds that half of the calls did not exceed.
     pub p50_us: f64,
-    /// As for all but one in a hundred.
+    /// Microseconds that all but one in a hundred calls did not exceed.
     pub p99_us: f64,
-    /// As for all but one in a thousand.
+    /// Microseconds that all but one in a thousand calls did not exceed.
     pub p999_us: f64,
     /// CPU time of the client for an operation.
     pub client_cpu_us: f64,

@@ -1,4 +1,4 @@
-//! What is measured: the native client, or any directory through system calls.
+//! Target of the measurements: the native client, or any directory through system calls.
 
 use std::{
     ffi::CString,
@@ -32,7 +32,7 @@ pub enum Error {
     /// The server's answer.
     #[error("{what} of {path} failed")]
     Client {
-        /// What was done.
+        /// Operation that failed.
         what: &'static str,
         /// To what.
         path: String,
@@ -43,7 +43,7 @@ pub enum Error {
     /// The kernel's answer.
     #[error("{what} of {path} failed")]
     Directory {
-        /// What was done.
+        /// Operation that failed.
         what: &'static str,
         /// To what.
         path: String,

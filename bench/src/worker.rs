@@ -22,7 +22,7 @@ use crate::{
 /// How often a rank lists its directory.
 const LISTINGS: usize = 10;
 
-/// What one worker measured of one step.
+/// Measurements of one worker in one step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// When it began, by [`monotonic`].
@@ -39,9 +39,9 @@ pub struct Timing {
 
 /// Does steps for some of the ranks.
 pub struct Worker<'a> {
-    /// What is run.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Which ranks these are, from 0.
+    /// Ranks of this worker, from 0.
     pub ranks: Vec<usize>,
     /// Where to do it.
     pub target: Target,
@@ -78,7 +78,7 @@ impl Worker<'_> {
         Ok(Timing::default())
     }
 
-    /// What one worker of all does.
+    /// Does work that only one of all workers does.
     async fn once(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         if self.ranks.contains(&0) { work.await } else { Ok(()) }
     }
@@ -116,7 +116,7 @@ impl Worker<'_> {
         Ok(timing)
     }
 
-    /// What `rank` works on in a phase.
+    /// Returns the operands of `rank` in a phase.
     fn operands(&self, phase: Phase, rank: usize, files: usize) -> Vec<Operand> {
         let of_other = matches!(phase, Phase::DirStat | Phase::FileStat | Phase::FileOpen);
         let all = |rank: usize| -> Vec<String> {
@@ -158,7 +158,7 @@ impl Lanes {
         Lanes { operands, next: Cell::new(0), operations: Cell::new(0), latencies }
     }
 
-    /// Nothing more is begun.
+    /// Makes sure that no further operation begins.
     fn end(&self) {
         self.next.set(self.operands.len());
     }

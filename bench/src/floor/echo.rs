@@ -37,7 +37,7 @@ pub struct Echo {
     pub requests: usize,
 }
 
-/// What one side used.
+/// CPU, time and latencies of one side.
 struct Used {
     cpu: Duration,
     elapsed: Duration,
@@ -63,7 +63,7 @@ pub fn run(echo: &Echo) -> io::Result<FloorRow> {
         // The server ends when the client has hung up.
         let client = ended(client);
         if client.is_err() {
-            // It may have fewer connections than it waits for.
+            // The server may have fewer connections than it waits for.
             for _ in 0..echo.connections {
                 drop(std::net::TcpStream::connect(address));
             }

@@ -26,10 +26,10 @@ use rustix::io::Errno;
 /// Why there is no null file system.
 #[derive(Debug, thiserror::Error)]
 pub enum NullError {
-    /// It could not be mounted or unmounted.
+    /// The file system could not be mounted or unmounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// It could not be served.
+    /// The file system could not be served.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// There are no threads.
@@ -54,7 +54,8 @@ impl NullMount {
             fsname: "null".to_owned(),
             subtype: "pando-null".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
-            // As any mount of ours: the kernel then asks for the attributes of each directory on the way.
+            // Every mount of ours has this option: the kernel then asks for the attributes of each
+            // directory on the way.
             default_permissions: true,
             nosuid: true,
             nodev: true,
@@ -107,7 +108,7 @@ impl NullMount {
 impl Drop for NullMount {
     fn drop(&mut self) {
         if !self.unmounted {
-            // It is dropped because something failed, and that is told.
+            // The mount is dropped because something failed, and that failure is reported.
             let _ = fuse::unmount(&self.path, Unmount::Lazy);
         }
     }
@@ -123,7 +124,7 @@ fn serve(
     runtime.map_err(NullError::Thread)?.block_on(async {
         let session = Session::start(connection, &NullFs::init_options()).await?;
         let next = session.try_clone_connection().map_err(NullError::Thread)?;
-        // Nobody takes it from the last.
+        // The copy that the last thread makes has no receiver.
         let _ = give.send(next);
         session.run(null).await?;
         Ok(())

@@ -1,4 +1,4 @@
-//! What is aimed at, and what was reached.
+//! Targets, and the figures that were reached.
 //!
 //! The commands that measure make the rows; the tables and lines of results hold them. Nothing is measured here.
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spread;
 
-/// What is compared with what.
+/// Comparison of a figure with a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The figure is at least this.
@@ -23,10 +23,11 @@ pub enum Goal {
     Shown,
 }
 
-/// So many times better than its floor a figure may be by chance; what is better still shows that the floor was wrong.
+/// Factor by which a figure may be better than its floor by chance. A greater one shows that the
+/// floor was wrong.
 const FLOOR_NOISE: f64 = 1.1;
 
-/// What a figure stands beside, as its goal calls it.
+/// Thing that a figure is compared with, as its goal calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Against {
     /// The same without a file system.
@@ -47,9 +48,9 @@ impl Against {
 /// A target, and what was reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetRow {
-    /// What it is about.
+    /// Subject of the target.
     pub target: String,
-    /// What should be reached, in words.
+    /// Value that should be reached, in words.
     pub goal: String,
     /// Whether it was; `None` where nothing is aimed at.
     pub met: Option<bool>,
@@ -68,7 +69,7 @@ pub struct TargetRow {
     pub runs: usize,
     /// The floor of the same run or the figure beside it, in the same unit.
     pub floor: Option<f64>,
-    /// What was reached, divided by it.
+    /// Figure that was reached, divided by the one of `floor`.
     pub ratio: Option<f64>,
     /// How to see it.
     pub command: String,

@@ -152,7 +152,7 @@ fn breaks(constants: &Constants) -> String {
     text
 }
 
-/// So many files, as a power of ten.
+/// Formats a number of files as a power of ten.
 fn power(files: f64) -> String {
     let exponent = files.log10().floor();
     format!("{:.1}·10^{exponent:.0} files", files / 10_f64.powf(exponent))
