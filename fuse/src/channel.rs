@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::{abi, init::Negotiated, interrupt::Interrupts, sys};
 
-/// What the descriptors of one connection share.
+/// State that the descriptors of one connection share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,

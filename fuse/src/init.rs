@@ -6,7 +6,7 @@
 use crate::abi;
 
 bitflags::bitflags! {
-    /// What the kernel can do for, or leave to, a file system (`FUSE_*` init flags).
+    /// Features of the kernel that a file system can use (`FUSE_*` init flags).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u64 {
         /// Several reads of one file at once.
@@ -53,7 +53,7 @@ bitflags::bitflags! {
         const NO_OPENDIR_SUPPORT = 1 << 24;
         /// Cached pages are dropped only when told to.
         const EXPLICIT_INVAL_DATA = 1 << 25;
-        /// As `HANDLE_KILLPRIV`, with the rules of the VFS and a flag that says when.
+        /// Like `HANDLE_KILLPRIV`, with the rules of the VFS and a flag that says when.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR says when set-group-id is to be cleared. Always asked for.
         const SETXATTR_EXT = 1 << 29;
@@ -73,14 +73,14 @@ bitflags::bitflags! {
 }
 
 impl Capabilities {
-    /// What this crate handles whatever the file system does, and so always asks for.
+    /// Capabilities that this crate handles whatever the file system does, and so always asks for.
     const ALWAYS: Capabilities = Capabilities::BIG_WRITES
         .union(Capabilities::MAX_PAGES)
         .union(Capabilities::SETXATTR_EXT)
         .union(Capabilities::INIT_EXT);
 }
 
-/// What the file system would like.
+/// Wishes of the file system.
 #[derive(Clone, Copy, Debug)]
 pub struct InitOptions {
     /// Capabilities to use if the kernel has them.
@@ -110,7 +110,7 @@ impl Default for InitOptions {
     }
 }
 
-/// What was agreed on.
+/// Result of the negotiation with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The protocol's minor version in use.
@@ -129,7 +129,7 @@ const MAX_WRITE_LIMIT: u32 = 1 << 20;
 const MAX_WRITE_COMPAT: u32 = 32 * PAGE;
 const PAGE: u32 = 4096;
 
-/// What to do with the kernel's INIT.
+/// Answer to the kernel's INIT.
 pub(crate) enum Answer {
     /// Agreed; send this.
     Agreed(Negotiated, abi::InitOut),

@@ -1,4 +1,4 @@
-//! Which requests are in hand, and which of them the kernel wants to end early.
+//! Requests in hand, and interrupts of the kernel that end some of them early.
 //!
 //! Shared by all descriptors of a connection, because the kernel may hand an INTERRUPT to another
 //! descriptor than the one that read the request. Every request is registered before its handler runs

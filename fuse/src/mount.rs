@@ -20,11 +20,11 @@ use crate::channel::Channel;
 /// How to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `mount` shows as the device.
+    /// Device that `mount` shows.
     pub fsname: String,
     /// The type is shown as `fuse.SUBTYPE`; empty for plain `fuse`.
     pub subtype: String,
-    /// Nothing can be changed.
+    /// Read-only: the mount allows no changes.
     pub read_only: bool,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,

@@ -53,7 +53,7 @@ pub enum Notice {
         /// The contents.
         data: Bytes,
     },
-    /// Whoever polls this open file should look again.
+    /// Processes that poll this open file should look again.
     PollWakeup {
         /// `kh` of the POLL request.
         kh: u64,

@@ -44,7 +44,7 @@ impl NullFs {
         NullFs { tree, locks: Rc::default(), ttl, now: Box::new(now) }
     }
 
-    /// What it asks of the kernel.
+    /// Options that this file system asks of the kernel.
     pub fn init_options() -> InitOptions {
         let capabilities = Capabilities::ASYNC_READ
             | Capabilities::POSIX_LOCKS
@@ -264,7 +264,7 @@ impl NullFs {
             }
             Op::FAllocate { .. } => reply.error(Errno::OPNOTSUPP),
             Op::Ioctl { .. } => reply.error(Errno::NOTTY),
-            // What the kernel does by itself when told that we do not.
+            // The kernel does these by itself when told that we do not.
             Op::Access { .. } | Op::BMap { .. } | Op::Poll { .. } => reply.error(Errno::NOSYS),
             Op::Lookup { .. }
             | Op::GetAttr { .. }

@@ -61,12 +61,12 @@ impl Reply {
         self.slot.is_some_and(|slot| self.channel.shared.interrupts.is_interrupted(slot))
     }
 
-    /// It failed.
+    /// Answers that the request failed.
     pub fn error(self, errno: Errno) {
         self.send(-errno.raw_os_error(), &[]);
     }
 
-    /// It is done, and there is nothing to tell.
+    /// Answers that the request is done, without data.
     pub fn ok(self) {
         self.send(0, &[]);
     }
@@ -135,12 +135,13 @@ impl Reply {
         self.send(0, &[page.bytes()]);
     }
 
-    /// So many bytes were written.
+    /// Answers how many bytes were written.
     pub fn written(self, size: u32) {
         self.send_struct(&abi::WriteOut { size, padding: 0 });
     }
 
-    /// So many bytes were copied. Older kernels have 32 bits for it, and never ask for more.
+    /// Answers how many bytes were copied. Older kernels have 32 bits for it, and never ask for
+    /// more.
     pub fn copied(self, bytes: u64) {
         if self.opcode == opcode::COPY_FILE_RANGE_64 {
             self.send_struct(&abi::CopyFileRangeOut { bytes_copied: bytes });
@@ -149,7 +150,7 @@ impl Reply {
         }
     }
 
-    /// What the file system is like.
+    /// Answers with the size and usage of the file system.
     pub fn statfs(self, statfs: &StatFs) {
         self.send_struct(&abi::StatfsOut {
             blocks: statfs.blocks,
@@ -184,7 +185,7 @@ impl Reply {
         self.send_struct(&abi::BmapOut { block });
     }
 
-    /// Which events are there.
+    /// Answers which poll events are ready.
     pub fn poll(self, revents: u32) {
         self.send_struct(&abi::PollOut { revents, padding: 0 });
     }

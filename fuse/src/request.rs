@@ -23,7 +23,7 @@ use crate::{
 pub(crate) use decode::{Malformed, Message, decode, header};
 pub use extension::{SecurityContext, SecurityContexts, SupplementaryGroups};
 
-/// Who asks, and of which node.
+/// Requester and node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kernel's number of this request.
@@ -42,16 +42,16 @@ pub struct Header {
 /// One request: its header, its operation and what some operations carry along.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks, and of which node.
+    /// Requester and node.
     pub header: Header,
-    /// What is asked.
+    /// Operation with its arguments.
     pub op: Op<'a>,
     /// Security contexts and groups for what is about to be made.
     pub extensions: Extensions<'a>,
     pub(crate) bytes: Source<'a>,
 }
 
-/// What create-like operations carry along when the capability was negotiated.
+/// Data that create-like operations carry along when the capability was negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extensions<'a> {
     /// Labels for the new inode (`SECURITY_CTX`).
@@ -134,7 +134,7 @@ pub enum SetTime {
     At(Timespec),
 }
 
-/// What SETATTR changes; `None` leaves as it is.
+/// Changes of SETATTR; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, with the file's type.
@@ -153,13 +153,13 @@ pub struct SetAttr {
     pub ctime: Option<Timespec>,
     /// The open file through which it is changed.
     pub fh: Option<Handle>,
-    /// Whose mandatory locks apply to a truncation.
+    /// Owner whose mandatory locks apply to a truncation.
     pub lock_owner: Option<LockOwner>,
     /// Clear set-user-id, and set-group-id where group execution is allowed (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
 
-/// What is asked. Names are bytes without `/` and NUL. Flags are those of the system call.
+/// Operation of a request. Names are bytes without `/` and NUL. Flags are those of the system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,
@@ -232,7 +232,7 @@ pub enum Op<'a> {
     ReleaseDir { fh: Handle, flags: u32 },
     /// fsync(2) of a directory; answer `ok`.
     FSyncDir { fh: Handle, datasync: bool },
-    /// What is in the way of this lock; answer [`lock`](crate::Reply::lock).
+    /// Find a lock in the way of this one; answer [`lock`](crate::Reply::lock).
     GetLk { fh: Handle, owner: LockOwner, lock: FileLock, kind: LockKind },
     /// Take, change or release a lock; answer `ok` or EAGAIN, after waiting when `wait`.
     SetLk { fh: Handle, owner: LockOwner, lock: FileLock, kind: LockKind, wait: bool },

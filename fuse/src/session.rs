@@ -102,7 +102,7 @@ pub struct Session {
     negotiated: Negotiated,
 }
 
-/// What one read of the device gave.
+/// Result of one read of the device.
 enum Next {
     Bytes(usize),
     Again,
@@ -136,7 +136,7 @@ impl Session {
         Ok(Session { fd, pool, negotiated })
     }
 
-    /// What was agreed on with the kernel.
+    /// Returns the result of the negotiation with the kernel.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }

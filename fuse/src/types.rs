@@ -24,7 +24,7 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unique(pub u64);
 
-/// Whoever holds a lock: a process for POSIX locks, an open file description for flock.
+/// Owner of a lock: a process for POSIX locks, an open file description for flock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner(pub u64);
 
@@ -37,7 +37,7 @@ pub struct Timespec {
     pub nanos: u32,
 }
 
-/// What stat(2) tells of a file.
+/// Attributes of a file that stat(2) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number that programs see.
@@ -92,7 +92,8 @@ impl Attr {
 /// A name that was found or made, and for how long the kernel may believe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What the kernel will call this inode; each entry sent counts one look-up until it is forgotten.
+    /// Node id that the kernel will use for this inode; each entry sent counts one look-up until it
+    /// is forgotten.
     pub node: NodeId,
     /// Tells two inodes apart that had the same node id, one after the other.
     pub generation: u64,
@@ -118,7 +119,7 @@ impl Entry {
     }
 }
 
-/// What statx(2) tells beyond [`Attr`].
+/// Attributes that statx(2) returns beyond [`Attr`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatxExtra {
     /// When the inode was made, if known.
@@ -129,7 +130,7 @@ pub struct StatxExtra {
     pub attributes_mask: u64,
 }
 
-/// What statfs(2) tells of the file system.
+/// Facts of the file system that statfs(2) returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Size, in units of `frsize`.
@@ -150,7 +151,7 @@ pub struct StatFs {
     pub frsize: u32,
 }
 
-/// What a lock does to others.
+/// Type of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockType {
     /// Shared.
@@ -161,7 +162,7 @@ pub enum LockType {
     Unlock,
 }
 
-/// Which family of locks a request belongs to; the two never conflict.
+/// Family of locks that a request belongs to; the two families never conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
     /// Byte ranges of fcntl(2), owned by a process or (OFD) by an open file.
@@ -209,7 +210,7 @@ impl FileLock {
 }
 
 bitflags::bitflags! {
-    /// What an answer to open or create tells the kernel of this open file (`FOPEN_*`).
+    /// Flags of an open file in an answer to open or create (`FOPEN_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpenFlags: u32 {
         /// Bypass the page cache.

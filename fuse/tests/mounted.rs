@@ -181,7 +181,8 @@ fn flock_and_fcntl_locks_do_not_meet_but_each_excludes() {
 /// The exit code of a test program of which a test has failed.
 const FAILED_TEST: i32 = 101;
 
-/// What the processes that `start_role` starts do. As a test: one without a part to play fails.
+/// Plays the role of a process that `start_role` starts. As a test: a process without a part to
+/// play fails.
 #[test]
 fn child_role() {
     let Ok(role) = std::env::var("FUSE_TEST_ROLE") else {
@@ -390,7 +391,7 @@ fn a_mount_in_use_is_busy_and_ends_when_its_last_file_is_closed() {
     fuse::unmount(mounted.root(), Unmount::Lazy).unwrap();
     file.write_all(b"still served").unwrap();
     drop(file);
-    // Nothing is mounted there any more; the session ends by itself.
+    // The mount is gone; the session ends by itself.
     assert_eq!(mounted.ended(), [Ended::Unmounted]);
 }
 

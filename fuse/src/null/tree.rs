@@ -45,7 +45,7 @@ pub(super) struct Dir {
     last_cookie: u64,
 }
 
-/// What a new node is given.
+/// Attributes of a new node.
 pub(super) struct Birth {
     pub(super) mode: u32,
     pub(super) uid: u32,

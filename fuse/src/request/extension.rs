@@ -1,4 +1,5 @@
-//! What the kernel appends to create-like requests: security labels and supplementary groups.
+//! Extensions that the kernel appends to create-like requests: security labels and supplementary
+//! groups.
 //!
 //! Decoded lazily, by whoever asks; bytes that do not fit their lengths end the iteration, they are
 //! never an error of the request.
@@ -19,7 +20,7 @@ pub struct SecurityContexts<'a>(&'a [u8]);
 pub struct SecurityContext<'a> {
     /// Name of the extended attribute, such as `security.selinux`.
     pub name: &'a CStr,
-    /// Its value.
+    /// Value of the attribute.
     pub value: &'a [u8],
 }
 

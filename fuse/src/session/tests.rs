@@ -1,4 +1,4 @@
-//! What the session answers by itself, over a socket in place of the device.
+//! Answers of the session itself, over a socket in place of the device.
 
 use std::{cell::RefCell, os::fd::OwnedFd, rc::Rc};
 
@@ -39,7 +39,7 @@ impl Kernel {
         let (len, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()).ok()?;
         let word = |at: usize| i32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         let unique = u64::from_ne_bytes(bytes[8..16].try_into().unwrap());
-        // Nothing is what the end of the session's side looks like.
+        // An empty message is the end of the session's side.
         (len > 0).then(|| (unique, word(4), len - 16))
     }
 }
