@@ -57,7 +57,7 @@ pub(crate) struct Adapter<S> {
     manners: Manners,
     /// Counts what was changed through this mount.
     changes: Cell<u64>,
-    /// What was told of the root last, for its quota.
+    /// Facts of the root that the server told last, for its quota.
     root_info: RefCell<Vec<(String, String)>>,
     notifier: Notifier,
 }
@@ -187,7 +187,8 @@ impl<S: FileSystem> Adapter<S> {
         outcome
     }
 
-    /// As `changed`, of a name, which is on stable storage then if that is how it is mounted.
+    /// Like `changed`, for a change of a name. The change is on stable storage if the mount says
+    /// so.
     async fn named(&self, outcome: Outcome) -> Outcome {
         match self.manners.synchronous {
             Synchronous::OnDemand => self.changed(outcome),

@@ -1,4 +1,4 @@
-//! What a request is answered with.
+//! Answers to requests.
 //!
 //! The adapter's operations make answers; `serve` sends them. In between the kernel may have given up the
 //! request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as given when it is
@@ -35,9 +35,9 @@ pub(crate) enum Answer {
     Opened(Handle, bool),
     /// An open directory.
     OpenedDir(u64),
-    /// So many bytes were written.
+    /// Number of bytes written.
     Written(u32),
-    /// So many bytes were copied.
+    /// Number of bytes copied.
     Copied(u64),
     /// Where something is in a file.
     Offset(u64),

@@ -69,7 +69,7 @@ pub(crate) fn time(time: Time) -> Timespec {
     Timespec { secs: time.sec, nanos: time.nsec }
 }
 
-/// What `stat` shows.
+/// Converts attributes to those that `stat` shows.
 pub(crate) fn attr(attr: &Attr) -> fuse::Attr {
     fuse::Attr {
         ino: attr.ino.0,
@@ -111,8 +111,8 @@ pub(crate) fn set_attr(set: &fuse::SetAttr) -> SetAttr {
     }
 }
 
-/// What an open with these flags is for. A program that is executed is read, and the kernel has checked that
-/// it may be.
+/// Access that an open with these flags asks for. A program that is executed is read, and the
+/// kernel has checked that it may be.
 pub(crate) fn access(flags: u32) -> Option<Access> {
     match flags & O_ACCMODE {
         0 => Some(Access::READ),

@@ -46,7 +46,7 @@ pub(crate) struct Listing {
 
 /// A page that was read.
 pub(crate) struct Ahead {
-    /// It holds every entry after this position, up to its last one.
+    /// The page holds every entry after this position, up to its last one.
     pub(crate) after: u64,
     pub(crate) page: ReaddirPage,
     pub(crate) plus: bool,

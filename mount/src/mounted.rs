@@ -58,10 +58,10 @@ pub enum Error {
         /// The mount point.
         path: PathBuf,
     },
-    /// Nothing is mounted there.
+    /// The path has no mount.
     #[error("nothing is mounted here path={}", path.display())]
     NotMounted {
-        /// What was to be unmounted.
+        /// Path that was to be unmounted.
         path: PathBuf,
     },
     /// The directory to be mounted is not in the file system.

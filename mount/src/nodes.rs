@@ -66,13 +66,13 @@ struct Node {
     believed: bool,
     /// Where the kernel believes the end of the file to be: as told, or where it has written since.
     end: u64,
-    /// Who was sent back from an open to look the path up again; 0 for nobody.
+    /// Process that was sent back from an open to look the path up again; 0 for none.
     sent_back: u32,
     /// The contents whose pages the kernel may have, as of the open that began to fill its cache.
     filled: Option<Version>,
-    /// Its last name was removed through this mount.
+    /// Whether the last name was removed through this mount.
     gone: bool,
-    /// It had no `security.capability` when its `ctime` was this.
+    /// The file's `ctime` at which it had no `security.capability`.
     without_capability: Option<Time>,
 }
 
@@ -96,12 +96,12 @@ impl Node {
     }
 }
 
-/// What an open means for what the kernel has cached of the file.
+/// Consequences of an open for what the kernel has cached of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cached {
-    /// Its pages are still right.
+    /// Cached pages are still right.
     pub(crate) keep_pages: bool,
-    /// Its attributes are not.
+    /// Cached attributes are outdated.
     pub(crate) outdated: bool,
     /// An append would go to an end that is not the file's any more.
     pub(crate) wrong_end: bool,
@@ -245,7 +245,7 @@ impl Nodes {
         first
     }
 
-    /// What this mount has just found under a name, without telling the kernel.
+    /// Notes the name under which this mount has just found an inode, without telling the kernel.
     pub(crate) fn stands_at(&mut self, ino: Ino, dir: &DirRef, name: &EntryName) {
         let id = self.id(ino);
         if let Some(node) = self.table.get_mut(&id.0)
@@ -270,14 +270,15 @@ impl Nodes {
         self.table.get(&id.0).filter(|node| node.gone).map(|node| node.told)
     }
 
-    /// It had no `security.capability` when it was as the kernel was told last.
+    /// Notes that the inode had no `security.capability` at the attributes that the kernel was told
+    /// last.
     pub(crate) fn has_no_capability(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.without_capability = Some(node.told.ctime);
         }
     }
 
-    /// It was given an attribute that may be one.
+    /// Notes that the inode was given an attribute that may be a capability.
     pub(crate) fn may_have_capability(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.without_capability = None;
@@ -290,7 +291,8 @@ impl Nodes {
         node.is_some_and(|node| node.without_capability == Some(node.told.ctime))
     }
 
-    /// It was given an ACL, and what was told of it is old.
+    /// Notes that the inode was given an ACL, and that the attributes which the kernel knows are
+    /// old.
     pub(crate) fn may_have_acl(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.told.mode |= MODE_ACL;

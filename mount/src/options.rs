@@ -1,4 +1,4 @@
-//! What a mount can be told. `pando mount -o` and mount.fuse.pando parse it here.
+//! Options of a mount. `pando mount -o` and mount.fuse.pando parse them here.
 //!
 //! An option is the kernel's (it becomes a flag of mount(2)), ours, or one that only programs look at which
 //! decide what to mount: those are accepted and mean nothing here. Anything else is refused by its name.
@@ -10,7 +10,7 @@ use client::AccessTimes;
 /// How to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Nothing can be changed through this mount.
+    /// Read-only: this mount allows no changes.
     pub read_only: bool,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
@@ -20,7 +20,7 @@ pub struct Options {
     pub suid: bool,
     /// Programs can be executed.
     pub exec: bool,
-    /// What is on stable storage when it is answered.
+    /// Changes that are on stable storage when they are answered.
     pub synchronous: Synchronous,
     /// The directory, from the root that the client may see, that becomes the mount's root; empty for that
     /// root itself. Its components are separated by `/`; symbolic links are not followed.
@@ -33,20 +33,20 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// For the kernel's security module, as given: `context=` and its like.
     pub security: Vec<String>,
-    /// What `mount` and `df` show as the device.
+    /// Device that `mount` and `df` show.
     pub fsname: String,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
     pub max_write: u32,
 }
 
-/// What is on stable storage when it is answered, without anybody's `fsync`.
+/// Changes that are on stable storage when they are answered, without an `fsync` of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synchronous {
-    /// What `O_SYNC` asks for.
+    /// Only writes that `O_SYNC` asks for.
     OnDemand,
-    /// And every change of a name.
+    /// Also every change of a name.
     Names,
-    /// And every write and every change of attributes.
+    /// Also every write and every change of attributes.
     Everything,
 }
 
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// What mount(8), systemd and the init scripts act on, or nobody any more.
+/// Options that mount(8), systemd and the init scripts act on, or no program any more.
 const FOR_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner",
     "group", "nogroup", "_netdev", "nofail", "fail", "mand", "nomand", "silent", "loud",
@@ -79,7 +79,7 @@ const FOR_OTHERS: &[&str] = &[
 /// The same with a value: `user=NAME` is how mount(8) notes who has mounted.
 const FOR_OTHERS_WITH_VALUE: &[&str] = &["comment", "user", "uhelper", "helper"];
 
-/// What goes to the kernel's security module.
+/// Options that go to the kernel's security module.
 const SECURITY: &[&str] = &["context", "fscontext", "defcontext", "rootcontext"];
 
 /// Why a text is no option.
@@ -88,12 +88,12 @@ pub enum OptionError {
     /// There is no such option.
     #[error("unknown mount option: {0}")]
     Unknown(String),
-    /// Its value is none.
+    /// The value is no number of seconds.
     #[error("mount option needs seconds: {option}")]
     NotSeconds {
         /// The option as given.
         option: String,
-        /// What is wrong with the number, if it is one.
+        /// Parse error; `None` where the value is a number but no duration.
         #[source]
         source: Option<ParseFloatError>,
     },

@@ -25,7 +25,8 @@ const THREADS_MAX: usize = 1024;
 pub(crate) struct Walks(HashMap<u32, Vec<NodeId>>);
 
 impl Walks {
-    /// What a thread is told of the outcome of its request about `node`. `id` says which node an answer leads to.
+    /// Returns the outcome that a thread is told of its request about `node`. `id` says which node
+    /// an answer leads to.
     pub(crate) fn tell(
         &mut self,
         (thread, node): (u32, NodeId),

@@ -48,8 +48,8 @@ mod xattrs;
 /// The exit code of a test program of which a test has failed.
 const FAILED_TEST: i32 = 101;
 
-/// What a child process does that a test has started with this name in its environment. As a test: a child without a part to
-/// play fails.
+/// Plays the role that a test names in the environment of a child process. As a test: a child
+/// without a part to play fails.
 #[test]
 fn child_role() {
     let Ok(role) = std::env::var("MOUNT_TEST_ROLE") else {

@@ -37,7 +37,7 @@ impl Page {
 
     /// Adds a name without attributes; false when it does not fit.
     fn push(&mut self, ino: Ino, kind: Option<FileKind>, next: u64, name: &[u8]) -> bool {
-        // What is not known is `DT_UNKNOWN`.
+        // An unknown kind is `DT_UNKNOWN`.
         let mode = kind.map_or(0, FileKind::mode_bits);
         match self {
             Page::Names(page) => page.push(ino.0, mode, next, name),

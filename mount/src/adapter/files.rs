@@ -138,7 +138,8 @@ impl<S: FileSystem> Adapter<S> {
         Ok(Answer::Written(size))
     }
 
-    /// What was copied is on stable storage if it is to be: the kernel sees to that where it writes itself.
+    /// Puts a copy on stable storage where the mount asks for that. The kernel sees to it where it
+    /// writes itself.
     pub(super) async fn copied(&self, fh: fuse::Handle, outcome: Outcome) -> Outcome {
         let wanted = match self.manners.synchronous {
             Synchronous::OnDemand | Synchronous::Names => false,

@@ -83,8 +83,8 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// Who has a lock sees what was written by the one who had it before: pages and attributes of other contents
-    /// are dropped.
+    /// A new owner of a lock sees the writes of the owner before it: pages and attributes of other
+    /// contents are dropped.
     async fn after_lock(&self, cred: &Cred, node: NodeId) {
         let Ok(at) = self.nodes.borrow().get(node) else { return };
         let NodeRef::File(_) = at else { return };

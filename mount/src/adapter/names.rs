@@ -145,7 +145,7 @@ impl<S: FileSystem> Adapter<S> {
         let renamed = self.fs.rename(cred, old, new, mode).await?;
         self.nodes.borrow_mut().stands_at(renamed.moved, &to_dir, &to_name);
         if let Some(replaced) = renamed.replaced_dir {
-            // Whoever works in it may still ask what it was.
+            // A process with its working directory there may still ask for its attributes.
             self.nodes.borrow_mut().removed(replaced, None);
         }
         if mode == RenameMode::Exchange
@@ -170,7 +170,7 @@ fn answer(dir: &DirRef, name: &EntryName, entry: Entry) -> Answer {
     Answer::Entry(found(dir, name, &entry))
 }
 
-/// What the kernel is told of an entry.
+/// Returns what the kernel is told of an entry.
 pub(super) fn found(dir: &DirRef, name: &EntryName, entry: &Entry) -> Found {
     Found { at: entry.node(dir, name), attr: entry.attr }
 }

@@ -43,7 +43,7 @@ impl<S: FileSystem> Adapter<S> {
         {
             return Err(Failed(Errno::NODATA));
         }
-        // As new as the mode that the kernel checks with it.
+        // This knowledge is as new as the mode that the kernel checks with it.
         if AclKind::of(name).is_some() && self.nodes.borrow().lacks_acl(node) {
             return Err(Failed(Errno::NODATA));
         }

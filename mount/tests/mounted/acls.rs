@@ -9,7 +9,7 @@ use std::{
 
 use crate::harness::{Way, mount, mount_new, new_model, on_each};
 
-/// What is common to all scripts: `as UID GID command...`, `may UID GID file...`, and `show`.
+/// Functions common to all scripts: `as UID GID command...`, `may UID GID file...`, and `show`.
 const WORDS: &str = r#"
 umask 027
 as() { uid=$1 gid=$2; shift 2; setpriv --reuid="$uid" --regid="$gid" --clear-groups -- "$@" 2>/dev/null; }

@@ -1,4 +1,4 @@
-//! What one mount sees of another's changes.
+//! Changes of one mount as another one sees them.
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -44,7 +44,7 @@ fn a_mount_in_use_is_busy_and_a_lazy_unmount_ends_with_its_last_user() {
     file.write_all(b"still served").unwrap();
     drop(file);
     assert_eq!(mounted.ended(), Ended::Unmounted);
-    // What was open is closed, so what had no name is gone.
+    // Open files are closed, so files without a name are gone.
     model.check();
 }
 

@@ -75,7 +75,7 @@ fn a_handle_survives_that_the_kernel_forgets_its_file_and_not_that_it_is_removed
     let ino = fs::metadata(mounted.path("a/b")).unwrap().ino();
     let (mut file, mut dir) =
         (handle_of(&mounted.path("a/b/file")), handle_of(&mounted.path("a/b")));
-    // What was forgotten is looked up by its number: no name is asked for.
+    // Forgotten files are looked up by number: no name is asked for.
     until("the kernel has forgotten the file", || {
         drop_caches();
         let asked = mounted.seen.count("getattr");

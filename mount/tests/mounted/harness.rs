@@ -47,7 +47,7 @@ impl Default for Way {
 }
 
 impl Way {
-    /// Nothing is cached.
+    /// A mount of which the kernel caches nothing.
     pub(crate) fn uncached() -> Way {
         let mut way = Way::default();
         (way.options.attr_timeout, way.options.entry_timeout) = (Duration::ZERO, Duration::ZERO);
@@ -59,7 +59,7 @@ impl Way {
         Way { late: true, ..Way::default() }
     }
 
-    /// What the kernel was told stays true for the length of a test.
+    /// A mount whose answers stay true for the length of a test.
     pub(crate) fn cached() -> Way {
         let mut way = Way::default();
         let hour = Duration::from_secs(3600);
@@ -202,7 +202,8 @@ pub(crate) fn as_user<T: Send>(uid: u32, gids: &[u32], act: impl FnOnce() -> T +
 pub(crate) struct Role(Child);
 
 pub(crate) fn start_role(role: &str, path: &Path) -> Role {
-    // Whoever runs the tests in the background may ignore interrupts, and a child inherits that.
+    // A shell that runs the tests in the background may ignore interrupts, and a child inherits
+    // that.
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
     command.args(["child_role", "--exact", "--nocapture"]);

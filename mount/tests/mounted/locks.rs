@@ -103,7 +103,7 @@ fn the_locks_of_a_killed_process_are_free() {
         let lock = if role == "flock" { flock::<&File> } else { fcntl_lock::<&File> };
         assert!(lock(&other, TRY_ALONE).is_err(), "{role}");
         assert!(!holder.kill().success());
-        // It waits in the file system for as long as that takes.
+        // The request waits in the file system for as long as that takes.
         lock(&other, FlockOperation::LockExclusive).unwrap();
         lock(&other, FlockOperation::Unlock).unwrap();
         fs::remove_file(two.path("file").with_extension("held")).unwrap();

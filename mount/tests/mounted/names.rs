@@ -155,7 +155,7 @@ fn special_files_are_what_they_were_made_as() {
         assert!(block.file_type().is_block_device());
         assert_eq!(block.rdev(), large);
 
-        // They work: the kernel opens what they name, and not us.
+        // The device files work: the kernel opens the devices that they name, and does not ask us.
         let mut file =
             OpenOptions::new().read(true).write(true).open(mounted.path("null")).unwrap();
         file.write_all(b"gone").unwrap();

@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::harness::{Mounted, Way, mount, new_model, start_role, until};
 
-/// What a call asks for.
+/// Kind of lock that a call asks for.
 #[derive(Clone, Copy)]
 enum Want {
     Read,
@@ -55,7 +55,7 @@ fn set(file: &File, want: Want, from: i64, to: i64) -> Result<(), Errno> {
     ofd(file, libc::F_OFD_SETLK, want, from, to).map(drop)
 }
 
-/// What is in the way of writing.
+/// Returns the range that is in the way of writing.
 fn found(file: &File, from: i64, to: i64) -> Option<(i64, i64)> {
     let lock = ofd(file, libc::F_OFD_GETLK, Want::Write, from, to).unwrap();
     (lock.l_type != Want::Nothing.kind()).then_some((lock.l_start, lock.l_start + lock.l_len))

@@ -19,7 +19,7 @@ fn with(list: &str) -> Mounted {
     mount(&new_model(), &way)
 }
 
-/// What the mount table shows of a mount.
+/// Returns the options that the mount table shows of a mount.
 fn shown(root: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = table.lines().find(|line| line.split(' ').nth(1) == root.to_str()).unwrap();

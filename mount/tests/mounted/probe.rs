@@ -24,7 +24,7 @@ pub(crate) struct Probe {
     pub(crate) position_bits: u32,
 }
 
-/// What the test and the probe share.
+/// State that the test and the probe share.
 #[derive(Debug)]
 pub(crate) struct Seen {
     counts: Mutex<BTreeMap<&'static str, u64>>,
@@ -119,7 +119,7 @@ impl FileSystem for Probe {
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
         self.enter("readlink").await;
         self.check("readlink", file).await;
-        // As the client does it: by name.
+        // The client reads a link in the same way: by name.
         let entry = self.inner.lookup(cred, &file.dir, &file.name).await?;
         Ok(entry.target.expect("a symbolic link"))
     }

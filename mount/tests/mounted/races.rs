@@ -12,7 +12,7 @@ use crate::harness::{Mounted, Way, mount, new_model};
 
 /// How often the directory is made and removed.
 const ROUNDS: usize = 1500;
-/// So many where others came between in none of them: it depends on who runs when.
+/// Number of rounds where no change came between in the first ones: that depends on scheduling.
 const ROUNDS_MAX: usize = 10 * ROUNDS;
 
 /// The outcomes of the system calls of one thread, by errno; 0 is success.
@@ -58,7 +58,7 @@ fn count(outcomes: &mut Outcomes, call: &'static str, done: &io::Result<()>) {
 /// may answer EEXIST for the others; these ask the server whenever the name was there before.
 const MUST_MEET: &[&str] = &["create", "rename"];
 
-/// What the race has shown to somebody who makes a name in the directory that comes and goes.
+/// Observations of a thread that makes a name in the directory that comes and goes.
 #[derive(Default)]
 struct Seen {
     there: AtomicBool,
@@ -142,7 +142,7 @@ fn race(mounts: [&Mounted; 2], name: &str) {
     assert!(met_both, "{seen}");
     outcomes.retain(|(_, errno), _| *errno == libc::ESTALE);
     assert!(outcomes.is_empty(), "ESTALE: {outcomes:?} of {seen}");
-    // Whatever the kernel has cached, a name is made in what is there now.
+    // The kernel may have cached anything: a name is made in the directory that is there now.
     File::create(mounts[1].path(name).join("at last")).unwrap();
     assert!(mounts[0].path(name).join("at last").exists());
 }

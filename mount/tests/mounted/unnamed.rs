@@ -27,7 +27,7 @@ fn link_itself(file: &File, to: &Path) -> rustix::io::Result<()> {
     linkat(file, "", CWD, to, AtFlags::EMPTY_PATH)
 }
 
-/// As `open(2)` recommends it for everybody.
+/// Links a file in the way that `open(2)` recommends for everybody.
 fn link_by_proc(file: &File, to: &Path) -> rustix::io::Result<()> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, path, CWD, to, AtFlags::SYMLINK_FOLLOW)
@@ -47,7 +47,7 @@ fn o_tmpfile_makes_a_file_without_a_name_that_is_gone_when_it_is_closed() {
         let found = file.metadata().unwrap();
         assert_eq!((found.nlink(), found.len(), found.mode() & 0o777), (0, 3, 0o600));
         assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), 0);
-        // What is left is looked at when it is unmounted: nothing that has no name.
+        // The unmount checks what is left: no file without a name.
     });
 }
 
