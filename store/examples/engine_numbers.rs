@@ -158,7 +158,7 @@ fn copy(engine: &RocksEngine, records: u64) -> store::Result<()> {
     Ok(())
 }
 
-/// What a taker does with the pages that it is sent: it looks what was there, and stores them.
+/// Stores the pages of a handoff as its target does: reads what was there, and writes them.
 fn write(engine: &RocksEngine, records: &[Link]) -> store::Result<()> {
     for page in records.chunks(1000) {
         let mut batch = Batch::with_capacity(100_000);

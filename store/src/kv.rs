@@ -22,7 +22,7 @@ pub mod rocks;
 pub use batch::{Batch, Op};
 pub use error::{Error, Result};
 
-/// What [`Engine::scan`] calls with each key and value, until it breaks.
+/// Callback of [`Engine::scan`] for each key and value, until it breaks.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// An ordered map of byte strings, shared by all cores of a server.
@@ -48,7 +48,8 @@ pub trait Engine: Send + Sync + 'static {
     /// returns, with all that was written before. Cheaper than [`Engine::write`] for many new keys.
     fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<()>;
 
-    /// What the engine holds now, unchanged by later writes. It keeps replaced data alive: drop it.
+    /// Takes a snapshot of the engine's contents, unchanged by later writes. A snapshot keeps
+    /// replaced data alive: drop it.
     fn snapshot(&self) -> Box<dyn Snapshot>;
 
     /// Makes a copy of the present state that this kind of engine can open, at a path that must not
@@ -75,7 +76,7 @@ pub trait Snapshot: Send {
     /// The value of `key` at that moment.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// As [`Engine::scan`], at that moment.
+    /// Scans like [`Engine::scan`], at the moment of the snapshot.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()>;
 }
 
@@ -105,6 +106,6 @@ pub struct BlockReads {
     pub data: u64,
     /// Where keys are.
     pub index: u64,
-    /// Which keys are not there.
+    /// Blocks of filters, which say that keys are absent.
     pub filter: u64,
 }

@@ -41,7 +41,8 @@ const TABLE: &[Row] = &[
 /// Members that are no part of what is delivered; they use none of our crates.
 const OUTSIDE: &[&str] = &["xtask"];
 
-/// What the tests of a crate use beyond its row: the examples of `client` run, so they need a server.
+/// Crates that the tests of a crate use beyond its row: the examples of `client` run, so they need
+/// a server.
 const TESTS: &[(&str, &str)] = &[("client", "meta")];
 
 /// A crate of the workspace and the crates of the workspace that it depends on, tests included.

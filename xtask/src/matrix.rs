@@ -12,7 +12,7 @@ use crate::{
     step::{now, say},
 };
 
-/// What is served, and how it is mounted.
+/// Servers and mounts of a run.
 pub(crate) struct Configuration {
     pub(crate) name: &'static str,
     /// `serve` and `mount`, each a process, in place of `up`.
@@ -27,7 +27,7 @@ pub(crate) struct Configuration {
     pub(crate) serve: &'static [&'static str],
 }
 
-/// What a new user has.
+/// Configuration of a new user.
 pub(crate) const USUAL: Configuration = Configuration {
     name: "usual",
     apart: false,

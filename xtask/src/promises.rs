@@ -17,7 +17,7 @@ const TABLES: &str = "docs/POSIX.md";
 const PARTS: [&str; 2] = ["docs/OPERATIONS.md", "docs/KEEPING.md"];
 const SHOWN_BY: &str = "Shown by ";
 
-/// What is wrong with the pages, given all files of the tree.
+/// Returns the problems of the pages, given all files of the tree.
 pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
     let mut tests = BTreeSet::new();
     for file in files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
@@ -161,7 +161,7 @@ fn is_of_test(name: &str) -> bool {
     name.matches('_').count() >= 4 && name.chars().all(is_of_name)
 }
 
-/// What is wrong with the names of one promise.
+/// Returns the problems with the names of one promise.
 fn of_names(page: &str, line: usize, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
     if names.is_empty() {

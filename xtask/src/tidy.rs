@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     files.sort();
     for file in &files {
         let path = file.strip_prefix(root).context("files lie below the root")?;
-        // What is not text, such as golden bytes, has no rules.
+        // Files that are not text, such as golden bytes, have no rules.
         let Ok(text) = String::from_utf8(fs::read(file)?) else { continue };
         problems.extend(of_file(root, path, &text));
     }

@@ -31,7 +31,7 @@ pub enum Op<'a> {
     Put {
         /// The key.
         key: &'a [u8],
-        /// Its new value.
+        /// New value of the key.
         value: &'a [u8],
     },
     /// Remove a key; fine when it is not there.

@@ -1,4 +1,4 @@
-//! What can go wrong in an engine, told apart by what the caller should do about it.
+//! Errors of an engine, told apart by what the caller should do about them.
 
 use std::{io, path::PathBuf};
 
@@ -23,9 +23,9 @@ pub enum Error {
     /// The directory was written by another version of this program, or by another program.
     #[error("storage has another version found={found:?} known={known:?}")]
     Version {
-        /// What the directory says it is; empty when it says nothing.
+        /// Version that the directory names; empty when it names none.
         found: String,
-        /// What this program writes and reads.
+        /// Version that this program writes and reads.
         known: &'static str,
     },
     /// The keys of a run were not strictly ascending; nothing was added.

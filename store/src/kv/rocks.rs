@@ -60,9 +60,9 @@ pub struct RocksEngine {
     write: WriteOptions,
     runs: AtomicU64,
     before_tables: Stabilize,
-    /// Shared by all who write; who begins a table has it alone.
+    /// Shared by all writers; a thread that begins a table has it alone.
     writing: RwLock<()>,
-    /// Who makes ready for a table.
+    /// Held by the thread that makes ready for a table.
     beginning: Mutex<()>,
     /// Bytes in the newest log, and how many begin a table.
     log_bytes: AtomicU64,
@@ -131,7 +131,7 @@ impl RocksEngine {
         })
     }
 
-    /// So many bytes are in the log: begins a table, unless somebody else is at it.
+    /// Notes how many bytes the log has: begins a table, unless another thread is at it.
     fn log_is_long(&self, bytes: u64) -> Result<()> {
         let turn = if bytes < 2 * self.log_bytes_max {
             self.beginning.try_lock()
@@ -209,7 +209,7 @@ impl Engine for RocksEngine {
         let folder = self.path.join(INGEST_FOLDER).join(number.to_string());
         fs::create_dir_all(&folder)?;
         let done = self.ingest_into(&folder, run);
-        // What cannot be removed now is removed when the database is opened next.
+        // Files that cannot be removed now are removed when the database is opened next.
         let _ = fs::remove_dir_all(&folder);
         done
     }
@@ -266,7 +266,7 @@ impl Snapshot for Moment {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        // Who reads everything reads it once: what the cache has is what others want, and stays.
+        // A scan reads each record once. The cache keeps the records that other readers want.
         let mut once = ReadOptions::default();
         once.fill_cache(false);
         walk(once, |bounds| self.borrow_dependent().raw_iterator_opt(bounds), from, to, visit)

@@ -24,14 +24,14 @@ const HEADER_BYTES: usize = 7;
 #[derive(Debug)]
 pub struct LogTail {
     file: PathBuf,
-    /// Its length.
+    /// Length of the log.
     bytes: usize,
     batches: Vec<Batch>,
     /// Where in the file each batch ends.
     ends: Vec<usize>,
 }
 
-/// What a fragment is of its record.
+/// Part of a record that a fragment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -56,7 +56,8 @@ impl LogTail {
         Ok(Some(LogTail { file, bytes: bytes.len(), batches, ends }))
     }
 
-    /// What was written, oldest first. Batches that several threads wrote at once are one.
+    /// Returns the batches that were written, oldest first. Batches that several threads wrote at
+    /// once are one.
     #[must_use]
     pub fn batches(&self) -> &[Batch] {
         &self.batches
@@ -71,7 +72,7 @@ impl LogTail {
         let end = kept.checked_sub(1).map_or(0, |last| self.ends[last]);
         if end < self.bytes {
             let log = fs::read(&self.file)?;
-            // Nothing depends on it, so a disk that is full loses it.
+            // The copy is only for people, so a full disk may lose it.
             let _ = fs::write(self.file.with_extension("log.cut"), &log[end.min(log.len())..]);
             let file = fs::File::options().write(true).open(&self.file)?;
             file.set_len(end as u64)?;
@@ -119,7 +120,7 @@ fn records(log: &[u8]) -> Result<Vec<(Vec<u8>, usize)>> {
             (Part::First, None) => begun = Some(bytes.to_vec()),
             (Part::Middle, Some(before)) => begun = Some([&before[..], bytes].concat()),
             (Part::Last, Some(before)) => found.push(([&before[..], bytes].concat(), at)),
-            // Whose beginning or end was never written.
+            // The beginning or end of this record was never written.
             (Part::Whole | Part::First, Some(_)) | (Part::Middle | Part::Last, None) => break,
         }
     }

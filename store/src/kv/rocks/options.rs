@@ -42,7 +42,8 @@ impl Default for RocksConfig {
     }
 }
 
-/// So many times the size at which a table is begun.
+/// Size of RocksDB's write buffer, in units of the size at which we begin a table: RocksDB itself
+/// begins none.
 const UNREACHED: usize = 8;
 
 pub(super) fn database(config: &RocksConfig) -> Options {

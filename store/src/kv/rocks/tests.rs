@@ -54,7 +54,7 @@ fn a_torn_log_opens_with_a_prefix_of_its_batches() {
     let is_log = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
     let mut found = Vec::new();
     for cut in (0..=10).rev() {
-        // What a power cut leaves: all files, the log not as long as it was.
+        // A power cut leaves all files, the log not as long as it was.
         let torn = dir.path().join(format!("torn{cut}"));
         fs::create_dir(&torn).unwrap();
         for file in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
@@ -302,7 +302,7 @@ fn keys_that_are_not_there_are_not_looked_for_in_data() {
             engine.write(numbered(number)).unwrap();
         }
         drop(engine);
-        // What the log has is in a table now.
+        // The records of the log are in a table now.
         let engine = RocksEngine::open(dir.path(), &config).unwrap();
         let absent = |number: u32| [b"left", &number.to_be_bytes()[..]].concat();
         for number in (1..20_000).step_by(2) {
