@@ -29,7 +29,7 @@ async fn main() -> anyhow::Result<()> {
         let service = service.clone();
         tokio::spawn(async move {
             let builder = Builder::new(TokioExecutor::new());
-            // Whoever was connected knows that it ended.
+            // The client sees the end of its connection.
             let _ = builder.serve_connection(TokioIo::new(socket), service).await;
         });
     }

@@ -7,7 +7,7 @@ use crate::{
     mounted::{Mountpoint, up},
 };
 
-/// What the files below a directory take.
+/// Disk space of the files below a directory.
 fn bytes_below(top: &Path) -> u64 {
     let entries = fs::read_dir(top).unwrap().map(|entry| entry.unwrap());
     let of = |entry: fs::DirEntry| {

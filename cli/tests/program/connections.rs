@@ -18,10 +18,10 @@ use crate::{
     serve::get,
 };
 
-/// What the server says to `bytes` before it ends the connection.
+/// Returns the server's answers to `bytes` before it ends the connection.
 fn told(address: &str, bytes: &[u8]) -> Vec<Answer> {
     let mut stream = TcpStream::connect(address).unwrap();
-    // So that a server that waits fails the test in place of stopping it.
+    // The time-out makes a server that waits fail the test in place of stopping it.
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     // The server may have ended it before everything is sent.
     let _ = stream.write_all(bytes);
@@ -69,7 +69,7 @@ fn connections_beyond_the_limit_are_told_to_wait_until_others_end() {
     let server = data.serve(&["--connections-max", "300"]);
     let connect = || TcpStream::connect(server.address()).unwrap();
     let mut silent: Vec<_> = (0..300).map(|_| connect()).collect();
-    // They say nothing, so that on a slow machine the server may have ended some.
+    // The connections say nothing, so that on a slow machine the server may have ended some.
     while told(server.address(), &frame::opening()) != [Answer::Retry(Retry::Busy)] {
         silent.push(connect());
         assert!(silent.len() < 3000, "there is no limit");
@@ -228,7 +228,7 @@ fn ten_thousand_connections_that_say_nothing_disturb_nobody() {
         session.works();
     }
     Session::open(server.address(), &data).works();
-    // They stay silent, so the server ends them all by itself.
+    // The connections stay silent, so the server ends them all by itself.
     let connections = || {
         let metrics = get(server.http(), "/metrics");
         let line =

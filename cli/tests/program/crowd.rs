@@ -93,7 +93,7 @@ async fn names(client: &Client) -> Vec<String> {
     listed.iter().map(|entry| entry.name.to_string()).collect()
 }
 
-/// As `rm -r` does, beside another one.
+/// Removes everything as `rm -r` does, beside another one.
 async fn remove(client: &Client) {
     let removed = stream::iter(names(client).await).map(|name| async move {
         match client.unlink(format!("{DIR}/{name}")).await {

@@ -178,7 +178,7 @@ fn root_sees_the_space_of_a_mount_that_is_another_users_and_mount_says_whose_it_
     args.extend(["-o", "allow_other"]);
     let mounted = start(&args);
     assert!(mounted.said.ends_with(", only user 1000 can use it\n"), "{}", mounted.said);
-    // As `df` of a monitoring agent does it.
+    // A monitoring agent's `df` asks in this way.
     let space = rustix::fs::statvfs(&mount.0).unwrap();
     assert!(space.f_blocks > 0 && space.f_files > 0);
     assert!(fs::read_dir(&mount.0).is_err(), "root is not user 1000");

@@ -59,7 +59,7 @@ fn a_dump_with_contents_is_loaded_into_an_equal_file_system() {
     succeed(&["fsck", again.address(), "--token", text(&copy.join("admin.token"))]);
     assert_eq!(again.stop(), Some(0));
 
-    // Nothing comes of one that is cut off or changed, and nothing is overwritten.
+    // A dump that is cut off or changed loads nothing, and nothing is overwritten.
     let bytes = fs::read(&file).unwrap();
     let load = |name: &str, bytes: &[u8]| {
         let (file, to) = (folder.path().join(name), folder.path().join(format!("{name}.data")));
@@ -122,7 +122,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
     assert_eq!(listing(&mount.0), before);
     let token = one.join("admin.token");
     succeed(&["fsck", running.address(), "--token", text(&token)]);
-    // And back.
+    // The way back.
     let again = folder.path().join("again");
     let dump = ["dump", running.address(), text(&again), "--token", text(&token), "--contents"];
     succeed(&dump);
@@ -209,7 +209,7 @@ fn a_dump_says_what_is_in_it_and_replaces_no_file_unasked() {
     let said = succeed(&[&dump[..], &["--metadata-only", "--force"]].concat());
     assert!(said.ends_with("; the contents of 1 blocks are NOT in it\n"), "{said}");
     assert!(fs::metadata(&file).unwrap().len() < 100_000);
-    // What goes to stdout is the dump alone.
+    // Stdout gets the dump alone.
     let output = run(&["dump", running.address(), "-", "--token", text(&token)]);
     assert!(output.status.success() && output.stdout.starts_with(b"PANDODUMP"));
     assert!(stderr(&output).ends_with(" and the contents of 1 blocks\n"), "{}", stderr(&output));
@@ -226,7 +226,7 @@ fn a_dump_that_is_interrupted_leaves_nothing_here_nor_at_the_server() {
         fs::write(mount.0.join(file), vec![b'x'; 2_000_000]).unwrap();
     }
     let token = data.join("admin.token");
-    // Nobody reads what it writes but its beginning, so it does not come to its end.
+    // The test reads only the beginning of the dump, so the dump does not come to its end.
     let (file, part) = (folder.path().join("dump"), folder.path().join("dump.part"));
     assert!(Command::new("mkfifo").arg(&part).status().unwrap().success());
     let mut held = fs::OpenOptions::new().read(true).write(true).open(&part).unwrap();
@@ -243,7 +243,7 @@ fn a_dump_that_is_interrupted_leaves_nothing_here_nor_at_the_server() {
     assert!(said.contains("a dump is being made already"), "{said}");
     let pid = Pid::from_raw(i32::try_from(dumping.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
-    // It stands in a write, and sees the signal when it asks for the next contents.
+    // The program waits in a write, and sees the signal when it asks for the next contents.
     let mut drain = Command::new("cat").stdin(held).stdout(Stdio::null()).spawn().unwrap();
     let ended = dumping.wait().unwrap();
     drain.kill().unwrap();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::{folder, pause, succeed, text};
 
-/// What experiments wrote.
+/// Files and output of experiments.
 struct Drawn {
     out: TempDir,
     said: String,
@@ -211,7 +211,7 @@ fn figures_are_recorded_one_by_one_and_not_twice() {
         assert!(kept["record"]["machine"]["cores"].as_u64() > Some(0));
         assert!(out.path().join(format!("{name}.svg")).exists());
     }
-    // What is there is kept; what is gone is made again.
+    // Existing figures are kept; missing ones are made again.
     fs::remove_file(out.path().join("infinifs/balance.json")).unwrap();
     let (code, said) = record(&names);
     assert_eq!((code, said.matches("is there").count()), (Some(0), 2), "{said}");

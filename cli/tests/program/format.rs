@@ -56,7 +56,7 @@ fn a_directory_with_other_things_is_refused() {
 #[test]
 fn a_format_that_was_interrupted_is_begun_anew() {
     let data = Data::formatted();
-    // As it is just before the last step.
+    // The state is that of just before the last step.
     fs::rename(data.path().join("pando.json"), data.path().join("formatting")).unwrap();
     let key = fs::read(data.path().join("signing.key")).unwrap();
     let said = fail(1, &["serve", "--data", text(&data.path()), "--listen", "127.0.0.1:0"]);

@@ -112,7 +112,7 @@ impl Data {
 /// A process that serves; it is stopped with the test.
 pub(crate) struct Running {
     process: Child,
-    /// What it printed until it was ready.
+    /// Output until the program was ready.
     pub(crate) said: String,
 }
 
@@ -158,7 +158,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = kill_process(self.pid(), signal);
     }
 

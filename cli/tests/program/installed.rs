@@ -1,4 +1,4 @@
-//! What `make install` installs, and mount(8) and /etc/fstab through it.
+//! Files that `make install` installs, and mount(8) and /etc/fstab through them.
 
 use std::{
     fs,
@@ -66,7 +66,7 @@ fn the_units_start_what_format_has_made_and_systemd_reads_them() {
     let units = root.path().join("usr/lib/systemd/system");
     let server = units.join("pando-server.service");
     let unit = fs::read_to_string(&server).unwrap();
-    // What the unit serves, as `pando format` leaves it.
+    // The data directory of the unit, as `pando format` leaves it.
     let served = setting(&unit, "ExecStart").split_once("--data ").unwrap().1;
     let served = Path::new(served.split(' ').next().unwrap());
     let condition = Path::new(setting(&unit, "ConditionPathExists"));
@@ -79,7 +79,7 @@ fn the_units_start_what_format_has_made_and_systemd_reads_them() {
     let state = Path::new("/var/lib").join(setting(&unit, "StateDirectory"));
     assert_eq!(state, served, "the user gets what it serves");
 
-    // As systemd itself would be asked, with the program where it is.
+    // systemd itself would be asked in this way, with the program where it is.
     let mounted = units.join("pando-mount@srv-data.service");
     fs::copy(units.join("pando-mount@.service"), &mounted).unwrap();
     let program = format!("{}/usr/bin", text(root.path()));

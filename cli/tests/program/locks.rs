@@ -28,7 +28,7 @@ fn metric(server: &Running, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {name}: {metrics}")).parse().unwrap()
 }
 
-/// What is listed, once somebody waits.
+/// Returns the list of locks, once somebody waits.
 fn with_one_waiting(data: &Data, server: &Running) -> Vec<Value> {
     for _ in 0..1200 {
         let listed = ask(data, server, "locks", &[]);
@@ -98,7 +98,7 @@ fn locks_are_listed_with_who_holds_them_and_who_waits() {
     assert_eq!(gauges.map(|name| metric(&server, name)), [2.0, 2.0, 1.0]);
     assert_eq!(metric(&server, "pando_locks_refused_total"), 1.0);
 
-    // Who waits is let in when the session that holds is ended.
+    // The waiting session gets the lock when the session that holds it is ended.
     succeed(&["sessions", server.address(), "--token", text(&token), "--evict", id]);
     let waits = runtime.block_on(waiter).unwrap();
     let listed = ask(&data, &server, "locks", &[]);

@@ -82,7 +82,7 @@ fn up_ends_when_it_is_unmounted() {
     let mount = Mountpoint::new(folder.path());
     let mut running = up(&folder.path().join("data"), &mount);
     succeed(&["umount", text(&mount.0)]);
-    // It has waited for the process, so nobody has the data directory.
+    // `umount` has waited for the process, so the data directory is free.
     let again = up(&folder.path().join("data"), &mount);
     assert_eq!(running.wait().code(), Some(0));
     assert_eq!(again.stop(), Some(0));
@@ -220,7 +220,7 @@ fn a_mount_is_taken_from_those_that_wait_for_its_server() {
     waits.arg(mount.0.join("other")).stderr(Stdio::piped());
     let waits = waits.stdin(Stdio::null()).spawn().unwrap();
     let pid = waits.id();
-    // It waits in the kernel for the mount to answer.
+    // The process waits in the kernel for the mount to answer.
     let is_waiting = || {
         let stack = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
         stack.contains("fuse") || stack.contains("request_wait")
@@ -238,7 +238,7 @@ fn a_mount_is_taken_from_those_that_wait_for_its_server() {
     assert!(!mount.is_mounted());
     let output = waits.wait_with_output().unwrap();
     assert!(!output.status.success());
-    // Its process has ended, too: nothing is found to unmount, and nothing waits.
+    // The mount's process has ended, too: nothing is found to unmount, and nothing waits.
     let said = fail(1, &["umount", "--force", text(&mount.0)]);
     assert!(said.contains("no file system of pando is mounted"), "{said}");
 }

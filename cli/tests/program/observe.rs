@@ -1,4 +1,4 @@
-//! What an administrator looks at: metrics, the page, `status`, `top`, `profile`, `sessions`, `opens`.
+//! Views of an administrator: metrics, the page, `status`, `top`, `profile`, `sessions`, `opens`.
 
 use std::{
     collections::BTreeSet,
@@ -116,7 +116,7 @@ fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
     let page = document("docs/MONITORING.md");
     let documented: BTreeSet<&str> =
         names(&page).into_iter().filter_map(|name| family(&families, name)).collect();
-    // Those of the kinds of operations are described together.
+    // Counters of the kinds of operations are described together.
     let counter = |name: &str| metrics.contains(&format!("# HELP {name} Requests of the kind "));
     let missing: Vec<_> = families.difference(&documented).filter(|name| !counter(name)).collect();
     assert!(missing.is_empty(), "docs/MONITORING.md says nothing of {missing:?}");
@@ -242,7 +242,7 @@ fn top_and_profile_tell_what_was_asked_and_what_was_slow() {
         "{shown}"
     );
     work(&data, &server);
-    // What it makes stays, so its directories have paths.
+    // Directories of the fill stay, so they have paths.
     let fill = ["bench", "fill", server.address(), "--files", "3000", "--token", text(&token)];
     succeed(&fill);
     let top: Value =
@@ -319,7 +319,7 @@ fn sessions_and_what_they_have_open_are_listed_and_a_session_is_evicted() {
     assert!(ask("opens", &[]).iter().all(|row| row["session"] != id));
     assert!(fail(1, &evict).contains("there is no session"));
     runtime.block_on(async {
-        // It is back with another session.
+        // The client is back with another session.
         client.write("/after", b"1").await.unwrap();
         drop(file);
         drop(client);

@@ -113,7 +113,7 @@ fn refuses_what_exceeds_a_quota(mount: &Mountpoint) {
     fs::create_dir(dir.join("sub")).unwrap();
     let refused = fs::write(dir.join("more"), b"").map_err(|error| error.raw_os_error());
     assert_eq!(refused, Err(exceeds), "{}", succeed(&["info", text(&dir)]));
-    // What does not fit is told by fsync at the latest.
+    // A write that does not fit fails at the `fsync` at the latest.
     let file = fs::File::options().append(true).open(dir.join("small")).unwrap();
     let written = std::io::Write::write_all(&mut &file, &[2; 200_000]);
     let told = written.and_then(|()| file.sync_all()).unwrap_err();

@@ -1,4 +1,4 @@
-//! What a token allows, from its making to the server's refusal.
+//! Rights of a token, from its making to the server's refusal.
 
 use std::{fs, path::Path, time::Duration};
 

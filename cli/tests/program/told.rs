@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::harness::{Data, Running, pando, pause, run, stderr, succeed, text, unmount};
 
-/// So long is enough for a log to have a line.
+/// Time within which a log has its line.
 const PATIENCE: Duration = Duration::from_secs(20);
 const EKEYEXPIRED: i32 = 127;
 
@@ -112,7 +112,7 @@ fn a_block_store_that_fails_is_said_everywhere_until_it_works_again() {
 #[test]
 fn a_block_store_that_nobody_answers_for_is_said_at_the_start() {
     let data = Data { folder: crate::harness::folder() };
-    // Nobody listens there.
+    // No server listens at this address.
     let url = "s3://foo/bar?endpoint=http://127.0.0.1:1&allow_http=true&region=here";
     succeed(&["format", "--data", text(&data.path()), "--blocks", url]);
     let log = data.folder.path().join("log");
@@ -142,7 +142,8 @@ fn a_token_that_ends_is_told_apart_at_the_mount_and_logged_at_the_server() {
     assert_eq!(error.raw_os_error(), Some(EKEYEXPIRED), "{error}");
     says(&mount.1, &["ERROR", "token expired"]);
     says(&log, &["WARN", "its token has expired", "mounted at"]);
-    // Who comes with it is refused; who has none of this file system is, too.
+    // A client with the expired token is refused, and so is one with a token of another file
+    // system.
     let ended = data.token(&["--expires", "3s"]);
     let other = Data::formatted();
     pause(Duration::from_secs(3));

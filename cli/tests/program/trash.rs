@@ -88,7 +88,7 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     let inos = "find a -type d -printf '%p %i %m\\n' | sort";
     assert_eq!(sh(&mount.0, inos).lines().count(), 3);
 
-    // What would replace something stays.
+    // An entry that would replace something stays in the trash.
     fs::write(at("other"), "another").unwrap();
     let output = restore(&["/other"]);
     assert_eq!(output.status.code(), Some(1));

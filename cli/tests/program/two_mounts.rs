@@ -14,7 +14,7 @@ use crate::{
     mounted::Mountpoint,
 };
 
-/// What one mount has done, and what the other one sees of it.
+/// Two mounts of one server: one makes changes, the other one sees them.
 struct Two {
     there: [Mountpoint; 2],
     server: Running,
@@ -132,7 +132,7 @@ fn two_mounts_with_timeouts_of_zero_see_what_the_other_has_written_and_closed_at
         fs::write(&file, &text).unwrap();
         assert_eq!(fs::metadata(&seen).unwrap().len(), text.len() as u64);
         assert_eq!(fs::read_to_string(&seen).unwrap(), text);
-        // As well through a file that was open before.
+        // A file that was open before shows the same.
         let mut found = String::new();
         let open = &mut kept[(turn + 1) % 2];
         open.rewind().unwrap();
@@ -141,7 +141,7 @@ fn two_mounts_with_timeouts_of_zero_see_what_the_other_has_written_and_closed_at
 
         File::options().write(true).open(&file).unwrap().set_len(3).unwrap();
         assert_eq!(fs::read_to_string(&seen).unwrap(), "tur");
-        // And before it is closed, what is written with O_SYNC.
+        // Bytes written with O_SYNC are seen before the file is closed.
         let sync = i32::try_from(OFlags::SYNC.bits()).unwrap();
         let options = File::options().write(true).custom_flags(sync).open(&file);
         let mut writer = options.unwrap();

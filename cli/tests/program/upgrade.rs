@@ -46,7 +46,7 @@ fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
     assert!(fs::metadata(at("c/pipe")).unwrap().file_type().is_fifo());
     assert!(fs::metadata(at("c/moved")).unwrap().is_dir());
     assert_eq!(fs::read(at("c/x")).unwrap(), b"m\n");
-    // What came with version 2 works on records of version 1.
+    // Features of version 2 work on records of version 1.
     succeed(&["set", text(&at("a")), "quota.bytes=1M"]);
     fs::write(at("a/new"), b"new").unwrap();
     let token = data.join("admin.token");
@@ -65,7 +65,8 @@ fn directories_of_a_cluster_are_upgraded_to_its_newest_version() {
     let servers = [0, 1].map(|server| dir.join(format!("server-{server}")));
     for server in &servers {
         assert_eq!(version(server), 5);
-        // As the last program wrote it that knew only 4; records of before are read as they are.
+        // The last program that knew only version 4 wrote the file so; older records are read as
+        // they are.
         let about = server.join("pando.json");
         let text = fs::read_to_string(&about).unwrap();
         fs::write(&about, text.replace("\"version\": 5", "\"version\": 4")).unwrap();

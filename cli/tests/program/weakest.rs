@@ -1,5 +1,6 @@
-//! What the weakest tokens get when their holder does not use our client: every kind of request, as raw bytes over TCP,
-//! about what is outside. What a token does not allow cannot be had, on one server and on three.
+//! Rights of the weakest tokens when their holder does not use our client: every kind of request,
+//! as raw bytes over TCP, about objects outside. An object that a token does not allow cannot be
+//! had, on one server and on three.
 //!
 //! One table says what each kind of request must be answered ([`verdict`]): a new kind does not compile without its row, and
 //! is sent because the golden bytes of messages have it.
@@ -35,11 +36,11 @@ fn name(text: &str) -> EntryName {
 /// The answer that a request must get from a server if its sender may not do what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// It is about the session alone: an answer that has nothing to do with anybody else.
+    /// The request is about the session alone: the answer concerns no other session.
     Own,
-    /// It names something outside: it is denied, or not there.
+    /// The request names an object outside: it is denied, or not there.
     Outside,
-    /// It needs proof of what nobody has shown or given to this session.
+    /// The request needs a proof that nobody has shown or given to this session.
     Unproven,
     /// Administrators ask it.
     Administrators,
@@ -433,7 +434,8 @@ fn no_kind_of_request_gets_the_holder_of_a_weak_token_out_of_it() {
         let below = admin.mkdir(leaves, "below");
         let went = admin.create(below, "went");
         let tokens = weakest(site);
-        // They are shown a directory that is moved out of their subtree then, and everything in it with it.
+        // The sessions are shown a directory that is then moved out of their subtree, with
+        // everything in it.
         let mut shown = Vec::new();
         for (token, cred, _) in &tokens {
             let mut raw = Raw::open(&site.address, token, cred.clone());
@@ -455,13 +457,14 @@ fn no_kind_of_request_gets_the_holder_of_a_weak_token_out_of_it() {
                     targets.push(FileRef { dir: DirRef { ticket, ..file.dir }, ..file.clone() });
                 }
             }
-            // What was shown once, and a number that was not, in a directory of its own.
+            // A file that was shown once, and a number that was not, in a directory of its own.
             targets.push(FileRef { dir: *below, ..went.clone() });
             targets.push(FileRef { dir: *leaves, ..secret.clone() });
             for target in &targets {
                 for mut request in all_requests() {
                     let verdict = verdict(&request);
-                    // What names nothing is asked once, and not what ends the session.
+                    // Requests that name nothing are sent once, and a request that ends the session
+                    // never.
                     let again = verdict != Verdict::Outside && target != &targets[0];
                     if again || request == Request::Bye {
                         continue;
@@ -531,7 +534,8 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
                         other => panic!("{other:?}"),
                     }
                 }
-                // Its own session with a better token, and its own token made better.
+                // Attempts to resume its own session with a better token, and to make its own token
+                // better.
                 for (better, _, _) in tokens.iter().filter(|(other, _, _)| other != token) {
                     let better = fs::read_to_string(better).unwrap();
                     let mut link = Raw::dial(address);
@@ -578,7 +582,7 @@ fn what_is_open_gets_no_name_in_a_subtree_that_it_has_left_on_any_server() {
     let token = site.token(&["--path", "/in"]);
     let mut raw = Raw::open(&site.address, &token, Cred::ROOT);
     let mine = raw.welcome.root;
-    // Their servers are several.
+    // The directories lie on several servers.
     let dirs: Vec<_> = (0..6).map(|at| format!("dir{at}")).collect();
     let made: Vec<_> = dirs.iter().map(|text| admin.mkdir(inside, text)).collect();
     let shown: Vec<_> = dirs.iter().map(|text| raw.dir(mine, text)).collect();
