@@ -73,7 +73,7 @@ impl Workers {
             hands.push(Hand::Thread { steps, thread });
         }
         let mut workers = Workers::new(hands, answers, stop, signals);
-        // That they are connected is their first answer.
+        // The first answer of each worker says that it is connected.
         workers.gather().await?;
         Ok(workers)
     }
@@ -151,7 +151,7 @@ impl Workers {
         }
     }
 
-    /// What is being done is not begun again.
+    /// Tells all workers to begin nothing more in the present step.
     fn stop_step(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for hand in &mut self.hands {
@@ -166,7 +166,7 @@ impl Workers {
     pub(crate) fn end(self) -> anyhow::Result<()> {
         for hand in self.hands {
             match hand {
-                // They end with the program.
+                // Threads end with the program.
                 Hand::Thread { .. } if self.abandoned => {}
                 Hand::Process { mut child, .. } if self.abandoned => {
                     child.kill().context("cannot end a rank")?;
@@ -227,7 +227,7 @@ fn read_answers(said: ChildStdout, answer: &UnboundedSender<Answer>) {
     let _ = answer.send(lost());
 }
 
-/// What a thread needs to become a worker.
+/// Arguments with which a thread becomes a worker.
 struct ThreadWork {
     plan: Plan,
     ranks: Vec<usize>,

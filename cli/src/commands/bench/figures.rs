@@ -146,7 +146,7 @@ pub(crate) fn length(text: &str) -> Result<Duration, String> {
     if time.is_zero() { Err("it is no time".to_owned()) } else { Ok(time) }
 }
 
-/// What can be measured.
+/// Experiments of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Experiment {
     /// Requests, server CPU and balance while servers are added.
@@ -177,7 +177,7 @@ enum Experiment {
     Balance,
 }
 
-/// What an experiment found.
+/// Results of an experiment.
 struct Outcome {
     figure: Figure,
     reach: Vec<TargetRow>,
@@ -186,7 +186,7 @@ struct Outcome {
 /// Experiments of a paper, by their names, with how long they may take; each is done when it is awaited.
 type Experiments<'a> = Vec<(String, Duration, LocalBoxFuture<'a, anyhow::Result<Outcome>>)>;
 
-/// What is to be done of a paper.
+/// Experiments to run for a paper.
 struct Asked<'a> {
     out: &'a Path,
     experiments: Experiments<'a>,
@@ -211,7 +211,7 @@ impl Experiment {
         }
     }
 
-    /// It has not ended after so long because it waits for something that will not come.
+    /// Time-out of an experiment: one that takes longer waits for something that will not come.
     fn limit(self, params: &Params) -> Duration {
         let usual = Duration::from_secs(TIMEOUT_SECONDS * params.seconds);
         match self {
@@ -235,7 +235,7 @@ impl Experiment {
     }
 }
 
-/// Those of `only`, or all there are, with their names.
+/// Returns the experiments of `only`, or all there are, with their names.
 fn chosen<E: ValueEnum + Copy>(only: &[E]) -> impl Iterator<Item = (String, E)> {
     let chosen = if only.is_empty() { E::value_variants() } else { only };
     let name = |of: E| of.to_possible_value().map(|value| value.get_name().to_owned());

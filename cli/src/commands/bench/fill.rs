@@ -36,7 +36,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What it took.
+/// Result of a fill.
 #[derive(Debug, Serialize)]
 struct Filled {
     files: u64,
@@ -97,7 +97,7 @@ async fn fill(client: &Client, args: &Args) -> anyhow::Result<Filled> {
     })
 }
 
-/// What a file is called.
+/// Name of a file, from its number.
 pub(crate) fn name(file: u64) -> String {
     format!("file.{file:08}")
 }

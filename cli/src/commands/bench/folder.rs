@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use crate::system;
 
-/// It goes, with all that is in it, when this is dropped.
+/// Temporary folder, which is removed with its contents when this is dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -48,7 +48,7 @@ fn size(text: &str) -> Result<u64, String> {
     found.ok_or_else(|| format!("{text:?} is not a size such as 256MiB"))
 }
 
-/// What one file took, and where.
+/// Speeds of one file, and where it was.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Speed {
     write_mb_per_s: f64,

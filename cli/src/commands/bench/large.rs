@@ -57,7 +57,7 @@ enum Part {
     Remove,
 }
 
-/// What it took. Bytes are of this process.
+/// Result of one part. Bytes are of this process.
 #[derive(Debug, Serialize)]
 struct Took {
     part: Part,

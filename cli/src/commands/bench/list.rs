@@ -36,7 +36,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What it took. Bytes are of the memory of the mount's process, where it can be seen.
+/// Result of the listings. Bytes are of the memory of the mount's process, where it can be seen.
 #[derive(Debug, Serialize)]
 struct Listed {
     entries: u64,
@@ -175,7 +175,7 @@ fn list(path: &Path, interrupt: &Interrupt) -> anyhow::Result<u64> {
     Ok(entries)
 }
 
-/// As `find -size +0 -o -print`: each entry is looked at.
+/// Walks the tree as `find -size +0 -o -print` does: looks at each entry.
 fn find(path: &Path, interrupt: &Interrupt) -> anyhow::Result<u64> {
     let mut found = 0;
     for entry in fs::read_dir(path)? {

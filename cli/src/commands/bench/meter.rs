@@ -1,5 +1,5 @@
-//! What the file system under test uses, read between the phases: a server says it, of a mount's process the
-//! kernel does.
+//! Resources of the file system under test, read between the phases. A server reports its own; the
+//! kernel reports those of a mount's process.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Gauge {
         gauge
     }
 
-    /// What the server says; from the first time that it does not, it is not asked again.
+    /// Asks the server for its status. A server that fails to answer once is not asked again.
     async fn ask(&mut self) -> Option<wire::Status> {
         let client = self.client.as_ref()?;
         match tokio::time::timeout(STATUS_TIMEOUT, client.status()).await {

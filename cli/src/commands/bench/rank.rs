@@ -38,7 +38,7 @@ fn plan(text: &str) -> Result<Plan, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// What a rank is told.
+/// Order to a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     /// Do this, and answer.
@@ -47,7 +47,8 @@ pub(super) enum Order {
     Stop,
 }
 
-/// What it answers to a step: what it took, or why it failed; `None`: it was told to stop.
+/// Answer of a rank to a step: the measurements, or the reason of a failure. `None`: the rank was
+/// told to stop.
 pub(super) type Said = Result<Timing, Option<String>>;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

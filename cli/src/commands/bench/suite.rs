@@ -53,7 +53,7 @@ impl Scale {
         entries: 100_000,
         fill: 300_000,
     };
-    /// What the targets say.
+    /// Scale that the targets name.
     pub(crate) const FULL: Scale = Scale {
         iterations: 5,
         floor: 1_000_000,
@@ -110,7 +110,7 @@ pub(crate) fn run(
     Ok(lines)
 }
 
-/// What was measured beside phases and floors.
+/// Measurements beside phases and floors.
 struct Others {
     io: Value,
     list: Value,
@@ -161,7 +161,7 @@ fn natives(scale: &Scale) -> [(&'static str, [String; 8]); 3] {
     ]
 }
 
-/// What `bench md` is run on.
+/// Object that `bench md` runs on.
 #[derive(Clone, Copy)]
 enum On {
     Server,

@@ -19,12 +19,12 @@ use super::{
 const RTT: Duration = Duration::from_micros(200);
 /// A round trip beside which this machine is fast, to see how many there are.
 const LONG_RTT: Duration = Duration::from_millis(5);
-/// What is added to that on average where it is not always the same, and where the draws begin.
+/// Mean delay added to that round trip where it varies, and the seed of its draws.
 const JITTER: Duration = Duration::from_millis(1);
 const SEED: u64 = 1;
 /// Paths of each measurement, at most.
 const CHAINS_MAX: usize = 40;
-/// So that every server was asked something before.
+/// Number of directories that a client asks for first, so that it has asked every server.
 const WARM: usize = 64;
 const KINDS: [(&str, Resolution); 2] =
     [("speculative", Resolution::Speculative), ("sequential", Resolution::Sequential)];
@@ -119,7 +119,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     Ok(Outcome { figure, reach })
 }
 
-/// What stats take beside round trips of several lengths.
+/// Measures stats at the greatest depth beside round trips of several lengths.
 async fn at_the_bottom(
     world: &World<'_>,
     files: &[String],
@@ -143,7 +143,7 @@ async fn at_the_bottom(
                     format!("cold stat at depth {depth}, in round trips of {point}"),
                     Goal::Below(1.3),
                 ),
-                // What it is compared with has nothing to reach.
+                // The sequential walk is the base of the comparison and has no goal.
                 Resolution::Sequential => (
                     format!("the same by the sequential walk, in round trips of {point}"),
                     Goal::Shown,

@@ -117,7 +117,7 @@ fn create_count(took: &Took) -> u64 {
     u64::try_from(took.operations).unwrap_or(u64::MAX)
 }
 
-/// What an operation costs in the large tree, beside the tree after its first step.
+/// Compares the cost of an operation in the large tree with its cost after the tree's first step.
 fn targets(files: u64, first: &[(&str, f64)], last: &[(&str, f64)]) -> Vec<TargetRow> {
     let rows = first.iter().zip(last).filter_map(|((name, small), (_, large))| {
         let target = format!("server CPU of a {name}, {files} files beside an eighth of them");

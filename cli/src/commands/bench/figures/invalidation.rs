@@ -1,4 +1,4 @@
-//! What invalidations cost: the same load with and without renames of directories in it.
+//! Cost of invalidations: the same load with and without renames of directories in it.
 
 use bench::{
     figure::{Chart, Figure, Marks},

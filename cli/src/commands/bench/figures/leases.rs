@@ -25,7 +25,7 @@ const FILES: usize = 4;
 const RENAME_EVERY: usize = 12_048;
 /// Directories that are renamed, all over the tree: one moves again only long after it has moved.
 const MOVED: usize = 256;
-/// What the client's cache takes for a directory, next to its name.
+/// Bytes that the client's cache takes for a directory, next to its name.
 const CACHED_BYTES: u64 = 460;
 
 struct Charts {
@@ -120,7 +120,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     Ok(Outcome { figure, reach })
 }
 
-/// What is looked at.
+/// Tree in which files are looked up.
 struct Tree {
     directories: u64,
     files: Vec<String>,

@@ -7,7 +7,7 @@ use base::FileKind;
 use client::{Client, New, OpenOptions};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-/// What is done to a path.
+/// Operation on a path.
 #[derive(Debug, Clone)]
 pub(super) enum Op {
     Mkdir,
@@ -33,7 +33,7 @@ pub(super) type Work = (Op, String);
 /// Operations between two looks at the clock.
 const PIECE: usize = 4096;
 
-/// What operations took.
+/// Measurements of a run of operations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Took {
     pub(super) operations: usize,
@@ -123,7 +123,7 @@ impl Took {
     }
 }
 
-/// What clients and servers have counted.
+/// Counts of clients and servers at one moment.
 struct Counts {
     requests: Vec<u64>,
     cpu: Vec<Duration>,

@@ -77,7 +77,7 @@ async fn chains(maker: &Client, count: usize, renamed: usize) -> anyhow::Result<
     let work = paths.iter().map(|path| (Op::Create, format!("{path}/file"))).collect::<Vec<_>>();
     let files = work.iter().map(|(_, path)| path.clone()).collect();
     load::run(std::slice::from_ref(maker), maker, 32, work).await?;
-    // Nobody else has changed anything for a while: what clients hear of the renames is not part of the stats.
+    // The pause lets clients hear of the renames before the stats, which do not include that.
     tokio::time::sleep(Duration::from_millis(100)).await;
     Ok(files)
 }

@@ -107,7 +107,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         let work = load.work.clone();
         let dirs: Vec<_> = (0..DIRECTORIES).map(directory).collect();
         let stats = load.stats(operations);
-        // What clients have to learn of the tree is not part of the mix.
+        // This run lets clients learn the tree, which is not part of the mix.
         load::run(&clients, &watcher, under_way, stats.clone()).await?;
         let took = load::run(&clients, &watcher, under_way, work).await?;
         charts.add(servers, "the mix", &took, load.operations);
@@ -147,10 +147,10 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     Ok(Outcome { figure, reach })
 }
 
-/// What is to be done, and what has to be there for it.
+/// Operations to run, and the files and directories that they need.
 struct Load {
     work: Vec<Work>,
-    /// As the table counts.
+    /// Number of operations as the table counts them.
     operations: usize,
     counts: Vec<(Kind, usize)>,
     files: Vec<Work>,

@@ -10,7 +10,7 @@ use bench::{
 use super::{Outcome, row};
 
 const TREE: Tree = Tree { directories: 100_000, branches: 10, files: 20 };
-/// As `pando format` has them.
+/// Default of `pando format`.
 const SHARDS: u16 = 64;
 const SERVERS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 /// File systems, each with a key of its own.

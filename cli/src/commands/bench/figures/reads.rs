@@ -1,5 +1,5 @@
-//! What existence checks read from disk: creates and look-ups on a store that is larger than its cache, with filters and
-//! without.
+//! Disk reads of existence checks: creates and look-ups on a store that is larger than its cache,
+//! with filters and without.
 //!
 //! The server and its client are tasks of this thread, because the engine is given what servers give it no choice of.
 //!
@@ -35,9 +35,9 @@ const SIGNING_KEY: [u8; 32] = [7; 32];
 const SHARDS: u16 = 64;
 /// Operations under way at a time.
 const IN_FLIGHT: usize = 64;
-/// What was filled in has found its place when nothing was read for so long,
+/// The store has come to rest after the fill when nothing was read for so long.
 const QUIET: Duration = Duration::from_millis(300);
-/// which is looked for so often at most.
+/// Number of looks for that rest, at most.
 const QUIET_LOOKS: usize = 400;
 
 /// What existence checks read from disk, with a store that is larger than its cache.
@@ -73,7 +73,7 @@ pub(super) fn run(params: &Params) -> anyhow::Result<ExitCode> {
     single(&params.out, start, params.outcome()?)
 }
 
-/// What is measured, in this order.
+/// Measured phases, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     FirstCreates,
@@ -98,7 +98,7 @@ impl Phase {
     }
 }
 
-/// What one store gave.
+/// Measurements of one store.
 struct Found {
     /// Bytes on disk.
     store: u64,
@@ -175,7 +175,7 @@ impl Params {
         };
         meta::format(engine.as_ref(), &options, &SystemClock, &SystemRandom::default())?;
         served(engine, async |client, _| self.fill(client).await)?;
-        // What was written last is in a table now, and the cache is empty.
+        // The last writes are in a table now, and the cache is empty.
         let engine = store.open()?;
         served(engine, async |client, engine| {
             quiet(engine).await?;

@@ -1,4 +1,4 @@
-//! What an experiment found, in files: the data with what has to be known to judge it, and the drawing.
+//! Files of an experiment's results: the data with the facts needed to judge it, and the drawing.
 //!
 //! A record says by which command, from which commit and on which machine it came; those of `docs/figures` are kept.
 

@@ -20,9 +20,9 @@ const BASES: usize = 64;
 const MANY: usize = 5000;
 /// Renames of the large directory, and of the one beside it.
 const REPEATS: usize = 30;
-/// A round trip beside which nothing else counts,
+/// A round trip beside which nothing else counts.
 const LONG: Duration = Duration::from_millis(5);
-/// and at most so many renames with it.
+/// Number of renames with the long round trip, at most.
 const LONG_SAMPLES_MAX: usize = 100;
 /// After so long without anything to do servers have told each other what they had to.
 const SETTLED: Duration = Duration::from_millis(300);
@@ -129,7 +129,7 @@ async fn far(
     Ok((site, client, watcher, bases))
 }
 
-/// What renames of one thing took.
+/// Measurements of renames of one thing.
 struct Renamed {
     of: &'static str,
     median_us: f64,
@@ -156,7 +156,7 @@ async fn renamed(
     kind: &str,
     work: Vec<Work>,
 ) -> anyhow::Result<Renamed> {
-    // What was made before is told by then, and what is renamed is at the end.
+    // By then servers have told each other of earlier changes; the same wait ends the measurement.
     tokio::time::sleep(SETTLED).await;
     let before = watcher.loads().await?;
     let took = load::run(client, watcher, 1, work).await?;
@@ -177,14 +177,14 @@ async fn renamed(
     Ok(Renamed { of, median_us: took.percentile_us(500), parts })
 }
 
-/// What a part of a server's transactions has taken.
+/// Returns the time that one part of a server's transactions has taken.
 fn nanos_of(load: &wire::Load, kind: &str, part: &str) -> u64 {
     let name = format!("transaction.{kind}.{part}");
     let found = load.distributions.iter().find(|(known, _)| *known == name);
     found.map_or(0, |(_, part)| part.sum)
 }
 
-/// What the rename of a directory takes, in round trips.
+/// Compares the rename of a directory with its goal in round trips.
 fn trips(rtt: Duration, took: &Renamed) -> Option<TargetRow> {
     if took.of != "directory" {
         return None;

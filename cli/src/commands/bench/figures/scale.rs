@@ -32,7 +32,7 @@ const BASES: usize = 64;
 const NAMES_BY_THRESHOLD: usize = 16;
 /// After so long without anything to do servers have told each other what they had to.
 const SETTLED: Duration = Duration::from_millis(500);
-/// So often it is looked whether names still move.
+/// Number of looks whether names still move, at most.
 const LOOKS_MAX: u32 = 120;
 
 /// Measure what large file systems would need, or compute it from what was measured.
@@ -78,7 +78,7 @@ struct Read {
     constants: Constants,
 }
 
-/// What the page says of a record.
+/// Facts of a record that the page quotes.
 #[derive(Deserialize)]
 struct Origin {
     command: String,
@@ -271,7 +271,7 @@ impl Cluster {
         let some = count.div_ceil(4);
         let files = below(&bases, &Op::Create, "file", count);
         let again = |op: &Op| files.iter().map(|(_, path)| (op.clone(), path.clone())).collect();
-        // Who asks knows the way, as nearly all do.
+        // The client knows the way, as nearly all clients do.
         self.run(below(&bases, &Op::Create, "first", BASES)).await?;
         let create = self.run(files.clone()).await?.cpu_us();
         let stat = self.run(again(&Op::Stat)).await?.cpu_us();
@@ -295,7 +295,8 @@ impl Cluster {
         Ok((cpu, coordinator))
     }
 
-    /// What a name costs that moves because its directory splits, and how many do.
+    /// Returns the cost of a name that moves because its directory splits, and the number of such
+    /// names.
     async fn split(&self) -> anyhow::Result<(f64, f64)> {
         let threshold = (self.operations / NAMES_BY_THRESHOLD).max(20);
         let mut cpu = Vec::new();

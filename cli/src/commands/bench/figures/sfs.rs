@@ -79,7 +79,7 @@ pub(super) struct Params {
     directory: Option<PathBuf>,
 }
 
-/// What can be measured.
+/// Experiments of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Experiment {
     /// Creates by clients and servers, in one directory and in one each.

@@ -27,20 +27,20 @@ use crate::{connect, data};
 /// Processes that were asked to end have so long.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What a cluster is like.
+/// Properties of a cluster.
 #[derive(Clone, Copy)]
 pub(super) struct Shape<'a> {
     pub(super) servers: u16,
     /// Added to the round trips between servers, and of clients unless they say otherwise.
     pub(super) rtt: Duration,
-    /// That of `pando format --inline-max`.
+    /// Value of `pando format --inline-max`.
     pub(super) inline_max: u32,
     /// More options of `pando serve`, separated by spaces.
     pub(super) serve: &'a str,
 }
 
 impl<'a> Shape<'a> {
-    /// As a cluster is unless told otherwise.
+    /// Returns the properties of a usual cluster.
     pub(super) fn of(servers: u16) -> Shape<'a> {
         let (rtt, inline_max) = (Duration::ZERO, INLINE_BYTES_MAX);
         Shape { servers, rtt, inline_max, serve: "" }
@@ -52,7 +52,7 @@ pub(super) struct Site {
     addresses: Vec<String>,
     token: String,
     rtt: Duration,
-    /// What the process was started with.
+    /// Arguments that the process was started with.
     arguments: Vec<OsString>,
     _folder: Folder,
 }
@@ -171,7 +171,7 @@ fn said_addresses(said: impl BufRead + Send + 'static) -> anyhow::Result<Vec<Str
             None => bail!("the servers ended before they were ready"),
         }
     };
-    // It ends with the servers.
+    // The thread ends with the servers.
     let reader = std::thread::Builder::new().name("reader".to_owned());
     let reader = reader.spawn(move || lines.map_while(Result::ok).for_each(drop));
     reader.context("cannot start a thread")?;

@@ -20,7 +20,7 @@ use crate::{connect, signals::Stop};
 
 /// The beginning of the line in which a server says that it serves.
 const SERVING: &str = "serving ";
-/// And of the one in which a mount says that it works.
+/// Beginning of the line in which a mount says that it works.
 const MOUNTED: &str = "mounted at ";
 
 /// The site of a run.
@@ -84,7 +84,7 @@ impl Site {
                     text = &mut ended => return text,
                     () = self.signals.asked() => {
                         interrupted = true;
-                        // It may have ended by itself.
+                        // The child may have ended by itself.
                         let _ = kill_process(Pid::from_child(&child), Signal::INT);
                     }
                 }
@@ -135,7 +135,7 @@ impl Site {
         let log = self.path("mount.log");
         let mut args = vec!["mount", &address, &mount, "--token", &token, "--log", &log];
         args.extend(options);
-        // Its process stays behind and would hold a pipe open.
+        // The process of the mount stays behind and would hold a pipe open.
         self.mounted = true;
         self.pando(&args)?;
         Ok(())
@@ -212,7 +212,7 @@ fn started(command: &mut Command, ready: &str) -> anyhow::Result<Child> {
 impl Drop for Site {
     fn drop(&mut self) {
         if self.mounted {
-            // What is already failing is told; this is for what it leaves.
+            // The failure itself is reported elsewhere; this removes the mount that it leaves.
             let umount = Command::new(&self.program).args(["umount", &self.path("mount")]).status();
             if !umount.is_ok_and(|status| status.success()) {
                 tracing::warn!(mount = self.path("mount"), "a mount may be left");

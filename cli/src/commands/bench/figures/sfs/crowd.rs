@@ -17,9 +17,10 @@ const MOVING: [&str; 4] = ["handoffs_begun", "handoffs_done", "handoff_names", "
 const FROZEN: &str = "handoff_frozen_nanos";
 /// How long requests have waited for names that move, of those that have.
 const WAITED: &str = "handoff_wait_nanos";
-/// So long between two looks at them, between which nothing may have changed,
+/// Pause between two looks at the counts of [`MOVING`]. The names are at rest when none has changed
+/// in between.
 const PAUSE: Duration = Duration::from_millis(100);
-/// and so many looks before it is given up.
+/// Number of such looks before the measurement is given up.
 const LOOKS_MAX: u32 = 200;
 
 /// A site with its clients.
@@ -31,7 +32,7 @@ pub(super) struct Crowd {
     servers: u16,
 }
 
-/// What servers counted of handoffs during a measurement.
+/// Counts of servers of their handoffs during a measurement.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Moved {
     /// Handoffs whose names have moved.
@@ -168,7 +169,7 @@ impl Crowd {
         Ok((took, moved))
     }
 
-    /// What all servers have counted since they were started.
+    /// Returns a distribution of all servers, counted since they were started.
     async fn distribution(&self, wanted: &str) -> anyhow::Result<Distribution> {
         let loads = self.watcher.loads().await.context("a server does not say its counts")?;
         let mut all = Distribution::default();
@@ -183,7 +184,7 @@ impl Crowd {
         Ok(all)
     }
 
-    /// What the servers have counted of [`MOVING`].
+    /// Returns the counts of [`MOVING`], summed over the servers.
     async fn counted(&self) -> anyhow::Result<[u64; MOVING.len()]> {
         let statuses = self.watcher.statuses().await.context("a server does not say its counts")?;
         let counters = || statuses.iter().flat_map(|status| &status.counters);
@@ -222,7 +223,7 @@ impl Crowd {
     }
 }
 
-/// What was counted since.
+/// Returns the counts since the earlier distribution.
 fn less(mut after: Distribution, before: &Distribution) -> Distribution {
     let buckets = after.buckets.iter_mut().zip(&before.buckets);
     buckets.for_each(|(after, before)| *after -= before);

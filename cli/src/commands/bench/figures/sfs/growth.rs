@@ -248,7 +248,7 @@ fn targets(
     (full, light): (&[Grown], &[Grown]),
 ) -> Vec<TargetRow> {
     let name = variant.name();
-    // What the others are compared with has nothing to reach.
+    // Variants that serve as the base of comparisons have no goal.
     let goal = |goal: Goal| if variant == Variant::Ordered { goal } else { Goal::Shown };
     let mut rows = Vec::new();
     if variant != Variant::Before {

@@ -16,7 +16,7 @@ use super::{
 /// Bytes of each file.
 const BYTES: usize = 500;
 
-/// What is set.
+/// Settings of a measurement.
 struct Options {
     name: &'static str,
     inline_max: u32,
