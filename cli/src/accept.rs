@@ -31,9 +31,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const CONNECTIONS_MAX: usize = 1 << 16;
 /// Files that are kept for the data; a quarter of all where that is less.
 const FILES_KEPT: usize = 2048;
-/// So many of those that are refused are told so at a time; more are cut off.
+/// Number of refused connections that are told so at a time; more are cut off.
 const REFUSALS_MAX: usize = 64;
-/// Whoever is refused has so long to read it.
+/// Time that a refused client has to read the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many connections there may be.
@@ -58,7 +58,8 @@ enum Refused {
 pub(crate) struct Slot(Arc<AtomicUsize>);
 
 impl Slots {
-    /// As many as were asked for, or as the process can have with so many open files.
+    /// Returns as many slots as were asked for, or as the process can have with its limit of open
+    /// files.
     pub(crate) fn new(asked: Option<usize>, files: u64) -> Slots {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         let kept = FILES_KEPT.min(files / 4);
@@ -113,7 +114,7 @@ impl Acceptor {
             Err(error) => return tracing::error!(%error, "cannot accept connections"),
         };
         let mut cores = self.cores.iter().cycle();
-        // They have files too, of those that are kept.
+        // Refused connections have files too, of those that are kept.
         let refusals = Slots::limited(REFUSALS_MAX.min(self.connections.files.1 / 2));
         let (mut failing, mut full) = (false, None);
         loop {
@@ -187,7 +188,7 @@ async fn refuse(mut stream: tokio::net::TcpStream) -> io::Result<()> {
     });
     stream.write_all(&out).await?;
     stream.shutdown().await?;
-    // What it sends must be read, or the kernel takes our words back.
+    // Bytes that the client sends must be read, or the kernel takes our words back.
     let mut sent = [0; 4096];
     while stream.read(&mut sent).await? > 0 {}
     Ok(())

@@ -23,7 +23,7 @@ pub(crate) struct Program {
     /// For people.
     name: String,
     log: PathBuf,
-    /// What the line begins with that says that it works.
+    /// Beginning of the line that says that the program works.
     ready: &'static str,
     args: Vec<OsString>,
 }
@@ -44,7 +44,7 @@ impl Program {
         self
     }
 
-    /// As it is, but with another value of an option that it has.
+    /// Replaces the value of an option that the program has.
     fn with(&mut self, option: &str, value: &str) {
         let at = self.args.iter().position(|arg| arg == option);
         if let Some(old) = at.and_then(|at| self.args.get_mut(at + 1)) {
@@ -57,14 +57,14 @@ impl Program {
 pub(crate) struct Child {
     program: Program,
     process: tokio::process::Child,
-    /// Its number, also after its end.
+    /// Process number, also after the process has ended.
     pid: u32,
     /// Held, so that what it prints later has somewhere to go.
     _said: BufReader<ChildStdout>,
     address: String,
     /// Where its status page is.
     page: Option<String>,
-    /// Its end was told of.
+    /// Whether the end of the process was reported.
     told: bool,
 }
 
@@ -107,7 +107,8 @@ impl Child {
         Ok(Child { program, process, pid, _said: said, address, page, told: false })
     }
 
-    /// As [`Child::start`], in place of one that has ended. When it cannot be, its end is told again.
+    /// Starts the program as [`Child::start`] does, in place of a process that has ended. When the
+    /// start fails, the end is reported again.
     pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
         self.told = false;
         *self = Child::start(self.program.clone()).await?;
@@ -128,7 +129,7 @@ impl Child {
         self.page.as_ref().map_or_else(String::new, |page| format!("status page http://{page}, "))
     }
 
-    /// Its number and its log, for people.
+    /// Process number and log, for people.
     pub(crate) fn process(&self) -> String {
         format!("pid {}, log {}", self.pid, self.program.log.display())
     }
@@ -143,7 +144,7 @@ impl Child {
     pub(crate) fn terminate(&self) {
         let running = self.process.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = running {
-            // It may be ending just now.
+            // The process may be ending just now.
             let _ = kill_process(pid, Signal::TERM);
         }
     }

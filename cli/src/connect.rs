@@ -74,7 +74,8 @@ pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Conf
     config
 }
 
-/// As whom alone a token lets somebody act; `None`: as anybody, or it is no token, which the server will say.
+/// Returns the only user that a token lets act. `None`: the token is for any user, or is invalid,
+/// which the server will say.
 pub(crate) fn only_user(token: &str) -> Option<Cred> {
     let token = Token::unverified(token).ok()?;
     Some(Cred { uid: token.uid?, gid: *token.gids.first()?, groups: Vec::new() })
@@ -86,7 +87,7 @@ pub(crate) async fn connect(config: Config) -> anyhow::Result<Client> {
     within(servers, Client::connect(config)).await
 }
 
-/// As [`connect`], at the coordinator of a cluster that may not be complete.
+/// Connects as [`connect`] does, at the coordinator of a cluster that may not be complete.
 pub(crate) async fn connect_incomplete(config: Config) -> anyhow::Result<Client> {
     let servers = config.addresses.clone();
     within(servers, Client::connect_incomplete(config)).await
@@ -130,7 +131,7 @@ pub(crate) async fn any_answers(servers: &[String]) -> bool {
     join_all(reached).await.into_iter().any(|reached| matches!(reached, Ok(Ok(_))))
 }
 
-/// What is said when there is no session.
+/// Error when no session could be opened.
 pub(crate) async fn no_session(servers: &[String]) -> anyhow::Error {
     let reasons = join_all(servers.iter().map(|server| why_not(server))).await;
     let seconds = CONNECT_TIMEOUT.as_secs();
@@ -183,7 +184,7 @@ pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow
     done
 }
 
-/// What only administrators may ask: the error says so in words.
+/// Explains in words that only administrators may ask this.
 pub(crate) fn for_administrators<T>(answer: client::Result<T>) -> anyhow::Result<T> {
     match answer {
         Err(client::Error::Fs(base::FsError::NotPermitted)) => {

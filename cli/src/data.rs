@@ -59,12 +59,12 @@ const MEMBER: &str = "member";
 const COORDINATOR: &str = "coordinator";
 const ADDRESS: &str = "address";
 const BOOT: &str = "boot";
-/// What helps when files are damaged.
+/// Advice for damaged files.
 const ADVICE: &str = "load a dump into another directory (`pando load`), or bring back a copy";
 /// The folder that a new ext4 disk has.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// What is chosen when a file system is made.
+/// Choices made when a file system is made.
 pub(crate) struct New {
     pub(crate) name: String,
     pub(crate) shards: u16,
@@ -89,7 +89,7 @@ struct About {
     /// How new blocks are compressed, `lz4` or `zstd`; absent: not at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
-    /// Which server of a cluster it is; absent: the file system has one server.
+    /// Number of the server in its cluster; absent: the file system has one server.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u16>,
 }
@@ -132,12 +132,12 @@ fn write_addresses(file: &Path, addresses: &[String]) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Which server of a cluster the directory is of, if it is one of any. Takes no lock.
+/// Number of the server whose directory this is, if the file system is a cluster. Takes no lock.
 pub(crate) fn server_of(path: &Path) -> Option<u16> {
     read_about(path).ok()?.server
 }
 
-/// What a new file system is made in.
+/// Stores in which a new file system is made.
 pub(crate) struct Target<'a> {
     pub(crate) engine: &'a RocksEngine,
     pub(crate) blocks: &'a Blocks,
@@ -239,7 +239,7 @@ impl Begun<'_> {
             None => {
                 Blocks::directory(&path.join(BLOCKS)).context("cannot make the block directory")?
             }
-            // Nothing is sent, but a wrong address is told now.
+            // No request is sent, but a wrong address is reported now.
             Some(_) => open_blocks(path, url, compression)?,
         };
         let blocks = blocks.compressing(compression);
@@ -256,7 +256,8 @@ impl Begun<'_> {
     }
 }
 
-/// As [`Begun`], with the stores that a file system goes into.
+/// Directory that is being formatted, as [`Begun`] is, with the stores that a file system goes
+/// into.
 struct Filling {
     path: PathBuf,
     engine: RocksEngine,
@@ -342,7 +343,7 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), about, _directory: directory })
     }
 
-    /// Which server of a cluster it is of; `None`: the file system has one server.
+    /// Number of the server in its cluster; `None`: the file system has one server.
     pub(crate) fn server(&self) -> Option<u16> {
         self.about.server
     }
@@ -443,9 +444,9 @@ impl DataDir {
         fs::write(path.join(BOOT), format!("{run}\n"))
     }
 
-    /// What the server that ends now had answered may be lost.
+    /// Removes the note of this boot, as changes that a server has answered may be lost.
     pub(crate) fn forget_boot(path: &Path) {
-        // Where it stays nothing can be written, and the server cannot serve.
+        // If the file stays, the disk takes no writes, and the server cannot serve.
         let _ = fs::remove_file(path.join(BOOT));
     }
 
@@ -456,7 +457,7 @@ impl DataDir {
 
     /// The server listens no more.
     pub(crate) fn remove_address(&self) {
-        // It says nothing that anybody relies on.
+        // No other program relies on this file.
         let _ = fs::remove_file(self.path.join(ADDRESS));
     }
 }

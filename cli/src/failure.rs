@@ -26,7 +26,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
-/// It worked, and the answer is no.
+/// Exit code of a command that worked and whose answer is no.
 pub(crate) fn failed() -> ExitCode {
     ExitCode::from(FAILED)
 }
@@ -34,7 +34,7 @@ pub(crate) fn failed() -> ExitCode {
 /// Writes the error with its causes and says how the program ends.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
-        // Whoever read our output has seen enough, as `head` does.
+        // The reader of our output has seen enough, as `head` does.
         return ExitCode::SUCCESS;
     }
     let line = format!("{error:#}").replace('\n', " ");

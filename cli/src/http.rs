@@ -24,18 +24,18 @@ use wire::{Load, Standing};
 
 /// The page: one file without anything from elsewhere.
 const PAGE: &str = include_str!("http/page.html");
-/// What the page may do: run its own script and style, and ask this server.
+/// Security policy of the page: run its own script and style, and ask this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                       connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 /// A core that works on one group for so long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What the server behind the page does.
+/// State of the server behind the page.
 pub(crate) enum Phase {
-    /// It reads what it has to know before it can serve.
+    /// The server reads records that it needs before it can serve.
     Starting,
     Serving(Server),
-    /// It finishes what it has begun.
+    /// The server finishes the work that it has begun.
     Stopping,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn run(runtime: &Runtime, listener: TcpListener, mut phases: Phases) 
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::select! {
             served = axum::serve(listener, routes) => served,
-            // Whoever is reading a page now reads another.
+            // A browser that reads a page now reads another.
             () = async { while phases.changed().await.is_ok() {} } => Ok(()),
         }
     });

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 /// Of root's mounts; systemd names another folder where a unit has one.
 const FOLDER: &str = "/var/log/pando";
-/// What `--log` takes for no log.
+/// Value of `--log` for no log.
 const NONE: &str = "none";
 /// A log that has grown so long is kept as FILE.1, and a new one begun.
 const BYTES_MAX: u64 = 16 << 20;

@@ -36,9 +36,9 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     /// `MAJOR:MINOR`.
     device: String,
-    /// Who mounted it.
+    /// User who mounted it.
     user: u32,
-    /// What it is said to come from.
+    /// Source of the mount, as the kernel lists it.
     source: String,
 }
 
@@ -130,7 +130,7 @@ impl Mount {
         let (tell, told) = mpsc::channel();
         let path = self.path.clone();
         let asked = thread::Builder::new().spawn(move || {
-            // Nobody may be waiting any more.
+            // The receiver may have stopped waiting.
             let _ = tell.send(rustix::fs::statfs(&path).err());
         });
         let answer = asked.ok().and_then(|_| told.recv_timeout(ANSWER_TIMEOUT).ok()).flatten();
@@ -229,7 +229,7 @@ fn folder(user: u32) -> PathBuf {
     if run.is_dir() { run.join("pando") } else { PathBuf::from(format!("/tmp/pando-{user}")) }
 }
 
-/// What goes in front of messages: the path as people can read it.
+/// Prefix of messages: the path as people can read it.
 pub(crate) fn shown(path: &Path) -> String {
     String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned()
 }

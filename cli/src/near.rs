@@ -14,7 +14,7 @@ use tokio::{
     task::spawn_local,
 };
 
-/// What one side can be ahead of the other, in bytes.
+/// Bytes that one side can be ahead of the other.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// Dials a core that runs on this thread, whatever the address.

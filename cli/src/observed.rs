@@ -1,4 +1,5 @@
-//! What a server counted, as programs and people read it. `status`, `top`, `profile` and the status page use it.
+//! Counts of a server, as programs and people read them. `status`, `top`, `profile` and the status
+//! page use them.
 
 use std::cmp::Reverse;
 
@@ -11,11 +12,12 @@ pub(crate) struct Operation {
     pub(crate) name: String,
     /// All outcomes together.
     pub(crate) count: u64,
-    /// Those that found nothing of that name: `ENOENT`, which programs that look for files get all day.
+    /// Operations that found nothing of that name: `ENOENT`, which programs that look for files get
+    /// all day.
     pub(crate) not_found: u64,
-    /// Those that were not done for another reason: other errnos, refusals, halts.
+    /// Operations that were not done for another reason: other errnos, refusals, halts.
     pub(crate) failed: u64,
-    /// Those of `failed`, by errno, `refused` and `halted`.
+    /// Operations of `failed`, by errno, `refused` and `halted`.
     pub(crate) errors: serde_json::Map<String, serde_json::Value>,
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
@@ -74,7 +76,8 @@ pub(crate) fn role(standing: &wire::Standing) -> &'static str {
     }
 }
 
-/// What several servers count, as if they were one. Whoever one of them cannot name another may know.
+/// Adds the counts of several servers, as if they were one server. A session or directory that one
+/// server cannot name may be named by another.
 pub(crate) fn together(loads: &[&Load]) -> Load {
     let mut sum = Load {
         at_us: 0,
@@ -150,7 +153,7 @@ fn add(sum: &mut Distribution, more: &Distribution) {
     sum.sum += more.sum;
 }
 
-/// Which of several servers something is of: a line above it, and nothing where there is one server.
+/// Heading that says which of several servers something is of; empty where there is one server.
 pub(crate) fn servers(numbers: &[u16], of: u16) -> String {
     match numbers {
         _ if of == 1 => String::new(),
@@ -163,7 +166,7 @@ pub(crate) fn servers(numbers: &[u16], of: u16) -> String {
     }
 }
 
-/// What happened between two moments; `None` when nothing did.
+/// Returns the counts between two moments; `None` when nothing happened.
 pub(crate) fn between(
     earlier: Option<&wire::Operation>,
     later: &wire::Operation,

@@ -1,4 +1,4 @@
-//! What is printed on stdout: text for people, JSON for programs.
+//! Output on stdout: text for people, JSON for programs.
 
 use std::{
     fmt,
@@ -68,7 +68,7 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// What others chose, without what a terminal would obey.
+/// Replaces control characters, which a terminal would obey, in text that others chose.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! What happens when an assertion fails: one line instead of a backtrace, and servers stop.
+//! Handling of failed assertions: one line instead of a backtrace, and servers stop.
 //!
 //! A runtime catches the panic of a task and goes on; a server must not, as it cannot vouch for its state
 //! any more. So every panic is also told to whoever waits in [`happened`].

@@ -44,17 +44,17 @@ use crate::{
 
 /// Kept free unasked, in bytes; a twentieth of the disk where that is less.
 const RESERVE_BYTES: u64 = 256 << 20;
-/// What a file system on a store without bounds says it has, in bytes: a pebibyte.
+/// Size that a file system on a store without bounds reports, in bytes: a pebibyte.
 const UNBOUNDED: u64 = 1 << 50;
 /// How often is looked whether a server of a cluster has a lease, until it has.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a stop waits for work that was handed to other threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// So many connections may wait to be accepted, where the system allows it.
+/// Number of connections that may wait to be accepted, where the system allows it.
 const BACKLOG: i32 = 4096;
-/// A connection on which nothing came for so long is asked whether it is still there,
+/// Idle time after which the peer of a connection is asked whether it is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// so often, with so long between.
+/// Number of such questions, and the pause between two of them.
 const KEEPALIVE_TRIES: u32 = 4;
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
 
@@ -310,7 +310,7 @@ fn open(
     let usual = RocksConfig::default();
     let memtable_bytes = options.memtable.unwrap_or(usual.memtable_bytes);
     let store = RocksConfig { memtable_bytes, ..usual };
-    // What it finds to be lost is known to who is told of the cluster.
+    // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
     let engine = Arc::new(data.engine(&blocks, &store)?);
     let options = ServerOptions {
         address: address.to_string(),

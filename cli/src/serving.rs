@@ -35,7 +35,7 @@ impl Serving {
     /// Serves the file system in `data`.
     pub(crate) fn start(data: &Path, mut options: Options) -> anyhow::Result<Serving> {
         let running = server::start(DataDir::open(data)?, &options)?;
-        // Whatever was chosen must be found again.
+        // The next start must use the same addresses.
         let fixed = |address| Listen { address, or_free_port: false };
         options.listen = fixed(running.address.to_string());
         options.http = running.http.map(|http| fixed(http.to_string()));

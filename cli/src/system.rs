@@ -64,7 +64,7 @@ pub(crate) fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// What this process uses of the machine.
+/// Resources of the machine that this process uses.
 pub(crate) fn process_status() -> wire::ProcessStatus {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let id = std::process::id();
@@ -75,7 +75,7 @@ pub(crate) fn process_status() -> wire::ProcessStatus {
     }
 }
 
-/// What a process occupies of memory, in bytes.
+/// Memory of a process, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) resident: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Memory {
     pub(crate) peak: u64,
 }
 
-/// What a process of this machine occupies, when it may be asked.
+/// Returns the memory of a process of this machine, when it may be asked.
 pub(crate) fn memory(process: u32) -> Option<Memory> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let bytes = |field: &str| {

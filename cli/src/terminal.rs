@@ -22,7 +22,7 @@ const KEY_WAIT_NANOS: i64 = 100_000_000;
 
 /// The terminal, while it is ours.
 pub(crate) struct Screen {
-    /// What stdin was set to, when it is a terminal.
+    /// Settings of stdin before ours, when it is a terminal.
     keys: Option<Termios>,
 }
 

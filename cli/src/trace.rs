@@ -55,14 +55,14 @@ pub(crate) struct Guard(Arc<Mutex<Out>>);
 
 struct Out {
     file: BufWriter<File>,
-    /// So many bytes may still be written.
+    /// Number of bytes that may still be written.
     left: u64,
     /// The number of the latest track.
     tracks: u64,
     failed: bool,
 }
 
-/// What a span carries until it ends.
+/// Data that a span carries until it ends.
 struct Open {
     began: Instant,
     fields: Fields,
@@ -127,7 +127,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Trace {
     }
 }
 
-/// What a server tells of a request or a group that is over.
+/// Report of a server on a request or a group that is over.
 struct Event {
     fields: Map<String, Value>,
     began: Instant,
@@ -245,7 +245,7 @@ impl Out {
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut out = self.0.lock();
-        // Nothing comes behind the bracket.
+        // The bracket ends the file: later spans are not written.
         out.failed = true;
         let ended = out.file.write_all(b"\n]\n").and_then(|()| out.file.flush());
         drop(out);

@@ -66,7 +66,7 @@ fn imbalance(servers: &[Server]) -> Option<f64> {
 }
 
 impl Cluster {
-    /// What is wrong, a line each.
+    /// Problems of the cluster, a line each.
     pub(super) fn problems(&self) -> &[String] {
         &self.problems
     }

@@ -46,14 +46,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What the server has counted.
+/// Counts of the server.
 #[derive(Debug, Serialize)]
 struct Counted {
     bytes_allocated: u64,
     entries: u64,
 }
 
-/// What was counted.
+/// Counts of the walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 struct Usage {
     /// Sizes of files and symbolic links, holes included.
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the server has counted, if it has counted all of it.
+/// Returns the server's counts, if it has counted everything.
 fn counted(path: &Path) -> Option<Counted> {
     let facts = info::facts(path).ok()?;
     let number = |name: &str| facts.get(name)?.as_str()?.parse().ok();
@@ -117,7 +117,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// What the threads of a walk share.
+/// State that the threads of a walk share.
 struct Walk<'a> {
     device: u64,
     bar: &'a ProgressBar,

@@ -103,13 +103,13 @@ async fn to_file(
     };
     let copied = copied.await;
     if copied.is_err() {
-        // What is left of it is of no use; the error says why.
+        // The incomplete dump is of no use; the error says why.
         let _ = fs::remove_file(&part);
     }
     copied
 }
 
-/// What was written, and what it took of others.
+/// Result of a dump: its contents, and the data that it refers to elsewhere.
 struct Copied {
     all: Trailer,
     /// Blocks that are named, and not in it.
@@ -145,7 +145,8 @@ async fn copy(
         tokio::select! {
             started = &mut starting => started,
             () = stop.asked() => {
-                // It may be there already: then it is known, and can be ended.
+                // The dump may have begun already: then its number becomes known, and it can be
+                // ended.
                 if let Ok(Ok(dump)) = timeout(END_TIMEOUT, starting).await {
                     end(client, dump).await;
                 }

@@ -33,7 +33,7 @@ pub(super) struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// What it answers. The only server is waited for, as by all commands.
+    /// Waits for the server's answer. The only server is waited for, as by all commands.
     pub(super) async fn answer<T>(
         &self,
         asked: impl Future<Output = client::Result<T>>,
@@ -47,7 +47,7 @@ impl Server<'_> {
     }
 }
 
-/// What the servers have.
+/// Rows of all servers.
 pub(super) struct Found<T> {
     rows: Vec<Row<T>>,
     servers: u16,
@@ -124,7 +124,7 @@ fn found<T>(
 }
 
 impl<T> Found<T> {
-    /// What there is, with the number of its server.
+    /// Returns the rows, each with the number of its server.
     pub(super) fn rows(&self) -> impl Iterator<Item = (u16, &T)> {
         self.rows.iter().map(|row| (row.server.unwrap_or(0), &row.row))
     }

@@ -61,7 +61,7 @@ struct Choices {
     locality: Locality,
 }
 
-/// As `pando set inline_max` takes it.
+/// Parses a size as `pando set inline_max` takes it.
 fn inline_max(text: &str) -> Result<u32, String> {
     let bytes = super::size(text)?;
     let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= INLINE_BYTES_MAX);
@@ -86,7 +86,7 @@ pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
     of_servers(data, None, 1)
 }
 
-/// As [`by_default`], of so many servers.
+/// Formats as [`by_default`] does, for so many servers.
 pub(crate) fn of_servers(
     data: &path::Path,
     name: Option<String>,
@@ -111,7 +111,7 @@ fn make(data: &path::Path, choices: &Choices) -> anyhow::Result<()> {
 }
 
 impl Choices {
-    /// What to make in `data`.
+    /// Returns the description of the file system to make in `data`.
     fn to_new(&self, data: &path::Path) -> anyhow::Result<New> {
         if self.servers > self.shards {
             return Err(usage(format!(

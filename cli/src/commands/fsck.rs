@@ -59,11 +59,11 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was wrong is repaired.
+/// Exit code: the problems that were found are repaired.
 const REPAIRED: u8 = 1;
-/// Something is wrong.
+/// Exit code: something is wrong.
 const WRONG: u8 = 2;
-/// It could not be done.
+/// Exit code: the check could not be done.
 const NOT_DONE: u8 = 8;
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -101,7 +101,7 @@ fn checked(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// What was started.
+/// Running check.
 enum Job {
     /// At the only server: its number.
     OfOne(u64),
@@ -130,7 +130,7 @@ impl Job {
     }
 }
 
-/// What is said when somebody ends a check that waits for a server.
+/// Error for a user who ends a check that waits for a server.
 fn unanswered(client: &Client) -> anyhow::Error {
     let away: Vec<_> = client.servers_away().iter().map(ToString::to_string).collect();
     match &away[..] {
@@ -218,7 +218,7 @@ struct Report {
     findings_total: u64,
 }
 
-/// What the server puts before a finding that it has repaired.
+/// Text that the server puts before a finding that it has repaired.
 const REPAIRED_BEFORE: &str = "repaired: ";
 
 impl Report {

@@ -107,7 +107,7 @@ fn of_inode(place: &Place, ino: Ino) -> anyhow::Result<serde_json::Map<String, s
     })
 }
 
-/// What the mount of `path` tells of it.
+/// Reads the facts that the mount of `path` knows of it.
 pub(crate) fn facts(path: &Path) -> anyhow::Result<serde_json::Map<String, serde_json::Value>> {
     let mut bytes = vec![0; BYTES_MAX];
     let len = match lgetxattr(path, ATTRIBUTE, &mut bytes[..]) {

@@ -13,12 +13,12 @@ use base::{FsError, Ino};
 use client::Client;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
-/// So many directories are listed at the same time.
+/// Number of directories that are listed at the same time.
 const LISTED_AT_ONCE: usize = 16;
-/// What a listing of the root leaves out.
+/// Directory that a listing of the root leaves out.
 const TRASH: &str = "/.trash";
 
-/// What was found.
+/// Result of the search.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) paths: Vec<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct Names {
     pub(super) unread: u64,
 }
 
-/// What is in a directory: those below, and names of the inode with how many it has.
+/// Listing of a directory: those below, and names of the inode with how many it has.
 #[derive(Default)]
 struct Listed {
     below: Vec<PathBuf>,
@@ -69,7 +69,7 @@ pub(super) async fn names(client: &Client, ino: Ino) -> anyhow::Result<Names> {
 async fn list(client: &Client, dir: PathBuf, ino: Ino) -> anyhow::Result<Listed> {
     let mut listed = Listed::default();
     match read(client, &dir, ino, &mut listed).await {
-        // It was removed meanwhile, or there is no trash.
+        // The directory was removed meanwhile, or there is no trash.
         Ok(()) | Err(client::Error::Fs(FsError::NotFound | FsError::Stale)) => {}
         Err(client::Error::Fs(FsError::Denied | FsError::NotPermitted)) => listed.unread = true,
         Err(error) => return Err(error.into()),

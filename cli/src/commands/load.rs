@@ -152,7 +152,7 @@ impl<R: Read> Dump<R> {
         take(&mut self.input, &mut self.frames)
     }
 
-    /// Nothing may come after the trailer.
+    /// Checks that no bytes follow the trailer.
     fn ends(&mut self) -> anyhow::Result<()> {
         match self.input.read_exact(&mut [0]) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),

@@ -114,7 +114,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     config.kernel_checks = true;
     config.local = true;
     let only = connect::only_user(&config.token);
-    // As given: mount(8) finds by it what is mounted already, and umount(8) what to unmount.
+    // The name is as given: by it mount(8) finds an existing mount, and umount(8) the mount to end.
     let fsname = args.servers.0.join(",");
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
     config.access_times = options.access_times;
@@ -130,7 +130,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
             () = stop.asked() => bail!("interrupted"),
         };
         let mounting = mounting::start(client, &mountpoint, &options).await?;
-        // Whoever has left this process behind waits for the line.
+        // The process that left this one behind waits for the line.
         if args.daemon || !args.quiet {
             output::print(&(ready(&mountpoint) + &users))?;
         }
@@ -149,7 +149,8 @@ pub(crate) fn ready(mountpoint: &Path) -> String {
     format!("{READY}{}", mountpoint.display())
 }
 
-/// Who can use a mount whose token lets only one user act. The kernel lets others in only if it was told to.
+/// Says which user can use a mount whose token lets only one user act. The kernel lets other users
+/// in only if it was told to.
 fn users(only: u32, allow_other: bool) -> String {
     let me = rustix::process::geteuid().as_raw();
     if allow_other || only == me {
@@ -183,7 +184,7 @@ fn leave_behind(args: &Args) -> anyhow::Result<ExitCode> {
     command.args(std::env::args_os().skip(1)).arg("--daemon");
     command.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
     let mut child = command.spawn().context("cannot start the mount's process")?;
-    // It holds our end of the pipe.
+    // The command holds our end of the pipe.
     drop(command);
     let mut works = false;
     for line in BufReader::new(said).lines() {

@@ -19,7 +19,7 @@ use clap::{CommandFactory as _, Parser};
 
 use crate::output;
 
-/// Which of the helpers this program was called as.
+/// Mount helper that this program was called as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Helper {
     Mount,
@@ -85,12 +85,12 @@ struct UmountArgs {
     kind: Option<String>,
 }
 
-/// What their manual pages are made from.
+/// Commands of the helpers, from which their manual pages are made.
 pub(crate) fn commands() -> [clap::Command; 2] {
     [MountArgs::command(), UmountArgs::command()]
 }
 
-/// Which helper a program of this name is.
+/// Returns the helper that a program of this name is.
 pub(crate) fn helper(program: &OsStr) -> Option<Helper> {
     let name = Path::new(program).file_name()?;
     if name == "mount.fuse.pando" {
@@ -181,7 +181,7 @@ struct Sorted {
     remount: bool,
 }
 
-/// What the kernel changes by itself when a mount is mounted again.
+/// Options that the kernel changes by itself when a mount is mounted again.
 const FOR_KERNEL: &[&str] = &[
     "ro",
     "rw",

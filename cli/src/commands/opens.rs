@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is open at a server.
+/// Lists the open files of a server.
 async fn list(
     server: everywhere::Server<'_>,
     session: Option<SessionId>,

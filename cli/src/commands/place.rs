@@ -31,7 +31,8 @@ pub(super) struct Served {
 }
 
 impl Place {
-    /// What exists is on a mount; anything else is HOST:PORT or HOST:PORT/PATH. `purpose` is shown with the session.
+    /// Opens a place: an existing path is on a mount, anything else is HOST:PORT or HOST:PORT/PATH.
+    /// `purpose` is shown with the session.
     pub(super) fn open(place: &OsStr, token: &TokenArgs, purpose: &str) -> anyhow::Result<Place> {
         let path = PathBuf::from(place);
         if path.symlink_metadata().is_ok() {
@@ -51,7 +52,7 @@ impl Place {
         Ok(Place::Served(Served { runtime, client, path }))
     }
 
-    /// What the server knows of it.
+    /// Returns the server's facts about the place.
     pub(super) fn facts(&self) -> anyhow::Result<Facts> {
         match self {
             Place::Mounted(path) => {

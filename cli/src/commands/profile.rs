@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the servers say, and who has not answered.
+/// Asks the servers; returns their profiles, and the servers that have not answered.
 async fn ask(
     client: &Client,
     only: Option<u16>,

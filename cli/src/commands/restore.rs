@@ -127,7 +127,7 @@ fn list(found: Vec<Thrown>, json: bool) -> anyhow::Result<()> {
     output::print(&output::table(&["REMOVED", "OWNER", "SIZE", "PATH"], &rows))
 }
 
-/// What came of it.
+/// Result of the command.
 #[derive(Default, Serialize)]
 struct Outcome {
     restored: Vec<String>,

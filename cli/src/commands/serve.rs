@@ -238,7 +238,7 @@ impl ServeArgs {
 }
 
 impl ClusterArgs {
-    /// What a server with this data directory is.
+    /// Role of a server with this data directory.
     fn role(&self, data: &Path) -> Role {
         if self.coordinator {
             return Role::Coordinator { lease: self.cluster_lease };

@@ -16,7 +16,7 @@ use super::{
 use crate::{connect::TokenArgs, output};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// What `get` prints; what else is told of a directory is for `info`.
+/// Settings that `get` prints; `info` shows the other facts of a directory.
 const SHOWN: [&str; 13] = [
     "compression",
     "inherit",
@@ -33,7 +33,7 @@ const SHOWN: [&str; 13] = [
     "used.entries",
 ];
 
-/// What is of directories of several servers only.
+/// Settings that only directories of several servers have.
 const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 
 /// Change settings of a file system, or of a directory.
@@ -88,7 +88,7 @@ pub(crate) fn set(args: &Set) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nothing is set when one of the values cannot be.
+/// Sets all values, or none when one of them cannot be set.
 fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     let facts = place.facts()?;
     for (key, value) in &args.pairs {

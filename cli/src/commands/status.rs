@@ -92,7 +92,7 @@ struct Standing {
     server_uptime_ms: u64,
 }
 
-/// What is printed as JSON.
+/// Status as it is printed as JSON.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]

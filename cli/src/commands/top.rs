@@ -87,11 +87,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 struct Watched<'a> {
     client: &'a Client,
     numbers: Vec<u16>,
-    /// They were asked before.
+    /// Whether the servers were asked before.
     asked: Cell<bool>,
 }
 
-/// What each server said, by its number.
+/// Load of each server, by the server's number.
 type Loads = BTreeMap<u16, Load>;
 
 impl Watched<'_> {
@@ -110,8 +110,8 @@ impl Watched<'_> {
             let load = connect::for_administrators(self.client.load_of(only).await)?;
             return Ok(Loads::from([(only, load)]));
         }
-        // What was asked of a server that is away waits in the client: it is not asked again before it is back.
-        // Connections are only made when something is asked.
+        // A request to a server that is away waits in the client: the server is not asked again
+        // before it is back. Connections are only made when something is asked.
         let asked_before = self.asked.replace(true);
         let away = if asked_before { self.client.servers_away() } else { Vec::new() };
         let there = self.numbers.iter().filter(|number| !away.contains(number));

@@ -1,4 +1,5 @@
-//! What is in the trash: where each thing was, when it was removed, whose it is. `restore` puts it back, `set` counts it.
+//! Contents of the trash: where each thing was, when it was removed, whose it is. `restore` puts it
+//! back, `set` counts it.
 
 use std::{
     fs, io,
@@ -61,7 +62,7 @@ fn is_hour(name: &str) -> bool {
 
 async fn entries(client: &Client, dir: &str) -> anyhow::Result<Vec<ReaddirEntry>> {
     match client.read_dir(dir).await {
-        // Its days are over.
+        // The day's directory has expired.
         Err(client::Error::Fs(FsError::NotFound)) => Ok(Vec::new()),
         entries => Ok(entries?.all().await?),
     }
@@ -76,7 +77,7 @@ pub(super) async fn count(client: &Client) -> anyhow::Result<usize> {
     Ok(things)
 }
 
-/// As [`count`], of the trash in a directory on a mount, by whoever may look into it.
+/// Counts as [`count`] does the trash in a directory on a mount, for a user who may look into it.
 pub(super) fn count_mounted(root: &Path) -> io::Result<usize> {
     fn below(dir: &Path) -> io::Result<Vec<fs::DirEntry>> {
         match fs::read_dir(dir) {
@@ -104,7 +105,7 @@ pub(super) async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Ve
     for dir in hours {
         for entry in entries(client, &dir).await? {
             let at = format!("{dir}/{}", entry.name);
-            // It may just have been put back, or removed for good.
+            // The entry may just have been put back, or removed for good.
             let Some((path, removed)) = origin(client, &at).await? else { continue };
             if !is_wanted(&path, paths) {
                 continue;

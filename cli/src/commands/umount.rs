@@ -18,9 +18,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 const AWAY_TIMEOUT: Duration = Duration::from_secs(3);
 /// When it is said that the process is still busy.
 const TELL_AFTER: Duration = Duration::from_secs(10);
-/// A process that is to end is asked again after so long,
+/// Pause after which a process that is to end is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// and killed after so long.
+/// Time after which such a process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
 /// Unmount a file system, and wait until everything written was sent and the process that served it has ended.
@@ -105,7 +105,7 @@ async fn force(mount: &Mount, keeper: Option<Keeper>) -> anyhow::Result<()> {
             // The second time it does not wait for its server any more.
             let killed = began.elapsed() >= KILL_AFTER;
             let signal = if killed { Signal::KILL } else { Signal::TERM };
-            // It may be ending just now.
+            // The process may be ending just now.
             let _ = kill_process(process, signal);
             asked = Some(Instant::now());
         }

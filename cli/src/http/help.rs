@@ -1,4 +1,4 @@
-//! What counters of `pando status` count, for `/metrics`. The others are requests of a kind.
+//! Meanings of the counters of `pando status`, for `/metrics`. The others are requests of a kind.
 
 /// Names as the server has them.
 const COUNTERS: &[(&str, &str)] = &[
@@ -35,7 +35,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("inodes_reclaimed", "Removed inodes whose contents were freed in the background."),
 ];
 
-/// What a counter counts.
+/// Returns the meaning of a counter.
 pub(super) fn of(counter: &str) -> String {
     let known = COUNTERS.iter().find(|(name, _)| *name == counter);
     known.map_or_else(

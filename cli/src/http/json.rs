@@ -5,13 +5,13 @@ use wire::{Load, SessionStatus, Standing, Status};
 
 use crate::observed::{self, Operation};
 
-/// What the page reads every few seconds. Rates are the reader's: it has two of these.
+/// Document that the page reads every few seconds. The page computes rates from two of these.
 #[derive(Serialize)]
 pub(super) struct Page {
     name: String,
     uuid: String,
     version: String,
-    /// What is wrong, in one line.
+    /// Problem of the server, in one line.
     problem: Option<String>,
     problems: Vec<String>,
     /// Clients should be sent here.
@@ -61,7 +61,7 @@ struct Session {
     open_files: u64,
 }
 
-/// What to show.
+/// Returns the document to show.
 pub(super) fn page(status: Status, load: Load, standing: Standing) -> Page {
     let quantile = |name: &str| {
         let found = load.distributions.iter().find(|(other, _)| other == name);

@@ -7,13 +7,13 @@ use wire::{Distribution, Load, Standing, Status};
 use super::help;
 use crate::observed;
 
-/// What a metric is, besides its value.
+/// Description of a metric, without its value.
 struct Metric {
-    /// Its name in what the server says.
+    /// Name of the metric in the server's answer.
     of: &'static str,
     name: &'static str,
     help: &'static str,
-    /// What one of the server's units is in the metric's: nanoseconds are billionths of a second.
+    /// Factor from the server's unit to the metric's: nanoseconds are billionths of a second.
     scale: f64,
 }
 

@@ -1,4 +1,5 @@
-//! What each setting is, as `pando set --help` lists it, and which rule a value breaks that is refused.
+//! Rules of the settings: their meaning, as `pando set --help` lists it, and the rule that a
+//! refused value breaks.
 //!
 //! The server checks all of it as well, and answers with an errno: what is said here is why.
 
@@ -16,14 +17,14 @@ const WIDTH: usize = 100;
 struct Rule {
     key: &'static str,
     of: Of,
-    /// What holds when nothing was set.
+    /// Value that holds when nothing was set.
     default: &'static str,
-    /// What it takes.
+    /// Values that the setting takes.
     range: &'static str,
     meaning: &'static str,
 }
 
-/// What a setting is set on.
+/// Object that a setting belongs to.
 #[derive(PartialEq, Eq)]
 enum Of {
     /// The whole file system: its root.
@@ -121,7 +122,7 @@ pub(super) fn help() -> String {
     text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
 }
 
-/// What a setting takes.
+/// Says which values a setting takes.
 pub(super) fn range(key: &str) -> String {
     let rule = RULES.iter().find(|rule| rule.key == key);
     rule.map_or_else(String::new, |rule| format!("it takes {}", rule.range))
