@@ -19,7 +19,7 @@ use crate::{
     limits::ACL_BYTES_MAX,
 };
 
-/// The extended attribute of the ACL that decides who may use an inode.
+/// Extended attribute of the access ACL, which decides who may use an inode.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The extended attribute of the ACL that a directory gives to what is made in it.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -27,7 +27,7 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that are not of somebody in particular.
+/// Id of entries that name no particular user or group.
 const NOBODY: u32 = u32::MAX;
 
 /// Kind of an ACL: each kind is one extended attribute.
@@ -172,7 +172,7 @@ impl Acl {
         self.entries.iter_mut().find(|entry| entry.tag == tag).map(|entry| &mut entry.perm)
     }
 
-    /// Whether it says more than the nine bits of a mode can.
+    /// Whether the ACL says more than the nine bits of a mode can.
     #[must_use]
     pub fn says_more_than_a_mode(&self) -> bool {
         self.entries.len() > 3
@@ -211,7 +211,7 @@ impl Acl {
         }
     }
 
-    /// Whether somebody other than the owner and the superuser has `want`.
+    /// Whether a user other than the owner and the superuser has `want`.
     fn grants(&self, attr: &Attr, cred: &Cred, want: Access) -> bool {
         let has = |perm: u32| perm & want.bits() == want.bits();
         let masked = |perm: u32| has(perm & self.perm(Tag::Mask).unwrap_or(7));
@@ -263,7 +263,7 @@ pub fn mode_decides(attr: &Attr, cred: &Cred) -> bool {
     attr.mode & MODE_ACL == 0 || cred.is_root() || cred.uid == attr.uid
 }
 
-/// The bits above a mode in which a request to make something carries the umask of whoever makes it.
+/// Bits above a mode in which a request to make an inode carries the umask of its caller.
 const UMASK_SHIFT: u32 = 16;
 
 /// The mode of a request to make something: what was asked for, and a umask that counts where the directory

@@ -139,7 +139,7 @@ codec! {
         pub kind: FileKind,
         /// Permission and special bits only (`0o7777`).
         pub mode: u32,
-        /// How many names it has; of a directory 2 and one for each subdirectory.
+        /// Number of names; of a directory 2 and one for each subdirectory.
         pub nlink: u32,
         /// Owner.
         pub uid: u32,

@@ -1,4 +1,4 @@
-//! Time and randomness, handed in by whoever builds a process or a simulated one.
+//! Time and randomness, passed in by the code that builds a process or a simulated one.
 
 use std::time::Duration;
 

@@ -46,8 +46,8 @@ impl HashKey {
         DirId(if id < 256 { id + 256 } else { id })
     }
 
-    /// A key like it, whose ids of directories have only so many of 128 bits, and positions of names only so many of
-    /// 63. For tests of what collides.
+    /// Returns a similar key whose directory ids have only so many of 128 bits, and whose name
+    /// positions only so many of 63. For tests of collisions.
     #[cfg(feature = "short-ids")]
     #[must_use]
     pub fn shortened(self, bits: u8) -> HashKey {
@@ -105,8 +105,8 @@ impl HashKey {
     }
 }
 
-/// A fast hasher without a random seed, for maps whose keys nobody outside chooses, or whose order must
-/// not differ between two runs of one seed.
+/// A fast hasher without a random seed, for maps whose keys no outsider chooses, or whose order
+/// must not differ between two runs of one seed.
 #[derive(Default, Clone, Copy)]
 pub struct FixedHasher(u64);
 

@@ -31,11 +31,11 @@ pub const CHUNK_BYTES: u32 = 4 << 20;
 pub const FILE_BYTES_MAX: u64 = CHUNK_BYTES as u64 * u32::MAX as u64;
 /// How many slices of one chunk a write may carry.
 pub const SLICES_A_WRITE_MAX: usize = 1024;
-/// A chunk with so many slices takes no more until it was compacted.
+/// Slices of a chunk at which it takes no more until it was compacted.
 pub const SLICES_A_CHUNK_MAX: usize = 4096;
 /// How many embedded bytes of one chunk a write may carry; more come as a block.
 pub const EMBEDDED_BYTES_A_WRITE_MAX: usize = 256 << 10;
-/// A chunk with so many embedded bytes takes no more until it was compacted.
+/// Embedded bytes of a chunk at which it takes no more until it was compacted.
 pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
 /// How many chunks a write may carry.
 pub const CHUNKS_A_WRITE_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Locks of files: whole ones (flock) and byte ranges (fcntl), who holds them and who waits.
+//! Locks of files: whole files (flock) and byte ranges (fcntl), with their holders and waiters.
 //!
 //! Pure values. The metadata server keeps a [`LockTable`] for all its clients, the client what it holds itself
 //! ([`HeldLocks`], to claim it after a restart of the server), and the model has a table of its own. Nothing
@@ -66,13 +66,13 @@ impl ByteRange {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether they overlap, or one begins where the other ends.
+    /// Whether the two ranges overlap, or one begins where the other ends.
     #[must_use]
     pub fn touches(self, other: ByteRange) -> bool {
         self.first <= other.last.saturating_add(1) && other.first <= self.last.saturating_add(1)
     }
 
-    /// Whether it is one at all.
+    /// Whether the range has at least one byte.
     #[must_use]
     pub fn is_valid(self) -> bool {
         self.first <= self.last && self.last <= ByteRange::END

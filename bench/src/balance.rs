@@ -1,4 +1,4 @@
-//! How evenly entries lie on servers: by the functions that place directories, without any server.
+//! Balance of entries over servers: by the functions that place directories, without any server.
 //!
 //! `bench figures` calls it for trees that are larger than what a machine of two cores would fill in minutes.
 //! It makes the ids that a file system makes, and maps shards to servers as a cluster does that has just been complete.
@@ -10,13 +10,13 @@ use base::{DirId, EntryName, HashKey, Layout, NameVersion, placement::shard_of};
 pub struct Tree {
     /// Directories, the root apart.
     pub directories: u32,
-    /// How many directories a directory has in it.
+    /// Number of directories that a directory has in it.
     pub branches: u32,
-    /// How many files.
+    /// Number of files that a directory has in it.
     pub files: u32,
 }
 
-/// How many entries each server holds; directories are placed by their own ids.
+/// Returns the number of entries of each server; directories are placed by their own ids.
 ///
 /// # Panics
 /// When there are no servers, or fewer shards than servers.

@@ -38,10 +38,11 @@ use crate::monotonic;
 const UNDER_WAY_MAX: usize = 4 << 20;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// How long before its time a delivery is waited for by spinning: longer than a thread takes to wake up.
+/// Time before a delivery during which the thread waits by spinning: longer than a thread takes to
+/// wake up.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// A piece is held up by no more than so many times the mean.
+/// Longest delay of a piece, in units of the mean.
 const JITTER_TIMES_MAX: f64 = 20.0;
 
 /// A network with a round trip.
@@ -189,7 +190,7 @@ impl Timer {
     async fn sleep(&self, time: Duration) -> io::Result<()> {
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec::try_from(time).map_err(io::Error::other)?;
-        // This also forgets that it ended before, if nobody waited for that.
+        // The call also clears an earlier expiry, if no read took it.
         let armed = Itimerspec { it_interval: never, it_value: value };
         timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &armed)?;
         let mut ready = self.0.readable().await?;

@@ -1,4 +1,4 @@
-//! How a directory is divided while it grows: by the layouts of a file system, without any server.
+//! Division of a directory while it grows: by the layouts of a file system, without any server.
 //!
 //! `bench figures duplex-balance` calls it. Layouts say where each name goes and what moves; what is repeated here is when
 //! servers divide a directory (`meta`, handoff), as if a handoff took no time.
@@ -12,7 +12,7 @@ use base::{DirId, Layout, Shift, Spread, Subsets, placement::shard_of};
 pub struct Rules {
     /// In which way.
     pub spread: Spread,
-    /// A partition with so many entries is too large.
+    /// Number of entries at which a partition is too large.
     pub threshold: u64,
     /// The shards of the file system, at most one for each partition.
     pub shards: u16,

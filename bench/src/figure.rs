@@ -13,7 +13,7 @@ pub struct Figure {
     pub name: String,
     /// Subject of the figure.
     pub title: String,
-    /// How it was measured, with all that differs from the paper.
+    /// Way of the measurement, with all differences from the paper.
     pub how: String,
     /// With which sizes: names and values.
     pub parameters: Vec<(String, String)>,
@@ -28,7 +28,7 @@ pub struct Chart {
     pub title: String,
     /// Meaning of the points.
     pub x: String,
-    /// How it is drawn.
+    /// Kind of drawing.
     pub marks: Marks,
     /// The points, in order.
     pub points: Vec<String>,

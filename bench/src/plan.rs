@@ -30,7 +30,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them, in the order in which they run.
+    /// All phases, in the order in which they run.
     pub const ALL: [Phase; 10] = [
         Phase::DirCreate,
         Phase::DirStat,
@@ -98,25 +98,26 @@ impl fmt::Display for Phase {
 /// Work of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Files and directories of each rank.
     pub files: usize,
     /// All ranks work in one directory; otherwise each has its own.
     pub shared: bool,
-    /// How many directories lie between the run's folder and the one that is worked in, beside that itself.
+    /// Number of directories between the run's folder and the directory that is worked in, without
+    /// either.
     pub depth: usize,
     /// Phases that are reported.
     pub phases: Vec<Phase>,
     /// Operations that each rank has under way at a time.
     pub in_flight: usize,
-    /// How often all phases are run, after a shorter run that is not reported.
+    /// Number of runs of all phases, after a shorter run that is not reported.
     pub iterations: usize,
     /// The directory, below the target's root, that the run makes, works in and removes.
     pub folder: String,
 }
 
-/// The run before the first that counts has so many files of each rank at most.
+/// Files of each rank, at most, in the run before the first that counts.
 const WARM_UP_FILES: usize = 500;
 
 impl Plan {
@@ -140,7 +141,7 @@ impl Plan {
         phase > rename && self.phases.contains(&rename)
     }
 
-    /// How many files a rank has in the run that warms up.
+    /// Number of files of a rank in the run that warms up.
     pub(crate) fn warm_up_files(&self) -> usize {
         self.files.min(WARM_UP_FILES)
     }

@@ -1,5 +1,5 @@
-//! How often clients with old layouts ask the wrong partition: by the functions that divide directories, without any
-//! server.
+//! Requests to wrong partitions by clients with old layouts: by the functions that divide
+//! directories, without any server.
 //!
 //! `bench figures` calls it for more clients and names than a machine of two cores would serve in minutes. Clients make
 //! names in one directory, in turn. A partition that is too large shifts names at once; who makes a shift tells the
@@ -12,9 +12,9 @@ use base::{Layout, Shift, Splits, Spread, Subsets, layout::POS_MAX};
 /// Clients that make the names.
 #[derive(Debug, Clone, Copy)]
 pub struct Crowd {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
-    /// How many names they make altogether.
+    /// Number of names that they make altogether.
     pub names: u64,
     /// A partition is to have no more names than this.
     pub threshold: u64,
@@ -29,11 +29,11 @@ pub struct Probes {
     pub wrong: u64,
     /// Names, by how many wrong partitions were asked for one before the right one.
     pub in_a_row: Vec<u64>,
-    /// How many one client had at most.
+    /// Wrong requests of one client, at most.
     pub of_a_client_max: u64,
-    /// How many came when their client had made so many names, over all clients.
+    /// Wrong requests by the number of names that their client had made, over all clients.
     pub by_turn: Vec<u64>,
-    /// How many names each partition has in the end.
+    /// Number of names that each partition has in the end.
     pub held: Vec<u64>,
 }
 

@@ -15,7 +15,7 @@ pub(crate) use svg::escape;
 pub use svg::svg;
 pub use target::{Against, Goal, TargetRow};
 
-/// One phase of one iteration, and of which run it was.
+/// One phase of one iteration, with the name of its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// Name of the run, such as `mount, caches off`; empty in results that `bench md` prints by
@@ -45,7 +45,7 @@ pub enum Line {
 pub struct NoResult {
     /// Number of the line, from 1.
     pub line: usize,
-    /// Why.
+    /// Reason.
     #[source]
     source: serde_json::Error,
 }
@@ -246,7 +246,7 @@ pub fn floors(lines: &[Line]) -> String {
     text
 }
 
-/// A figure with as many digits as it has meaning.
+/// Formats a figure with as many digits as have meaning.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => {

@@ -17,9 +17,10 @@ pub trait Crew {
 /// Resources that the file system under test has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time of the server; `None` when nobody says.
+    /// CPU time of the server; `None` when it is not known.
     pub server_cpu: Option<Duration>,
-    /// Requests that the server has served, without those of the meter; `None` when nobody says.
+    /// Requests that the server has served, without those of the meter; `None` when it is not
+    /// known.
     pub requests: Option<u64>,
     /// CPU time of the client beside that of the workers, such as a mount's process.
     pub client_cpu: Option<Duration>,

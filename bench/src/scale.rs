@@ -29,11 +29,11 @@ pub struct Constants {
     pub cpu: Cpu,
     /// CPU microseconds of the coordinator for the rename of a directory, on either cluster.
     pub coordinator_cpu_us: [f64; 2],
-    /// CPU microseconds a second of the coordinator of either cluster when nobody asks for anything.
+    /// CPU microseconds a second of the coordinator of either cluster without any requests.
     pub coordinator_idle_us: [f64; 2],
     /// CPU microseconds of all servers for a name that moves to another partition when a directory splits.
     pub split_cpu_us_per_name: f64,
-    /// Names that moved for each that was made, in the directory of which that was measured.
+    /// Names that moved for each name that was made, in the directory that was measured.
     pub names_moved_per_create: f64,
 }
 
@@ -78,7 +78,7 @@ impl Cpu {
     }
 }
 
-/// Of all operations these rename a directory or change its permissions (InfiniFS §2.3).
+/// Share of all operations that rename a directory or change its permissions (InfiniFS §2.3).
 pub const RENAMES_PART: f64 = 0.000_083;
 /// Operations a second for a file: InfiniFS §5.4 has 100 billion files and about 4 million operations a second.
 pub const LOAD_PER_FILE: f64 = 4e6 / 1e11;
@@ -185,7 +185,7 @@ impl Constants {
         many.max(few) + each * (servers - to).max(0.0)
     }
 
-    /// All limits, with what so many files take of them.
+    /// Returns all limits, with the part of them that so many files take.
     #[must_use]
     pub fn limits(&self, files: f64) -> Vec<Limit> {
         let needs = self.needs(files);

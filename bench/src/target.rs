@@ -188,7 +188,7 @@ fn by_system_calls(phase: Phase, path: &CString, to: &CString) -> Result<u64, Er
     let file = Mode::from_raw_mode(0o644);
     match phase {
         Phase::DirCreate => rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).map(|()| 1),
-        // Not statx(2), as std does: it asks for more than others are measured with.
+        // std would use statx(2), which asks for more than other tools are measured with.
         Phase::DirStat | Phase::FileStat => rustix::fs::lstat(path).map(|_| 1),
         Phase::DirRename | Phase::FileRename => rustix::fs::rename(path, to).map(|()| 1),
         Phase::DirRemove => rustix::fs::rmdir(path).map(|()| 1),

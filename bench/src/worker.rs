@@ -19,21 +19,21 @@ use crate::{
     target::{Operand, renamed},
 };
 
-/// How often a rank lists its directory.
+/// Number of times that a rank lists its directory.
 const LISTINGS: usize = 10;
 
 /// Measurements of one worker in one step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
-    /// When it began, by [`monotonic`].
+    /// Begin, by [`monotonic`].
     pub start: Duration,
-    /// When it had ended.
+    /// End, by [`monotonic`].
     pub end: Duration,
     /// CPU time of the worker's thread.
     pub cpu: Duration,
     /// Operations done.
     pub operations: u64,
-    /// How long each call took, in nanoseconds.
+    /// Duration of each call, in nanoseconds.
     pub latencies: Vec<u64>,
 }
 

@@ -40,7 +40,8 @@ impl HeldLocks {
         self.held.iter().filter(move |held| in_conflict(held, &asked))
     }
 
-    /// The range becomes `asked.owner`'s in `asked.mode`, whatever that owner had there; nobody else's changes.
+    /// Gives the range to `asked.owner` in `asked.mode`, whatever that owner had there; locks of
+    /// other owners do not change.
     pub fn take(&mut self, asked: LockHeld) {
         let mut range = asked.range;
         let touching = |held: &LockHeld| {

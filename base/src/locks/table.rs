@@ -26,7 +26,7 @@ pub enum Waiting {
     Queued,
 }
 
-/// Someone who waits: the session, and its number for the request.
+/// A waiting request: the session, and its number for the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockWait {
     /// The session.
@@ -270,7 +270,7 @@ impl LockTable {
         false
     }
 
-    /// Lets in whoever may go on.
+    /// Grants the queued requests that can go on now.
     fn settle(&mut self, file: File) -> Vec<LockWait> {
         let mut granted = Vec::new();
         loop {

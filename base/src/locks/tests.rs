@@ -150,7 +150,7 @@ fn to_wait_for_oneself_is_refused() {
     let two = table.take_or_wait(FILE, shared(20, 0, 0), number(20, 2));
     assert_eq!(two, Err(LockDenied::Deadlock));
     table.check();
-    // Two who share and both want it alone.
+    // Two owners share the lock, and both want it alone.
     let mut table = self::table();
     table.take(FILE, shared(10, 0, 9)).unwrap();
     table.take(FILE, shared(20, 0, 9)).unwrap();

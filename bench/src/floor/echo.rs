@@ -26,7 +26,7 @@ const REQUEST_BYTES: usize = 111;
 const REPLY_BYTES: usize = 122;
 const READ_BYTES: usize = 64 << 10;
 
-/// How much is under way, and over what.
+/// Load of the echo: connections and requests under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echo {
     /// Connections.

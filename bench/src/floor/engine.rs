@@ -74,7 +74,7 @@ fn gets(engine: &dyn Engine, files: u64, key: impl Fn(u64) -> Vec<u8>) -> store:
     Ok(())
 }
 
-/// Another order of all files: neighbours are not asked for one after the other.
+/// Returns the place of a file in another order: neighbours are not asked for one after the other.
 fn spread(file: u64, files: u64) -> u64 {
     file.wrapping_mul(0x9e37_79b9_7f4a_7c15) % files.max(1)
 }

@@ -45,7 +45,8 @@ pub struct NullMount {
 }
 
 impl NullMount {
-    /// Mounts one on `path` and serves it from so many threads, which is at least one.
+    /// Mounts a null file system on `path` and serves it from so many threads, which is at least
+    /// one.
     ///
     /// # Errors
     /// When the kernel or the machine refuses.
@@ -133,7 +134,7 @@ fn serve(
 
 struct Node {
     attr: Attr,
-    /// How often the kernel was told of it and has not forgotten it.
+    /// Number of look-ups that the kernel counts of the node and has not forgotten.
     lookups: u64,
     children: HashMap<Box<[u8]>, u64>,
     /// The children in the order of their numbers, which are the places of a listing.

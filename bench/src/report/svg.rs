@@ -7,7 +7,7 @@ const WIDTH: f64 = 620.0;
 const RIGHT: f64 = 130.0;
 const ROW: f64 = 22.0;
 const TOP: f64 = 70.0;
-/// The scale begins here, and has so many powers of ten at least.
+/// Beginning of the scale, and the powers of ten that it has at least.
 const LEAST: f64 = 100.0;
 const DECADES_MIN: f64 = 4.0;
 

@@ -17,9 +17,9 @@ pub enum Goal {
     AtMost(f64),
     /// The figure is at least so much of what it stands beside.
     PartOf(Against, f64),
-    /// The figure is below so many times what it stands beside.
+    /// The figure is below so many times the other one.
     Times(Against, f64),
-    /// None: the figure is shown for others to stand beside.
+    /// There is no goal: the figure is shown for comparison.
     Shown,
 }
 
@@ -30,7 +30,7 @@ const FLOOR_NOISE: f64 = 1.1;
 /// Thing that a figure is compared with, as its goal calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Against {
-    /// The same without a file system.
+    /// The same load without a file system.
     Floor,
     /// Another figure of the file system.
     Beside,
@@ -52,7 +52,7 @@ pub struct TargetRow {
     pub target: String,
     /// Value that should be reached, in words.
     pub goal: String,
-    /// Whether it was; `None` where nothing is aimed at.
+    /// Whether the goal was reached; `None` where there is no goal.
     pub met: Option<bool>,
     /// The figure is better than what nothing could beat: something was left out of the floor, or the two were not measured alike.
     /// Such a target is not met.
@@ -64,14 +64,14 @@ pub struct TargetRow {
     pub reached: f64,
     /// The least and the most of the iterations.
     pub spread: (f64, f64),
-    /// How many iterations there were; 0 in results of programs that did not say it.
+    /// Number of iterations; 0 in results of programs that did not say it.
     #[serde(default)]
     pub runs: usize,
     /// The floor of the same run or the figure beside it, in the same unit.
     pub floor: Option<f64>,
     /// Figure that was reached, divided by the one of `floor`.
     pub ratio: Option<f64>,
-    /// How to see it.
+    /// Command that shows it.
     pub command: String,
 }
 
