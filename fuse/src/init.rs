@@ -89,9 +89,9 @@ pub struct InitOptions {
     pub max_write: u32,
     /// Largest read-ahead, in bytes.
     pub max_readahead: u32,
-    /// Read-aheads and other requests nobody waits for that may be under way.
+    /// Read-aheads and other requests that no process waits for that may be under way.
     pub max_background: u16,
-    /// How many of those make the kernel hold back.
+    /// Number of those at which the kernel holds back.
     pub congestion_threshold: u16,
     /// The step of the file system's times, in nanoseconds.
     pub time_gran: u32,

@@ -17,7 +17,7 @@ use rustix::{io::Errno, mount::UnmountFlags};
 
 use crate::channel::Channel;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     /// Device that `mount` shows.
@@ -50,7 +50,7 @@ pub struct MountOptions {
     pub max_read: Option<u32>,
 }
 
-/// A mounted file system that nobody serves yet. It can be sent to the thread that will.
+/// A mounted file system that no session serves yet. It can be sent to the thread that will.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) channel: Arc<Channel>,
@@ -67,7 +67,7 @@ pub enum MountError {
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub enum MountError {
     Kernel {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: io::Error,
     },

@@ -165,7 +165,8 @@ impl Reply {
         });
     }
 
-    /// How large the xattr, or the list of them, is; the answer when a size of 0 was given.
+    /// Answers with the size of the xattr, or of the list of them; the answer when a size of 0 was
+    /// given.
     pub fn xattr_size(self, size: u32) {
         self.send_struct(&abi::GetxattrOut { size, padding: 0 });
     }

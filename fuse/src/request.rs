@@ -1,4 +1,4 @@
-//! A request of the kernel, decoded: who asks, of which node, and what.
+//! A request of the kernel, decoded: requester, node and operation.
 //!
 //! The session decodes each request and hands it to the [`Handler`](crate::Handler). All slices borrow
 //! from the buffer the kernel wrote into; [`Request::keep`] and [`Request::detach`] take what must live
@@ -226,7 +226,8 @@ pub enum Op<'a> {
     OpenDir { flags: u32 },
     /// getdents(2); answer a [`DirPage`](crate::DirPage) of at most `size` bytes, empty at the end.
     ReadDir { fh: Handle, offset: u64, size: u32 },
-    /// The same with a look-up of each name; answer a [`DirPlusPage`](crate::DirPlusPage).
+    /// List a directory like `ReadDir`, with a look-up of each name; answer a
+    /// [`DirPlusPage`](crate::DirPlusPage).
     ReadDirPlus { fh: Handle, offset: u64, size: u32 },
     /// The last close of an open directory; answer `ok`.
     ReleaseDir { fh: Handle, flags: u32 },

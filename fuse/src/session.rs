@@ -41,14 +41,14 @@ pub trait Handler {
     /// itself must not block.
     fn request(&self, request: Request<'_>, reply: Reply);
 
-    /// The kernel drops so many of the look-ups that were counted for this node.
+    /// Drops so many of the look-ups that the kernel counted for this node.
     fn forget(&self, node: NodeId, lookups: u64);
 
     /// The file system was unmounted; nothing more will come. Only some mounts send it.
     fn destroy(&self) {}
 }
 
-/// How a session came to its end.
+/// End of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The file system was unmounted.
@@ -257,7 +257,7 @@ impl Session {
     }
 }
 
-/// The session's buffer if nobody kept it, otherwise a fresh one in its place.
+/// Returns the session's buffer if no handler kept it, otherwise a fresh one in its place.
 fn writable<'a>(buffer: &'a mut Arc<Buffer>, pool: &Arc<Pool>) -> &'a mut [u8] {
     if Arc::get_mut(buffer).is_none() {
         *buffer = pool.get();

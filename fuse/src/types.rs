@@ -99,9 +99,9 @@ pub struct Entry {
     pub generation: u64,
     /// The inode's attributes.
     pub attr: Attr,
-    /// How long the name may be cached.
+    /// Duration for which the name may be cached.
     pub entry_ttl: Duration,
-    /// How long the attributes may be cached.
+    /// Duration for which the attributes may be cached.
     pub attr_ttl: Duration,
 }
 
@@ -158,7 +158,7 @@ pub enum LockType {
     Read,
     /// Exclusive.
     Write,
-    /// None: releases what is held, or says that nothing is in the way.
+    /// Releases held locks, or says that no lock is in the way.
     Unlock,
 }
 

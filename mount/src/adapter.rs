@@ -35,8 +35,8 @@ use crate::{
     walks::Walks,
 };
 
-/// How the mount goes about it: for how long the kernel may believe what it is told, and what is stable when it is
-/// answered.
+/// Behaviour of the mount: how long the kernel may believe answers, and which changes are stable
+/// when they are answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manners {
     pub(crate) attr: Duration,
@@ -196,7 +196,7 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// The same, of attributes.
+    /// Like `named`, for a change of attributes.
     async fn set(&self, outcome: Outcome) -> Outcome {
         match self.manners.synchronous {
             Synchronous::OnDemand | Synchronous::Names => self.changed(outcome),

@@ -12,7 +12,7 @@ use wire::NodeRef;
 
 use crate::convert::Failed;
 
-/// How a request ended.
+/// Result of a request.
 pub(crate) type Outcome = Result<Answer, Failed>;
 
 /// A successful answer.
@@ -25,7 +25,7 @@ pub(crate) enum Answer {
     Created(Found, Handle),
     /// Attributes of a known node.
     Attr(NodeId, Attr),
-    /// The same, with the time of birth.
+    /// Attributes with the time of birth.
     Statx(NodeId, Attr),
     /// Contents, the target of a link, extended attributes.
     Data(Bytes),
@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     Lock(FileLock),
     /// A page of a listing.
     Dir(DirPage),
-    /// The same, and what is told of each entry.
+    /// A page of names with their entries, and what the kernel is told of each entry.
     DirPlus(DirPlusPage, Vec<Found>),
 }
 

@@ -10,10 +10,11 @@ use std::{fs, time::Duration};
 use fuse::Reply;
 use tokio::time::sleep;
 
-/// How soon a kill is noticed that comes after another signal.
+/// Pause between two looks whether a thread is dying: a kill that comes after another signal is
+/// noticed within this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Signals without effect where nobody handles them: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
+/// Signals without effect where no handler is set: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
 
 const fn bit(signal: u32) -> u64 {

@@ -30,7 +30,7 @@ pub enum Error {
     NoMountpoint {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: io::Error,
     },
@@ -40,7 +40,7 @@ pub enum Error {
         /// The mount point.
         path: PathBuf,
     },
-    /// Something is mounted there; perhaps nobody serves it any more.
+    /// The path has a mount already; perhaps no process serves it any more.
     #[error("something is mounted here already; unmount it first path={}", path.display())]
     AlreadyMounted {
         /// The mount point.
@@ -69,7 +69,7 @@ pub enum Error {
     Subdir {
         /// The directory, as [`Options::subdir`] has it.
         subdir: Vec<u8>,
-        /// Why.
+        /// Reason.
         #[source]
         source: client::Error,
     },
@@ -81,7 +81,7 @@ pub enum Error {
     Session(#[from] fuse::SessionError),
 }
 
-/// How far the kernel reads ahead.
+/// Read-ahead of the kernel.
 const READ_AHEAD_KIB: u32 = 1024;
 
 /// A mounted file system. Dropping it changes nothing: it is served until it is unmounted.
@@ -136,7 +136,7 @@ pub async fn run<S: FileSystem + 'static>(
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// Path of the mount.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
@@ -172,7 +172,7 @@ impl Mounted {
 /// Outside a tokio runtime.
 pub async fn unmount(mountpoint: &Path, when: Unmount) -> Result<(), Error> {
     let path = mountpoint.to_owned();
-    // Not on the thread that serves: the kernel may want answers first.
+    // The unmount runs on another thread: the kernel may want answers first.
     blocking(move || fuse::unmount(&path, when).map_err(|error| unmount_error(&path, error))).await
 }
 
@@ -220,7 +220,7 @@ fn read_far_ahead(path: &Path) -> io::Result<()> {
     std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
 }
 
-/// Without asking whoever serves what is mounted there.
+/// Stats a path without asking the process that serves the mount there.
 fn stat(path: &Path) -> rustix::io::Result<Statx> {
     rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)
 }

@@ -30,7 +30,7 @@ pub(crate) struct Nodes {
     forgotten: Forgotten,
 }
 
-/// How many nodes are remembered after the kernel has forgotten them.
+/// Number of nodes that are remembered after the kernel has forgotten them.
 const FORGOTTEN_MAX: usize = 1 << 16;
 
 /// Nodes that the kernel has forgotten, the latest of them: a file handle (`name_to_handle_at`, NFS) may bring one
@@ -140,18 +140,19 @@ impl Nodes {
         })
     }
 
-    /// How to name a node.
+    /// Returns the reference by which the file system knows a node.
     pub(crate) fn get(&self, id: NodeId) -> Result<NodeRef, Failed> {
         Ok(self.node(id)?.at.clone())
     }
 
-    /// How to name a node that the kernel may have forgotten; `None` when we have, too.
+    /// Returns the reference to a node that the kernel may have forgotten; `None` when we have,
+    /// too.
     pub(crate) fn remembered(&self, id: NodeId) -> Option<NodeRef> {
         let known = self.table.get(&id.0).map(|node| &node.at);
         known.or_else(|| self.forgotten.nodes.get(&id.0).map(|(at, _)| at)).cloned()
     }
 
-    /// How to name a directory.
+    /// Returns the reference to a directory.
     pub(crate) fn dir(&self, id: NodeId) -> Result<DirRef, Failed> {
         match &self.node(id)?.at {
             NodeRef::Dir(dir) => Ok(*dir),
@@ -159,7 +160,7 @@ impl Nodes {
         }
     }
 
-    /// How to name anything else.
+    /// Returns the reference to a node that is no directory.
     pub(crate) fn file(&self, id: NodeId) -> Result<FileRef, Failed> {
         match &self.node(id)?.at {
             NodeRef::File(file) => Ok(file.clone()),
@@ -285,7 +286,8 @@ impl Nodes {
         }
     }
 
-    /// Whether it is known to have no `security.capability`, as far as its attributes are believed.
+    /// Whether the inode is known to have no `security.capability`, as far as its attributes are
+    /// believed.
     pub(crate) fn lacks_capability(&self, id: NodeId) -> bool {
         let node = self.table.get(&id.0);
         node.is_some_and(|node| node.without_capability == Some(node.told.ctime))
@@ -300,12 +302,12 @@ impl Nodes {
         }
     }
 
-    /// Whether it had no ACL when the kernel was told its attributes last.
+    /// Whether the inode had no ACL when the kernel was told its attributes last.
     pub(crate) fn lacks_acl(&self, id: NodeId) -> bool {
         self.table.get(&id.0).is_some_and(|node| node.told.mode & MODE_ACL == 0)
     }
 
-    /// The kernel forgets so many look-ups.
+    /// Drops so many look-ups that the kernel forgets.
     pub(crate) fn forget(&mut self, id: NodeId, lookups: u64) {
         let Some(node) = self.table.get_mut(&id.0) else { return };
         if node.lookups < lookups {

@@ -7,7 +7,7 @@ use std::{num::ParseFloatError, time::Duration};
 
 use client::AccessTimes;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Read-only: this mount allows no changes.
@@ -25,9 +25,10 @@ pub struct Options {
     /// The directory, from the root that the client may see, that becomes the mount's root; empty for that
     /// root itself. Its components are separated by `/`; symbolic links are not followed.
     pub subdir: Vec<u8>,
-    /// How long the kernel may believe attributes; zero to ask each time.
+    /// Duration for which the kernel may believe attributes; zero to ask each time.
     pub attr_timeout: Duration,
-    /// How long the kernel may believe that a name stands for a file; zero to ask each time.
+    /// Duration for which the kernel may believe that a name stands for a file; zero to ask each
+    /// time.
     pub entry_timeout: Duration,
     /// When reads bring access times up to date; whoever makes the client tells it.
     pub access_times: AccessTimes,
@@ -76,7 +77,7 @@ const FOR_OTHERS: &[&str] = &[
     "group", "nogroup", "_netdev", "nofail", "fail", "mand", "nomand", "silent", "loud",
 ];
 
-/// The same with a value: `user=NAME` is how mount(8) notes who has mounted.
+/// Such options with a value: `user=NAME` is how mount(8) notes the user who has mounted.
 const FOR_OTHERS_WITH_VALUE: &[&str] = &["comment", "user", "uhelper", "helper"];
 
 /// Options that go to the kernel's security module.

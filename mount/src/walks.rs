@@ -127,7 +127,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(ask(&mut walks, 7, DIR, &getattr, stale()), libc::ESTALE);
         }
-        // Of another pid namespace: who asks cannot be told.
+        // The thread is of another pid namespace: the requester cannot be told.
         for _ in 0..3 {
             assert_eq!(ask(&mut walks, 0, NEW, &MKDIR, stale()), libc::ESTALE);
             assert_eq!(ask(&mut walks, 0, NodeId::ROOT, &LOOKUP, Ok(Answer::Done)), 0);

@@ -41,7 +41,8 @@ pub trait Engine: Send + Sync + 'static {
     /// this process, but not yet a power cut. After an error the batch may or may not be there.
     fn write(&self, batch: Batch) -> Result<()>;
 
-    /// Returns when all writes are on stable storage that returned before this call, or of which anybody had seen anything.
+    /// Returns when all writes are on stable storage that returned before this call, or that any
+    /// reader has seen.
     fn sync(&self) -> Result<()>;
 
     /// Adds a run of entries with strictly ascending keys, as one batch. On stable storage when it
@@ -80,7 +81,7 @@ pub trait Snapshot: Send {
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()>;
 }
 
-/// How large an engine is. Bytes unless said otherwise; 0 where an engine has no such thing.
+/// Sizes of an engine. Bytes unless said otherwise; 0 where an engine has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Files on disk: tables and log.

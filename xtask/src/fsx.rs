@@ -43,7 +43,7 @@ const RUNS: [Run; 3] = [
     Run { name: "large", seed: 3, operations: 2_000, file_max: 32 << 20, operation_max: 6 << 20 },
 ];
 
-/// How much of it to run.
+/// Amount of the test to run.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     /// All.
@@ -52,7 +52,7 @@ pub(crate) enum Part {
     Short(u32),
 }
 
-/// How much less a short run is.
+/// Factor by which a short run is shorter.
 const SHORTER: u32 = 8;
 /// Between the seeds of two short runs.
 const SEEDS_APART: u32 = 100;

@@ -275,7 +275,7 @@ fn no_panics(log: &Path) -> anyhow::Result<()> {
 /// Kills the servers of a cluster, one every few seconds, for as long as a suite takes.
 struct Killer {
     over: Sender<()>,
-    /// How often each server was killed, by its number.
+    /// Number of kills of each server, by its number.
     thread: thread::JoinHandle<BTreeMap<usize, u64>>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Node {
     pub(super) attr: Attr,
     pub(super) btime: Timespec,
     pub(super) generation: u64,
-    /// How often the kernel was told of it, less what it forgot.
+    /// Look-ups that the kernel counts of the node, less those it forgot.
     pub(super) lookups: u64,
     kind: Kind,
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,

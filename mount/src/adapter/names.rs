@@ -49,7 +49,8 @@ impl<S: FileSystem> Adapter<S> {
         self.node_again(cred, parent).await
     }
 
-    /// How to name a node of a file handle. One that this mount does not remember may be of an earlier mount.
+    /// Returns the reference to a node of a file handle. A node that this mount does not remember
+    /// may be of an earlier mount.
     async fn recalled(&self, node: NodeId) -> Result<NodeRef, Failed> {
         let (remembered, ino) = {
             let nodes = self.nodes.borrow();

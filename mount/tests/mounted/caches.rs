@@ -200,7 +200,7 @@ fn a_listing_brings_attributes_along_that_are_not_asked_for_again() {
     let asked = || mounted.seen.count("lookup") + mounted.seen.count("getattr");
     let before = asked();
     let entries = fs::read_dir(mounted.root()).unwrap().map(|entry| entry.unwrap());
-    // Not what std asks for: the time of birth is always asked for apart.
+    // std would use statx(2), which always asks for the time of birth.
     let stat = |path| rustix::fs::stat(path).unwrap();
     assert_eq!(entries.filter(|entry| stat(entry.path()).st_size == 1).count(), 500);
     assert!(mounted.seen.count("readdirplus") > 1);

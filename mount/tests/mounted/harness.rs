@@ -20,7 +20,7 @@ use rustix::{process::Gid, process::Uid, thread};
 
 use crate::probe::{Probe, Seen};
 
-/// How long anything here may take that takes no time when all is well.
+/// Time-out of waits that end at once when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A file system in memory, mounted.
@@ -31,7 +31,7 @@ pub(crate) struct Mounted {
     pub(crate) seen: Arc<Seen>,
 }
 
-/// How the model behind a mount behaves.
+/// Behaviour of the model behind a mount.
 #[derive(Debug, Clone)]
 pub(crate) struct Way {
     pub(crate) options: Options,

@@ -85,7 +85,7 @@ impl Engine for MemoryEngine {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        // Not under the lock: the visitor may call the engine.
+        // The lock is free here: the visitor may call the engine.
         self.map().scan(from, to, visit)
     }
 

@@ -80,7 +80,7 @@ impl RocksEngine {
         let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
         let db = DB::open_cf_descriptors(&options, path, [family])
             .map_err(|error| failure::of_opening(error, path))?;
-        // After the database, whose lock says that these files are nobody else's.
+        // The database is open: its lock says that these files belong to no other process.
         match fs::remove_dir_all(path.join(INGEST_FOLDER)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Ok(()) | Err(_) => {}
@@ -112,7 +112,8 @@ impl RocksEngine {
         self.sync()
     }
 
-    /// Runs `begin`, which may begin a table, while nobody writes and all that was written is stable.
+    /// Runs `begin`, which may begin a table, while no thread writes and all earlier writes are
+    /// stable.
     fn alone<T>(&self, begin: impl FnOnce() -> Result<T>) -> Result<T> {
         // Most of it while others go on.
         self.make_stable()?;
@@ -136,7 +137,7 @@ impl RocksEngine {
         let turn = if bytes < 2 * self.log_bytes_max {
             self.beginning.try_lock()
         } else {
-            // Too long to leave it to somebody else, whose disk may be slow.
+            // The log is too long to leave it to another thread, whose disk may be slow.
             Some(self.beginning.lock())
         };
         if turn.is_none() || self.log_bytes.load(Ordering::Relaxed) < self.log_bytes_max {

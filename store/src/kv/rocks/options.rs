@@ -1,5 +1,5 @@
-//! How RocksDB is set up for metadata: many small values, most look-ups of keys that are not there
-//! (every create checks for its name), little memory, quick starts.
+//! Settings of RocksDB for metadata: many small values, most look-ups of absent keys (every create
+//! checks for its name), little memory, quick starts.
 //!
 //! What was measured for each choice is in `docs/decisions/0004-engine.md`.
 
@@ -11,7 +11,8 @@ use rocksdb::{
 
 use crate::kv::BlockReads;
 
-/// How much memory the engine takes, and what measurements of it change; the rest of its set-up has no choices.
+/// Memory that the engine takes, and settings for measurements; the rest of its set-up has no
+/// choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RocksConfig {
     /// Cached blocks, indexes and filters, in bytes.
@@ -25,7 +26,7 @@ pub struct RocksConfig {
 }
 
 impl RocksConfig {
-    /// A table is begun after so many bytes of log, which are about twice as many in a memtable.
+    /// Size of the log at which a table is begun; the memtable then has about twice as many bytes.
     pub(super) fn log_bytes_max(&self) -> u64 {
         self.memtable_bytes as u64 / 2
     }

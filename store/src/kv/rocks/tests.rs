@@ -22,7 +22,7 @@ fn numbered(number: u32) -> Batch {
     batch
 }
 
-/// How many numbered batches there are; panics when one is missing or half there.
+/// Returns the number of numbered batches; panics when one is missing or half there.
 fn count(engine: &RocksEngine) -> u32 {
     let mut keys = Vec::new();
     let mut visit = |key: &[u8], _: &[u8]| {
@@ -200,7 +200,7 @@ fn a_scan_of_a_snapshot_leaves_the_cache_to_others() {
         ControlFlow::Continue(())
     };
     engine.snapshot().scan(&[], &[u8::MAX; 8], &mut visit).unwrap();
-    // Not more than where things are.
+    // The cache has no more than the index.
     assert!(cached() < 200_000, "{} bytes", cached());
     engine.scan(&[], &[u8::MAX; 8], &mut visit).unwrap();
     assert!(cached() > 2_000_000, "{} bytes", cached());
