@@ -25,7 +25,7 @@ use tokio::{
 };
 use wire::{Answer, ReplyHeader, Retry, frame};
 
-/// When connections cannot be accepted, it is tried again after so long.
+/// Pause before another try when connections cannot be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections that are taken unasked, where there are files for them.
 const CONNECTIONS_MAX: usize = 1 << 16;
@@ -36,12 +36,12 @@ const REFUSALS_MAX: usize = 64;
 /// Time that a refused client has to read the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many connections there may be.
+/// Places for connections: how many there may be, and how many are taken.
 #[derive(Clone)]
 pub(crate) struct Slots {
     taken: Arc<AtomicUsize>,
     max: usize,
-    /// How many files the process may open, and how many of them are kept for the data.
+    /// Number of files that the process may open, and how many of them are kept for the data.
     files: (usize, usize),
 }
 
@@ -157,7 +157,7 @@ impl Acceptor {
     }
 }
 
-/// Counts who is refused, and says why when that is new.
+/// Counts a refused connection, and logs the reason when that is new.
 fn note_refusal(server: &Server, slots: &Slots, why: Refused, full: &mut Option<Refused>) {
     server.connection_refused();
     if full.replace(why) == Some(why) {

@@ -1,4 +1,4 @@
-//! Whether a block store takes blocks, tried before anybody relies on it.
+//! Trial of a block store before anything relies on it: whether it takes blocks.
 
 use std::{thread, time::Duration};
 

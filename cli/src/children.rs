@@ -17,7 +17,7 @@ use tokio::{
     process::{ChildStdout, Command},
 };
 
-/// How a child is started.
+/// Program with the arguments to start it.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     /// For people.
@@ -62,7 +62,7 @@ pub(crate) struct Child {
     /// Held, so that what it prints later has somewhere to go.
     _said: BufReader<ChildStdout>,
     address: String,
-    /// Where its status page is.
+    /// Address of the status page.
     page: Option<String>,
     /// Whether the end of the process was reported.
     told: bool,
@@ -98,7 +98,7 @@ impl Child {
         let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
         let address = address.split(',').next().unwrap_or_default().trim().to_owned();
         let page = line.split_once("status page http://").map(|(_, page)| page.trim().to_owned());
-        // When it is started again it is found where it was.
+        // The child must be found at the same address when it is started again.
         program.with("--listen", &address);
         if let Some(page) = &page {
             program.with("--http", page);
@@ -119,12 +119,12 @@ impl Child {
         &self.program.name
     }
 
-    /// Where it listens.
+    /// Address at which the child listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where its status page is, for people: nothing, or what goes into a list.
+    /// Address of the status page, for people: empty, or an item of a list.
     pub(crate) fn page(&self) -> String {
         self.page.as_ref().map_or_else(String::new, |page| format!("status page http://{page}, "))
     }
@@ -134,7 +134,8 @@ impl Child {
         format!("pid {}, log {}", self.pid, self.program.log.display())
     }
 
-    /// How it has ended, if it has; a process that is not started again says it once.
+    /// Exit status of the child, if it has ended; a process that is not started again reports it
+    /// once.
     pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         let ended = self.process.try_wait()?;
         Ok(ended.filter(|_| !std::mem::replace(&mut self.told, true)))

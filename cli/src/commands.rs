@@ -47,7 +47,7 @@ const GLOBAL: &str = "Options of every command";
 #[command(name = "pando", version, propagate_version = false, disable_help_subcommand = true)]
 #[command(after_help = "Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong.")]
 pub(crate) struct Cli {
-    /// What goes into the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
+    /// Level of the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
     #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL", help_heading = GLOBAL)]
     pub(crate) log_level: String,
     /// The form of the log: lines for people, or a JSON object in each line.

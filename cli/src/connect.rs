@@ -15,13 +15,13 @@ use wire::{Standing, Token};
 
 use crate::{data, failure::usage};
 
-/// A server that does not answer for so long is not there.
+/// Time-out after which a server counts as absent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A command that has failed leaves its servers within so long.
+/// Time that a failed command has to leave its servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it is looked for the reason then.
+/// Time to look for the reason when no session could be opened.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// One that cannot be reached is asked again after so long.
+/// Pause before an unreachable server is asked again.
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// The option that names a token.
@@ -64,7 +64,8 @@ pub(crate) fn servers(text: &str) -> Result<Servers, String> {
 #[derive(Debug, Clone)]
 pub(crate) struct Servers(pub(crate) Vec<String>);
 
-/// How to reach a server; `purpose` is shown with the session. It acts as root, or as the only user that the token lets act.
+/// Configuration of a client; `purpose` is shown with the session. The client acts as root, or as
+/// the only user that the token lets act.
 pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Config {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let only = only_user(&token);
@@ -105,8 +106,8 @@ async fn within(
     }
 }
 
-/// How the first of these servers that answers stands; `None`: none has answered in time. What does not answer at once is
-/// asked again, as it may be starting.
+/// Returns the state of the first of these servers that answers; `None`: none has answered in time.
+/// A silent server is asked again, as it may be starting.
 pub(crate) async fn standing(config: &Config) -> anyhow::Result<Option<Standing>> {
     let (began, mut told) = (Instant::now(), false);
     loop {
@@ -125,7 +126,7 @@ pub(crate) async fn standing(config: &Config) -> anyhow::Result<Option<Standing>
     }
 }
 
-/// Whether anybody listens at one of these addresses.
+/// Whether a server listens at one of these addresses.
 pub(crate) async fn any_answers(servers: &[String]) -> bool {
     let reached = servers.iter().map(|server| timeout(PROBE_TIMEOUT, TcpStream::connect(server)));
     join_all(reached).await.into_iter().any(|reached| matches!(reached, Ok(Ok(_))))

@@ -68,13 +68,13 @@ const LOST_AND_FOUND: &str = "lost+found";
 pub(crate) struct New {
     pub(crate) name: String,
     pub(crate) shards: u16,
-    /// How many servers it will have.
+    /// Number of servers it will have.
     pub(crate) servers: u16,
     pub(crate) locality: base::Locality,
     pub(crate) inline_bytes_max: u32,
     /// Where blocks are; `None`: in the data directory.
     pub(crate) blocks: Option<String>,
-    /// How blocks are compressed.
+    /// Compression of blocks.
     pub(crate) compression: Compression,
 }
 
@@ -86,7 +86,7 @@ struct About {
     /// URL of the block store; absent: `DIR/blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<String>,
-    /// How new blocks are compressed, `lz4` or `zstd`; absent: not at all.
+    /// Compression of new blocks, `lz4` or `zstd`; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
     /// Number of the server in its cluster; absent: the file system has one server.
@@ -164,7 +164,8 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     })
 }
 
-/// Makes a file system in a directory, of what `fill` puts into it. Nothing of it counts before the end.
+/// Makes a file system in a directory, with the contents that `fill` puts into it. Nothing of it
+/// counts before the end.
 fn build(
     path: &Path,
     name: &str,
@@ -177,8 +178,8 @@ fn build(
     filling.finish(name, server)
 }
 
-/// Makes a file system of as many servers as there are directories, of what `fill` puts into them. Nothing of it counts
-/// before the end: that of the first server is finished last.
+/// Makes a file system of as many servers as there are directories, with the contents that `fill`
+/// puts into them. Nothing of it counts before the end: that of the first server is finished last.
 pub(crate) fn build_all(
     paths: &[PathBuf],
     name: &str,
@@ -320,8 +321,8 @@ impl Joining<'_> {
         self.member
     }
 
-    /// Makes the server's part of the file system, as the coordinator answered; the cluster is to have so many
-    /// servers.
+    /// Makes the server's part of the file system, as the coordinator answered; the cluster is to
+    /// have so many servers.
     pub(crate) fn finish(self, joined: &Joined, servers: u16) -> anyhow::Result<()> {
         let Belonging { name, blocks, signing_key } = Belonging::of(joined)?;
         let url = (blocks != BLOCKS).then_some(blocks.as_str());
@@ -409,7 +410,7 @@ impl DataDir {
         open_blocks(&self.path, self.about.blocks.as_deref(), self.compression()?)
     }
 
-    /// How new blocks are compressed.
+    /// Compression of new blocks.
     pub(crate) fn compression(&self) -> anyhow::Result<Compression> {
         let Some(text) = &self.about.compression else { return Ok(Compression::None) };
         let known = text.parse().ok();

@@ -1,4 +1,4 @@
-//! How an error ends the program: one line on stderr, and an exit code.
+//! End of the program by an error: one line on stderr, and an exit code.
 
 use std::{
     fmt,
@@ -38,7 +38,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let line = format!("{error:#}").replace('\n', " ");
-    // With no stderr there is nobody to tell.
+    // Without stderr there is no place to report to.
     let _ = writeln!(io::stderr(), "pando: {line}");
     if error.is::<Usage>() { ExitCode::from(USAGE) } else { failed() }
 }

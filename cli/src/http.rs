@@ -27,7 +27,7 @@ const PAGE: &str = include_str!("http/page.html");
 /// Security policy of the page: run its own script and style, and ask this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                       connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
-/// A core that works on one group for so long is stuck.
+/// Time after which a core that still works on one group is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// State of the server behind the page.
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
 
 type Phases = watch::Receiver<Phase>;
 
-/// Serves the page for as long as somebody can say what the server does.
+/// Serves the page for as long as the sender of `phases` lives.
 pub(crate) fn run(runtime: &Runtime, listener: TcpListener, mut phases: Phases) {
     let routes = Router::new()
         .route("/", get(page))
@@ -135,7 +135,7 @@ async fn readyz(State(phases): State<Phases>) -> Words {
     }
 }
 
-/// How the server stands, to which this thread adds what only others than its cores can see.
+/// Returns the state of the server, with the facts that only threads other than its cores can see.
 fn standing(server: &Server, load: &Load) -> Standing {
     let mut standing = server.standing();
     if let Some(problem) = failure(server, load).filter(|_| standing.ready) {

@@ -12,20 +12,20 @@ use std::{
 use anyhow::Context as _;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
-/// Of root's mounts; systemd names another folder where a unit has one.
+/// Folder of the logs of root's mounts; systemd names another folder where a unit has one.
 const FOLDER: &str = "/var/log/pando";
 /// Value of `--log` for no log.
 const NONE: &str = "none";
-/// A log that has grown so long is kept as FILE.1, and a new one begun.
+/// Size at which a log is kept as FILE.1, and a new one begun.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// How often the usual log is looked at.
+/// Pause between two looks at the usual log.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// The log of a mount.
 pub(crate) struct MountLog {
     file: File,
-    /// Where it is, if nobody else looks after it.
+    /// The usual log, if no other program rotates it.
     usual: Option<Usual>,
 }
 
@@ -86,7 +86,8 @@ impl MountLog {
         Ok(rustix::stdio::dup2_stderr(&self.file)?)
     }
 
-    /// Puts the usual log aside when it has become long, and begins it anew when somebody else has put it aside.
+    /// Puts the usual log aside when it has become long, and begins it anew when another program
+    /// has put it aside.
     pub(crate) async fn keep_short(mut self) {
         let Some(usual) = self.usual.take() else { return };
         loop {
@@ -142,7 +143,7 @@ impl Usual {
 
 fn folder() -> Option<PathBuf> {
     let var = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // Of a unit with several, the first.
+    // The first folder is taken where a unit has several.
     if let Some(given) = env::var("LOGS_DIRECTORY").ok().filter(|given| !given.is_empty()) {
         return given.split(':').next().map(PathBuf::from);
     }

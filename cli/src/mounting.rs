@@ -14,7 +14,7 @@ use crate::{
     signals::Stop,
 };
 
-/// After it was told to end, a mount that is in use is given so long until its users lose it.
+/// Time that the users of a mount have after it was told to end, before they lose it.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A mount that works.

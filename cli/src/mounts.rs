@@ -27,7 +27,7 @@ use rustix::{
 
 /// The type that the kernel's table shows.
 const TYPE: &str = "fuse.pando";
-/// A mount that nobody serves says so at once.
+/// Time-out of the question whether a mount is dead: a dead mount answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One of our mounts.
@@ -141,7 +141,7 @@ impl Mount {
     pub(crate) fn keeper(&self) -> Option<Keeper> {
         let file = folder(self.user).join(&self.device);
         let file = File::open(file).ok()?;
-        // If we get the lock, nobody is there.
+        // If we get the lock, the process is gone.
         let alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
         alive.then_some(Keeper(file))
     }

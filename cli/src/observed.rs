@@ -47,7 +47,7 @@ impl From<&wire::Operation> for Operation {
 }
 
 impl Operation {
-    /// How many failed, and of what: `3 (EIO 2, EEXIST 1)`.
+    /// Number of failures, with their kinds: `3 (EIO 2, EEXIST 1)`.
     pub(crate) fn failures(&self) -> String {
         if self.failed == 0 {
             return "0".to_owned();
@@ -61,7 +61,7 @@ impl Operation {
 /// The outcome of a look at what is not there.
 const NOT_FOUND: &str = "ENOENT";
 
-/// Whether an outcome is a failure that somebody may want to know of.
+/// Whether an outcome is a failure that an operator may want to know of.
 fn is_error(outcome: &str) -> bool {
     let errno = outcome.starts_with('E') && outcome != NOT_FOUND;
     errno || matches!(outcome, "refused" | "halted")
@@ -228,7 +228,7 @@ pub(crate) fn mean(distribution: &Distribution) -> f64 {
     ratio(distribution.sum, distribution.buckets.iter().sum())
 }
 
-/// How often `of` is in `value`; 0 of nothing.
+/// Share of `of` in `value`; 0 when `of` is 0.
 #[expect(clippy::cast_precision_loss, reason = "what is shown has three digits")]
 pub(crate) fn ratio(value: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { value as f64 / of as f64 }

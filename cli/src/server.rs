@@ -46,9 +46,9 @@ use crate::{
 const RESERVE_BYTES: u64 = 256 << 20;
 /// Size that a file system on a store without bounds reports, in bytes: a pebibyte.
 const UNBOUNDED: u64 = 1 << 50;
-/// How often is looked whether a server of a cluster has a lease, until it has.
+/// Pause between two looks whether a server of a cluster has a lease, until it has.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// How long a stop waits for work that was handed to other threads.
+/// Time that a stop waits for work that was handed to other threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of connections that may wait to be accepted, where the system allows it.
 const BACKLOG: i32 = 4096;
@@ -58,7 +58,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_TRIES: u32 = 4;
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
 
-/// How to serve.
+/// Options of a server.
 pub(crate) struct Options {
     pub(crate) listen: Listen,
     /// Address of the status page; `None`: there is none.
@@ -84,7 +84,8 @@ pub(crate) struct Options {
     /// About how many bytes a memtable of the store takes; `None`: as usual.
     pub(crate) memtable: Option<usize>,
     pub(crate) role: Role,
-    /// A server of several serves for so long without a lease what stands on no cached path.
+    /// Time for which a server of several serves, without a lease, operations that stand on no
+    /// cached path.
     pub(crate) alone: Duration,
     /// Added to round trips to other servers, for measurements.
     pub(crate) peer_rtt: Duration,
@@ -97,7 +98,7 @@ pub(crate) enum Role {
     Alone,
     /// The first of several, which the others come to.
     Coordinator {
-        /// A server of the cluster serves for so long without hearing of the coordinator.
+        /// Time for which a server of the cluster serves without hearing of the coordinator.
         lease: Duration,
     },
     /// Another one.
@@ -110,7 +111,7 @@ pub(crate) enum Role {
 /// [`Role::Coordinator`]'s `lease`, unless told otherwise.
 pub(crate) const CLUSTER_LEASE: Duration = Duration::from_secs(3);
 
-/// How long servers of several go on without their coordinator, unless told otherwise.
+/// Default of the time for which servers of several go on without their coordinator.
 pub(crate) const ALONE: Duration = Duration::from_secs(600);
 
 /// An address to listen on.
@@ -332,7 +333,7 @@ fn open(
         .with_context(|| format!("cannot serve {}", data.path().display()))
 }
 
-/// How the server reaches the others of its cluster, if what is in `data` and what was asked for agree.
+/// Returns how the server reaches the others of its cluster, if `data` and the options agree.
 fn cluster(
     data: &DataDir,
     options: &Options,
@@ -403,7 +404,7 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
     }
 }
 
-/// The address with the port that is so many after that of `address`; port 0 stays what it is.
+/// Returns the address with the port that is so many after that of `address`; port 0 stays 0.
 pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
     let parts = address.rsplit_once(':');
     let (host, port) = parts.with_context(|| format!("{address} is not HOST:PORT"))?;
@@ -442,7 +443,8 @@ fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {
         (bound, _) => bound,
     };
     let listener = listener.with_context(context)?;
-    // The standard library has room for 128 that come at once; whoever finds none tries again a second later.
+    // The standard library has room for 128 connections at once; a client that finds none tries
+    // again a second later.
     rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

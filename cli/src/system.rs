@@ -36,7 +36,7 @@ pub(crate) fn secret<const N: usize>() -> [u8; N] {
 /// Raises the number of open files to what this process may have; what it is then.
 pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    // Where it is refused we go on with what we have.
+    // If the call is refused, the process goes on with its present limit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

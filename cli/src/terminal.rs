@@ -67,7 +67,8 @@ impl Screen {
             return std::future::pending().await;
         }
         loop {
-            // A thread of its own waits for a key, but reads none: whoever drops this future loses nothing.
+            // A thread of its own waits for a key, but reads none: dropping this future loses no
+            // key.
             match tokio::task::spawn_blocking(wait_for_key).await {
                 Ok(true) => {}
                 Ok(false) => continue,

@@ -12,7 +12,7 @@ pub(super) struct Cluster {
     epoch: u64,
     invalidation_version: u64,
     directory_renames: u64,
-    /// The busiest server has so many times the mean of the requests; absent while there were none.
+    /// Requests of the busiest server in units of the mean; absent while there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
     imbalance: Option<f64>,
     servers: Vec<Server>,
@@ -27,7 +27,8 @@ struct Server {
     lease_ms: u64,
     invalidation_version: u64,
     requests: u64,
-    /// How many transactions have been in doubt there for a second or more, and for how long the oldest.
+    /// Number of transactions that have been in doubt there for a second or more, and the age of
+    /// the oldest.
     transactions_in_doubt: u64,
     transaction_in_doubt_oldest_ms: u64,
 }

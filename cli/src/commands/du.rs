@@ -127,7 +127,7 @@ struct Walk<'a> {
 
 #[derive(Default)]
 struct State {
-    /// Directories that nobody has listed yet.
+    /// Directories that are not listed yet.
     waiting: Vec<PathBuf>,
     /// Directories that are being listed.
     busy: usize,

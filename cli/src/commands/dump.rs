@@ -27,7 +27,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 const CANNOT_WRITE: &str = "cannot write the dump";
 const LOST: &str = "the dump was lost";
 const INTERRUPTED: &str = "interrupted";
-/// Servers are told for so long that a dump is given up.
+/// Time during which servers are told that a dump is given up.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Write a copy of a file system, as of one moment, while it is served. Needs the administrator's token.
@@ -74,7 +74,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let contents = !args.metadata_only;
         if stdout {
             let copied = copy(&client, io::stdout().lock(), contents, &mut stop).await?;
-            // Where the dump goes is no place for it. With no stderr there is nobody to tell.
+            // The dump may go to stdout, so this goes to stderr. Without stderr there is no place
+            // for it.
             let _ = writeln!(io::stderr(), "{copied}");
         } else {
             let copied = to_file(&client, &args.file, contents, &mut stop).await?;
@@ -109,12 +110,12 @@ async fn to_file(
     copied
 }
 
-/// Result of a dump: its contents, and the data that it refers to elsewhere.
+/// Result of a dump: its trailer, the blocks left out, and the wait of changes.
 struct Copied {
     all: Trailer,
     /// Blocks that are named, and not in it.
     left_out: u64,
-    /// How long changes waited, where there are several servers.
+    /// Duration for which changes waited, where there are several servers.
     paused: Option<Duration>,
 }
 
@@ -183,7 +184,7 @@ async fn copy(
     Ok(copied)
 }
 
-/// Tells the servers that nobody goes on with a dump, as far as they are there: the others forget it by themselves.
+/// Tells the servers that a dump is not continued. Servers that are away forget it by themselves.
 async fn end(client: &Client, dump: client::Dump) {
     // Why there is no dump is said already.
     let _ = timeout(END_TIMEOUT, dump.end(client)).await;

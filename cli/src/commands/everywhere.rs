@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{connect, failure::usage, output};
 
-/// A server among several that does not answer for so long is not there.
+/// Time-out after which a server among several counts as absent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server did not answer in time.
@@ -56,7 +56,7 @@ pub(super) struct Found<T> {
 
 #[derive(Serialize)]
 struct Row<T> {
-    /// Where it is; `None` where there is one server only.
+    /// Number of the server; `None` where there is one server only.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u16>,
     #[serde(flatten)]

@@ -139,7 +139,7 @@ impl Choices {
     }
 }
 
-/// How to compress, as it is written.
+/// Parses a compression, as it is written.
 pub(super) fn compression(text: &str) -> Result<Compression, String> {
     text.parse().map_err(|()| "it is none of none, lz4 and zstd".to_owned())
 }

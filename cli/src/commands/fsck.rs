@@ -17,7 +17,7 @@ use crate::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Servers have so long to end a check that is cancelled.
+/// Time that servers have to end a check that is cancelled.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Check a whole file system while it is served, and repair it. Needs the administrator's token.

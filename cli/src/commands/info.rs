@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether it may be something at a server.
+/// Whether the place may be an object at a server.
 fn is_served(place: &OsStr) -> bool {
     let text = place.to_string_lossy();
     connect::servers(text.split_once('/').map_or(&*text, |(servers, _)| servers)).is_ok()

@@ -11,7 +11,7 @@ use wire::{LockEntry, LocksQuery};
 use super::{everywhere, sessions::session_id};
 use crate::connect::{self, Servers, TokenArgs};
 
-/// How many are asked for at a time.
+/// Number of locks that are asked for at a time.
 const PAGE: u32 = 4096;
 
 /// List the locks of files (flock, fcntl) that are held or waited for. Needs the administrator's token.

@@ -195,7 +195,7 @@ fn leave_behind(args: &Args) -> anyhow::Result<ExitCode> {
                 output::print(&line)?;
             }
         } else {
-            // The log, and the error. With no stderr there is nobody to tell.
+            // This is the log, and the error. Without stderr there is no place for it.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

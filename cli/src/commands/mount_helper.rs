@@ -169,7 +169,7 @@ fn this_program() -> anyhow::Result<OsString> {
     Ok(std::env::current_exe().context("cannot find this program")?.into_os_string())
 }
 
-/// The options of mount(8), by who wants them.
+/// Options of mount(8), by the program that wants them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sorted {
     token: Option<String>,

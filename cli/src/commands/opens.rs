@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{everywhere, sessions::session_id};
 use crate::connect::{self, Servers, TokenArgs};
 
-/// How many are asked for at a time.
+/// Number of open files that are asked for at a time.
 const PAGE: u32 = 4096;
 
 /// List the files that sessions have open. Needs the administrator's token.

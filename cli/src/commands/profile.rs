@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Profile {
-    /// The servers that were asked and have answered, of so many.
+    /// Servers that were asked and have answered, of so many.
     servers: Vec<u16>,
     servers_of: u16,
     threshold_us: u64,

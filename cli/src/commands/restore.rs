@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The server.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
-    /// What to put back, as it was called: from the root of the file system.
+    /// Files or directories to put back, as they were called: from the root of the file system.
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<String>,
     /// Only what was removed then: a time in UTC as --list prints it, or the beginning of one, as 2026-11-21 or "2026-11-21 17:30".
@@ -93,7 +93,7 @@ struct Row {
     bytes: Option<u64>,
     kind: String,
     path: String,
-    /// Where it is now.
+    /// Path in the trash.
     trash: String,
 }
 
@@ -150,7 +150,7 @@ async fn put_back(client: &Client, mut found: Vec<Thrown>, args: &Args) -> anyho
     });
     let mut outcome = Outcome::default();
     for thrown in found {
-        // Where its directory is now, which may just have come back.
+        // The directory may just have come back: this is its present path.
         let Some((path, _)) = trash::origin(client, &thrown.at).await? else { continue };
         let moved = if path.contains('\u{fffd}') {
             Err("its name is no text: move it by hand".to_owned())

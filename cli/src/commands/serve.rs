@@ -146,12 +146,12 @@ fn lease(text: &str) -> Result<Duration, String> {
     between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
 }
 
-/// How long a server of a cluster serves without its coordinator.
+/// Parses the time for which a server of a cluster serves without its coordinator.
 pub(crate) fn cluster_lease(text: &str) -> Result<Duration, String> {
     between(text, Duration::from_millis(200), Duration::from_secs(600))
 }
 
-/// How long a server of a cluster goes on without a lease.
+/// Parses the time for which a server of a cluster goes on without a lease.
 fn alone(text: &str) -> Result<Duration, String> {
     between(text, Duration::ZERO, Duration::from_secs(24 * 3600))
 }

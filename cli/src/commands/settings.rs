@@ -46,7 +46,7 @@ pub(crate) struct Set {
     /// A directory on a mount, or HOST:PORT for the root of a server, or HOST:PORT/PATH.
     #[arg(value_name = "PLACE")]
     place: OsString,
-    /// What to set.
+    /// Settings with their values.
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = pair)]
     pairs: Vec<(String, String)>,
     /// Empty the trash, where trash_days=0 would.
@@ -114,7 +114,8 @@ fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says how much is in the trash, and fails if there is anything and nobody has said that it may go.
+/// Says how much is in the trash, and fails if there is anything and the user has not agreed to
+/// lose it.
 fn may_empty(place: &Place, yes: bool) -> anyhow::Result<()> {
     let things = match place {
         Place::Mounted(path) => trash::count_mounted(path).context("cannot read the trash")?,
@@ -146,7 +147,7 @@ fn set_one(place: &Place, key: &str, value: &str) -> anyhow::Result<()> {
     })
 }
 
-/// How many inodes were counted so far, while they are.
+/// Returns the number of inodes counted so far, during a count.
 fn counting(place: &Place) -> anyhow::Result<Option<String>> {
     let facts = place.facts()?;
     let busy = facts.get("quota.state").is_some_and(|state| state != "active");

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 /// The exit code when a server answers, and something is wrong.
 const WRONG: u8 = 3;
-/// A session with a server that is not ready is waited for so long: it may have been found at a bad moment.
+/// Time to wait for a session with a server that is not ready: the moment may have been a bad one.
 const UNREADY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -71,7 +71,7 @@ async fn ask(config: Config) -> anyhow::Result<Status> {
     anyhow::Ok(Status { operations, cluster, ..Status::from(status) })
 }
 
-/// How the server that was asked stands.
+/// State of the server that was asked.
 #[derive(Serialize)]
 struct Standing {
     /// `serving`, or what is wrong.

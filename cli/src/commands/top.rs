@@ -23,7 +23,7 @@ use crate::{
     terminal::Screen,
 };
 
-/// A server among several that has not answered for so long is left out.
+/// Time-out after which a silent server among several is left out.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The session of what servers ask each other for.
 const OTHER_SERVERS: &str = "0";
@@ -129,7 +129,7 @@ impl Watched<'_> {
     }
 }
 
-/// Shows interval after interval until somebody ends it.
+/// Shows interval after interval until the user ends it.
 async fn watch(
     servers: &Watched<'_>,
     mut before: Loads,
@@ -165,7 +165,7 @@ async fn watch(
 
 #[derive(Serialize)]
 struct View {
-    /// The servers that have answered, of so many.
+    /// Servers that have answered, of so many.
     servers: Vec<u16>,
     servers_of: u16,
     seconds: f64,

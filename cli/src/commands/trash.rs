@@ -17,9 +17,9 @@ const TRASH: &str = "/.trash";
 
 /// Something in the trash.
 pub(super) struct Thrown {
-    /// Where it is.
+    /// Path in the trash.
     pub(super) at: String,
-    /// Where it was.
+    /// Path before the removal.
     pub(super) path: String,
     pub(super) attr: Attr,
     /// When, in seconds and nanoseconds.
@@ -27,7 +27,7 @@ pub(super) struct Thrown {
 }
 
 impl Thrown {
-    /// When it was removed, in UTC: `2026-11-21 17:30:05.123`.
+    /// Time of the removal, in UTC: `2026-11-21 17:30:05.123`.
     pub(super) fn removed(&self) -> String {
         let (seconds, nanoseconds) = self.removed;
         let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
@@ -55,7 +55,7 @@ async fn hours(client: &Client) -> anyhow::Result<Option<Vec<String>>> {
     Ok(Some(hours))
 }
 
-/// Whether it is the name of an hour, and not that of a server's own.
+/// Whether the name is that of an hour, and not that of a server's own directory.
 fn is_hour(name: &str) -> bool {
     name.contains('-')
 }
@@ -68,7 +68,7 @@ async fn entries(client: &Client, dir: &str) -> anyhow::Result<Vec<ReaddirEntry>
     }
 }
 
-/// How much is there.
+/// Counts the entries in the trash.
 pub(super) async fn count(client: &Client) -> anyhow::Result<usize> {
     let mut things = 0;
     for hour in hours(client).await?.unwrap_or_default() {

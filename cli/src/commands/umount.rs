@@ -12,11 +12,11 @@ use crate::{
     mounts::{self, Keeper, Mount},
 };
 
-/// How often it is seen whether the mount's process has ended.
+/// Pause between two looks whether the mount's process has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// A process whose servers are all away is waited for so long.
+/// Time-out of the wait for a process whose servers are all away.
 const AWAY_TIMEOUT: Duration = Duration::from_secs(3);
-/// When it is said that the process is still busy.
+/// Time after which the command says that the process is still busy.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 /// Pause after which a process that is to end is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ async fn until_ended(mount: &Mount, mut keeper: Keeper) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the mount away from whoever uses it, and ends its process.
+/// Takes the mount away from its users, and ends its process.
 async fn force(mount: &Mount, keeper: Option<Keeper>) -> anyhow::Result<()> {
     mount::unmount(&mount.path, Unmount::Force).await?;
     let Some(mut keeper) = keeper else { return Ok(()) };

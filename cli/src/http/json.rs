@@ -1,4 +1,4 @@
-//! `/status.json`: what the status page shows, and anybody else on this machine may see: no paths.
+//! `/status.json`: facts of the status page, which any user of this machine may see: no paths.
 
 use serde::Serialize;
 use wire::{Load, SessionStatus, Standing, Status};
@@ -41,7 +41,8 @@ pub(super) struct Page {
     sync_p99_us: f64,
     process_cpu_seconds: f64,
     process_resident_bytes: u64,
-    /// How long operations took, in the order of `operations`: what has come since an earlier reading is the reader's.
+    /// Latencies of operations, in the order of `operations`. The reader computes what came since
+    /// an earlier reading.
     latencies: Vec<Latency>,
     gauges: serde_json::Map<String, serde_json::Value>,
     counters: serde_json::Map<String, serde_json::Value>,

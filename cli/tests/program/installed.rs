@@ -79,7 +79,7 @@ fn the_units_start_what_format_has_made_and_systemd_reads_them() {
     let state = Path::new("/var/lib").join(setting(&unit, "StateDirectory"));
     assert_eq!(state, served, "the user gets what it serves");
 
-    // systemd itself would be asked in this way, with the program where it is.
+    // The check is that of systemd itself, with the program where it is.
     let mounted = units.join("pando-mount@srv-data.service");
     fs::copy(units.join("pando-mount@.service"), &mounted).unwrap();
     let program = format!("{}/usr/bin", text(root.path()));

@@ -42,7 +42,8 @@ use futures::future::{FutureExt as _, LocalBoxFuture};
 
 use crate::{commands::serve, connect, output, signals::Stop};
 
-/// An experiment that has not ended after so many times [`Params::seconds`] waits for something that will not come.
+/// Time-out of an experiment, in units of [`Params::seconds`]. One that takes longer waits for
+/// something that will not come.
 const TIMEOUT_SECONDS: u64 = 150;
 
 /// Repeat the experiments of a paper on this machine, and draw them.
@@ -92,10 +93,10 @@ struct Params {
     /// Files of the growing tree at its end. With twenty million and more its metadata is larger than what servers keep of it.
     #[arg(long, default_value = "200000", value_name = "N")]
     files: NonZeroUsize,
-    /// The memtable of its servers,
+    /// Memtable of the servers of the growing tree.
     #[arg(long, default_value = "1MiB", value_name = "SIZE", value_parser = serve::size)]
     memtable: u64,
-    /// and how long it may grow: then it ends with what it has.
+    /// Longest time for which that tree grows: then the experiment ends with the files it has.
     #[arg(long, default_value = "3m", value_name = "TIME", value_parser = length)]
     growth_limit: Duration,
     /// Clients of the experiment with many.
@@ -153,7 +154,7 @@ enum Experiment {
     Fig9,
     /// Latency of each operation.
     Fig10,
-    /// What speculation, cache and decoupling bring.
+    /// Gains by speculation, cache and decoupling.
     Fig11,
     /// Creates and stats while the tree grows.
     Fig12,
@@ -165,7 +166,7 @@ enum Experiment {
     Fig15,
     /// Round trips of a cold stat.
     Cold,
-    /// What invalidations cost.
+    /// Cost of invalidations.
     Invalidation,
     /// Stats beside a storm of renames.
     Storm,

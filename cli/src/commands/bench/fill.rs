@@ -43,7 +43,7 @@ struct Filled {
     seconds: f64,
     files_per_s: f64,
     servers: u16,
-    /// Of all servers, as all below.
+    /// Resident bytes of all servers; the numbers below are of all servers, too.
     server_resident_bytes: u64,
     store_bytes: u64,
     store_bytes_per_file: f64,

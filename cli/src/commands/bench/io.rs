@@ -120,7 +120,7 @@ impl Compared {
     }
 }
 
-/// How long some work takes.
+/// Returns the duration of some work.
 fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     let start = bench::monotonic();
     work()?;

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// A server of the file system.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
-    /// What to do.
+    /// Operation to time.
     #[arg(value_enum)]
     part: Part,
     #[command(flatten)]

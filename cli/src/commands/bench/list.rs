@@ -146,7 +146,7 @@ fn make(
         let config = connect::config(servers, token, "pando bench list");
         let mut stop = Stop::listen()?;
         let client: Client = connect::connect(config).await?;
-        // Of a part of the tree, mounted by itself, we do not know the path.
+        // The path of a part of the tree that is mounted by itself is not known.
         let there = client.stat(&native).await.with_context(|| {
             format!("{} is not {} on the server", folder.display(), native.display())
         });

@@ -11,7 +11,7 @@ use crate::{
     system,
 };
 
-/// A server that does not answer for so long says nothing.
+/// Time-out after which the server counts as silent.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The process that serves a mount on this machine.
@@ -28,7 +28,7 @@ impl MountProcess {
 pub(crate) struct Gauge {
     client: Option<Client>,
     mount: Option<MountProcess>,
-    /// How often the server was asked: these are requests too.
+    /// Number of times that the server was asked: these are requests too.
     asked: u64,
 }
 

@@ -24,9 +24,9 @@ use crate::output;
 /// Do what is told on stdin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where.
+    /// Directory to work in.
     directory: PathBuf,
-    /// Which rank.
+    /// Number of the rank.
     #[arg(long)]
     rank: usize,
     /// The plan, as JSON.

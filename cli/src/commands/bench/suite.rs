@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use site::Site;
 
-/// How much to do.
+/// Amount of work in a run of the suite.
 pub(crate) struct Scale {
     iterations: u64,
     /// Requests of an echo, records of the engine.

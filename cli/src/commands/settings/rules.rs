@@ -11,7 +11,7 @@ use super::super::place::Facts;
 const TRASH_DAYS_MAX: u64 = 36_500;
 /// A partition with fewer would be split and merged all the time.
 const SPLIT_THRESHOLD_MIN: u64 = 8;
-/// Lines of the help have so many characters at most.
+/// Longest line of the help, in characters.
 const WIDTH: usize = 100;
 
 struct Rule {

@@ -63,7 +63,7 @@ impl Charts {
     }
 }
 
-/// A file system with files of which nothing is known.
+/// A file system with files that are in no client's cache.
 struct World<'a> {
     site: &'a Site,
     maker: Client,

@@ -16,7 +16,8 @@ struct Step {
     name: &'static str,
     resolution: Resolution,
     cached: bool,
-    /// How a file comes to be: a create where access and content are apart; before, what costs as much as a mkdir.
+    /// Operation that makes a file: a create where access and content are apart; before, an
+    /// operation as costly as a mkdir.
     file: Op,
 }
 
@@ -87,7 +88,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let site = Site::start(params.directory.as_deref(), shape)?;
     let maker = site.client(|_| {}).await?;
     let dirs = tree(&maker, usize::from(params.depth)).await?;
-    // The same operations by who knows the way: what is left is their processing.
+    // A client that knows the way does the same operations: what is left is their processing.
     let guide = Guide { watcher: &maker, dirs: &dirs };
     let known = [site.client(|_| {}).await?];
     guide.teach(&known, "known").await?;

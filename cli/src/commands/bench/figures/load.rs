@@ -38,7 +38,7 @@ const PIECE: usize = 4096;
 pub(super) struct Took {
     pub(super) operations: usize,
     pub(super) elapsed: Duration,
-    /// Of each, ascending.
+    /// Latency of each operation, ascending.
     pub(super) latencies: Vec<Duration>,
     /// When each had ended, since the first began; ascending.
     pub(super) ended: Vec<Duration>,
@@ -107,7 +107,7 @@ impl Took {
         micros(self.latencies.iter().sum()) / float(self.latencies.len().max(1))
     }
 
-    /// Microseconds that so many of a thousand did not exceed.
+    /// Microseconds that so many of a thousand operations did not exceed.
     pub(super) fn percentile_us(&self, permille: usize) -> f64 {
         let rank = (self.latencies.len() * permille).div_ceil(1000);
         self.latencies.get(rank.saturating_sub(1)).map_or(0.0, |time| micros(*time))
@@ -192,7 +192,8 @@ pub(super) async fn run(
     })
 }
 
-/// The same with so much work that it is made piece by piece, for as long as `goes_on`. Latencies are of no single operation.
+/// Runs so much work that it is made piece by piece, for as long as `goes_on`. Latencies are of no
+/// single operation.
 pub(super) async fn run_on(
     clients: &[Client],
     watcher: &Client,
@@ -233,7 +234,8 @@ pub(super) async fn once(client: &Client, op: &Op, path: &str) -> client::Result
     }
 }
 
-/// How many servers an operation makes a client ask, on average, done one after the other.
+/// Returns the number of servers that an operation makes a client ask, on average, when operations
+/// are done one after the other.
 pub(super) async fn servers_touched(client: &Client, work: &[Work]) -> anyhow::Result<f64> {
     let mut touched = 0;
     for (op, path) in work {

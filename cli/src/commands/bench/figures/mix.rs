@@ -76,7 +76,7 @@ impl Charts {
         }
     }
 
-    /// Takes in a load of so many operations.
+    /// Adds the measurements of a load of so many operations.
     fn add(&mut self, servers: u16, name: &str, took: &Took, operations: usize) {
         let times = float(operations) / float(took.operations.max(1));
         let point = servers.to_string();

@@ -29,7 +29,7 @@ use super::{
 use crate::{commands::serve, connect, near::Near, signals::Stop, system::SystemRandom};
 
 const NAME: &str = "reads";
-/// Of the server, which nobody dials.
+/// Address of the server, which no client dials.
 const ADDRESS: &str = "127.0.0.1:7420";
 const SIGNING_KEY: [u8; 32] = [7; 32];
 const SHARDS: u16 = 64;

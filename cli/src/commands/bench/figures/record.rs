@@ -18,7 +18,7 @@ use super::Outcome;
 /// Options whose value says only where something is on one machine.
 const PLACES: [&str; 2] = ["--out", "--directory"];
 
-/// How a figure came to be.
+/// Origin of a figure.
 #[derive(Debug, Serialize)]
 pub(in super::super) struct Record {
     command: String,
@@ -31,7 +31,7 @@ pub(in super::super) struct Record {
     unix_time: i64,
 }
 
-/// Where it was measured.
+/// Machine on which a figure was measured.
 #[derive(Debug, Serialize)]
 struct Machine {
     processor: Option<String>,
@@ -50,7 +50,7 @@ struct Kept<'a> {
 }
 
 impl Record {
-    /// Of what this program has just done, in so many seconds.
+    /// Record of the measurement that this program has just done, in so many seconds.
     pub(in super::super) fn of_now(seconds: f64) -> Record {
         Record {
             command: command(std::env::args().skip(1)),

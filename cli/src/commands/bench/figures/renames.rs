@@ -24,7 +24,7 @@ const REPEATS: usize = 30;
 const LONG: Duration = Duration::from_millis(5);
 /// Number of renames with the long round trip, at most.
 const LONG_SAMPLES_MAX: usize = 100;
-/// After so long without anything to do servers have told each other what they had to.
+/// Idle time after which servers have told each other of all changes.
 const SETTLED: Duration = Duration::from_millis(300);
 /// Parts of a transaction: see docs/MONITORING.md.
 const BEFORE_ANSWER: [&str; 5] = ["again", "read", "prepare", "announce", "commit"];

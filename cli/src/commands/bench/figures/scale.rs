@@ -30,7 +30,7 @@ const FILE: &str = "scale.json";
 const BASES: usize = 64;
 /// A directory that splits has so many names before its first split, of those that are made in it.
 const NAMES_BY_THRESHOLD: usize = 16;
-/// After so long without anything to do servers have told each other what they had to.
+/// Idle time after which servers have told each other of all changes.
 const SETTLED: Duration = Duration::from_millis(500);
 /// Number of looks whether names still move, at most.
 const LOOKS_MAX: u32 = 120;
@@ -71,7 +71,7 @@ struct Written {
     constants: Constants,
 }
 
-/// The same, as they are read.
+/// The same facts, as they are read from a record.
 #[derive(Deserialize)]
 struct Read {
     record: Origin,
@@ -331,7 +331,7 @@ impl Cluster {
         Ok((statuses.iter().map(|status| status.process.cpu_micros).sum(), names))
     }
 
-    /// The same once no name moves any more.
+    /// Returns the same counts once no name moves any more.
     async fn settled(&self) -> anyhow::Result<(u64, u64)> {
         let mut before = self.used().await?;
         for _ in 0..LOOKS_MAX {
@@ -352,7 +352,7 @@ fn moves(work: &[Work], bases: &[String], name: &str) -> Vec<Work> {
     places(work, bases, name).zip(from).map(|(to, from)| (Op::Rename(to), from)).collect()
 }
 
-/// Where they are then.
+/// Returns the paths after the renames.
 fn places(work: &[Work], bases: &[String], name: &str) -> impl Iterator<Item = String> {
     (0..work.len()).map(move |at| {
         let to = &bases[(at + at / bases.len() % 2) % bases.len()];

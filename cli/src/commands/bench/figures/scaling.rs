@@ -16,7 +16,7 @@ use super::{
 const BASES: usize = 128;
 /// A mkdir is a transaction: fewer are needed.
 const MKDIR_PART: usize = 4;
-/// Of create, stat and unlink.
+/// Number of rounds of create, stat and unlink.
 const ROUNDS: usize = 3;
 
 struct Charts {

@@ -20,7 +20,7 @@ use futures::future::FutureExt as _;
 
 use super::{Asked, Outcome, chosen, length};
 
-/// An experiment that has not ended after so long waits for something that will not come.
+/// Time-out of an experiment. One that takes longer waits for something that will not come.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// The experiments of SFS (IEICE 2016), with a cluster of processes on this machine.
@@ -47,13 +47,13 @@ pub(super) struct Params {
     /// Creates under way at a time, of each client.
     #[arg(long, default_value = "8", value_name = "N")]
     in_flight: NonZeroU16,
-    /// Empty files of each measurement of figures 4 and 5,
+    /// Empty files of each measurement of figures 4 and 5.
     #[arg(long, default_value = "60000", value_name = "N")]
     files: NonZeroUsize,
-    /// files with contents of each of figure 5,
+    /// Files with contents of each measurement of figure 5.
     #[arg(long, default_value = "10000", value_name = "N")]
     contents: NonZeroUsize,
-    /// and a partition splits that has so many of them.
+    /// Files at which a partition splits in figures 4 and 5.
     #[arg(long, default_value = "3000", value_name = "N")]
     threshold: NonZeroU32,
     /// Measurements of each kind in figures 4 to 6; medians are shown.
@@ -62,16 +62,16 @@ pub(super) struct Params {
     /// Names of the directory that grows, in figures 6 and 7.
     #[arg(long, default_value = "200000", value_name = "N")]
     grown: NonZeroUsize,
-    /// A partition of that splits that has so many names; as many as in a new file system.
+    /// Names at which a partition of that directory splits; the default is that of a new file system.
     #[arg(long, default_value = "8000", value_name = "N")]
     grown_threshold: NonZeroU32,
     /// Rates of figure 6 are of pieces of time of this length.
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = length)]
     bucket: Duration,
-    /// Names of the largest model in figure 7, which runs no servers,
+    /// Names of the largest model in figure 7, which runs no servers.
     #[arg(long, default_value = "10000000", value_name = "N")]
     modelled: NonZeroUsize,
-    /// and how many clients make them.
+    /// Clients that make the names of that model.
     #[arg(long, default_value = "256", value_name = "N")]
     modelled_clients: NonZeroU32,
     /// Where the servers keep their data [default: the folder for temporary files].
@@ -84,7 +84,7 @@ pub(super) struct Params {
 enum Experiment {
     /// Creates by clients and servers, in one directory and in one each.
     Fig4,
-    /// What contents kept inline and large memtables bring.
+    /// Gains by contents kept inline and large memtables.
     Fig5,
     /// Creates while the directory grows, and what splits cost them.
     Fig6,
@@ -120,7 +120,7 @@ impl Params {
         self.clients.last().copied().unwrap_or(1)
     }
 
-    /// Under way at a time with so many clients.
+    /// Returns the number of operations under way at a time with so many clients.
     fn under_way(&self, clients: u16) -> usize {
         usize::from(self.in_flight.get()) * usize::from(clients)
     }

@@ -24,7 +24,7 @@ use rustix::{
 use super::super::folder::Folder;
 use crate::{connect, data};
 
-/// Processes that were asked to end have so long.
+/// Time that processes have to end when they are asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Properties of a cluster.
@@ -106,7 +106,7 @@ impl Site {
         self.client_over(self.rtt, change).await
     }
 
-    /// The same over a network of another round trip.
+    /// Returns a client over a network of another round trip.
     pub(super) async fn client_over(
         &self,
         rtt: Duration,

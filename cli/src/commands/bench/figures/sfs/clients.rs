@@ -17,7 +17,7 @@ use super::{
     row,
 };
 
-/// Of a directory that was divided before.
+/// Number of partitions of the directory that was divided before.
 const PARTITIONS: u16 = 16;
 
 struct Charts {
@@ -155,7 +155,7 @@ async fn measure(
     Ok(ratios)
 }
 
-/// Creates in so many directories, each in one partition.
+/// Measures creates in so many directories, each in one partition.
 async fn in_whole(
     crowd: &Crowd,
     name: &str,

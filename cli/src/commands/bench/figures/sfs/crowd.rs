@@ -15,7 +15,8 @@ use super::super::{
 const MOVING: [&str; 4] = ["handoffs_begun", "handoffs_done", "handoff_names", "groups"];
 /// For how long servers have frozen names, each time.
 const FROZEN: &str = "handoff_frozen_nanos";
-/// How long requests have waited for names that move, of those that have.
+/// Distribution of the times that requests have waited for names that move, without requests that
+/// did not wait.
 const WAITED: &str = "handoff_wait_nanos";
 /// Pause between two looks at the counts of [`MOVING`]. The names are at rest when none has changed
 /// in between.
@@ -27,7 +28,7 @@ const LOOKS_MAX: u32 = 200;
 pub(super) struct Crowd {
     site: Site,
     pub(super) clients: Vec<Client>,
-    /// None of them; it asks what servers count.
+    /// Client that asks servers for their counts; none of the measured ones.
     pub(super) watcher: Client,
     servers: u16,
 }
@@ -66,7 +67,8 @@ impl Moved {
         float64(self.frozen.sum) / 1e6 / float64(times.max(1))
     }
 
-    /// Milliseconds that so many of a thousand times did not exceed; the next power of two microseconds.
+    /// Milliseconds that so many of a thousand freezes did not exceed; the next power of two
+    /// microseconds.
     pub(super) fn frozen_within_ms(&self, permille: u64) -> f64 {
         within_ms(&self.frozen, self.frozen.buckets.iter().sum(), permille)
     }
@@ -83,7 +85,7 @@ impl Moved {
     }
 }
 
-/// Milliseconds that so many of a thousand of `all` did not exceed, of which those that are not counted took none.
+/// Milliseconds that so many of a thousand of `all` did not exceed, where uncounted ones took none.
 fn within_ms(counted: &Distribution, all: u64, permille: u64) -> f64 {
     let took_none = all.saturating_sub(counted.buckets.iter().sum());
     let rank = (all * permille).div_ceil(1000).max(1);
@@ -193,7 +195,7 @@ impl Crowd {
         Ok(MOVING.map(sum))
     }
 
-    /// The same once nothing moves.
+    /// Returns the counts of [`MOVING`] once nothing moves.
     async fn settled(&self) -> anyhow::Result<[u64; MOVING.len()]> {
         let mut last = self.counted().await?;
         for _ in 0..LOOKS_MAX {

@@ -25,10 +25,10 @@ const WAIT_MS: f64 = 20.0;
 const FROZEN_MS: f64 = 5.0;
 /// Option of a server whose partitions split by a locked scan.
 const LOCKED: &str = "--split-by-locked-scan";
-/// Of the directory with which a cluster is warmed up.
+/// Number of partitions of the directory with which a cluster is warmed up.
 const WARM_PARTITIONS: u16 = 16;
 
-/// How the directory comes to its partitions.
+/// Way in which the directory comes to its partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Ordered,

@@ -69,7 +69,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     for (name, spread) in SPREADS {
         for partitions in PARTITIONS {
             reach.extend(model(params, partitions, (name, spread), &mut charts));
-            // A model takes a while, and somebody may want to end all this.
+            // A model takes a while, and a user may want to end the run.
             tokio::task::yield_now().await;
         }
     }
