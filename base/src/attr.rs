@@ -163,8 +163,8 @@ codec! {
 }
 
 impl Attr {
-    /// Of something new and empty that nobody can use yet: no permission, root's, born at the epoch, with one name (a
-    /// directory has itself as well).
+    /// Attributes of a new and empty inode that no user can use yet: no permission, root's, born at
+    /// the epoch, with one name (a directory has itself as well).
     #[must_use]
     pub fn blank(ino: Ino, kind: FileKind) -> Attr {
         let time = Time::default();

@@ -1,4 +1,4 @@
-//! How values become bytes, in messages and in records alike.
+//! Encoding of values as bytes, in messages and in records alike.
 //!
 //! Integers are LEB128 varints (signed ones zigzag), except `u8` and `u128`, which have fixed width; byte
 //! strings and lists carry their length. Decoding never panics and never allocates more than the input
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         self.at == self.bytes.len()
     }
 
-    /// How many bytes are left.
+    /// Number of bytes left.
     #[must_use]
     #[inline]
     pub fn left(&self) -> usize {

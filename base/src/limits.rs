@@ -6,9 +6,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PATH_BYTES_MAX: usize = 4095;
 /// The longest target of a symbolic link.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
-/// How many symbolic links a walk follows before `ELOOP`, as Linux does.
+/// Number of symbolic links that a walk follows before `ELOOP`, as Linux does.
 pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
-/// How many names a file can have.
+/// Number of names that a file can have.
 pub const LINKS_MAX: u32 = 65_000;
 /// The longest name of an extended attribute, its namespace included (Linux: `XATTR_NAME_MAX`).
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
@@ -29,27 +29,28 @@ pub const INLINE_BYTES_MAX: u32 = 4096;
 pub const CHUNK_BYTES: u32 = 4 << 20;
 /// The largest file: chunk numbers are 32 bits wide, and the one after the last chunk is a number too.
 pub const FILE_BYTES_MAX: u64 = CHUNK_BYTES as u64 * u32::MAX as u64;
-/// How many slices of one chunk a write may carry.
+/// Number of slices of one chunk that a write may carry.
 pub const SLICES_A_WRITE_MAX: usize = 1024;
 /// Slices of a chunk at which it takes no more until it was compacted.
 pub const SLICES_A_CHUNK_MAX: usize = 4096;
-/// How many embedded bytes of one chunk a write may carry; more come as a block.
+/// Number of embedded bytes of one chunk that a write may carry; more come as a block.
 pub const EMBEDDED_BYTES_A_WRITE_MAX: usize = 256 << 10;
 /// Embedded bytes of a chunk at which it takes no more until it was compacted.
 pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
-/// How many chunks a write may carry.
+/// Number of chunks that a write may carry.
 pub const CHUNKS_A_WRITE_MAX: usize = 1024;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
-/// How many mutating requests a session may have unanswered: stored answers live in that many slots.
+/// Number of mutating requests that a session may have unanswered: stored answers live in that many
+/// slots.
 pub const REQUESTS_IN_FLIGHT_MAX: u64 = 4096;
-/// How many locks a session may have, those it waits for included, before `ENOLCK`.
+/// Number of locks that a session may have, including those it waits for, before `ENOLCK`.
 pub const LOCKS_A_SESSION_MAX: usize = 65_536;
-/// How many locks one claim may carry.
+/// Number of locks that one claim may carry.
 pub const LOCKS_A_CLAIM_MAX: usize = 1000;
 /// The most shards a file system can be formatted with.
 pub const SHARDS_MAX: u16 = 4096;
-/// How many groups a request's credentials may carry.
+/// Number of groups that a request's credentials may carry.
 pub const GROUPS_MAX: usize = 65_536;
 
 const _: () = assert!((CHUNK_BYTES as usize) < FRAME_BYTES_MAX, "a block fits in a frame");

@@ -89,7 +89,7 @@ impl ClusterMap {
         }
     }
 
-    /// How many shards the file system has.
+    /// Number of shards of the file system.
     ///
     /// # Panics
     /// Never: a map is made for at most `SHARDS_MAX` shards.

@@ -1,6 +1,7 @@
 //! Processes of this program that another one of it started: `dev` runs a cluster of them.
 //!
-//! A child says in a line on stdout when it works; its log goes to a file. Always true: whoever drops a child kills it.
+//! A child says in a line on stdout when it works; its log goes to a file. Always true: dropping a
+//! child kills it.
 
 use std::{
     ffi::OsString,

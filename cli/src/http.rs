@@ -1,8 +1,9 @@
 //! The status page of a server, over HTTP: `/` for people, `/status.json` for that page, `/metrics` for
 //! Prometheus, `/healthz` and `/readyz` for whoever restarts things or sends clients there.
 //!
-//! It has a thread of its own, so that no scrape delays a request. It only reads, everything it says comes
-//! from `Server::status` and `Server::load`, and it names no path: whoever reaches it may read it.
+//! The page has a thread of its own, so that no scrape delays a request. It only reads, takes
+//! everything from `Server::status` and `Server::load`, and names no path: every client that
+//! reaches it may read it.
 
 mod help;
 mod json;

@@ -1,7 +1,8 @@
 //! A mount as a process has it: a session, a mount, and their end.
 //!
-//! `mount` and `up` call it on a single-threaded runtime, within a `LocalSet`. On its way out it unmounts, sends
-//! what was written, and ends the session, in this order; so whoever sees the process gone can rely on it.
+//! `mount` and `up` call it on a single-threaded runtime, within a `LocalSet`. On its way out it
+//! unmounts, sends what was written, and ends the session, in this order; an observer that sees the
+//! process gone can rely on all three.
 
 use std::{path::Path, time::Duration};
 

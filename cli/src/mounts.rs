@@ -1,9 +1,9 @@
 //! The mounts of this machine: which are ours, which of them are dead, and which process serves them.
 //!
-//! The kernel's table says what is mounted where. Which process serves a mount it does not say, so the process
-//! that mounts keeps a file under `/run/pando`, or the user's own runtime folder, named by the device
-//! number of the mount and locked for as long as the process lives, which writes its number into it. Whoever
-//! unmounts waits for the lock; whoever measures reads the number.
+//! The kernel's table says what is mounted where, but not which process serves a mount. So the
+//! process that mounts keeps a file under `/run/pando`, or the user's own runtime folder. The file
+//! is named by the device number of the mount and holds the number of the process, which locks it
+//! for as long as it lives. An unmount waits for the lock; a measurement reads the number.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -121,8 +121,9 @@ fn unescape(text: &[u8]) -> PathBuf {
 }
 
 impl Mount {
-    /// Whether nobody serves it any more: an earlier process was killed. A mount whose server is away is not dead, and would
-    /// not answer: it is asked only if no process says that it serves it, and not waited for.
+    /// Whether no process serves the mount any more: an earlier process was killed. A mount whose
+    /// server is away is not dead, and would not answer: the mount is asked only if no process says
+    /// that it serves it, and the wait is bounded.
     pub(crate) fn is_dead(&self) -> bool {
         if self.keeper().is_some() {
             return false;
@@ -200,8 +201,8 @@ pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
     claim(&folder, &mount.device).with_context(context)
 }
 
-/// Takes the place of whoever has kept the mount of this number: the kernel uses a number again when its mount has gone,
-/// but the process that served it may still be waiting for its server.
+/// Takes over the file of an earlier mount of this number: the kernel uses a number again when its
+/// mount has gone, but the process that served it may still be waiting for its server.
 fn claim(folder: &Path, device: &str) -> io::Result<Kept> {
     let (id, file) = (std::process::id(), folder.join(device));
     let new = folder.join(format!("{device}.{id}"));

@@ -1,6 +1,6 @@
 //! Messages to systemd of a unit of `Type=notify`: that the server listens, or the mount is mounted.
 //!
-//! `serve` and `mount` call it; where nobody asked (`NOTIFY_SOCKET`) it does nothing.
+//! `serve` and `mount` call it; without `NOTIFY_SOCKET` it does nothing.
 
 use std::{
     ffi::OsStr,

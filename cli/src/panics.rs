@@ -1,7 +1,7 @@
 //! Handling of failed assertions: one line instead of a backtrace, and servers stop.
 //!
-//! A runtime catches the panic of a task and goes on; a server must not, as it cannot vouch for its state
-//! any more. So every panic is also told to whoever waits in [`happened`].
+//! A runtime catches the panic of a task and goes on; a server must not, as it cannot vouch for its
+//! state any more. So every panic also wakes the waiters of [`happened`].
 
 use std::sync::LazyLock;
 

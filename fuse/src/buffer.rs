@@ -1,6 +1,6 @@
 //! Read buffers, as large as the largest request, and the pool they go back to.
 //!
-//! The session reads into a buffer that nobody else holds; a handler that keeps a large body shares
+//! The session reads into a buffer that it alone holds. A handler that keeps a large body shares
 //! the buffer, and the session goes on with another. Invariant: a buffer is written only while its
 //! `Arc` has one owner, so shared bytes never change.
 

@@ -1,10 +1,10 @@
 //! The Linux kernel's FUSE protocol, versions 7.31 to 7.45, on a non-blocking `/dev/fuse`.
 //!
-//! For whoever serves a file system from a single-threaded runtime: [`mount`] gives a [`Connection`],
-//! [`Session::start`] agrees with the kernel, and [`Session::run`] reads requests and calls a
-//! [`Handler`], which answers inline or later, from a task. Requests are decoded without copies,
-//! answers are one writev(2), interrupted system calls are told to whoever waits for them, and
-//! [`Notifier`] tells the kernel what to forget.
+//! For programs that serve a file system from a single-threaded runtime: [`mount`] gives a
+//! [`Connection`], [`Session::start`] agrees with the kernel, and [`Session::run`] reads requests
+//! and calls a [`Handler`]. The handler answers inline or later, from a task. Requests are decoded
+//! without copies, answers are one writev(2), interrupts of system calls reach the tasks that serve
+//! them, and [`Notifier`] tells the kernel what to forget.
 //!
 //! ```no_run
 //! # use std::{path::Path, time::Duration};

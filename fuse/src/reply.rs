@@ -46,8 +46,8 @@ impl Reply {
     }
 
     /// Waits until the kernel wants the request to end: a signal came for the process that waits.
-    /// The answer is then EINTR, unless the operation is done already. Nothing else ends the
-    /// process's wait, so whatever may take long watches this.
+    /// The answer is then EINTR, unless the operation is done already. Only this ends the process's
+    /// wait, so every long operation watches this.
     pub async fn interrupted(&self) {
         poll_fn(|cx| match self.slot {
             Some(slot) => self.channel.shared.interrupts.poll(slot, cx),

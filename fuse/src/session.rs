@@ -5,9 +5,10 @@
 //! allocation, no lock but the interrupt table's. What takes longer, the handler moves into a task of
 //! its own. Several runtimes can serve one mount, each with a session on its own descriptor.
 //!
-//! What the handler has not answered at once gets some turns of the runtime before the next request is
-//! read: what can be done on this thread is answered then, and whoever asked goes on while the next request is
-//! being served. Read first and answered together, all of them would wait for each other.
+//! Requests that the handler has not answered at once get some turns of the runtime before the next
+//! request is read. Work that can be done on this thread is answered then, and its caller goes on
+//! while the next request is being served. If all requests were read first and answered together,
+//! all of them would wait for each other.
 //!
 //! It answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and messages
 //! that make no sense (EIO).
@@ -86,8 +87,8 @@ const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 const BUDGET: usize = 64;
 /// Turns for a request that waits: what a file system on this thread takes to answer, and some more.
 const TURNS_MAX: u32 = 16;
-/// How often it is looked for the next request, some 20 µs in all, before the thread sleeps: whoever was just
-/// answered asks again soon, and a thread that sleeps is woken at the expense of both.
+/// Number of looks for the next request, some 20 µs in all, before the thread sleeps. A process
+/// that was just answered asks again soon, and waking a sleeping thread costs both sides.
 const LOOKS_MAX: u32 = 20;
 /// Room for a request's header and its largest arguments beside a write's data.
 const HEAD_MAX: usize = 4096;
@@ -154,8 +155,8 @@ impl Session {
         Ok(Connection { channel: Arc::new(self.channel().try_clone()?) })
     }
 
-    /// Serves until the file system is unmounted. Replies that are still out stay valid; what they
-    /// answer then, nobody waits for.
+    /// Serves until the file system is unmounted. Replies that are still out stay valid; no process
+    /// waits for their answers then.
     ///
     /// # Errors
     /// When the device fails.

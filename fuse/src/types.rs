@@ -1,6 +1,6 @@
 //! The values that requests and replies are made of: ids, times, attributes, locks.
 //!
-//! Used by whoever implements a [`Handler`](crate::Handler). Plain values: nothing here does IO, and
+//! For implementations of a [`Handler`](crate::Handler). Plain values: nothing here does IO, and
 //! each id is its own type, so that a node is never taken for a handle.
 
 use std::time::Duration;

@@ -32,7 +32,7 @@ pub(crate) async fn serve<S: FileSystem + 'static>(
 ) -> Result<Ended, fuse::SessionError> {
     let calls = Rc::clone(&adapter);
     let make = move |request: OwnedRequest| {
-        // For whoever listens: it costs a comparison otherwise.
+        // The span is for a subscriber; without one it costs a comparison.
         let span = tracing::trace_span!(target: "pando::trace", "call", op = request.get().name());
         Rc::clone(&calls).call(request).instrument(span)
     };

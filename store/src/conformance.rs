@@ -24,7 +24,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) open: &'a dyn Fn(&Path) -> Arc<dyn Engine>,
     /// Whether an engine that is dropped can be opened again with all it had.
     pub(crate) reopens: bool,
-    /// How many random histories to try; opening an engine on disk takes a while.
+    /// Number of random histories to try; opening an engine on disk takes a while.
     pub(crate) histories: u32,
 }
 

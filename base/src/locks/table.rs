@@ -197,13 +197,13 @@ impl LockTable {
         files.into_iter().flat_map(|file| self.leave(file, session)).collect()
     }
 
-    /// How many locks a session has and waits for.
+    /// Number of locks that a session has and waits for.
     #[must_use]
     pub fn count(&self, session: SessionId) -> usize {
         self.sessions.get(&session).map_or(0, |standing| standing.total)
     }
 
-    /// How many files have locks, how many locks there are, and how many wait.
+    /// Numbers of files with locks, of locks, and of waiting requests.
     #[must_use]
     pub fn totals(&self) -> (usize, usize, usize) {
         let all = self.files.values();

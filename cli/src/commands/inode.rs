@@ -1,7 +1,8 @@
 //! Looking for the names of an inode number.
 //!
-//! Nothing leads from an inode to its names, so all directories are listed until the names are found: as long as a `find`
-//! of everything takes, at worst. It asks as any client does, so it finds what the token lets it see.
+//! No record leads from an inode to its names, so all directories are listed until the names are
+//! found: at worst as long as a `find` of everything takes. The search asks as any client does, so
+//! it finds what the token lets it see.
 
 use std::{
     ffi::OsStr,

@@ -1,4 +1,4 @@
-//! `pando locks`: who holds locks of files, and who waits for them.
+//! `pando locks`: holders of file locks, and sessions that wait for them.
 
 use std::{process::ExitCode, time::Duration};
 

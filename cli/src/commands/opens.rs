@@ -1,4 +1,4 @@
-//! `pando opens`: which files are open, and who has them open.
+//! `pando opens`: open files, and the sessions that have them open.
 
 use std::{cell::Cell, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! `pando sessions`: who is connected, and the end of a session.
+//! `pando sessions`: connected clients, and the end of a session.
 
 use std::{process::ExitCode, time::Duration};
 

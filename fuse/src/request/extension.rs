@@ -1,8 +1,8 @@
 //! Extensions that the kernel appends to create-like requests: security labels and supplementary
 //! groups.
 //!
-//! Decoded lazily, by whoever asks; bytes that do not fit their lengths end the iteration, they are
-//! never an error of the request.
+//! Iterators decode lazily; bytes that do not fit their lengths end the iteration, they are never
+//! an error of the request.
 
 use std::ffi::CStr;
 

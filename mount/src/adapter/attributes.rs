@@ -27,7 +27,7 @@ impl<S: FileSystem> Adapter<S> {
 
     /// Attributes of a node; where it has gone through this mount, those that it had last.
     ///
-    /// POSIX: whoever works in a removed directory, or holds a removed file, may stat it.
+    /// POSIX: a process that works in a removed directory, or holds a removed file, may stat it.
     async fn attr(&self, cred: &Cred, node: NodeId) -> Result<Attr, Failed> {
         let at = self.nodes.borrow().get(node)?;
         match self.fs.getattr(cred, &at).await {
@@ -57,9 +57,9 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system. While a server that
-    /// knows of the quota does not answer, or refuses to, the quota is as it was told last: whoever asks, as `df` of an
-    /// agent that may do nothing else here, gets an answer.
+    /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system.
+    /// While a server that knows the quota is silent or refuses, the last known quota is used: a
+    /// caller such as the `df` of an agent, which may do nothing else here, gets an answer.
     pub(super) async fn statfs(&self) -> Outcome {
         let mut statfs = self.fs.statfs().await?;
         let root = self.nodes.borrow().get(NodeId::ROOT)?;

@@ -22,8 +22,9 @@ const O_APPEND: u32 = 0o2000;
 impl<S: FileSystem> Adapter<S> {
     /// OPEN. `O_TRUNC` comes as a truncation of its own.
     ///
-    /// An append goes to the end that the kernel knows, and it asks nobody before. Where others have moved
-    /// it, ESTALE makes the kernel look the path up again, which tells it the end, and then open again.
+    /// An append goes to the end that the kernel knows, without asking the server first. Where
+    /// other clients have moved the end, ESTALE makes the kernel look the path up again, which
+    /// tells it the end, and then open again.
     pub(super) async fn open(&self, header: &Header, cred: &Cred, flags: u32) -> Outcome {
         let node = header.node;
         let file = self.nodes.borrow().file(node)?;
@@ -151,7 +152,7 @@ impl<S: FileSystem> Adapter<S> {
         outcome
     }
 
-    /// FLUSH: each close. What was written is sent first, so that whoever takes the lock next sees it.
+    /// FLUSH: each close. Written data is sent first, so that the next owner of the lock sees it.
     pub(super) async fn flush(&self, fh: fuse::Handle, owner: fuse::LockOwner) -> Outcome {
         let flushed = self.fs.flush(Handle(fh.0)).await;
         let unlocked = self.fs.unlock_closed(Handle(fh.0), owner.0).await;

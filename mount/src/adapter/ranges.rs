@@ -1,6 +1,7 @@
 //! Ranges of open files: fallocate, lseek to data and holes, copies.
 //!
-//! Unlike a write, none of them says whether set-id bits must go: whoever is not root loses them.
+//! Unlike a write, none of these requests says whether set-id bits must go: users other than root
+//! lose them.
 //!
 //! The kernel has written back the pages of the range before it asks, and drops those that change.
 

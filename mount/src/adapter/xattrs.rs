@@ -23,8 +23,8 @@ const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
 
 impl<S: FileSystem> Adapter<S> {
-    /// GETXATTR. Before a write the kernel asks for the file's capability, unless it knows that the file has
-    /// not changed; where we know that too, nobody else is asked.
+    /// GETXATTR. Before a write the kernel asks for the file's capability, unless it knows that the
+    /// file has not changed; where we know that too, the file system is not asked.
     pub(super) async fn getxattr(
         &self,
         cred: &Cred,

@@ -54,8 +54,8 @@ fn count(outcomes: &mut Outcomes, call: &'static str, done: &io::Result<()>) {
     *outcomes.entry((call, errno)).or_default() += 1;
 }
 
-/// The calls of which the race has to have seen both outcomes. What a mount has cached of a name
-/// may answer EEXIST for the others; these ask the server whenever the name was there before.
+/// Calls of which the race must have seen both outcomes. A mount may answer EEXIST from its cache
+/// for the others; these ask the server whenever the name was there before.
 const MUST_MEET: &[&str] = &["create", "rename"];
 
 /// Observations of a thread that makes a name in the directory that comes and goes.

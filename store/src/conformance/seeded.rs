@@ -1,4 +1,4 @@
-//! The suite itself is tested: engines that are wrong on purpose, each of which it must catch.
+//! Test of the suite itself: it must catch each of these engines, which are wrong on purpose.
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 

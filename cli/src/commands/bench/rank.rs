@@ -1,7 +1,8 @@
 //! `pando bench rank`: a rank of `bench md` on a directory, as a process of its own. People do not call it.
 //!
-//! It reads [`Order`]s from stdin, a JSON line each, and answers each step with a line on stdout. When stdin
-//! ends, whoever gave the orders is gone: it removes what the run made, and ends.
+//! A rank reads [`Order`]s from stdin, a JSON line each, and answers each step with a line on
+//! stdout. When stdin ends, the process that gave the orders is gone: the rank removes what the run
+//! made, and ends.
 
 use std::{
     io::{self, BufRead as _},

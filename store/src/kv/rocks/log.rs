@@ -1,4 +1,4 @@
-//! The end of the log of a database that nobody has open: what was written since its last table.
+//! The end of the log of a closed database: batches written since its last table.
 //!
 //! Whoever opens a database may look at it first and cut off the newest batches, as a power cut would have done.
 //! `cli` does, because a batch may have reached the disk before the blocks that it names. It never changes
@@ -63,8 +63,9 @@ impl LogTail {
         &self.batches
     }
 
-    /// Keeps the first `kept` batches, and no torn end; on stable storage when it returns. What is cut off is beside
-    /// the log then, in `NUMBER.log.cut`, for whoever wants to know what it was.
+    /// Keeps the first `kept` batches, and no torn end; on stable storage when it returns. The part
+    /// that is cut off is beside the log then, in `NUMBER.log.cut`, for people who want to know
+    /// what it was.
     ///
     /// # Errors
     /// When the disk refuses.
