@@ -1,7 +1,7 @@
 //! Tells the program which commit it is built from.
 //!
-//! Only for release builds: a debug build is made many times between two commits, and would be linked anew
-//! after each commit for the sake of one line of `pando version`.
+//! Only for release builds: a debug build is made many times between two commits, and would be
+//! linked anew after each commit for the sake of one line of `pando version`.
 
 use std::process::Command;
 

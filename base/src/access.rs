@@ -94,8 +94,8 @@ pub fn permits(attr: &Attr, cred: &Cred, want: Access) -> Result<(), FsError> {
     if granted & want.0 == want.0 { Ok(()) } else { Err(FsError::Denied) }
 }
 
-/// Whether `cred` may remove or rename an entry of `dir` that belongs to `owner`, as far as the sticky bit
-/// is concerned.
+/// Whether `cred` may remove or rename an entry of `dir` that belongs to `owner`, as far as the
+/// sticky bit is concerned.
 ///
 /// # Errors
 /// `NotPermitted` when the directory is sticky and neither it nor the entry belongs to the caller.

@@ -1,12 +1,12 @@
 //! POSIX ACLs: their binary form, what they permit, and how they and the mode follow each other.
 //!
-//! The server checks with them for native clients, the model does as the server, and a mount leaves it to its
-//! kernel, which asks for the same bytes. An ACL is the value of an extended attribute ([`ACCESS`], [`DEFAULT`])
-//! in Linux' form: the version 2 (u32), then for each entry its tag (u16), permissions (u16) and id (u32), all
-//! little-endian.
+//! The server checks with them for native clients, the model does as the server, and a mount leaves
+//! it to its kernel, which asks for the same bytes. An ACL is the value of an extended attribute
+//! ([`ACCESS`], [`DEFAULT`]) in Linux' form: the version 2 (u32), then for each entry its tag
+//! (u16), permissions (u16) and id (u32), all little-endian.
 //!
-//! Invariant: an [`Acl`] has exactly one entry each for the owner, the group and others, a mask if it names
-//! anybody, and its entries in the order of their tags, as Linux wants it.
+//! Invariant: an [`Acl`] has exactly one entry each for the owner, the group and others, a mask if
+//! it names anybody, and its entries in the order of their tags, as Linux wants it.
 //!
 //! POSIX: draft 1003.1e; Linux: acl(5), `fs/posix_acl.c`.
 
@@ -178,7 +178,8 @@ impl Acl {
         self.entries.len() > 3
     }
 
-    /// `mode` with the nine bits that this ACL stands for; the mask, if there is one, is the group's part.
+    /// `mode` with the nine bits that this ACL stands for; the mask, if there is one, is the
+    /// group's part.
     #[must_use]
     pub fn in_mode(&self, mode: u32) -> u32 {
         let perm = |tag| self.perm(tag).expect("a valid ACL has it");
@@ -240,8 +241,8 @@ impl Acl {
 /// # Errors
 /// `Denied` when not.
 ///
-/// Linux: the owner has what the mode says. Where the mask is empty the ACL is not looked at, and the mode
-/// decides, even for those whom the ACL names.
+/// Linux: the owner has what the mode says. Where the mask is empty the ACL is not looked at, and
+/// the mode decides, even for those whom the ACL names.
 pub fn permits_with(
     attr: &Attr,
     acl: Option<&Acl>,
@@ -256,8 +257,8 @@ pub fn permits_with(
     }
 }
 
-/// Whether the attributes alone say what `cred` may do: for the owner and the superuser they do, and where
-/// there is no ACL.
+/// Whether the attributes alone say what `cred` may do: for the owner and the superuser they do,
+/// and where there is no ACL.
 #[must_use]
 pub fn mode_decides(attr: &Attr, cred: &Cred) -> bool {
     attr.mode & MODE_ACL == 0 || cred.is_root() || cred.uid == attr.uid
@@ -266,8 +267,8 @@ pub fn mode_decides(attr: &Attr, cred: &Cred) -> bool {
 /// Bits above a mode in which a request to make an inode carries the umask of its caller.
 const UMASK_SHIFT: u32 = 16;
 
-/// The mode of a request to make something: what was asked for, and a umask that counts where the directory
-/// has no default ACL.
+/// The mode of a request to make something: what was asked for, and a umask that counts where the
+/// directory has no default ACL.
 #[must_use]
 pub fn with_umask(mode: u32, umask: u32) -> u32 {
     mode & MODE_BITS | (umask & 0o777) << UMASK_SHIFT

@@ -15,14 +15,14 @@ pub const MODE_SETUID: u32 = 0o4000;
 pub const MODE_SETGID: u32 = 0o2000;
 /// The sticky bit.
 pub const MODE_STICKY: u32 = 0o1000;
-/// In attributes only, never in what is asked for or stored: there is a POSIX ACL, so the mode alone does not
-/// say what others than the owner may do.
+/// In attributes only, never in what is asked for or stored: there is a POSIX ACL, so the mode
+/// alone does not say what others than the owner may do.
 pub const MODE_ACL: u32 = 1 << 16;
 /// Execute permission of the group.
 pub const MODE_GROUP_EXECUTE: u32 = 0o010;
 
-/// The mode that is left when a write or a change of owner takes the set-id bits. Set-group-id without group
-/// execution once meant mandatory locking, and stays.
+/// The mode that is left when a write or a change of owner takes the set-id bits. Set-group-id
+/// without group execution once meant mandatory locking, and stays.
 #[must_use]
 pub fn without_set_id(mode: u32) -> u32 {
     let keeps_group = mode & MODE_GROUP_EXECUTE == 0;
@@ -213,9 +213,11 @@ codec! {
         pub atime: Option<SetTime>,
         /// New modification time.
         pub mtime: Option<SetTime>,
-        /// Clear set-id bits, because the caller may not keep them (a write or truncate without privilege).
+        /// Clear set-id bits, because the caller may not keep them (a write or truncate without
+        /// privilege).
         pub clear_set_id: bool,
-        /// Set `atime` only where it is not newer already, and leave `ctime`: a read happened (relatime).
+        /// Set `atime` only where it is not newer already, and leave `ctime`: a read happened
+        /// (relatime).
         pub access_only: bool,
     }
 }

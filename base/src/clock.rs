@@ -16,8 +16,8 @@ pub trait Random: Send + Sync + 'static {
     fn next(&self) -> u64;
 }
 
-/// The lengths of pauses between attempts: they grow, and each is drawn from the upper half of what it may be, so that those
-/// who are in each other's way do not come in step.
+/// The lengths of pauses between attempts: they grow, and each is drawn from the upper half of what
+/// it may be, so that those who are in each other's way do not come in step.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     next: Duration,

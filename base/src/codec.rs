@@ -1,8 +1,9 @@
 //! Encoding of values as bytes, in messages and in records alike.
 //!
-//! Integers are LEB128 varints (signed ones zigzag), except `u8` and `u128`, which have fixed width; byte
-//! strings and lists carry their length. Decoding never panics and never allocates more than the input
-//! could fill. The bytes are a contract: golden tests in `wire` and `meta` hold them.
+//! Integers are LEB128 varints (signed ones zigzag), except `u8` and `u128`, which have fixed
+//! width; byte strings and lists carry their length. Decoding never panics and never allocates more
+//! than the input could fill. The bytes are a contract: golden tests in `wire` and `meta` hold
+//! them.
 
 use bytes::Bytes;
 use smallvec::{Array, SmallVec};
@@ -313,7 +314,8 @@ impl Decode for String {
     }
 }
 
-/// An enum that [`codec!`](crate::codec) declared: its variants by the tags that stand for them in the bytes.
+/// An enum that [`codec!`](crate::codec) declared: its variants by the tags that stand for them in
+/// the bytes.
 pub trait Tagged {
     /// Tag and name of every variant, in the order they were declared.
     const VARIANTS: &'static [(u8, &'static str)];
@@ -322,8 +324,8 @@ pub trait Tagged {
     fn tag(&self) -> u8;
 }
 
-/// Marks what may stand in a list: everything that takes at least one byte, except `u8`, whose lists are
-/// [`Bytes`].
+/// Marks what may stand in a list: everything that takes at least one byte, except `u8`, whose
+/// lists are [`Bytes`].
 pub trait Element {}
 
 macro_rules! elements {
@@ -405,8 +407,8 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
     }
 }
 
-/// Declares a struct whose bytes are its fields in order, or an enum whose bytes are a tag and, unless the
-/// variant is bare, one value.
+/// Declares a struct whose bytes are its fields in order, or an enum whose bytes are a tag and,
+/// unless the variant is bare, one value.
 #[macro_export]
 macro_rules! codec {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* }) => {

@@ -106,7 +106,8 @@ codec! {
 }
 
 impl FsError {
-    /// The number that `errno` has on Linux (x86-64 and arm64 agree); it is also the tag on the wire.
+    /// The number that `errno` has on Linux (x86-64 and arm64 agree); it is also the tag on the
+    /// wire.
     #[must_use]
     pub fn errno(self) -> i32 {
         i32::from(codec::Tagged::tag(&self))

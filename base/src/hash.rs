@@ -1,7 +1,7 @@
 //! Hashing: directory ids, positions in a listing, and maps whose order is the same in every run.
 //!
-//! The functions are part of the disk format; golden values in the tests hold them. They are keyed with a
-//! secret of the file system, so that nobody can choose names that collide.
+//! The functions are part of the disk format; golden values in the tests hold them. They are keyed
+//! with a secret of the file system, so that nobody can choose names that collide.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -14,7 +14,8 @@ use crate::{
 };
 
 codec! {
-    /// The file system's hashing secret. Sessions get it, because clients predict ids and positions.
+    /// The file system's hashing secret. Sessions get it, because clients predict ids and
+    /// positions.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct HashKey {
         /// First half.
@@ -24,7 +25,8 @@ codec! {
     }
 }
 
-/// The lowest position a name can have; smaller numbers mean "before the first entry" and `.` and `..`.
+/// The lowest position a name can have; smaller numbers mean "before the first entry" and `.` and
+/// `..`.
 pub const POS_MIN: u64 = 16;
 
 /// The first half of a key that makes short ids, without their number of bits.
@@ -68,8 +70,8 @@ impl HashKey {
         id
     }
 
-    /// Where `name` stands in a listing: its 63-bit hash, bits reversed, so that entries sort in recursive
-    /// split order.
+    /// Where `name` stands in a listing: its 63-bit hash, bits reversed, so that entries sort in
+    /// recursive split order.
     ///
     /// Paper: SFS §3.4 (with 32 bits).
     #[must_use]

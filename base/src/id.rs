@@ -1,7 +1,7 @@
 //! Ids: one newtype for each thing that is numbered.
 //!
-//! They are made by the server that owns what they name, travel in messages and rest in records. A number
-//! of one kind never stands where another is meant.
+//! They are made by the server that owns what they name, travel in messages and rest in records. A
+//! number of one kind never stands where another is meant.
 
 use std::fmt;
 
@@ -45,8 +45,9 @@ macro_rules! id {
 }
 
 id! {
-    /// A directory: `hash(parent, name, version)`, its birth triple. It never changes, but is used again
-    /// when a directory of the same name is made anew in the same place; so it always travels with an [`Ino`].
+    /// A directory: `hash(parent, name, version)`, its birth triple. It never changes, but is used
+    /// again when a directory of the same name is made anew in the same place; so it always travels
+    /// with an [`Ino`].
     DirId(u128)
 }
 id! {
@@ -55,7 +56,8 @@ id! {
     Ino(u64) as "{}"
 }
 id! {
-    /// A shard: a hash bucket of the namespace. Their number is fixed when a file system is formatted.
+    /// A shard: a hash bucket of the namespace. Their number is fixed when a file system is
+    /// formatted.
     ShardId(u16)
 }
 id! {
@@ -67,15 +69,18 @@ id! {
     SessionId(u64)
 }
 id! {
-    /// A mutating request within a session, counted from 1. Zero marks a request that changes nothing.
+    /// A mutating request within a session, counted from 1. Zero marks a request that changes
+    /// nothing.
     Seq(u64)
 }
 id! {
-    /// The last part of a birth triple: 0, unless an older directory born under the name still lives elsewhere.
+    /// The last part of a birth triple: 0, unless an older directory born under the name still
+    /// lives elsewhere.
     NameVersion(u32)
 }
 id! {
-    /// An immutable block of file contents: the session that wrote it (high 64 bits) and that session's counter.
+    /// An immutable block of file contents: the session that wrote it (high 64 bits) and that
+    /// session's counter.
     BlockId(u128)
 }
 
@@ -101,7 +106,8 @@ impl Ino {
         Ino(u64::from(shard.0) << Self::COUNTER_BITS | counter)
     }
 
-    /// The shard where the inode was born; it keeps the inode's blocks and knows where a renamed file is.
+    /// The shard where the inode was born; it keeps the inode's blocks and knows where a renamed
+    /// file is.
     #[must_use]
     pub fn shard(self) -> ShardId {
         ShardId(u16::try_from(self.0 >> Self::COUNTER_BITS).expect("16 bits are left"))

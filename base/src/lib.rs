@@ -1,7 +1,7 @@
 //! The words every part of Pando shares: ids, names, attributes, access checks, errors, placement.
 //!
-//! Everything here is a value or a pure function. Nothing in this crate reads a clock, draws a random
-//! number, touches a file or opens a socket; those come in through the traits of [`clock`].
+//! Everything here is a value or a pure function. Nothing in this crate reads a clock, draws a
+//! random number, touches a file or opens a socket; those come in through the traits of [`clock`].
 #![warn(missing_docs)]
 
 pub mod access;

@@ -27,7 +27,8 @@ pub const XATTRS_EMBEDDED_BYTES_MAX: usize = 512;
 pub const INLINE_BYTES_MAX: u32 = 4096;
 /// A chunk of a file: what one `B` record describes, and the largest block.
 pub const CHUNK_BYTES: u32 = 4 << 20;
-/// The largest file: chunk numbers are 32 bits wide, and the one after the last chunk is a number too.
+/// The largest file: chunk numbers are 32 bits wide, and the one after the last chunk is a number
+/// too.
 pub const FILE_BYTES_MAX: u64 = CHUNK_BYTES as u64 * u32::MAX as u64;
 /// Number of slices of one chunk that a write may carry.
 pub const SLICES_A_WRITE_MAX: usize = 1024;

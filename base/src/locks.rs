@@ -1,15 +1,16 @@
 //! Locks of files: whole files (flock) and byte ranges (fcntl), with their holders and waiters.
 //!
-//! Pure values. The metadata server keeps a [`LockTable`] for all its clients, the client what it holds itself
-//! ([`HeldLocks`], to claim it after a restart of the server), and the model has a table of its own. Nothing
-//! here waits: the table says who may go on, and its caller wakes them.
+//! Pure values. The metadata server keeps a [`LockTable`] for all its clients, the client what it
+//! holds itself ([`HeldLocks`], to claim it after a restart of the server), and the model has a
+//! table of its own. Nothing here waits: the table says who may go on, and its caller wakes them.
 //!
-//! Always true, and compared with a map of single bytes in the tests: no two owners hold a byte of one file and
-//! family unless both share it; the ranges of one owner do not overlap, and those of one mode do not touch.
+//! Always true, and compared with a map of single bytes in the tests: no two owners hold a byte of
+//! one file and family unless both share it; the ranges of one owner do not overlap, and those of
+//! one mode do not touch.
 //!
-//! Fair: who waits is served in the order of asking. Someone who could go on at once still waits behind an
-//! earlier one who is in conflict with it, unless its process holds anything already: then others may wait for
-//! it, and nobody who is waited for waits for the sake of fairness alone.
+//! Fair: who waits is served in the order of asking. Someone who could go on at once still waits
+//! behind an earlier one who is in conflict with it, unless its process holds anything already:
+//! then others may wait for it, and nobody who is waited for waits for the sake of fairness alone.
 
 mod held;
 mod table;
@@ -27,7 +28,8 @@ codec! {
     pub enum LockKind {
         /// Byte ranges, as fcntl(2) has them.
         Range = 1,
-        /// The whole file, as flock(2) has it. To change its mode is to give it up and take it anew.
+        /// The whole file, as flock(2) has it. To change its mode is to give it up and take it
+        /// anew.
         Whole = 2,
     }
 }

@@ -1,4 +1,5 @@
-//! Names of directory entries: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`.
+//! Names of directory entries: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor
+//! `..`.
 
 use std::fmt;
 

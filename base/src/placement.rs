@@ -1,7 +1,8 @@
 //! Where a directory's group lives: home and partition to shard, shard to server.
 //!
-//! Clients and servers compute the same place from the same values. A policy is a small enum here and a
-//! pure function; a client that computed with old values is corrected by the server it reaches.
+//! Clients and servers compute the same place from the same values. A policy is a small enum here
+//! and a pure function; a client that computed with old values is corrected by the server it
+//! reaches.
 //!
 //! Paper: InfiniFS §3.2 (groups by directory id), Duplex §III-C (double consistent hashing).
 
@@ -49,7 +50,8 @@ pub fn shard_of(home: DirId, partition: u16, shards: u16) -> ShardId {
     ShardId(u16::try_from(shard).expect("less than the number of shards"))
 }
 
-/// Jump consistent hash (Lamping and Veach 2014): growing from n to n+1 buckets moves 1/(n+1) of the keys.
+/// Jump consistent hash (Lamping and Veach 2014): growing from n to n+1 buckets moves 1/(n+1) of
+/// the keys.
 #[must_use]
 pub fn jump_hash(mut key: u64, buckets: u32) -> u32 {
     let mut bucket = 0u64;

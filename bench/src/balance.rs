@@ -1,7 +1,8 @@
 //! Balance of entries over servers: by the functions that place directories, without any server.
 //!
-//! `bench figures` calls it for trees that are larger than what a machine of two cores would fill in minutes.
-//! It makes the ids that a file system makes, and maps shards to servers as a cluster does that has just been complete.
+//! `bench figures` calls it for trees that are larger than what a machine of two cores would fill
+//! in minutes. It makes the ids that a file system makes, and maps shards to servers as a cluster
+//! does that has just been complete.
 
 use base::{DirId, EntryName, HashKey, Layout, NameVersion, placement::shard_of};
 

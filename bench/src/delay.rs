@@ -1,15 +1,19 @@
-//! A network of a given round trip, on a machine that has none: bytes arrive half of it after they were sent.
+//! A network of a given round trip, on a machine that has none: bytes arrive half of it after they
+//! were sent.
 //!
-//! `bench figures` dials its clients through it, and `serve --rtt` the server's links to others. Each connection has two
-//! tasks, one for each direction, where it was dialled. It never changes the order of bytes, and never delivers early.
-//! Precise to microseconds where the runtime has the time: a timer of the kernel ends shortly before, and what is
-//! left is spun; so it is for measurements, and costs CPU time of the process that dials.
+//! `bench figures` dials its clients through it, and `serve --rtt` the server's links to others.
+//! Each connection has two tasks, one for each direction, where it was dialled. It never changes
+//! the order of bytes, and never delivers early. Precise to microseconds where the runtime has the
+//! time: a timer of the kernel ends shortly before, and what is left is spun; so it is for
+//! measurements, and costs CPU time of the process that dials.
 //!
-//! With jitter each piece takes longer by a random time of its own, drawn exponentially: most take little, and a few
-//! much, as on a network with queues. What was sent before never arrives after what was sent later. The draws are those of
-//! a seed: each connection and direction has its own sequence.
+//! With jitter each piece takes longer by a random time of its own, drawn exponentially: most take
+//! little, and a few much, as on a network with queues. What was sent before never arrives after
+//! what was sent later. The draws are those of a seed: each connection and direction has its own
+//! sequence.
 //!
-//! Always true: no more than [`UNDER_WAY_MAX`] bytes are under way in a direction; then the sender waits.
+//! Always true: no more than [`UNDER_WAY_MAX`] bytes are under way in a direction; then the sender
+//! waits.
 
 use std::{
     collections::VecDeque,
@@ -64,8 +68,8 @@ impl Delayed {
         Delayed { network, each_way: round_trip / 2, jitter, seed: 0, dialled }
     }
 
-    /// The same where a question and its answer take `mean` longer on average: the time that each of them takes is
-    /// random, drawn from `seed`.
+    /// The same where a question and its answer take `mean` longer on average: the time that each
+    /// of them takes is random, drawn from `seed`.
     #[must_use]
     pub fn with_jitter(self, mean: Duration, seed: u64) -> Delayed {
         Delayed { jitter: mean / 2, seed, ..self }

@@ -1,7 +1,8 @@
 //! Division of a directory while it grows: by the layouts of a file system, without any server.
 //!
-//! `bench figures duplex-balance` calls it. Layouts say where each name goes and what moves; what is repeated here is when
-//! servers divide a directory (`meta`, handoff), as if a handoff took no time.
+//! `bench figures duplex-balance` calls it. Layouts say where each name goes and what moves; what
+//! is repeated here is when servers divide a directory (`meta`, handoff), as if a handoff took no
+//! time.
 //!
 //! Always true: each position that was added is held by the partition that the layout names for it.
 
@@ -56,8 +57,8 @@ impl Division {
         self.layout.active().count()
     }
 
-    /// Adds its entries to those of each server; its partitions are placed by `home`, and shards dealt out to servers as
-    /// in a cluster that has just been complete.
+    /// Adds its entries to those of each server; its partitions are placed by `home`, and shards
+    /// dealt out to servers as in a cluster that has just been complete.
     ///
     /// # Panics
     /// When there are no servers.
@@ -72,7 +73,8 @@ impl Division {
         self.held[usize::from(partition)].len() as u64 >= self.rules.threshold
     }
 
-    /// The partition gives away halves until it is not too large, or there is no shard for another partition.
+    /// The partition gives away halves until it is not too large, or there is no shard for another
+    /// partition.
     fn split(&mut self, partition: u16) {
         let mut large = vec![partition];
         while let Some(giver) = large.pop().filter(|partition| self.is_large(*partition)) {
@@ -86,7 +88,8 @@ impl Division {
         }
     }
 
-    /// The master begins one step after the other until there are as many subsets as the size asks for.
+    /// The master begins one step after the other until there are as many subsets as the size asks
+    /// for.
     fn divide_anew(&mut self) {
         let Rules { threshold, shards, .. } = self.rules;
         let entries = self.held.iter().map(|held| held.len() as u64).sum();

@@ -63,7 +63,8 @@ impl Chart {
         Chart { title, x, marks, points: Vec::new(), series: Vec::new() }
     }
 
-    /// Takes in a value of `series` at `point`; points and series are in the order in which they first came.
+    /// Takes in a value of `series` at `point`; points and series are in the order in which they
+    /// first came.
     pub fn add(&mut self, point: &str, series: &str, value: f64) {
         let at = position(&mut self.points, |known| known == point, || point.to_owned());
         let new = || Series { name: series.to_owned(), values: Vec::new() };

@@ -23,7 +23,8 @@ pub enum Phase {
     FileOpen,
     /// Rename a file within its directory.
     FileRename,
-    /// List the rank's directory; an operation is an entry listed, a latency is that of a whole listing.
+    /// List the rank's directory; an operation is an entry listed, a latency is that of a whole
+    /// listing.
     Readdir,
     /// unlink.
     FileRemove,

@@ -1,9 +1,10 @@
 //! Requests to wrong partitions by clients with old layouts: by the functions that divide
 //! directories, without any server.
 //!
-//! `bench figures` calls it for more clients and names than a machine of two cores would serve in minutes. Clients make
-//! names in one directory, in turn. A partition that is too large shifts names at once; who makes a shift tells the
-//! master, and hears of the others'. No client is told of anything but when it asks the wrong partition.
+//! `bench figures` calls it for more clients and names than a machine of two cores would serve in
+//! minutes. Clients make names in one directory, in turn. A partition that is too large shifts
+//! names at once; who makes a shift tells the master, and hears of the others'. No client is told
+//! of anything but when it asks the wrong partition.
 //!
 //! Paper: SFS §4.4, figure 7.
 
@@ -37,7 +38,8 @@ pub struct Probes {
     pub held: Vec<u64>,
 }
 
-/// A directory, and what each of its partitions knows. Names lie evenly, so that it is not kept which there are.
+/// A directory, and what each of its partitions knows. Names lie evenly, so that it is not kept
+/// which there are.
 struct Directory {
     views: Vec<Layout>,
     held: Vec<u64>,
@@ -56,7 +58,8 @@ impl Directory {
         Directory { views: vec![truth.clone()], held: vec![0], crowd, total: 0, truth }
     }
 
-    /// The partition that has `pos`, as a client finds it that knows `layout`, and how many wrong ones it asks before.
+    /// The partition that has `pos`, as a client finds it that knows `layout`, and how many wrong
+    /// ones it asks before.
     fn find(&self, layout: &mut Layout, pos: u64) -> (u16, usize) {
         let mut wrong = 0;
         loop {

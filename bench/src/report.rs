@@ -1,6 +1,8 @@
-//! Results of several runs, put together: a table of targets, and a drawing of rates beside their floors.
+//! Results of several runs, put together: a table of targets, and a drawing of rates beside their
+//! floors.
 //!
-//! It reads the JSON lines of `bench md`, `bench floor` and of itself. It measures nothing and opens no file.
+//! It reads the JSON lines of `bench md`, `bench floor` and of itself. It measures nothing and
+//! opens no file.
 
 mod svg;
 mod target;
@@ -116,8 +118,8 @@ impl Floors {
         self.0.get(name)?.p50_us
     }
 
-    /// CPU microseconds of a server that does a phase with nothing but the floors in series: the frames, and the
-    /// engine's part where the phase needs the engine.
+    /// CPU microseconds of a server that does a phase with nothing but the floors in series: the
+    /// frames, and the engine's part where the phase needs the engine.
     #[must_use]
     pub fn server_cpu_us(&self, echo: &str, phase: &str) -> Option<f64> {
         let engine = match phase {
@@ -133,8 +135,8 @@ impl Floors {
         Some(cpu(echo)? + engine.map_or(Some(0.0), cpu)?)
     }
 
-    /// The rate beside which a phase of a run is drawn: the null file system for a mount, and for the native client
-    /// a server that does the floors in series on one core.
+    /// The rate beside which a phase of a run is drawn: the null file system for a mount, and for
+    /// the native client a server that does the floors in series on one core.
     #[must_use]
     pub fn beside(&self, run: &str, phase: &str) -> Option<f64> {
         if run.starts_with("mount") {

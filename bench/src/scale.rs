@@ -1,9 +1,11 @@
 //! Needs of file systems of a given size, computed from measurements of small ones.
 //!
-//! `bench scale` measures the [`Constants`] and writes them; the page `docs/SCALE.md` is [`page`] of them. Nothing is measured here.
+//! `bench scale` measures the [`Constants`] and writes them; the page `docs/SCALE.md` is [`page`]
+//! of them. Nothing is measured here.
 //!
-//! The computation is linear: twice the files need twice the disk and, at the load that is assumed to go with files, twice the
-//! CPU. What does not grow so is named as a limit, and the page says at how many files each limit is reached.
+//! The computation is linear: twice the files need twice the disk and, at the load that is assumed
+//! to go with files, twice the CPU. What does not grow so is named as a limit, and the page says at
+//! how many files each limit is reached.
 
 mod page;
 
@@ -31,7 +33,8 @@ pub struct Constants {
     pub coordinator_cpu_us: [f64; 2],
     /// CPU microseconds a second of the coordinator of either cluster without any requests.
     pub coordinator_idle_us: [f64; 2],
-    /// CPU microseconds of all servers for a name that moves to another partition when a directory splits.
+    /// CPU microseconds of all servers for a name that moves to another partition when a directory
+    /// splits.
     pub split_cpu_us_per_name: f64,
     /// Names that moved for each name that was made, in the directory that was measured.
     pub names_moved_per_create: f64,
@@ -80,11 +83,13 @@ impl Cpu {
 
 /// Share of all operations that rename a directory or change its permissions (InfiniFS §2.3).
 pub const RENAMES_PART: f64 = 0.000_083;
-/// Operations a second for a file: InfiniFS §5.4 has 100 billion files and about 4 million operations a second.
+/// Operations a second for a file: InfiniFS §5.4 has 100 billion files and about 4 million
+/// operations a second.
 pub const LOAD_PER_FILE: f64 = 4e6 / 1e11;
 /// Files of a directory.
 pub const FILES_OF_DIRECTORY: u64 = 20;
-/// A server: bytes of its disk that metadata may take, its memory, its cores, and what part of them is used.
+/// A server: bytes of its disk that metadata may take, its memory, its cores, and what part of them
+/// is used.
 pub const DISK_BYTES: f64 = 2e12;
 /// See [`DISK_BYTES`].
 pub const MEMORY_BYTES: f64 = 64e9;
@@ -105,7 +110,8 @@ pub const SHARDS_USUAL: u16 = 64;
 /// Longest acceptable wait for a server to start again. A client that waits longer counts as not
 /// served.
 pub const START_SECONDS_MAX: f64 = 60.0;
-/// Clients with a session at each server; a server opens no more than the second number (`serve --sessions-max`).
+/// Clients with a session at each server; a server opens no more than the second number (`serve
+/// --sessions-max`).
 pub const CLIENTS: f64 = 2048.0;
 /// See [`CLIENTS`].
 pub const SESSIONS_MAX: f64 = 65_536.0;
@@ -207,7 +213,8 @@ impl Constants {
         ]
     }
 
-    /// At how many files a limit is reached, of those between a million and 10^15, by its place in [`Constants::limits`].
+    /// At how many files a limit is reached, of those between a million and 10^15, by its place in
+    /// [`Constants::limits`].
     #[must_use]
     pub fn reached(&self, limit: usize) -> Option<f64> {
         let sizes = (600..=1500).map(|exponent| 10_f64.powf(f64::from(exponent) / 100.0));

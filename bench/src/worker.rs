@@ -1,8 +1,8 @@
 //! One worker: every step, for its ranks.
 //!
-//! A worker is a thread with a runtime, or a process. It has one rank or several; several share its connections.
-//! Each rank has `in_flight` lanes; a lane does one operation after the other and takes the next one
-//! that no lane of the rank has begun.
+//! A worker is a thread with a runtime, or a process. It has one rank or several; several share its
+//! connections. Each rank has `in_flight` lanes; a lane does one operation after the other and
+//! takes the next one that no lane of the rank has begun.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,5 +1,5 @@
-//! An S3 store on loopback with one bucket, `bucket`, in a directory; prints its address. For the POSIX suites
-//! (`cargo xtask matrix`), which run it and kill it.
+//! An S3 store on loopback with one bucket, `bucket`, in a directory; prints its address. For the
+//! POSIX suites (`cargo xtask matrix`), which run it and kill it.
 //!
 //! Its keys are `id` and `secret`. It never ends by itself.
 #![expect(clippy::print_stdout, reason = "its address is what it says")]

@@ -1,10 +1,11 @@
-//! Connections as they come: dealt to the cores in turn, counted, and refused when there are too many.
+//! Connections as they come: dealt to the cores in turn, counted, and refused when there are too
+//! many.
 //!
-//! Core 0 of a server runs it. When no file can be opened for a connection, those that are there go on, and
-//! the new one waits in the kernel until there is one.
+//! Core 0 of a server runs it. When no file can be opened for a connection, those that are there go
+//! on, and the new one waits in the kernel until there is one.
 //!
-//! Always true: at most as many connections as there are slots are served, and the last files that the process may
-//! open are none of them: the data needs some. Whoever is refused is told to wait.
+//! Always true: at most as many connections as there are slots are served, and the last files that
+//! the process may open are none of them: the data needs some. Whoever is refused is told to wait.
 
 use std::{
     io,

@@ -11,8 +11,8 @@ use crate::system::SystemRandom;
 /// A store that needs longer does not work.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tries a store that was opened for this: its connections end with the trial. The inner result has the cause with which
-/// it failed, or nothing if it works.
+/// Tries a store that was opened for this: its connections end with the trial. The inner result has
+/// the cause with which it failed, or nothing if it works.
 pub(crate) fn run(blocks: &Blocks) -> anyhow::Result<Result<(), String>> {
     // On a thread of its own: the caller's may have a runtime.
     let tried = thread::scope(|scope| scope.spawn(|| on_this_thread(blocks)).join());

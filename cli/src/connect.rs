@@ -173,8 +173,8 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("cannot start a runtime")
 }
 
-/// Ends a session when its command is done: so one that failed does not stay in the list of sessions until its lease is over.
-/// A server that is away is not waited for then.
+/// Ends a session when its command is done: so one that failed does not stay in the list of
+/// sessions until its lease is over. A server that is away is not waited for then.
 pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow::Result<T> {
     if done.is_ok() {
         client.close().await?;

@@ -12,8 +12,9 @@
 //! DIR/boot          the run of the machine in which a server of a cluster last had a lease
 //! ```
 //!
-//! Invariants: one process at a time has the directory, by a lock on it. A directory without `pando.json`
-//! holds nobody's files: a format that was interrupted leaves `formatting` behind and is begun anew.
+//! Invariants: one process at a time has the directory, by a lock on it. A directory without
+//! `pando.json` holds nobody's files: a format that was interrupted leaves `formatting` behind and
+//! is begun anew.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -39,10 +40,10 @@ use crate::system::{self, SystemRandom, secret};
 
 /// Version of the layout above and of the records in `meta/`.
 ///
-/// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of kinds `O`
-/// and `A`; in 3 blocks may be compressed, and
-/// there may be a trash; 4 are those of clusters only; in 5, of clusters as well, records of kind `P` may end with the
-/// participants, and there are records of kind `E`. Every data directory is one of the next version, but not the
+/// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of
+/// kinds `O` and `A`; in 3 blocks may be compressed, and there may be a trash; 4 are those of
+/// clusters only; in 5, of clusters as well, records of kind `P` may end with the participants, and
+/// there are records of kind `E`. Every data directory is one of the next version, but not the
 /// other way round.
 const VERSION: u32 = 3;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
@@ -113,7 +114,8 @@ pub(crate) fn is_formatted(path: &Path) -> bool {
     path.join(ABOUT).exists()
 }
 
-/// Remembers where the coordinator was said to be: no map says it before the cluster is complete. Takes no lock.
+/// Remembers where the coordinator was said to be: no map says it before the cluster is complete.
+/// Takes no lock.
 pub(crate) fn write_coordinators(path: &Path, addresses: &[String]) -> anyhow::Result<()> {
     write_addresses(&path.join(COORDINATOR), addresses)
 }
@@ -146,7 +148,8 @@ pub(crate) struct Target<'a> {
     pub(crate) signing_key: &'a [u8],
 }
 
-/// Makes a file system in a directory, which is made when it is missing and must be empty otherwise.
+/// Makes a file system in a directory, which is made when it is missing and must be empty
+/// otherwise.
 pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     let place = (new.blocks.as_deref(), new.compression);
     let server = (new.servers > 1).then_some(0);
@@ -358,8 +361,8 @@ impl DataDir {
         &self.path
     }
 
-    /// Opens the metadata, without what refers to blocks that a power cut has taken. Where it is damaged nothing is
-    /// written to it.
+    /// Opens the metadata, without what refers to blocks that a power cut has taken. Where it is
+    /// damaged nothing is written to it.
     pub(crate) fn engine(
         &self,
         blocks: &Blocks,
@@ -419,7 +422,8 @@ impl DataDir {
         })
     }
 
-    /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have no bound.
+    /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have
+    /// no bound.
     pub(crate) fn blocks_folder(&self) -> Option<PathBuf> {
         match &self.about.blocks {
             None => Some(self.path.join(BLOCKS)),
@@ -432,8 +436,8 @@ impl DataDir {
         self.path.join(META)
     }
 
-    /// Whether a server has had a lease with this directory since the machine was started: then nothing that it had
-    /// answered is lost since, as its log was written, if not to the disk.
+    /// Whether a server has had a lease with this directory since the machine was started: then
+    /// nothing that it had answered is lost since, as its log was written, if not to the disk.
     pub(crate) fn ran_since_boot(&self) -> bool {
         let noted = fs::read_to_string(self.path.join(BOOT)).ok();
         noted.is_some_and(|noted| this_run(&self.path).as_deref() == Some(noted.trim()))
@@ -463,7 +467,8 @@ impl DataDir {
     }
 }
 
-/// A name of the run of this machine and of where the metadata are, which a copy of them does not have.
+/// A name of the run of this machine and of where the metadata are, which a copy of them does not
+/// have.
 fn this_run(path: &Path) -> Option<String> {
     let meta = fs::metadata(path.join(META)).ok()?;
     Some(format!("{} {} {}", system::boot()?, meta.dev(), meta.ino()))
@@ -521,8 +526,8 @@ fn version_of(server: Option<u16>) -> u32 {
     if server.is_some() { VERSION_CLUSTER } else { VERSION }
 }
 
-/// Brings a data directory up to date: from then on older programs refuse it. What its records need is done
-/// when they are next written, as each can be read in its old form.
+/// Brings a data directory up to date: from then on older programs refuse it. What its records need
+/// is done when they are next written, as each can be read in its old form.
 fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
     let now = version_of(about.server);
     let was = std::mem::replace(&mut about.version, now);

@@ -1,5 +1,5 @@
-//! The status page of a server, over HTTP: `/` for people, `/status.json` for that page, `/metrics` for
-//! Prometheus, `/healthz` and `/readyz` for whoever restarts things or sends clients there.
+//! The status page of a server, over HTTP: `/` for people, `/status.json` for that page, `/metrics`
+//! for Prometheus, `/healthz` and `/readyz` for whoever restarts things or sends clients there.
 //!
 //! The page has a thread of its own, so that no scrape delays a request. It only reads, takes
 //! everything from `Server::status` and `Server::load`, and names no path: every client that
@@ -120,9 +120,10 @@ async fn healthz(State(phases): State<Phases>) -> Words {
     }
 }
 
-/// Whether clients should be sent here, which they should not while the server has no lease. A server whose disk is nearly
-/// full is the only one that has these files, and reads and removals are the way back: so it is ready, and says what is
-/// wrong; so does a coordinator that hears nothing of another server.
+/// Whether clients should be sent here, which they should not while the server has no lease. A
+/// server whose disk is nearly full is the only one that has these files, and reads and removals
+/// are the way back: so it is ready, and says what is wrong; so does a coordinator that hears
+/// nothing of another server.
 async fn readyz(State(phases): State<Phases>) -> Words {
     let server = match serving(&phases) {
         Ok(server) => server,

@@ -1,4 +1,5 @@
-//! The log: lines on stderr, quiet unless something is wrong or someone asks; and the trace, when there is one.
+//! The log: lines on stderr, quiet unless something is wrong or someone asks; and the trace, when
+//! there is one.
 
 use std::io::{self, IsTerminal as _};
 
@@ -19,8 +20,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging what `filter` lets through: a level, or `target=level` pairs; and the trace, if there is to be one.
-/// That ends with what is returned.
+/// Starts logging what `filter` lets through: a level, or `target=level` pairs; and the trace, if
+/// there is to be one. That ends with what is returned.
 pub(crate) fn start(
     filter: &str,
     format: LogFormat,

@@ -1,11 +1,11 @@
 //! `pando`: the one program.
 //!
 //! Each subcommand is a file of `commands`; this file reads the command line, and turns what a
-//! subcommand returns into an exit code. What several subcommands need stands beside it: the data directory
-//! ([`data`]), a server's threads ([`server`]) and its status page ([`http`]).
+//! subcommand returns into an exit code. What several subcommands need stands beside it: the data
+//! directory ([`data`]), a server's threads ([`server`]) and its status page ([`http`]).
 //!
-//! Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong. An error is one line on stderr, with
-//! its causes.
+//! Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong. An error is one line on
+//! stderr, with its causes.
 
 mod accept;
 mod block_trial;

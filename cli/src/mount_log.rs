@@ -1,4 +1,5 @@
-//! Where the process of a mount logs once it has left the terminal: in a file, so that every `EIO` has a line somewhere.
+//! Where the process of a mount logs once it has left the terminal: in a file, so that every `EIO`
+//! has a line somewhere.
 
 use std::{
     env,

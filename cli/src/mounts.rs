@@ -1,4 +1,5 @@
-//! The mounts of this machine: which are ours, which of them are dead, and which process serves them.
+//! The mounts of this machine: which are ours, which of them are dead, and which process serves
+//! them.
 //!
 //! The kernel's table says what is mounted where, but not which process serves a mount. So the
 //! process that mounts keeps a file under `/run/pando`, or the user's own runtime folder. The file
@@ -56,7 +57,8 @@ pub(crate) fn holding(path: &Path) -> anyhow::Result<Option<Mount>> {
     Ok(all()?.into_iter().rfind(|mount| mount.device == device))
 }
 
-/// Whether a mount of ours is still anywhere in the tree: it may be bound to other places, whole or in part.
+/// Whether a mount of ours is still anywhere in the tree: it may be bound to other places, whole or
+/// in part.
 pub(crate) fn is_left(unmounted: &Mount) -> anyhow::Result<bool> {
     Ok(all()?.iter().any(|mount| mount.device == unmounted.device))
 }
@@ -67,7 +69,8 @@ fn all() -> anyhow::Result<Vec<Mount>> {
     Ok(parse(&table))
 }
 
-/// The path as the mount table has it. The mount itself may be dead, so only what is above it is looked at.
+/// The path as the mount table has it. The mount itself may be dead, so only what is above it is
+/// looked at.
 fn resolve(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (absolute.parent(), absolute.file_name()) {
@@ -177,8 +180,9 @@ impl Keeper {
     }
 }
 
-/// Says that this process serves a mount, and when this is dropped, that it served one: the lock goes with the
-/// process, as what is done after the mount's end, such as stopping a server, is waited for too.
+/// Says that this process serves a mount, and when this is dropped, that it served one: the lock
+/// goes with the process, as what is done after the mount's end, such as stopping a server, is
+/// waited for too.
 pub(crate) struct Kept {
     file: PathBuf,
     lock: ManuallyDrop<File>,

@@ -1,8 +1,9 @@
-//! The way from a client to a server in the same process: pipes in memory, and a core on the client's own thread.
+//! The way from a client to a server in the same process: pipes in memory, and a core on the
+//! client's own thread.
 //!
-//! `up` dials with it. What the client sends is executed by the same runtime that read the kernel's request, so
-//! a request goes through no socket and wakes no other thread. The server's other cores are for those who
-//! come by TCP; all of them share locks, sessions and the engine's write as ever.
+//! `up` dials with it. What the client sends is executed by the same runtime that read the kernel's
+//! request, so a request goes through no socket and wakes no other thread. The server's other cores
+//! are for those who come by TCP; all of them share locks, sessions and the engine's write as ever.
 
 use std::io;
 

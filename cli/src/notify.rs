@@ -1,4 +1,5 @@
-//! Messages to systemd of a unit of `Type=notify`: that the server listens, or the mount is mounted.
+//! Messages to systemd of a unit of `Type=notify`: that the server listens, or the mount is
+//! mounted.
 //!
 //! `serve` and `mount` call it; without `NOTIFY_SOCKET` it does nothing.
 

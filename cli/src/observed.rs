@@ -198,7 +198,8 @@ pub(crate) fn between(
     })
 }
 
-/// The value that a part of all are at most, by bucket: between half of the truth and the double of it.
+/// The value that a part of all are at most, by bucket: between half of the truth and the double of
+/// it.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

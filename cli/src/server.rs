@@ -1,11 +1,12 @@
 //! A metadata server as threads: one per core, and one for the status page.
 //!
-//! `serve` and `up` call it. Each core thread has a single-threaded runtime and a `meta::Core` on it, core 0
-//! also accepts connections and does the background work. Connections are dealt to the cores in turn and stay
-//! where they are. `up` has one core more, on its own thread, for the mount beside it.
+//! `serve` and `up` call it. Each core thread has a single-threaded runtime and a `meta::Core` on
+//! it, core 0 also accepts connections and does the background work. Connections are dealt to the
+//! cores in turn and stay where they are. `up` has one core more, on its own thread, for the mount
+//! beside it.
 //!
-//! Always true: what was executed when [`Running::stop`] was called is on stable storage when it returns;
-//! the threads have ended by then.
+//! Always true: what was executed when [`Running::stop`] was called is on stable storage when it
+//! returns; the threads have ended by then.
 
 use std::{
     io,
@@ -218,7 +219,8 @@ impl Running {
         self.data.name()
     }
 
-    /// A way to this server for a client on this thread. `None` unless the server was started for it.
+    /// A way to this server for a client on this thread. `None` unless the server was started for
+    /// it.
     ///
     /// # Panics
     /// Outside a `LocalSet`.

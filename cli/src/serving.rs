@@ -1,9 +1,10 @@
 //! A server that comes back by itself after its disk was full.
 //!
-//! `serve` calls it; `up`, whose client lives in the server's threads, ends instead. A server refuses writes before its disk is full ([`meta::Limits`]); but when others
-//! fill the disk to its last byte, its engine cannot write, and it halts: what a failed write has left is known
-//! only after a new start. So it is started anew, in this process and on the same addresses, as soon as there
-//! is room. Clients see a server that was away for a while.
+//! `serve` calls it; `up`, whose client lives in the server's threads, ends instead. A server
+//! refuses writes before its disk is full ([`meta::Limits`]); but when others fill the disk to its
+//! last byte, its engine cannot write, and it halts: what a failed write has left is known only
+//! after a new start. So it is started anew, in this process and on the same addresses, as soon as
+//! there is room. Clients see a server that was away for a while.
 //!
 //! It never starts anything again that failed for another reason.
 

@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM. From its making on they no longer kill the process, also when it was started with
-/// one of them ignored, as shells do in the background.
+/// SIGINT and SIGTERM. From its making on they no longer kill the process, also when it was started
+/// with one of them ignored, as shells do in the background.
 pub(crate) struct Stop {
     interrupt: Signal,
     terminate: Signal,

@@ -79,8 +79,8 @@ pub(crate) fn process_status() -> wire::ProcessStatus {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) resident: u64,
-    /// The most so far. The kernel keeps it less exactly than it tells what is resident now, so it can be less than an
-    /// earlier reading had, but not than its own.
+    /// The most so far. The kernel keeps it less exactly than it tells what is resident now, so it
+    /// can be less than an earlier reading had, but not than its own.
     pub(crate) peak: u64,
 }
 
@@ -94,13 +94,15 @@ pub(crate) fn memory(process: u32) -> Option<Memory> {
     Some(Memory { resident: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
 }
 
-/// Lets the peak of a process' memory begin anew from what it occupies now, when the kernel permits that.
+/// Lets the peak of a process' memory begin anew from what it occupies now, when the kernel permits
+/// that.
 pub(crate) fn forget_peak(process: u32) {
     // Otherwise the peak is that of a longer time, which is no less.
     let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
 }
 
-/// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth of a second.
+/// CPU time that a process of this machine has used, when it may be asked; in steps of a hundredth
+/// of a second.
 pub(crate) fn process_cpu(process: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name before the last bracket can be anything; user and system time are fields 14 and 15.

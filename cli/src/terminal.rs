@@ -1,7 +1,7 @@
 //! A terminal that shows one page and hears keys.
 //!
-//! `top` takes it. What the terminal was before is put back when the [`Screen`] is dropped, however that comes; after
-//! SIGKILL `reset` helps.
+//! `top` takes it. What the terminal was before is put back when the [`Screen`] is dropped, however
+//! that comes; after SIGKILL `reset` helps.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -33,7 +33,8 @@ impl Screen {
         if io::stdin().is_terminal() {
             let before = tcgetattr(io::stdin()).context("cannot read the terminal's settings")?;
             let mut ours = before.clone();
-            // Key by key, unseen; Ctrl-C and Ctrl-Z are keys, so that nothing leaves the terminal as it is now.
+            // Key by key, unseen; Ctrl-C and Ctrl-Z are keys, so that nothing leaves the terminal
+            // as it is now.
             ours.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
             screen.keys = Some(before);
             tcsetattr(io::stdin(), OptionalActions::Now, &ours)

@@ -1,11 +1,14 @@
-//! `--trace FILE`: what a server or a mount does, as spans, in the JSON format that Perfetto and chrome://tracing read.
+//! `--trace FILE`: what a server or a mount does, as spans, in the JSON format that Perfetto and
+//! chrome://tracing read.
 //!
-//! The spans are `tracing`'s, of one target; `meta`, `mount` and `client` make them. What a server tells are events
-//! with times ([`Event`]), as a request's way through a group is known when it is over. Each request is a track of its
-//! own ("b" and "e" events with an id), whose parts nest in it; a core's groups are on the track of the core.
+//! The spans are `tracing`'s, of one target; `meta`, `mount` and `client` make them. What a server
+//! tells are events with times ([`Event`]), as a request's way through a group is known when it is
+//! over. Each request is a track of its own ("b" and "e" events with an id), whose parts nest in
+//! it; a core's groups are on the track of the core.
 //!
-//! Always true: the file is a JSON array once the process has ended; of one that was killed only the bracket and the
-//! latest spans are missing, which the viewers forgive. It has at most as many bytes as were allowed, and a few.
+//! Always true: the file is a JSON array once the process has ended; of one that was killed only
+//! the bracket and the latest spans are missing, which the viewers forgive. It has at most as many
+//! bytes as were allowed, and a few.
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
 //! INIT: what we and the kernel agree on before the first real request.
 //!
-//! The negotiation itself is a pure function of the kernel's offer and the caller's wish. The rule of
-//! the protocol is that both sides use the smaller minor version and the capabilities both have.
+//! The negotiation itself is a pure function of the kernel's offer and the caller's wish. The rule
+//! of the protocol is that both sides use the smaller minor version and the capabilities both have.
 
 use crate::abi;
 

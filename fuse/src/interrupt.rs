@@ -1,8 +1,9 @@
 //! Requests in hand, and interrupts of the kernel that end some of them early.
 //!
 //! Shared by all descriptors of a connection, because the kernel may hand an INTERRUPT to another
-//! descriptor than the one that read the request. Every request is registered before its handler runs
-//! and taken out with its answer, so an INTERRUPT finds it whatever the handler does in between.
+//! descriptor than the one that read the request. Every request is registered before its handler
+//! runs and taken out with its answer, so an INTERRUPT finds it whatever the handler does in
+//! between.
 //!
 //! Race: another runtime may have read a request and not yet registered it when its INTERRUPT is
 //! handled here. Such interrupts are remembered, the last few of them, and found by `register`. One

@@ -44,7 +44,8 @@ pub struct MountOptions {
     pub noatime: bool,
     /// `mount` shows neither `relatime` nor `noatime`.
     pub strictatime: bool,
-    /// Options for the kernel's security module, such as `context=LABEL`. Only root's mounts can have them.
+    /// Options for the kernel's security module, such as `context=LABEL`. Only root's mounts can
+    /// have them.
     pub security: Vec<String>,
     /// Largest read, in bytes; the kernel's own limit when `None`.
     pub max_read: Option<u32>,
@@ -110,7 +111,8 @@ pub enum Unmount {
     WhenIdle,
     /// Take it out of the tree now, and end it when its last user is gone.
     Lazy,
-    /// Take it out of the tree now, and have its users lose it: what they wait for fails. Without root as [`Unmount::Lazy`].
+    /// Take it out of the tree now, and have its users lose it: what they wait for fails. Without
+    /// root as [`Unmount::Lazy`].
     Force,
 }
 

@@ -1,10 +1,10 @@
 //! A small file system in memory: what this crate is tested with, and the floor that benchmarks
 //! compare with: the kernel's and this crate's share of every operation, with nothing behind it.
 //!
-//! It has directories, files with holes, links, symlinks, special files, xattrs, `O_TMPFILE`, locks,
-//! and stable listing cookies. It answers everything inline except locks that must be waited for. It
-//! leaves permissions to the kernel (`default_permissions`), keeps nothing after its end, and serves
-//! one thread, whose tokio runtime must allow `spawn_local`.
+//! It has directories, files with holes, links, symlinks, special files, xattrs, `O_TMPFILE`,
+//! locks, and stable listing cookies. It answers everything inline except locks that must be waited
+//! for. It leaves permissions to the kernel (`default_permissions`), keeps nothing after its end,
+//! and serves one thread, whose tokio runtime must allow `spawn_local`.
 
 mod content;
 mod locks;

@@ -1,8 +1,8 @@
 //! The answer to one request.
 //!
-//! A [`Reply`] comes with each request; the handler sends it at once or moves it into a task. Each of
-//! its verbs consumes it, so a request is answered at most once, and one that is dropped unanswered
-//! says EIO: at least once. Data is written where it lies, without a copy.
+//! A [`Reply`] comes with each request; the handler sends it at once or moves it into a task. Each
+//! of its verbs consumes it, so a request is answered at most once, and one that is dropped
+//! unanswered says EIO: at least once. Data is written where it lies, without a copy.
 //!
 //! An answer that the kernel no longer wants (ENOENT: the mount is going away) is dropped silently;
 //! one that it refuses is a bug on our side and logged.

@@ -1,9 +1,9 @@
 //! A request of the kernel, decoded: requester, node and operation.
 //!
-//! The session decodes each request and hands it to the [`Handler`](crate::Handler). All slices borrow
-//! from the buffer the kernel wrote into; [`Request::keep`] and [`Request::detach`] take what must live
-//! longer, without copying large bodies. Only requests that want an answer from the file system are
-//! here: INIT, FORGET, INTERRUPT and DESTROY are the session's own.
+//! The session decodes each request and hands it to the [`Handler`](crate::Handler). All slices
+//! borrow from the buffer the kernel wrote into; [`Request::keep`] and [`Request::detach`] take
+//! what must live longer, without copying large bodies. Only requests that want an answer from the
+//! file system are here: INIT, FORGET, INTERRUPT and DESTROY are the session's own.
 
 mod decode;
 mod extension;
@@ -214,7 +214,8 @@ pub enum Op<'a> {
     FSync { fh: Handle, datasync: bool },
     /// setxattr(2); answer `ok`. `acl_kill_sgid`: clear set-group-id along (`SETXATTR_EXT`).
     SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, acl_kill_sgid: bool },
-    /// getxattr(2); answer `data`, or [`xattr_size`](crate::Reply::xattr_size) when `size` is 0, or ERANGE.
+    /// getxattr(2); answer `data`, or [`xattr_size`](crate::Reply::xattr_size) when `size` is 0, or
+    /// ERANGE.
     GetXattr { name: &'a [u8], size: u32 },
     /// listxattr(2); answered like `GetXattr`, the names ended by NUL each.
     ListXattr { size: u32 },

@@ -2,8 +2,8 @@
 //!
 //! One session serves one descriptor on one single-threaded runtime. Each time the descriptor is
 //! ready it reads all there is, up to a budget, and calls the handler for each: no task, no
-//! allocation, no lock but the interrupt table's. What takes longer, the handler moves into a task of
-//! its own. Several runtimes can serve one mount, each with a session on its own descriptor.
+//! allocation, no lock but the interrupt table's. What takes longer, the handler moves into a task
+//! of its own. Several runtimes can serve one mount, each with a session on its own descriptor.
 //!
 //! Requests that the handler has not answered at once get some turns of the runtime before the next
 //! request is read. Work that can be done on this thread is answered then, and its caller goes on
@@ -85,7 +85,8 @@ impl From<Errno> for SessionError {
 const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 /// Requests read before other tasks get their turn.
 const BUDGET: usize = 64;
-/// Turns for a request that waits: what a file system on this thread takes to answer, and some more.
+/// Turns for a request that waits: what a file system on this thread takes to answer, and some
+/// more.
 const TURNS_MAX: u32 = 16;
 /// Number of looks for the next request, some 20 µs in all, before the thread sleeps. A process
 /// that was just answered asks again soon, and waking a sleeping thread costs both sides.
@@ -236,8 +237,8 @@ impl Session {
         }
     }
 
-    /// An INTERRUPT is only answered when its request is not in hand: EAGAIN asks the kernel to send
-    /// it again, should the request still wait on this descriptor.
+    /// An INTERRUPT is only answered when its request is not in hand: EAGAIN asks the kernel to
+    /// send it again, should the request still wait on this descriptor.
     fn interrupt(&self, bytes: &[u8], interrupted: Unique) {
         if !self.channel().shared.interrupts.interrupt(interrupted) {
             self.refuse(bytes, Some(Errno::AGAIN));
@@ -292,8 +293,8 @@ fn next(channel: &Channel, buffer: &mut [u8]) -> Result<Next, SessionError> {
         // ENOENT: the request was taken back while it was being copied.
         Err(Errno::INTR | Errno::NOENT) => Ok(Next::Again),
         Err(Errno::NODEV) => Ok(Next::Ended(Ended::Unmounted)),
-        // Also said of a request that was being read while the file system was unmounted: only the next read
-        // tells the two apart.
+        // Also said of a request that was being read while the file system was unmounted: only the
+        // next read tells the two apart.
         Err(Errno::CONNABORTED) => match channel.read(buffer) {
             Err(Errno::NODEV) => Ok(Next::Ended(Ended::Unmounted)),
             Ok(_) | Err(_) => Ok(Next::Ended(Ended::Aborted)),

@@ -31,7 +31,8 @@ pub(crate) fn open_device() -> Result<OwnedFd, Errno> {
 pub(crate) fn clone_device(fresh: &OwnedFd, existing: &OwnedFd) -> Result<(), Errno> {
     let existing = existing.as_raw_fd().cast_unsigned();
     // SAFETY: the ioctl reads one u32 through the pointer that `Setter` passes, which points to
-    // `existing` for the length of the call; it writes nothing. `_IOR` is the kernel's own misnomer.
+    // `existing` for the length of the call; it writes nothing. `_IOR` is the kernel's own
+    // misnomer.
     unsafe { ioctl::ioctl(fresh, ioctl::Setter::<FUSE_DEV_IOC_CLONE, u32>::new(existing)) }
 }
 

@@ -28,7 +28,8 @@ pub struct Unique(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner(pub u64);
 
-/// A point in time: seconds since 1970, which may be negative, and nanoseconds below a thousand million.
+/// A point in time: seconds since 1970, which may be negative, and nanoseconds below a thousand
+/// million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timespec {
     /// Seconds since 1970-01-01 UTC.

@@ -1,8 +1,9 @@
 //! Kernel call to `FileSystem` call, errno back: the list of all operations.
 //!
-//! `serve` calls [`Adapter::call`] with every request and sends the answer. Each operation is one method, in the
-//! file that its kind suggests: `names`, `attributes`, `xattrs`, `files`, `directories`. None of them checks
-//! permissions, none retries, and none waits for anything but the file system.
+//! `serve` calls [`Adapter::call`] with every request and sends the answer. Each operation is one
+//! method, in the file that its kind suggests: `names`, `attributes`, `xattrs`, `files`,
+//! `directories`. None of them checks permissions, none retries, and none waits for anything but
+//! the file system.
 
 mod attributes;
 mod directories;
@@ -175,8 +176,8 @@ impl<S: FileSystem> Adapter<S> {
             Op::SyncFs => self.sync().await,
 
             Op::Ioctl { .. } => Err(Failed(Errno::NOTTY)),
-            // Told once that we do not do these, the kernel does what it does for file systems without
-            // them, or it never asks: permissions are its own.
+            // Told once that we do not do these, the kernel does what it does for file systems
+            // without them, or it never asks: permissions are its own.
             Op::Access { .. } | Op::BMap { .. } | Op::Poll { .. } => Err(Failed(Errno::NOSYS)),
         }
     }

@@ -1,8 +1,8 @@
 //! Answers to requests.
 //!
-//! The adapter's operations make answers; `serve` sends them. In between the kernel may have given up the
-//! request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as given when it is
-//! sent, and is taken back when it is not.
+//! The adapter's operations make answers; `serve` sends them. In between the kernel may have given
+//! up the request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as
+//! given when it is sent, and is taken back when it is not.
 
 use base::Attr;
 use bytes::Bytes;

@@ -87,8 +87,8 @@ pub(crate) fn attr(attr: &Attr) -> fuse::Attr {
     }
 }
 
-/// Bytes that are stored. Contents that rest in the entry count too: programs that copy files take one
-/// without blocks for a hole from end to end.
+/// Bytes that are stored. Contents that rest in the entry count too: programs that copy files take
+/// one without blocks for a hole from end to end.
 fn stored(attr: &Attr) -> u64 {
     let inline = attr.kind == FileKind::File && attr.size <= u64::from(INLINE_BYTES_MAX);
     if inline { attr.allocated.max(attr.size) } else { attr.allocated }

@@ -1,9 +1,10 @@
 //! Whether the program that waits for an answer is dying.
 //!
-//! The kernel tells of every signal that comes while a program waits for us (INTERRUPT), of each request
-//! once. Answering EINTR to all of them would break programs: `mkdir` and `stat` are not expected to end
-//! so, and what was asked may happen all the same. So only a program that will never see the answer is
-//! given up: one that a signal has killed. Otherwise an operation waits for its server, however long.
+//! The kernel tells of every signal that comes while a program waits for us (INTERRUPT), of each
+//! request once. Answering EINTR to all of them would break programs: `mkdir` and `stat` are not
+//! expected to end so, and what was asked may happen all the same. So only a program that will
+//! never see the answer is given up: one that a signal has killed. Otherwise an operation waits for
+//! its server, however long.
 
 use std::{fs, time::Duration};
 
@@ -29,8 +30,8 @@ pub(crate) async fn killed(reply: &Reply, pid: u32) {
     }
 }
 
-/// A thread that we cannot see (0: it is in another pid namespace, or it has gone) is taken for dying: that it
-/// can be killed matters more.
+/// A thread that we cannot see (0: it is in another pid namespace, or it has gone) is taken for
+/// dying: that it can be killed matters more.
 fn is_dying(pid: u32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/status")) {
         Ok(status) => will_end(&status),
@@ -38,8 +39,8 @@ fn is_dying(pid: u32) -> bool {
     }
 }
 
-/// Whether a signal is on its way that ends the process. SIGKILL can be neither blocked nor handled, so it
-/// is only ever in the first two sets.
+/// Whether a signal is on its way that ends the process. SIGKILL can be neither blocked nor
+/// handled, so it is only ever in the first two sets.
 fn will_end(status: &str) -> bool {
     let set = |name: &str| {
         let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,8 +1,8 @@
 //! The FUSE mount: kernel calls in, [`client::FileSystem`] calls out, errno back.
 //!
-//! `pando mount` calls [`run`] on a single-threaded runtime, within a `LocalSet`; from then on the file
-//! system is in the tree of the machine until it is unmounted. The mount knows nothing of what is behind the
-//! trait: it is tested over the model in memory.
+//! `pando mount` calls [`run`] on a single-threaded runtime, within a `LocalSet`; from then on the
+//! file system is in the tree of the machine until it is unmounted. The mount knows nothing of what
+//! is behind the trait: it is tested over the model in memory.
 //!
 //! What it leaves to others:
 //!
@@ -14,13 +14,14 @@
 //! * Nothing is written back late by the kernel: every write arrives here before it returns. After one that
 //!   is to be stable (`O_SYNC`, a mount with `sync`) it asks for an fsync by itself.
 //!
-//! Caches of the kernel: names and attributes for [`Options::entry_timeout`] and [`Options::attr_timeout`];
-//! a name that is not there is never cached. Contents are close-to-open: an open keeps the pages of a file
-//! only if its times and size are those of the open that filled them, and makes the kernel forget
-//! attributes that are older than what the open found. An open to append goes to the end that the file has then.
+//! Caches of the kernel: names and attributes for [`Options::entry_timeout`] and
+//! [`Options::attr_timeout`]; a name that is not there is never cached. Contents are close-to-open:
+//! an open keeps the pages of a file only if its times and size are those of the open that filled
+//! them, and makes the kernel forget attributes that are older than what the open found. An open to
+//! append goes to the end that the file has then.
 //!
-//! ESTALE is no answer that programs see of a path: the kernel then looks the path up again, and what is gone again by
-//! then is not there (`walks`).
+//! ESTALE is no answer that programs see of a path: the kernel then looks the path up again, and
+//! what is gone again by then is not there (`walks`).
 #![warn(missing_docs)]
 
 mod adapter;

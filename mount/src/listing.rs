@@ -1,14 +1,15 @@
 //! Open directories: cookies, and the page that was read ahead.
 //!
-//! The cookie of an entry is its position, so it stays right whatever is made or removed and however long a
-//! program keeps it; `.` and `..` have 1 and 2. Positions are hashes: should two names of one directory
-//! have the same one, a cookie between them is one of the few numbers below the first position, remembered
-//! for as long as the directory is open. Entries of one position come in the order of their names.
+//! The cookie of an entry is its position, so it stays right whatever is made or removed and
+//! however long a program keeps it; `.` and `..` have 1 and 2. Positions are hashes: should two
+//! names of one directory have the same one, a cookie between them is one of the few numbers below
+//! the first position, remembered for as long as the directory is open. Entries of one position
+//! come in the order of their names.
 //!
-//! What did not fit in the kernel's buffer is kept and given next, if the kernel goes on from there. Names
-//! may be as old as the listing. Attributes may not: they are given along only while nothing was changed through
-//! this mount since they were read, and for what is left of the time the kernel may believe them;
-//! otherwise the page is read again.
+//! What did not fit in the kernel's buffer is kept and given next, if the kernel goes on from
+//! there. Names may be as old as the listing. Attributes may not: they are given along only while
+//! nothing was changed through this mount since they were read, and for what is left of the time
+//! the kernel may believe them; otherwise the page is read again.
 
 use std::time::Duration;
 
@@ -142,7 +143,8 @@ impl Place {
 }
 
 impl Ahead {
-    /// The entries from `place` on, if the page holds the first of them or is known to be the last page.
+    /// The entries from `place` on, if the page holds the first of them or is known to be the last
+    /// page.
     pub(crate) fn from(&self, place: &Place) -> Option<&[ReaddirEntry]> {
         if place.after() < self.after {
             return None;
@@ -152,8 +154,8 @@ impl Ahead {
         (!rest.is_empty() || self.page.end).then_some(rest)
     }
 
-    /// Whether the attributes may still be given to the kernel, which then believes them for the rest of
-    /// `timeout`.
+    /// Whether the attributes may still be given to the kernel, which then believes them for the
+    /// rest of `timeout`.
     pub(crate) fn is_believed(&self, changes: u64, timeout: Duration) -> bool {
         self.plus && self.changes == changes && self.asked.elapsed() < timeout
     }

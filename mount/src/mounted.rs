@@ -150,8 +150,8 @@ impl Mounted {
         unmount(&self.mountpoint, when).await
     }
 
-    /// Waits until it was unmounted, by whomever, and until all operations under way are through: also
-    /// those that wait for a server that is away.
+    /// Waits until it was unmounted, by whomever, and until all operations under way are through:
+    /// also those that wait for a server that is away.
     ///
     /// # Errors
     /// When `/dev/fuse` failed.
@@ -212,8 +212,8 @@ fn check(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the kernel read ahead as much as one request can hold. It offers 128 KiB whatever the session would take, so
-/// this takes root, by way of sysfs.
+/// Lets the kernel read ahead as much as one request can hold. It offers 128 KiB whatever the
+/// session would take, so this takes root, by way of sysfs.
 fn read_far_ahead(path: &Path) -> io::Result<()> {
     let stat = stat(path)?;
     let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);

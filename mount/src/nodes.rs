@@ -1,16 +1,18 @@
-//! The nodes that the kernel knows: which file or directory each number stands for, and what the kernel
-//! was told of it.
+//! The nodes that the kernel knows: which file or directory each number stands for, and what the
+//! kernel was told of it.
 //!
-//! The adapter calls it; it never asks the file system. A node id is the inode number, but the mount's root
-//! is always 1, so that where its inode number is another one the two change places. An inode number is
-//! never given out twice, so the generation of every node is 0.
+//! The adapter calls it; it never asks the file system. A node id is the inode number, but the
+//! mount's root is always 1, so that where its inode number is another one the two change places.
+//! An inode number is never given out twice, so the generation of every node is 0.
 //!
-//! Invariant: a node is here as long as the kernel has look-ups of it that it has not forgotten, and the
-//! root always. The look-ups of an entry are counted where the entry is sent, and nowhere else.
+//! Invariant: a node is here as long as the kernel has look-ups of it that it has not forgotten,
+//! and the root always. The look-ups of an entry are counted where the entry is sent, and nowhere
+//! else.
 //!
-//! A file is named by (directory, name, inode number). The name is the one under which this mount met the
-//! file last: a look-up, a new link and a rename bring it up to date. Where another client renames or removes
-//! it, the file system finds the file by its number, or answers ESTALE; the kernel then looks up the path again.
+//! A file is named by (directory, name, inode number). The name is the one under which this mount
+//! met the file last: a look-up, a new link and a rename bring it up to date. Where another client
+//! renames or removes it, the file system finds the file by its number, or answers ESTALE; the
+//! kernel then looks up the path again.
 
 use std::collections::VecDeque;
 
@@ -33,8 +35,8 @@ pub(crate) struct Nodes {
 /// Number of nodes that are remembered after the kernel has forgotten them.
 const FORGOTTEN_MAX: usize = 1 << 16;
 
-/// Nodes that the kernel has forgotten, the latest of them: a file handle (`name_to_handle_at`, NFS) may bring one
-/// back by its number alone.
+/// Nodes that the kernel has forgotten, the latest of them: a file handle (`name_to_handle_at`,
+/// NFS) may bring one back by its number alone.
 #[derive(Default)]
 struct Forgotten {
     nodes: HashMap<u64, (NodeRef, u64)>,
@@ -62,7 +64,8 @@ struct Node {
     lookups: u64,
     /// The attributes that the kernel was told last.
     told: Attr,
-    /// The kernel may still believe `told`; not so after a write, which it knows to have changed them.
+    /// The kernel may still believe `told`; not so after a write, which it knows to have changed
+    /// them.
     believed: bool,
     /// Where the kernel believes the end of the file to be: as told, or where it has written since.
     end: u64,
@@ -237,8 +240,8 @@ impl Nodes {
         Cached { keep_pages, outdated, wrong_end }
     }
 
-    /// Whether the process `pid`, which opens the file, is to look its path up again first: once, for an open
-    /// that is not by path knows no better the second time.
+    /// Whether the process `pid`, which opens the file, is to look its path up again first: once,
+    /// for an open that is not by path knows no better the second time.
     pub(crate) fn sends_back(&mut self, id: NodeId, pid: u32) -> bool {
         let Some(node) = self.table.get_mut(&id.0) else { return false };
         let first = node.sent_back != pid;
@@ -266,7 +269,8 @@ impl Nodes {
         }
     }
 
-    /// The last attributes of an inode that has gone, for those who still have it open or work in it.
+    /// The last attributes of an inode that has gone, for those who still have it open or work in
+    /// it.
     pub(crate) fn epitaph(&self, id: NodeId) -> Option<Attr> {
         self.table.get(&id.0).filter(|node| node.gone).map(|node| node.told)
     }

@@ -1,7 +1,8 @@
 //! Options of a mount. `pando mount -o` and mount.fuse.pando parse them here.
 //!
-//! An option is the kernel's (it becomes a flag of mount(2)), ours, or one that only programs look at which
-//! decide what to mount: those are accepted and mean nothing here. Anything else is refused by its name.
+//! An option is the kernel's (it becomes a flag of mount(2)), ours, or one that only programs look
+//! at which decide what to mount: those are accepted and mean nothing here. Anything else is
+//! refused by its name.
 
 use std::{num::ParseFloatError, time::Duration};
 
@@ -22,8 +23,8 @@ pub struct Options {
     pub exec: bool,
     /// Changes that are on stable storage when they are answered.
     pub synchronous: Synchronous,
-    /// The directory, from the root that the client may see, that becomes the mount's root; empty for that
-    /// root itself. Its components are separated by `/`; symbolic links are not followed.
+    /// The directory, from the root that the client may see, that becomes the mount's root; empty
+    /// for that root itself. Its components are separated by `/`; symbolic links are not followed.
     pub subdir: Vec<u8>,
     /// Duration for which the kernel may believe attributes; zero to ask each time.
     pub attr_timeout: Duration,
@@ -112,9 +113,10 @@ pub fn split(list: &str) -> impl Iterator<Item = &str> {
 
 impl Options {
     /// Takes in a list as `mount -o` has it. Ours: `allow_other`, `subdir=/a`, `attr_timeout=S`,
-    /// `entry_timeout=S`, where S are seconds, with a fraction if need be. Those of mount(8): `ro`, `dev`, `suid`,
-    /// `noexec`, `sync`, `dirsync` and what undoes them, `relatime`, `noatime`, `strictatime`, `context=`; and those
-    /// that mount(8) and others act on themselves (`_netdev`, `nofail`, `x-*`, ...), which change nothing.
+    /// `entry_timeout=S`, where S are seconds, with a fraction if need be. Those of mount(8): `ro`,
+    /// `dev`, `suid`, `noexec`, `sync`, `dirsync` and what undoes them, `relatime`, `noatime`,
+    /// `strictatime`, `context=`; and those that mount(8) and others act on themselves (`_netdev`,
+    /// `nofail`, `x-*`, ...), which change nothing.
     ///
     /// # Errors
     /// At the first option that is none; those before it are taken in.

@@ -1,11 +1,12 @@
-//! Requests in, answers out: inline when the file system has the answer at once, in a task otherwise.
+//! Requests in, answers out: inline when the file system has the answer at once, in a task
+//! otherwise.
 //!
-//! `fuse` calls this with every request. The request's future is polled once where it was read; most of them
-//! are done then. One that waits moves into a local task, in the box in which it was polled; boxes are
-//! used again, so what is answered inline allocates nothing for its future.
+//! `fuse` calls this with every request. The request's future is polled once where it was read;
+//! most of them are done then. One that waits moves into a local task, in the box in which it was
+//! polled; boxes are used again, so what is answered inline allocates nothing for its future.
 //!
-//! A request whose process is being killed is answered with EINTR. Its operation still goes on to its end,
-//! and what it would have given to the kernel is taken back.
+//! A request whose process is being killed is answered with EINTR. Its operation still goes on to
+//! its end, and what it would have given to the kernel is taken back.
 
 use std::{
     cell::{Cell, RefCell},

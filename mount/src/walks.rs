@@ -1,13 +1,15 @@
 //! Threads that were told ESTALE of a path and walk it again.
 //!
-//! The adapter asks this table about every request; it is empty nearly always. Linux answers ESTALE by walking the path
-//! once more, with a LOOKUP of each of its names (`retry_estale`, `LOOKUP_REVAL` in fs/namei.c), and gives what comes
-//! then to the program. That second walk finds what stands there now. Where another client removes that as well before
-//! it is used, the path has led nowhere at that moment: the program is told ENOENT.
+//! The adapter asks this table about every request; it is empty nearly always. Linux answers ESTALE
+//! by walking the path once more, with a LOOKUP of each of its names (`retry_estale`,
+//! `LOOKUP_REVAL` in fs/namei.c), and gives what comes then to the program. That second walk finds
+//! what stands there now. Where another client removes that as well before it is used, the path has
+//! led nowhere at that moment: the program is told ENOENT.
 //!
-//! The kernel does not say which walk a request belongs to. A thread makes one system call at a time, so its number
-//! tells: since it was told ESTALE it has only looked at things, and has looked up the node that is gone now. What is
-//! used without a path, through a descriptor or as the working directory, was not looked up, and stays ESTALE.
+//! The kernel does not say which walk a request belongs to. A thread makes one system call at a
+//! time, so its number tells: since it was told ESTALE it has only looked at things, and has looked
+//! up the node that is gone now. What is used without a path, through a descriptor or as the
+//! working directory, was not looked up, and stays ESTALE.
 
 use base::HashMap;
 use fuse::{Errno, NodeId, Op};

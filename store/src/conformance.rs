@@ -1,7 +1,7 @@
 //! Rules for every engine, as tests. The memory engine defines them, all others are held to them.
 //!
-//! An engine's own tests call [`check`]. Each rule stands alone, on a new engine, and panics when it
-//! is broken. What a power cut may lose is not here: only the memory engine can be asked.
+//! An engine's own tests call [`check`]. Each rule stands alone, on a new engine, and panics when
+//! it is broken. What a power cut may lose is not here: only the memory engine can be asked.
 
 use std::{
     collections::BTreeMap,

@@ -57,8 +57,8 @@ pub trait Engine: Send + Sync + 'static {
     /// exist yet but whose parent does. On stable storage when it returns.
     fn checkpoint(&self, to: &Path) -> Result<()>;
 
-    /// Bytes of recent writes in memory that must still be written to a table: so much more room the disk
-    /// must have. 0 where an engine has no such thing.
+    /// Bytes of recent writes in memory that must still be written to a table: so much more room
+    /// the disk must have. 0 where an engine has no such thing.
     fn unwritten_bytes(&self) -> u64 {
         0
     }
@@ -96,7 +96,8 @@ pub struct EngineStats {
     pub table_reader_bytes: u64,
     /// Old data that compaction still has to rewrite, estimated.
     pub compaction_pending_bytes: u64,
-    /// Blocks that were read because they were not cached, for whatever; only where that is counted.
+    /// Blocks that were read because they were not cached, for whatever; only where that is
+    /// counted.
     pub block_reads: BlockReads,
 }
 

@@ -1,5 +1,5 @@
-//! Names on stable storage: a file that was synced is found after a power cut only when the directory that names it was
-//! synced too.
+//! Names on stable storage: a file that was synced is found after a power cut only when the
+//! directory that names it was synced too.
 //!
 //! Engines, blocks and `cli` call it for what they have made or renamed.
 

@@ -1,7 +1,7 @@
 //! Everything that must hold before a change is taken, cheapest first.
 //!
-//! `make test` calls this. Stops at the first step that fails; the last line is always the sum of all
-//! test results. One profile builds everything, so that nothing is compiled twice.
+//! `make test` calls this. Stops at the first step that fails; the last line is always the sum of
+//! all test results. One profile builds everything, so that nothing is compiled twice.
 
 use std::{
     env, fs,
@@ -86,7 +86,8 @@ fn as_root(cargo: &mut Command) -> anyhow::Result<&mut Command> {
 
 /// This program again, for a suite that must be root; environment and tools stay the caller's.
 fn xtask_as_root(suite: &str) -> anyhow::Result<Command> {
-    // The build step may have replaced this program; then the kernel adds a word to the path of the old one.
+    // The build step may have replaced this program; then the kernel adds a word to the path of the
+    // old one.
     let this = env::current_exe().context("this program has a path")?;
     let this = this.to_str().context("this program's path is text")?.trim_end_matches(" (deleted)");
     let mut command = if is_root()? {

@@ -1,6 +1,7 @@
 //! The `fsx` suite: random reads and writes of one file, each read compared with what was written.
 //!
-//! `ci` and `cargo xtask fsx` call this. Seeds are fixed, so a failure is seen again by running again.
+//! `ci` and `cargo xtask fsx` call this. Seeds are fixed, so a failure is seen again by running
+//! again.
 
 use std::{
     fs,

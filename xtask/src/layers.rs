@@ -1,7 +1,7 @@
 //! The table of layers (STYLE.md §3), compared with what the crates really depend on.
 //!
-//! A crate may be missing, because crates are born with their first real file. A crate that is there
-//! must be in the table, and must use only what the table grants it.
+//! A crate may be missing, because crates are born with their first real file. A crate that is
+//! there must be in the table, and must use only what the table grants it.
 
 use std::{path::Path, process::Command};
 

@@ -53,7 +53,8 @@ enum Task {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Run both suites on every configuration: durability, processes, blocks, inline contents (needs root)
+    /// Run both suites on every configuration: durability, processes, blocks, inline contents
+    /// (needs root)
     Matrix {
         /// Only configurations with this in their name
         #[arg(default_value = "")]

@@ -1,7 +1,7 @@
 //! Both POSIX suites on every configuration in which something else happens below the mount.
 //!
-//! `ci` and `cargo xtask matrix` call this. A new configuration is a row of [`CONFIGURATIONS`] and nothing else.
-//! Each row says what it ran and how long that took; one that cannot run fails.
+//! `ci` and `cargo xtask matrix` call this. A new configuration is a row of [`CONFIGURATIONS`] and
+//! nothing else. Each row says what it ran and how long that took; one that cannot run fails.
 
 use std::path::Path;
 

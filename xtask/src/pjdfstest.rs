@@ -1,8 +1,9 @@
 //! The `pjdfstest` suite: what POSIX asks of system calls, one result for each of its tests.
 //!
-//! `ci` and `cargo xtask pjdfstest` call this. Every feature of the suite is switched on, remounting
-//! and the second file system too, so that nothing is skipped for lack of asking. The results must equal
-//! testdata/posix/pjdfstest.txt; whatever is not a pass there has its reason in docs/POSIX.md.
+//! `ci` and `cargo xtask pjdfstest` call this. Every feature of the suite is switched on,
+//! remounting and the second file system too, so that nothing is skipped for lack of asking. The
+//! results must equal testdata/posix/pjdfstest.txt; whatever is not a pass there has its reason in
+//! docs/POSIX.md.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +30,8 @@ const SECOND: &str = "/dev/shm";
 /// Test name to `pass`, `fail` or `skip`.
 type Results = BTreeMap<String, &'static str>;
 
-/// The two parts of a run. The suite leaves files open for writing, and a file system with such files
-/// cannot be remounted read-only; so the tests that remount have a process of their own.
+/// The two parts of a run. The suite leaves files open for writing, and a file system with such
+/// files cannot be remounted read-only; so the tests that remount have a process of their own.
 const PARTS: [Part; 2] =
     [Part { pattern: None, remounts: false }, Part { pattern: Some("erofs"), remounts: true }];
 
@@ -127,7 +128,8 @@ fn configuration(second: &Path, remounts: bool) -> String {
 }
 
 /// A search path whose `mount` never calls a helper program. The suite remounts with `mount -o
-/// remount,ro`; for a FUSE file system that would start its daemon anew in place of changing a flag.
+/// remount,ro`; for a FUSE file system that would start its daemon anew in place of changing a
+/// flag.
 fn with_plain_mount(work: &Path) -> anyhow::Result<std::ffi::OsString> {
     let bin = work.join("bin");
     fs::create_dir(&bin)?;

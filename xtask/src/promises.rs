@@ -1,10 +1,12 @@
-//! The pages of promises: each names the tests that show what it says, and each of these tests is there.
+//! The pages of promises: each names the tests that show what it says, and each of these tests is
+//! there.
 //!
-//! In `docs/SEMANTICS.md` every paragraph below a heading ends with a line `Shown by` and the tests; in
-//! `docs/POSIX.md` every table of promises has them in its last column. `docs/OPERATIONS.md` and `docs/KEEPING.md` have
-//! them anywhere in the text: each part below a heading of the second level names tests, or says `Not tested`. A name without a test, a promise without
-//! a name, and a page that is not there are problems. What a test is: whatever has `#[test]`, or stands in a list
-//! of the simulation's bugs (`finds! { name: Bug, ... }`).
+//! In `docs/SEMANTICS.md` every paragraph below a heading ends with a line `Shown by` and the
+//! tests; in `docs/POSIX.md` every table of promises has them in its last column.
+//! `docs/OPERATIONS.md` and `docs/KEEPING.md` have them anywhere in the text: each part below a
+//! heading of the second level names tests, or says `Not tested`. A name without a test, a promise
+//! without a name, and a page that is not there are problems. What a test is: whatever has
+//! `#[test]`, or stands in a list of the simulation's bugs (`finds! { name: Bug, ... }`).
 
 use std::{
     collections::BTreeSet,

@@ -1,8 +1,8 @@
 //! A mount of ours for the length of a suite, in one of the configurations, from the built binary.
 //!
-//! The suites call this. Whatever happens to the suite (failure, panic, deadline), all processes are stopped
-//! and nothing stays mounted. Data and mount lie in a new folder that any user may walk through,
-//! because the suites change users.
+//! The suites call this. Whatever happens to the suite (failure, panic, deadline), all processes
+//! are stopped and nothing stays mounted. Data and mount lie in a new folder that any user may walk
+//! through, because the suites change users.
 
 use std::{
     collections::BTreeMap,
@@ -312,7 +312,8 @@ impl Killer {
     }
 }
 
-/// The process that `pando dev` has started for a server, by the data directory among its arguments.
+/// The process that `pando dev` has started for a server, by the data directory among its
+/// arguments.
 fn server_of(dev: u32, server: usize) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{dev}/task/{dev}/children"));
     let children = children.unwrap_or_default();

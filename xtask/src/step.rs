@@ -1,7 +1,7 @@
 //! One step of a run: a command with a name, a deadline and a duration.
 //!
-//! `ci` calls this for every check that is a process. A step past its deadline is killed together with
-//! all that it started, so a mount that hangs fails the run and never holds it up.
+//! `ci` calls this for every check that is a process. A step past its deadline is killed together
+//! with all that it started, so a mount that hangs fails the run and never holds it up.
 
 use std::{
     fs,
@@ -22,7 +22,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Adds what a line like `test result: ok. 3 passed; 0 failed; …` reports; other lines add nothing.
+    /// Adds what a line like `test result: ok. 3 passed; 0 failed; …` reports; other lines add
+    /// nothing.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(results) = line.trim().strip_prefix("test result:") else { return };
         for (number, what) in results

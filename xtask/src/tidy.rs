@@ -1,8 +1,9 @@
 //! Rules about files that neither the compiler nor clippy knows.
 //!
-//! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file names
-//! a folder of somebody's machine; pages link to what exists; decisions are numbered once; what is promised names
-//! the tests that show it (`promises`); the table of waits is that of the code (`waits`).
+//! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file
+//! names a folder of somebody's machine; pages link to what exists; decisions are numbered once;
+//! what is promised names the tests that show it (`promises`); the table of waits is that of the
+//! code (`waits`).
 
 use std::{
     collections::BTreeMap,

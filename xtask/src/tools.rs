@@ -1,7 +1,7 @@
 //! The POSIX suites, installed from their crates once for this machine.
 //!
-//! `pjdfstest` and `fsx` call this. The binaries are kept outside the clone, beside the RocksDB library,
-//! under their name and version; another version is another folder and never replaces one.
+//! `pjdfstest` and `fsx` call this. The binaries are kept outside the clone, beside the RocksDB
+//! library, under their name and version; another version is another folder and never replaces one.
 
 use std::{
     env, fs,

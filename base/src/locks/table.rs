@@ -74,9 +74,9 @@ impl LockTable {
         }
     }
 
-    /// To be called before a lock of a whole file is asked for. As Linux does it, flock gives up the old mode
-    /// before it asks for the new one: so two who share a lock and both want it for themselves do not wait for
-    /// each other.
+    /// To be called before a lock of a whole file is asked for. As Linux does it, flock gives up
+    /// the old mode before it asks for the new one: so two who share a lock and both want it for
+    /// themselves do not wait for each other.
     pub fn give_up_mode(&mut self, (ino, kind): (Ino, LockKind), asked: LockHeld) -> Vec<LockWait> {
         let file = (ino, kind);
         let Some(locks) = self.files.get_mut(&file) else { return vec![] };

@@ -1,7 +1,8 @@
 //! An echo of frames: what a request and its answer cost when nothing is done in between.
 //!
-//! Two threads with a runtime each, as client and server have them. Both sides do what ours do in bulk: take every
-//! frame that has arrived, and write all that came of it at once. Nothing is decoded, and no request has a number.
+//! Two threads with a runtime each, as client and server have them. Both sides do what ours do in
+//! bulk: take every frame that has arrived, and write all that came of it at once. Nothing is
+//! decoded, and no request has a number.
 
 use std::{io, thread, time::Duration};
 
@@ -156,7 +157,8 @@ fn ask_all(address: std::net::SocketAddr, echo: &Echo) -> io::Result<Used> {
     })
 }
 
-/// Sends `count` requests, never more than `window` unanswered. Times each when there is one at a time.
+/// Sends `count` requests, never more than `window` unanswered. Times each when there is one at a
+/// time.
 async fn ask(mut stream: TcpStream, window: usize, count: usize) -> io::Result<Vec<u64>> {
     let request = [0xa5; REQUEST_BYTES];
     let (mut inbox, mut outbox) = (BytesMut::new(), Vec::new());

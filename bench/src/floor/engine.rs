@@ -17,8 +17,8 @@ const DIRECTORY_FILES: u64 = 2000;
 const ENTRY_BYTES: usize = 24;
 const INODE_BYTES: usize = 96;
 
-/// Measures `files` creates, then as many gets that find something and as many that do not. The CPU time is
-/// that of the whole process: what the engine does in the background is part of it.
+/// Measures `files` creates, then as many gets that find something and as many that do not. The CPU
+/// time is that of the whole process: what the engine does in the background is part of it.
 ///
 /// # Errors
 /// When the engine fails.
@@ -79,8 +79,8 @@ fn spread(file: u64, files: u64) -> u64 {
     file.wrapping_mul(0x9e37_79b9_7f4a_7c15) % files.max(1)
 }
 
-/// 16 bytes of a directory's id and 12 of a name, which stands where its hash says, as names do in a store: two
-/// that are made one after the other are no neighbours.
+/// 16 bytes of a directory's id and 12 of a name, which stands where its hash says, as names do in
+/// a store: two that are made one after the other are no neighbours.
 fn entry_key(kind: u8, file: u64) -> [u8; 28] {
     let mut key = [0; 28];
     key[8..16].copy_from_slice(&(file / DIRECTORY_FILES).to_be_bytes());

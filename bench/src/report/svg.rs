@@ -1,4 +1,5 @@
-//! The drawing: a bar for each rate on a logarithmic scale, its spread, and a mark where its floor is.
+//! The drawing: a bar for each rate on a logarithmic scale, its spread, and a mark where its floor
+//! is.
 
 use super::{Line, Rate, figure, rates};
 

@@ -1,6 +1,7 @@
 //! Targets, and the figures that were reached.
 //!
-//! The commands that measure make the rows; the tables and lines of results hold them. Nothing is measured here.
+//! The commands that measure make the rows; the tables and lines of results hold them. Nothing is
+//! measured here.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,8 +55,8 @@ pub struct TargetRow {
     pub goal: String,
     /// Whether the goal was reached; `None` where there is no goal.
     pub met: Option<bool>,
-    /// The figure is better than what nothing could beat: something was left out of the floor, or the two were not measured alike.
-    /// Such a target is not met.
+    /// The figure is better than what nothing could beat: something was left out of the floor, or
+    /// the two were not measured alike. Such a target is not met.
     #[serde(default)]
     pub floor_beaten: bool,
     /// The unit of the figures.

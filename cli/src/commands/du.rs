@@ -27,10 +27,12 @@ const THREADS: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 
 /// Count the bytes, files and directories of a tree.
 ///
-/// A file with several names in the tree is counted once. Other file systems mounted below are left out.
+/// A file with several names in the tree is counted once. Other file systems mounted below are left
+/// out.
 ///
-/// A directory with a quota is counted by the server all the time: its count is printed at once, without a walk
-/// (bytes that take room, and inodes of all kinds). A file counts there if it was made there.
+/// A directory with a quota is counted by the server all the time: its count is printed at once,
+/// without a walk (bytes that take room, and inodes of all kinds). A file counts there if it was
+/// made there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A file or directory, on a mount.

@@ -30,15 +30,17 @@ const INTERRUPTED: &str = "interrupted";
 /// Time during which servers are told that a dump is given up.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Write a copy of a file system, as of one moment, while it is served. Needs the administrator's token.
+/// Write a copy of a file system, as of one moment, while it is served. Needs the administrator's
+/// token.
 ///
-/// It has every name, attribute, link, extended attribute and setting, and the contents of files; with --metadata-only
-/// contents in blocks are only named. Files that are deleted but still open are left out. `pando load` makes a file system
-/// of it. FILE appears when it is whole, and a line says what is in it; `-` is stdout. A dump that is interrupted leaves
-/// nothing.
+/// It has every name, attribute, link, extended attribute and setting, and the contents of files;
+/// with --metadata-only contents in blocks are only named. Files that are deleted but still open
+/// are left out. `pando load` makes a file system of it. FILE appears when it is whole, and a line
+/// says what is in it; `-` is stdout. A dump that is interrupted leaves nothing.
 ///
-/// On several servers all of them are dumped together: changes wait for the moment that is taken, some milliseconds as a rule and three
-/// seconds at most, and how long it was is told. If a server does not answer then there is no dump, and everybody goes on.
+/// On several servers all of them are dumped together: changes wait for the moment that is taken,
+/// some milliseconds as a rule and three seconds at most, and how long it was is told. If a server
+/// does not answer then there is no dump, and everybody goes on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.

@@ -1,6 +1,8 @@
-//! Asking every server of a file system what it has, for lists that only all of them together can give.
+//! Asking every server of a file system what it has, for lists that only all of them together can
+//! give.
 //!
-//! A server that does not answer does not keep back what the others have: the list is printed, and then the command fails.
+//! A server that does not answer does not keep back what the others have: the list is printed, and
+//! then the command fails.
 
 use std::{fmt, time::Duration};
 
@@ -93,7 +95,8 @@ where
     found(servers, asked.zip(all))
 }
 
-/// Asks the server where sessions begin, and when that has answered or is silent, all others at once.
+/// Asks the server where sessions begin, and when that has answered or is silent, all others at
+/// once.
 pub(super) async fn ask_first<'a, T, F>(
     client: &'a Client,
     ask: impl Fn(Server<'a>) -> F,
@@ -145,7 +148,8 @@ impl<T> Found<T> {
 }
 
 impl<T: Serialize> Found<T> {
-    /// Prints the rows, as JSON or with `heads` above their `cells`; fails then when a server did not answer.
+    /// Prints the rows, as JSON or with `heads` above their `cells`; fails then when a server did
+    /// not answer.
     pub(super) fn print(
         &self,
         json: bool,

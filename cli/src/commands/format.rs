@@ -20,11 +20,12 @@ const SHARDS: u16 = 64;
 
 /// Make a file system.
 ///
-/// It leaves the administrator's token in DIR/admin.token, readable by its owner only. A directory that holds
-/// a file system already, or anything else, is refused and left as it is.
+/// It leaves the administrator's token in DIR/admin.token, readable by its owner only. A directory
+/// that holds a file system already, or anything else, is refused and left as it is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.
+    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it
+    /// must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     #[command(flatten)]
@@ -38,22 +39,24 @@ struct Choices {
     #[arg(long, default_value_t = SHARDS, value_name = "N",
           value_parser = value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     shards: u16,
-    /// Number of servers, at most one for each shard. With more than one, this directory is that of the coordinator
-    /// (`pando serve --coordinator`), the others join it (`pando serve --join`), and nothing is served until all have.
+    /// Number of servers, at most one for each shard. With more than one, this directory is that of
+    /// the coordinator (`pando serve --coordinator`), the others join it (`pando serve --join`),
+    /// and nothing is served until all have.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     servers: u16,
     /// A name for people [default: that of the data directory].
     #[arg(long)]
     name: Option<String>,
-    /// Where contents of files go: a directory, file:///DIRECTORY or s3://BUCKET/PREFIX?region=R&endpoint=URL
-    /// (keys come from AWS_* variables of the server, and clients never get them) [default: DIR/blocks].
+    /// Where contents of files go: a directory, file:///DIRECTORY or
+    /// s3://BUCKET/PREFIX?region=R&endpoint=URL (keys come from AWS_* variables of the server, and
+    /// clients never get them) [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
     /// Files up to this many bytes are kept with their metadata; 0: none.
     #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES", value_parser = inline_max)]
     inline_max: u32,
-    /// How contents are compressed that are not kept with their metadata. What would not become smaller is stored
-    /// as it is.
+    /// How contents are compressed that are not kept with their metadata. What would not become
+    /// smaller is stored as it is.
     #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
     compression: Compression,
     /// Where a new directory goes.

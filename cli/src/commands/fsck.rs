@@ -22,19 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Check a whole file system while it is served, and repair it. Needs the administrator's token.
 ///
-/// It looks at a snapshot: records that contradict each other, entries nobody can reach, blocks that are missing
-/// or that nothing refers to. With --repair it puts right what it finds, in small changes beside everything else that
-/// goes on, and checks again until nothing is left that it can repair. What has lost its place goes to /lost+found,
-/// under its inode number. Ctrl-C ends the check; what was repaired stays so.
+/// It looks at a snapshot: records that contradict each other, entries nobody can reach, blocks
+/// that are missing or that nothing refers to. With --repair it puts right what it finds, in small
+/// changes beside everything else that goes on, and checks again until nothing is left that it can
+/// repair. What has lost its place goes to /lost+found, under its inode number. Ctrl-C ends the
+/// check; what was repaired stays so.
 ///
-/// On several servers all of them are checked together, and what leads from one to another. They are not looked at in one moment,
-/// so what does not fit is looked at again, and is wrong only if it still is. There --repair says why it has not repaired what it has
-/// not, and --gc is refused where contents were not left in the servers' own data directories (`pando format --blocks`).
+/// On several servers all of them are checked together, and what leads from one to another. They
+/// are not looked at in one moment, so what does not fit is looked at again, and is wrong only if
+/// it still is. There --repair says why it has not repaired what it has not, and --gc is refused
+/// where contents were not left in the servers' own data directories (`pando format --blocks`).
 ///
-/// A finding names the path where there is one. `pando info HOST:PORT --inode N` looks for the path of an inode number.
+/// A finding names the path where there is one. `pando info HOST:PORT --inode N` looks for the path
+/// of an inode number.
 ///
-/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check could not be done, as when
-/// a server does not answer for 15 seconds, or was cancelled.
+/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check
+/// could not be done, as when a server does not answer for 15 seconds, or was cancelled.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.
@@ -45,13 +48,15 @@ pub(crate) struct Args {
     /// Repair what is found.
     #[arg(long)]
     repair: bool,
-    /// With --repair: give up contents that cannot be read any more. Zeros are read in place of what gave EIO.
+    /// With --repair: give up contents that cannot be read any more. Zeros are read in place of
+    /// what gave EIO.
     #[arg(long, requires = "repair")]
     discard_lost: bool,
     /// Remove blocks that nothing refers to, as a crash leaves them.
     #[arg(long)]
     gc: bool,
-    /// Print all findings that can be repaired, up to 100,000 of each server; else each server's first 1,000 are printed.
+    /// Print all findings that can be repaired, up to 100,000 of each server; else each server's
+    /// first 1,000 are printed.
     #[arg(long, conflicts_with_all = ["repair", "gc"])]
     all: bool,
     /// Print JSON.

@@ -27,14 +27,16 @@ const BYTES_MAX: usize = 64 << 10;
 
 /// Print what the server knows of a file or directory: its ids, shard, layout and blocks.
 ///
-/// With --inode it is looked for at a server: all directories that the token lets one see are listed until all names of the
-/// inode are found, which takes as long as a `find` of everything.
+/// With --inode it is looked for at a server: all directories that the token lets one see are
+/// listed until all names of the inode are found, which takes as long as a `find` of everything.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file or directory on a mount, or HOST:PORT/PATH; a symbolic link is not followed. With --inode: HOST:PORT.
+    /// A file or directory on a mount, or HOST:PORT/PATH; a symbolic link is not followed. With
+    /// --inode: HOST:PORT.
     #[arg(value_name = "PATH")]
     place: OsString,
-    /// The number of an inode whose paths are looked for, as `pando fsck`, `pando opens` and `ls -i` show it.
+    /// The number of an inode whose paths are looked for, as `pando fsck`, `pando opens` and `ls
+    /// -i` show it.
     #[arg(long, value_name = "N")]
     inode: Option<u64>,
     #[command(flatten)]

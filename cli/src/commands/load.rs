@@ -26,16 +26,19 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// Make a file system from what `pando dump` wrote, in new data directories.
 ///
-/// It is the file system that was dumped, with its name and id, and with a new administrator's token in
-/// DIR/admin.token: tokens of the old one are not valid. A dump that was made with --metadata-only only names the blocks of files:
-/// give --blocks, or copy them to DIR/blocks before it is served. A dump that was cut off or changed is refused.
+/// It is the file system that was dumped, with its name and id, and with a new administrator's
+/// token in DIR/admin.token: tokens of the old one are not valid. A dump that was made with
+/// --metadata-only only names the blocks of files: give --blocks, or copy them to DIR/blocks before
+/// it is served. A dump that was cut off or changed is refused.
 ///
-/// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev --servers N --dir DIR` serves
-/// them here, `pando serve --coordinator` the first and `pando serve --join` each other one elsewhere. How many servers the file system had
-/// that was dumped does not matter. Quotas keep their limits.
+/// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev
+/// --servers N --dir DIR` serves them here, `pando serve --coordinator` the first and `pando serve
+/// --join` each other one elsewhere. How many servers the file system had that was dumped does not
+/// matter. Quotas keep their limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it must be empty.
+    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it
+    /// must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// Number of servers, at most one for each shard that the file system has.
@@ -44,7 +47,8 @@ pub(crate) struct Args {
     /// Where contents of files are, or go: as for `pando format` [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
-    /// How contents are compressed from now on: as for `pando format`. Blocks that are there stay as they are.
+    /// How contents are compressed from now on: as for `pando format`. Blocks that are there stay
+    /// as they are.
     #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
     compression: Compression,
     /// The dump; `-` is stdin.

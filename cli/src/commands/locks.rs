@@ -14,9 +14,11 @@ use crate::connect::{self, Servers, TokenArgs};
 /// Number of locks that are asked for at a time.
 const PAGE: u32 = 4096;
 
-/// List the locks of files (flock, fcntl) that are held or waited for. Needs the administrator's token.
+/// List the locks of files (flock, fcntl) that are held or waited for. Needs the administrator's
+/// token.
 ///
-/// To end what holds a lock, end its process on its machine, or its whole session: `pando sessions --evict`.
+/// To end what holds a lock, end its process on its machine, or its whole session: `pando sessions
+/// --evict`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.

@@ -1,11 +1,14 @@
-//! `mount.fuse.pando` and `umount.fuse.pando`: what mount(8) and umount(8) call for file systems of the type
-//! `fuse.pando`, from the command line and from /etc/fstab. Both are this program by another name.
+//! `mount.fuse.pando` and `umount.fuse.pando`: what mount(8) and umount(8) call for file systems of
+//! the type `fuse.pando`, from the command line and from /etc/fstab. Both are this program by
+//! another name.
 //!
-//! They only turn the arguments of mount(8) into those of `pando mount` and `pando umount`, and become that.
-//! What the kernel does without us (`remount`, and with it `ro`) goes back to mount(8).
+//! They only turn the arguments of mount(8) into those of `pando mount` and `pando umount`, and
+//! become that. What the kernel does without us (`remount`, and with it `ro`) goes back to
+//! mount(8).
 //!
-//! mount(8) hands over no option that it takes for the default, such as `suid` and `dev`: what it does not forbid it allows.
-//! To users mount(8) forbids both, by name, unless the line in /etc/fstab allows them.
+//! mount(8) hands over no option that it takes for the default, such as `suid` and `dev`: what it
+//! does not forbid it allows. To users mount(8) forbids both, by name, unless the line in
+//! /etc/fstab allows them.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,7 +31,8 @@ pub(crate) enum Helper {
 
 /// Mount a file system of the type fuse.pando, for mount(8).
 ///
-/// In /etc/fstab: `HOST:PORT[,HOST:PORT...] /mnt fuse.pando _netdev,nofail,token=/etc/pando/token,subdir=/a 0 0`
+/// In /etc/fstab: `HOST:PORT[,HOST:PORT...] /mnt fuse.pando
+/// _netdev,nofail,token=/etc/pando/token,subdir=/a 0 0`
 #[derive(Debug, Parser)]
 #[command(name = "mount.fuse.pando", version)]
 struct MountArgs {
@@ -37,9 +41,9 @@ struct MountArgs {
     servers: String,
     /// Where to mount it.
     mountpoint: PathBuf,
-    /// Options of `pando mount -o`, those of mount(8), token=FILE and log=FILE, separated by commas. All users are
-    /// let in unless noallow_other is among them; set-id bits have effect and devices can be opened unless nosuid
-    /// and nodev are.
+    /// Options of `pando mount -o`, those of mount(8), token=FILE and log=FILE, separated by
+    /// commas. All users are let in unless noallow_other is among them; set-id bits have effect and
+    /// devices can be opened unless nosuid and nodev are.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Pass over options that nobody knows.

@@ -1,4 +1,5 @@
-//! A file or directory, however it is reached: on a mount, or at a server. `set`, `get` and `info` are told one.
+//! A file or directory, however it is reached: on a mount, or at a server. `set`, `get` and `info`
+//! are told one.
 
 use std::{collections::BTreeMap, ffi::OsStr, path::PathBuf, time::Duration};
 

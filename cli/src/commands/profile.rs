@@ -32,10 +32,12 @@ const SLOW_HEADS: [&str; 12] = [
     "CLIENT",
 ];
 
-/// Show where the time of operations goes, and the latest slow ones. Needs the administrator's token.
+/// Show where the time of operations goes, and the latest slow ones. Needs the administrator's
+/// token.
 ///
-/// The stages: `queue` waits for other requests, `execute` is the operation, `write` is the write of its group to
-/// the store, `sync` waits for stable storage, `wait` for blocks or locks. The slow ones are the latest 512 of each server.
+/// The stages: `queue` waits for other requests, `execute` is the operation, `write` is the write
+/// of its group to the store, `sync` waits for stable storage, `wait` for blocks or locks. The slow
+/// ones are the latest 512 of each server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several: all are asked.
@@ -46,7 +48,8 @@ pub(crate) struct Args {
     /// Ask only this one of several servers, by its number in `pando status`.
     #[arg(long = "server", value_name = "N")]
     only: Option<u16>,
-    /// From now on, until a server is restarted, operations that take this long are slow [at first: 100ms].
+    /// From now on, until a server is restarted, operations that take this long are slow [at first:
+    /// 100ms].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     threshold: Option<Duration>,
     /// Print JSON.

@@ -14,11 +14,13 @@ use crate::{
     failure, output,
 };
 
-/// Put back what was removed, with all that was below it, where it was. Needs the administrator's token.
+/// Put back what was removed, with all that was below it, where it was. Needs the administrator's
+/// token.
 ///
-/// It works while `pando set PLACE trash_days=N` keeps what is removed. Directories that are gone are made anew. If a path was
-/// removed several times, the latest version comes back, or the latest of those that --at names. Older ones, and anything
-/// whose place is taken, stay in the trash and are listed. The exit code is 1 when something of what was asked for stays there.
+/// It works while `pando set PLACE trash_days=N` keeps what is removed. Directories that are gone
+/// are made anew. If a path was removed several times, the latest version comes back, or the latest
+/// of those that --at names. Older ones, and anything whose place is taken, stay in the trash and
+/// are listed. The exit code is 1 when something of what was asked for stays there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -27,10 +29,12 @@ pub(crate) struct Args {
     /// Files or directories to put back, as they were called: from the root of the file system.
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<String>,
-    /// Only what was removed then: a time in UTC as --list prints it, or the beginning of one, as 2026-11-21 or "2026-11-21 17:30".
+    /// Only what was removed then: a time in UTC as --list prints it, or the beginning of one, as
+    /// 2026-11-21 or "2026-11-21 17:30".
     #[arg(long, value_name = "TIME", value_parser = beginning)]
     at: Option<String>,
-    /// Only print what is in the trash: when it was removed (in UTC), its owner, its size, and where it was.
+    /// Only print what is in the trash: when it was removed (in UTC), its owner, its size, and
+    /// where it was.
     #[arg(long)]
     list: bool,
     /// Do not print what is put back, but what stays in the trash, and how much of both there is.
@@ -43,7 +47,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The digits of a time or its beginning: separators differ between `--list`, RFC 3339 and the trash's own directories.
+/// The digits of a time or its beginning: separators differ between `--list`, RFC 3339 and the
+/// trash's own directories.
 fn beginning(text: &str) -> Result<String, String> {
     let is_part = |c: char| c.is_ascii_digit() || "-: T.Z".contains(c);
     let digits = digits(text);

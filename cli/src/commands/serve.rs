@@ -31,8 +31,9 @@ const CORES_MAX: usize = 8;
 
 /// Serve the file system in a data directory until SIGINT or SIGTERM.
 ///
-/// When it serves, it prints its addresses, and writes them to DIR/address, a line each. A file system that was
-/// formatted for several servers is served by one process with --coordinator and the others with --join.
+/// When it serves, it prints its addresses, and writes them to DIR/address, a line each. A file
+/// system that was formatted for several servers is served by one process with --coordinator and
+/// the others with --join.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory, made by `pando format`; of a server that joins: missing or empty.
@@ -50,22 +51,25 @@ struct ClusterArgs {
     /// Be the coordinator: the data directory is the one that `pando format --servers N` made.
     #[arg(long, conflicts_with_all = ["join", "token_file"])]
     coordinator: bool,
-    /// Be another server of the cluster that has its coordinator there; of several addresses, at one of them. A data
-    /// directory that has joined before need not be told: it also looks where the coordinator was last.
+    /// Be another server of the cluster that has its coordinator there; of several addresses, at
+    /// one of them. A data directory that has joined before need not be told: it also looks where
+    /// the coordinator was last.
     #[arg(long, value_name = "HOST:PORT", value_parser = connect::servers)]
     join: Option<Servers>,
     /// The administrator's token, with which a server joins; it need not be given again.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// With --coordinator: how long a server of the cluster serves without a word from the coordinator. When a server is
-    /// lost, renames of directories wait this long.
+    /// With --coordinator: how long a server of the cluster serves without a word from the
+    /// coordinator. When a server is lost, renames of directories wait this long.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
     cluster_lease: Duration,
-    /// How long to go on when the coordinator is lost and the lease has ended, with what stands on no cached path: what mounts
-    /// have open, and what they do in directories that they know. 0: not at all.
+    /// How long to go on when the coordinator is lost and the lease has ended, with what stands on
+    /// no cached path: what mounts have open, and what they do in directories that they know. 0:
+    /// not at all.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
     alone: Duration,
-    /// Add a round trip to the connections to other servers, as of a network between them: for measurements.
+    /// Add a round trip to the connections to other servers, as of a network between them: for
+    /// measurements.
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
     rtt: Duration,
     /// End when the process that started this one does.
@@ -79,8 +83,8 @@ pub(crate) struct ServeArgs {
     /// Where to listen for clients; port 0 takes a free one [default: 127.0.0.1:7420].
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where to show the status page, with /metrics and /healthz; port 0 takes a free one, `off` shows none
-    /// [default: 127.0.0.1:7421].
+    /// Where to show the status page, with /metrics and /healthz; port 0 takes a free one, `off`
+    /// shows none [default: 127.0.0.1:7421].
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// Answered operations are on stable storage after this long at most.
@@ -89,25 +93,28 @@ pub(crate) struct ServeArgs {
     /// When an operation is answered.
     #[arg(long, value_enum, default_value_t = Durability::Relaxed)]
     durability: Durability,
-    /// Threads that execute requests [default: half of the cores of this machine, at least 1, at most 8, as
-    /// clients on it need some too].
+    /// Threads that execute requests [default: half of the cores of this machine, at least 1, at
+    /// most 8, as clients on it need some too].
     #[arg(long, value_name = "N")]
     cores: Option<NonZeroUsize>,
     /// End a session after this long without a word from its client.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease)]
     lease: Duration,
-    /// Keep this much of the disks free: below it writes are refused with ENOSPC, while reads and removals work. 0
-    /// lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if that is less].
+    /// Keep this much of the disks free: below it writes are refused with ENOSPC, while reads and
+    /// removals work. 0 lets the disk fill to its last byte [default: 256MiB, or a twentieth of the
+    /// disk if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
-    /// More connections than this are refused; their clients wait [default: 65536, or what the limit of open files
-    /// leaves].
+    /// More connections than this are refused; their clients wait [default: 65536, or what the
+    /// limit of open files leaves].
     #[arg(long, value_name = "N")]
     connections_max: Option<usize>,
-    /// More sessions than this are not opened; their clients wait. Each mount and each running command has one.
+    /// More sessions than this are not opened; their clients wait. Each mount and each running
+    /// command has one.
     #[arg(long, value_name = "N", default_value_t = 65536)]
     sessions_max: usize,
-    /// More sessions than this are not opened with one token, unless it is an administrator's; their clients wait.
+    /// More sessions than this are not opened with one token, unless it is an administrator's;
+    /// their clients wait.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     sessions_per_token: usize,
     /// Listen on addresses that other machines reach, although nothing is encrypted.
@@ -132,7 +139,8 @@ struct Compared {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Durability {
-    /// When it is done; it survives a crash of the server, and a power cut after fsync or the commit interval.
+    /// When it is done; it survives a crash of the server, and a power cut after fsync or the
+    /// commit interval.
     Relaxed,
     /// When it is on stable storage.
     Strict,
@@ -200,8 +208,8 @@ impl ServeArgs {
         &self.trace
     }
 
-    /// How to serve. Within `up`, where an address is not given and the default one is taken, a free port
-    /// will do, and the mount has a core beside it.
+    /// How to serve. Within `up`, where an address is not given and the default one is taken, a
+    /// free port will do, and the mount has a core beside it.
     pub(crate) fn options(&self, up: bool) -> Options {
         let listen = |given: Option<&str>, default: &str| Listen {
             address: given.unwrap_or(default).to_owned(),

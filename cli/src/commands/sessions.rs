@@ -12,11 +12,12 @@ use crate::connect::{self, Servers, TokenArgs};
 
 /// List the sessions of a file system, or end one. Needs the administrator's token.
 ///
-/// A session that is evicted loses its open files and its locks; its client opens another one. Whoever has a token
-/// can come back to what is at the token's path then: to keep somebody out, move that away before, or let the token expire.
+/// A session that is evicted loses its open files and its locks; its client opens another one.
+/// Whoever has a token can come back to what is at the token's path then: to keep somebody out,
+/// move that away before, or let the token expire.
 ///
-/// Of several servers each lists the sessions that have come to it, with what they have there; a session that is
-/// evicted ends at all of them.
+/// Of several servers each lists the sessions that have come to it, with what they have there; a
+/// session that is evicted ends at all of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -60,7 +61,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends a session wherever it is: where it began first, as the others take it in while that server has it.
+/// Ends a session wherever it is: where it began first, as the others take it in while that server
+/// has it.
 async fn evict(client: &Client, session: SessionId) -> anyhow::Result<()> {
     let ended = everywhere::ask_first(client, async |server: everywhere::Server<'_>| {
         let evicted = async {

@@ -1,4 +1,5 @@
-//! `pando set` and `pando get`: settings of a file system, or of a directory, that can be changed any time.
+//! `pando set` and `pando get`: settings of a file system, or of a directory, that can be changed
+//! any time.
 
 mod rules;
 
@@ -38,8 +39,9 @@ const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 
 /// Change settings of a file system, or of a directory.
 ///
-/// Needs root, and the administrator's token: here, or when PATH was mounted. When a quota is set, what is there already is
-/// counted first, and the command waits for that; Ctrl-C leaves the server counting.
+/// Needs root, and the administrator's token: here, or when PATH was mounted. When a quota is set,
+/// what is there already is counted first, and the command waits for that; Ctrl-C leaves the server
+/// counting.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = rules::help())]
 pub(crate) struct Set {

@@ -13,13 +13,16 @@ use crate::{
     output,
 };
 
-/// Print how a server stands, and what it is doing: file system, sessions, counters. Needs the administrator's token.
+/// Print how a server stands, and what it is doing: file system, sessions, counters. Needs the
+/// administrator's token.
 ///
-/// The first line is the state: `serving`, or what is wrong. Of a file system with several servers it prints what they all
-/// are and have: shards, share of the requests, what is left of their leases, and what is wrong. The rest is of the
-/// coordinator. A server that does not serve now prints what it knows.
+/// The first line is the state: `serving`, or what is wrong. Of a file system with several servers
+/// it prints what they all are and have: shards, share of the requests, what is left of their
+/// leases, and what is wrong. The rest is of the coordinator. A server that does not serve now
+/// prints what it knows.
 ///
-/// Exit codes: 0 all is well; 3 something is wrong, as the first line says; 1 nobody answers, or refuses; 2 wrong usage.
+/// Exit codes: 0 all is well; 3 something is wrong, as the first line says; 1 nobody answers, or
+/// refuses; 2 wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.

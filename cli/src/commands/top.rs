@@ -1,8 +1,8 @@
 //! `pando top`: what servers are asked for right now, by operation, client and directory.
 //!
-//! On a terminal it is a page that is drawn again and again; elsewhere a text for each interval, or JSON, a
-//! line for each. Rates of operations are the difference of two moments; those of clients and directories are
-//! the server's own estimates of the last seconds.
+//! On a terminal it is a page that is drawn again and again; elsewhere a text for each interval, or
+//! JSON, a line for each. Rates of operations are the difference of two moments; those of clients
+//! and directories are the server's own estimates of the last seconds.
 
 use std::{
     cell::Cell, collections::BTreeMap, io::IsTerminal as _, process::ExitCode, time::Duration,
@@ -30,7 +30,9 @@ const OTHER_SERVERS: &str = "0";
 
 /// Show what servers are asked for, until q or Ctrl-C. Needs the administrator's token.
 ///
-/// Of several servers all are added up, but for those that do not answer, and the first line says which. Rates are of the latest interval; those of clients and directories are estimates of the last 5 to 10 seconds.
+/// Of several servers all are added up, but for those that do not answer, and the first line says
+/// which. Rates are of the latest interval; those of clients and directories are estimates of the
+/// last 5 to 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.

@@ -23,16 +23,19 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Time after which such a process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-/// Unmount a file system, and wait until everything written was sent and the process that served it has ended.
+/// Unmount a file system, and wait until everything written was sent and the process that served it
+/// has ended.
 ///
-/// A mount that is in use is left as it is. One whose process was killed is only taken away. One that is bound to another
-/// place as well is served there on, and not waited for. When no server answers, the mount is taken away, and what could
-/// not be sent stays with the process, which sends it when a server is back: the command fails and names the process.
+/// A mount that is in use is left as it is. One whose process was killed is only taken away. One
+/// that is bound to another place as well is served there on, and not waited for. When no server
+/// answers, the mount is taken away, and what could not be sent stays with the process, which sends
+/// it when a server is back: the command fails and names the process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where it is mounted.
     mountpoint: PathBuf,
-    /// Take it away whoever uses it, and end its process: what waits for a server fails, and what was not sent is lost.
+    /// Take it away whoever uses it, and end its process: what waits for a server fails, and what
+    /// was not sent is lost.
     #[arg(short, long)]
     force: bool,
 }

@@ -27,9 +27,10 @@ use crate::{
 
 /// Serve the file system in a data directory and mount it, until SIGINT, SIGTERM or `pando umount`.
 ///
-/// A directory that is missing or empty is formatted first, with what `pando format` takes by default. The mount
-/// point is made if it is missing; what a crash left mounted there is unmounted. Where a default port is
-/// taken, a free one is used: the addresses are printed, and written to DIR/address, a line each.
+/// A directory that is missing or empty is formatted first, with what `pando format` takes by
+/// default. The mount point is made if it is missing; what a crash left mounted there is unmounted.
+/// Where a default port is taken, a free one is used: the addresses are printed, and written to
+/// DIR/address, a line each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory.

@@ -50,7 +50,8 @@ pub(super) struct Page {
 
 #[derive(Serialize)]
 struct Latency {
-    /// The bound of the first bucket; each other one has the double of that before it, the last has none.
+    /// The bound of the first bucket; each other one has the double of that before it, the last has
+    /// none.
     unit_us: f64,
     buckets: Vec<u64>,
 }

@@ -1,4 +1,5 @@
-//! Connections that are not as they should be: too many, of another version, of bytes that mean nothing.
+//! Connections that are not as they should be: too many, of another version, of bytes that mean
+//! nothing.
 
 use std::{
     fs::{self, File},

@@ -1,5 +1,6 @@
-//! Data directories that cannot be served: damaged, foreign, of another version. Each is told in one line that says
-//! what to do, and nothing is written to them, so that the right files put back are enough.
+//! Data directories that cannot be served: damaged, foreign, of another version. Each is told in
+//! one line that says what to do, and nothing is written to them, so that the right files put back
+//! are enough.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! An operator's drill: something goes wrong, and the first command that somebody would try names the cause.
+//! An operator's drill: something goes wrong, and the first command that somebody would try names
+//! the cause.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -20,7 +21,8 @@ fn state(server: &str, token: &Path) -> (String, Option<i32>) {
     (first, output.status.code())
 }
 
-/// Waits until the first line of `pando status` says this, with the exit code that something is wrong has.
+/// Waits until the first line of `pando status` says this, with the exit code that something is
+/// wrong has.
 fn until_status_says(server: &str, token: &Path, words: &[&str]) {
     let began = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! `bench figures`: every experiment runs at toy size, and its drawing has what it is for; no rate is looked at.
+//! `bench figures`: every experiment runs at toy size, and its drawing has what it is for; no rate
+//! is looked at.
 
 use std::{
     fs,

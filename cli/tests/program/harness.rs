@@ -37,8 +37,8 @@ pub(crate) fn succeed(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// Unmounts what no program uses any more. Other tests start programs meanwhile, and between its fork and its exec a
-/// child has what we had open: for so long the mount is in use.
+/// Unmounts what no program uses any more. Other tests start programs meanwhile, and between its
+/// fork and its exec a child has what we had open: for so long the mount is in use.
 pub(crate) fn unmount(path: &Path) {
     for _ in 0..1000 {
         let output = run(&["umount", text(path)]);

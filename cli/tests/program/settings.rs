@@ -71,7 +71,8 @@ fn a_mount_of_several_servers_refuses_what_exceeds_a_quota() {
     let mount = Mountpoint::new(folder.path());
     let (running, addresses) = dev(&folder.path().join("dev"), "3", &mount);
     refuses_what_exceeds_a_quota(&mount);
-    // Files go to one server, directories to any of them; whoever makes them, there are just so many.
+    // Files go to one server, directories to any of them; whoever makes them, there are just so
+    // many.
     let full = &mount.0.join("full");
     fs::create_dir(full).unwrap();
     succeed(&["set", text(full), "quota.entries=101"]);

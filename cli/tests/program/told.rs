@@ -1,4 +1,5 @@
-//! When contents fail, or a token ends: what the program gets, and what the logs of those who know say.
+//! When contents fail, or a token ends: what the program gets, and what the logs of those who know
+//! say.
 
 use std::{
     fs::{self, File},

@@ -163,7 +163,8 @@ fn two_mounts_with_timeouts_of_zero_map_what_the_other_has_written() {
         let (file, seen) = two.paths(turn, "file");
         let mapped = File::open(&seen).unwrap();
         let (shared, read) = (MapFlags::SHARED, ProtFlags::READ);
-        // SAFETY: the file stays as long as it is, and bytes that others change are read one at a time.
+        // SAFETY: the file stays as long as it is, and bytes that others change are read one at a
+        // time.
         let map = unsafe { mmap(std::ptr::null_mut(), len, read, shared, &mapped, 0).unwrap() };
         // SAFETY: within the map, which lives until the end of the turn.
         let byte = |at: usize| unsafe { map.cast::<u8>().add(at).read_volatile() };

@@ -1,7 +1,9 @@
-//! A data directory of an earlier on-disk version is served by this program, and by an earlier one no more.
+//! A data directory of an earlier on-disk version is served by this program, and by an earlier one
+//! no more.
 //!
-//! `version-1.tar.gz` was made by the last program that wrote version 1: a small file with two names, one in
-//! blocks with an extended attribute, a symbolic link, a pipe, a directory and a file that were moved.
+//! `version-1.tar.gz` was made by the last program that wrote version 1: a small file with two
+//! names, one in blocks with an extended attribute, a symbolic link, a pipe, a directory and a file
+//! that were moved.
 
 use std::{
     fs,

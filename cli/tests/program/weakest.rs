@@ -2,8 +2,8 @@
 //! as raw bytes over TCP, about objects outside. An object that a token does not allow cannot be
 //! had, on one server and on three.
 //!
-//! One table says what each kind of request must be answered ([`verdict`]): a new kind does not compile without its row, and
-//! is sent because the golden bytes of messages have it.
+//! One table says what each kind of request must be answered ([`verdict`]): a new kind does not
+//! compile without its row, and is sent because the golden bytes of messages have it.
 
 use std::{
     collections::BTreeSet,
@@ -513,7 +513,8 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
         for (token, cred, _) in &tokens {
             let own = Raw::open(&site.address, token, cred.clone());
             for address in &servers {
-                // An administrator's session, of which all is known, half is known, and the number is.
+                // An administrator's session, of which all is known, half is known, and the number
+                // is.
                 let guesses = [
                     real,
                     Resume { proof: own.welcome.proof, ..real },

@@ -1,8 +1,8 @@
 //! Nodes and names.
 //!
-//! Invariants: a node lives as long as it has a name or the kernel knows it; a directory has one name;
-//! each entry of a directory has a cookie that no other entry of it ever had, so a listing that is
-//! continued skips nothing and repeats nothing, whatever happened in between.
+//! Invariants: a node lives as long as it has a name or the kernel knows it; a directory has one
+//! name; each entry of a directory has a cookie that no other entry of it ever had, so a listing
+//! that is continued skips nothing and repeats nothing, whatever happened in between.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Pages of directory listings, never larger than the kernel asked for.
 //!
-//! Invariant: a page is a run of whole entries, each padded to 8 bytes, and its length is at most the
-//! size it was made for. `push` says whether the entry fitted; one that did not is the first of the
-//! next page, which the kernel asks for with the cookie of the last entry that fitted.
+//! Invariant: a page is a run of whole entries, each padded to 8 bytes, and its length is at most
+//! the size it was made for. `push` says whether the entry fitted; one that did not is the first of
+//! the next page, which the kernel asks for with the cookie of the last entry that fitted.
 
 use zerocopy::IntoBytes;
 
@@ -45,8 +45,8 @@ impl DirPlusPage {
         DirPlusPage(Page::new(size))
     }
 
-    /// Adds an entry with its look-up, which counts like one of LOOKUP, if there is room. False when
-    /// it does not fit, and then nothing counts.
+    /// Adds an entry with its look-up, which counts like one of LOOKUP, if there is room. False
+    /// when it does not fit, and then nothing counts.
     #[must_use]
     pub fn push(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let head = entry.to_abi();

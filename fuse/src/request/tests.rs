@@ -1,5 +1,5 @@
-//! Golden bytes of every request. The messages are put together field by field as the kernel's header
-//! has them, not by way of our own structures.
+//! Golden bytes of every request. The messages are put together field by field as the kernel's
+//! header has them, not by way of our own structures.
 
 use super::*;
 use crate::types::LockType;

@@ -1,4 +1,5 @@
-//! A file system mounted for one test: served by a thread of its own, watched, and always unmounted.
+//! A file system mounted for one test: served by a thread of its own, watched, and always
+//! unmounted.
 
 use std::{
     cell::Cell,

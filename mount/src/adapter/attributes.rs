@@ -39,15 +39,16 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// SETATTR. The kernel has applied the rules of chmod and chown; it says when set-id bits must go.
+    /// SETATTR. The kernel has applied the rules of chmod and chown; it says when set-id bits must
+    /// go.
     pub(super) async fn setattr(&self, cred: &Cred, node: NodeId, set: &fuse::SetAttr) -> Outcome {
         let at = self.nodes.borrow().get(node)?;
         let attr = self.fs.setattr(cred, &at, convert::set_attr(set)).await?;
         Ok(Answer::Attr(node, attr))
     }
 
-    /// READLINK. The name by which we know the link may be gone while it has others: ESTALE makes the kernel
-    /// look up the one that it came by.
+    /// READLINK. The name by which we know the link may be gone while it has others: ESTALE makes
+    /// the kernel look up the one that it came by.
     pub(super) async fn readlink(&self, cred: &Cred, node: NodeId) -> Outcome {
         let file = self.nodes.borrow().file(node)?;
         match self.fs.readlink(cred, &file).await {

@@ -79,8 +79,8 @@ impl<S: FileSystem> Adapter<S> {
         self.list(cred, handle, cookie, page, size / ENTRY_PLUS_BYTES).await
     }
 
-    /// Fills the kernel's buffer with what comes after `cookie`, from one page of the file system; nothing
-    /// only at the end.
+    /// Fills the kernel's buffer with what comes after `cookie`, from one page of the file system;
+    /// nothing only at the end.
     async fn list(
         &self,
         cred: &Cred,
@@ -113,7 +113,8 @@ impl<S: FileSystem> Adapter<S> {
         })
     }
 
-    /// The page that was read ahead, if the listing goes on in it. One that begins anew is read anew.
+    /// The page that was read ahead, if the listing goes on in it. One that begins anew is read
+    /// anew.
     fn kept(
         &self,
         handle: u64,

@@ -1,7 +1,7 @@
 //! Open files.
 //!
-//! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the file
-//! system what the file is like now, and the kernel drops pages and attributes that are older.
+//! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the
+//! file system what the file is like now, and the kernel drops pages and attributes that are older.
 
 use base::{Attr, Cred, FileKind};
 use bytes::Bytes;
@@ -69,8 +69,8 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// A change of the contents has taken the set-id bits of a file. The kernel, which leaves that to us, asks for new
-    /// times and a new size then, but believes the mode.
+    /// A change of the contents has taken the set-id bits of a file. The kernel, which leaves that
+    /// to us, asks for new times and a new size then, but believes the mode.
     pub(super) async fn lost_set_id(&self, node: NodeId) {
         let had_any = self.nodes.borrow_mut().loses_set_id(node);
         if had_any && !self.manners.attr.is_zero() {
@@ -80,8 +80,9 @@ impl<S: FileSystem> Adapter<S> {
 
     /// CREATE, of a name that the kernel did not find.
     ///
-    /// Race: another client may have made it since. The kernel takes what CREATE opens for new and checks no
-    /// permission, so that is answered with ESTALE: it looks the name up again, finds and opens it.
+    /// Race: another client may have made it since. The kernel takes what CREATE opens for new and
+    /// checks no permission, so that is answered with ESTALE: it looks the name up again, finds and
+    /// opens it.
     pub(super) async fn create(
         &self,
         cred: &Cred,

@@ -1,8 +1,8 @@
 //! Locks: flock and fcntl, between all who use the file system.
 //!
-//! The kernel keeps none of them itself. Each request names the owner: a process for fcntl, an open file for
-//! flock and for fcntl's OFD locks. What a process has locked ends with any close of the file by it (FLUSH), what
-//! an open file has with its last (RELEASE).
+//! The kernel keeps none of them itself. Each request names the owner: a process for fcntl, an open
+//! file for flock and for fcntl's OFD locks. What a process has locked ends with any close of the
+//! file by it (FLUSH), what an open file has with its last (RELEASE).
 //!
 //! A signal ends waiting, and only that: the kernel restarts the call if the program wants it so.
 

@@ -15,8 +15,9 @@ use crate::{
 impl<S: FileSystem> Adapter<S> {
     /// LOOKUP. A name that is not there is an error, which the kernel does not cache.
     ///
-    /// In a directory that is gone no name is there. ESTALE would end a mkdir, mknod, symlink or link: Linux walks the
-    /// path of these again when the call itself is stale, and not when the look-up before it is (`filename_create`).
+    /// In a directory that is gone no name is there. ESTALE would end a mkdir, mknod, symlink or
+    /// link: Linux walks the path of these again when the call itself is stale, and not when the
+    /// look-up before it is (`filename_create`).
     pub(super) async fn lookup(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
         match name {
             b"." => return self.node_again(cred, parent).await,
@@ -31,7 +32,8 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// LOOKUP of `.`, asked of a file handle whose node the kernel has forgotten; it may be any kind of node.
+    /// LOOKUP of `.`, asked of a file handle whose node the kernel has forgotten; it may be any
+    /// kind of node.
     async fn node_again(&self, cred: &Cred, node: NodeId) -> Outcome {
         let at = self.recalled(node).await?;
         let attr = self.fs.getattr(cred, &at).await?;
@@ -130,8 +132,8 @@ impl<S: FileSystem> Adapter<S> {
         Ok(Answer::Done)
     }
 
-    /// RENAME2. What was moved is known by its new name from then on. Of two that change places the answer
-    /// tells one; the other is looked up.
+    /// RENAME2. What was moved is known by its new name from then on. Of two that change places the
+    /// answer tells one; the other is looked up.
     pub(super) async fn rename(
         &self,
         cred: &Cred,

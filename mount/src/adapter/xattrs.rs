@@ -1,8 +1,8 @@
 //! Extended attributes.
 //!
-//! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its lines can be
-//! read one by one as `pando.NAME`, and some of them set: the settings of a directory. The kernel checks POSIX ACLs,
-//! and asks for them wherever the mode does not settle a check.
+//! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its
+//! lines can be read one by one as `pando.NAME`, and some of them set: the settings of a directory.
+//! The kernel checks POSIX ACLs, and asks for them wherever the mode does not settle a check.
 
 use base::{AclKind, Cred};
 use bytes::Bytes;

@@ -144,8 +144,8 @@ pub(crate) fn write_and_read_through_maps(path: &Path) {
 
     let file = read_write().open(path).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh shared map of a file that stays 10,000 bytes long; nobody else maps or changes it
-    // while the slice lives, and it is unmapped once, after its last use.
+    // SAFETY: a fresh shared map of a file that stays 10,000 bytes long; nobody else maps or
+    // changes it while the slice lives, and it is unmapped once, after its last use.
     unsafe {
         let map = mmap(std::ptr::null_mut(), 10_000, both, MapFlags::SHARED, &file, 0).unwrap();
         let bytes = std::slice::from_raw_parts_mut(map.cast::<u8>(), 10_000);
@@ -217,8 +217,8 @@ pub(crate) fn count_in_turn(path: &Path, side: u8) {
 
     let file = read_write().open(path).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh shared map of a file that stays 8192 bytes long; the byte that both processes use is only
-    // ever used as an atomic, and the map is unmapped once, after its last use.
+    // SAFETY: a fresh shared map of a file that stays 8192 bytes long; the byte that both processes
+    // use is only ever used as an atomic, and the map is unmapped once, after its last use.
     unsafe {
         let map = mmap(std::ptr::null_mut(), 8192, both, MapFlags::SHARED, &file, 0).unwrap();
         let turn = AtomicU8::from_ptr(map.cast::<u8>().add(4096));

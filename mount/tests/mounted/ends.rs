@@ -155,7 +155,8 @@ fn what_the_kernel_never_released_is_closed_at_the_end() {
     let seen = Arc::clone(&mounted.seen);
     let file = File::create_new(mounted.path("file")).unwrap();
     fs::remove_file(mounted.path("file")).unwrap();
-    // An aborted connection sends no releases; this aborts, and is refused because of the open file.
+    // An aborted connection sends no releases; this aborts, and is refused because of the open
+    // file.
     let forced = rustix::mount::unmount(mounted.root(), UnmountFlags::FORCE);
     assert_eq!(forced, Err(Errno::BUSY));
     assert_eq!(mounted.served_end(), Ended::Unmounted);

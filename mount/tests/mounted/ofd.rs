@@ -1,4 +1,5 @@
-//! Locks of open files (fcntl's OFD locks), between open files, processes and mounts; and of directories.
+//! Locks of open files (fcntl's OFD locks), between open files, processes and mounts; and of
+//! directories.
 #![expect(unsafe_code, reason = "these calls are not in rustix")]
 
 use std::{

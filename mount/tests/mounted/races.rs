@@ -1,4 +1,5 @@
-//! Two mounts that remove and make the same names at the same time: no program sees ESTALE of a path.
+//! Two mounts that remove and make the same names at the same time: no program sees ESTALE of a
+//! path.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,8 @@ type Outcomes = BTreeMap<(&'static str, i32), usize>;
 
 type Call = (&'static str, fn(&Path, &Path) -> io::Result<()>);
 
-/// The calls that make a name below `dir`, or use the one that is there; `beside` is a directory that stays.
+/// The calls that make a name below `dir`, or use the one that is there; `beside` is a directory
+/// that stays.
 const CALLS: &[Call] = &[
     ("create", |dir, _| File::create(dir.join("file")).map(drop)),
     ("create_new", |dir, _| File::create_new(dir.join("new")).map(drop)),

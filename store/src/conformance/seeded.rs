@@ -139,7 +139,8 @@ fn every_seeded_bug_is_caught_by_a_rule_that_names_it() {
             Arc::new(Wrong { inner, bug })
         };
         let reopens = bug == Bug::ForgetsWhenDropped;
-        // A torn batch shows only to a reader that looks at the right moment: on a busy machine it looks again.
+        // A torn batch shows only to a reader that looks at the right moment: on a busy machine it
+        // looks again.
         let caught = (0..50)
             .any(|_| broken(&Subject { open: &open, reopens, histories: 16 }).contains(&rule));
         assert!(caught, "{bug:?} breaks no rule {rule}");

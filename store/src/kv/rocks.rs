@@ -1,11 +1,12 @@
 //! RocksDB: the embedded engine. One database holds all shards of a server.
 //!
-//! `cli` opens it, `meta` uses it through [`Engine`]. It never syncs on a write: each write puts its
-//! batch into the log, in the kernel, and [`Engine::sync`] makes the log stable for all of them.
+//! `cli` opens it, `meta` uses it through [`Engine`]. It never syncs on a write: each write puts
+//! its batch into the log, in the kernel, and [`Engine::sync`] makes the log stable for all of
+//! them.
 //!
-//! When so much was written, a table is begun, and with it a new log. That happens here and not in RocksDB, because
-//! what comes to be in a table cannot be cut off any more: first everything is made stable that it refers to
-//! ([`RocksEngine::before_tables`]), and the log that ends.
+//! When so much was written, a table is begun, and with it a new log. That happens here and not in
+//! RocksDB, because what comes to be in a table cannot be cut off any more: first everything is
+//! made stable that it refers to ([`RocksEngine::before_tables`]), and the log that ends.
 //!
 //! Always true: the directory has a file `VERSION` before it has a database; a log with a torn end
 //! opens, with a prefix of its batches; only the newest log may hold what is not stable.
@@ -100,7 +101,8 @@ impl RocksEngine {
         })
     }
 
-    /// Has this done before a table is begun: what batches refer to must be stable before they are in a table.
+    /// Has this done before a table is begun: what batches refer to must be stable before they are
+    /// in a table.
     #[must_use]
     pub fn before_tables(mut self, stabilize: Stabilize) -> Self {
         self.before_tables = stabilize;
@@ -328,7 +330,8 @@ fn write_tables(
     Ok(files)
 }
 
-/// RocksDB takes a directory without `CURRENT` for an empty one, and clears away what it finds there.
+/// RocksDB takes a directory without `CURRENT` for an empty one, and clears away what it finds
+/// there.
 fn refuse_headless(path: &Path) -> Result<()> {
     if path.join("CURRENT").try_exists()? {
         return Ok(());

@@ -1,7 +1,8 @@
 //! The workers of `bench md`: threads with native clients, or processes that make system calls.
 //!
-//! Each is sent steps and answers each of them once, over one channel for all. The first signal stops the step
-//! that is being done, and the run then removes what it made; the second signal ends also that.
+//! Each is sent steps and answers each of them once, over one channel for all. The first signal
+//! stops the step that is being done, and the run then removes what it made; the second signal ends
+//! also that.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -44,7 +45,8 @@ enum Hand {
 }
 
 impl Workers {
-    /// Workers with native clients, which share `connections` among them. Returns when all are connected.
+    /// Workers with native clients, which share `connections` among them. Returns when all are
+    /// connected.
     pub(crate) async fn threads(
         plan: &Plan,
         servers: &[String],

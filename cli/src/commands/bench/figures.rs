@@ -1,8 +1,9 @@
 //! `pando bench figures`: the experiments of papers, on clusters of our own, as data and drawings.
 //!
-//! Each experiment is a file of `figures/`; it starts the servers that it needs (`site`), measures (`load`), and gives a
-//! [`Figure`] and rows of the table of targets. One that fails leaves the others as they are; the command then fails at its
-//! end. Servers end with the experiment that started them, whatever the end.
+//! Each experiment is a file of `figures/`; it starts the servers that it needs (`site`), measures
+//! (`load`), and gives a [`Figure`] and rows of the table of targets. One that fails leaves the
+//! others as they are; the command then fails at its end. Servers end with the experiment that
+//! started them, whatever the end.
 
 mod cold;
 mod duplex;
@@ -63,9 +64,9 @@ enum Paper {
 
 /// The experiments of InfiniFS (FAST 2022), with a cluster of processes on this machine.
 ///
-/// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached, which is also
-/// DIR/reach.jsonl. On a machine with few cores throughput cannot grow with servers: what it is made of is shown, and
-/// what follows when each server has a core of its own.
+/// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached,
+/// which is also DIR/reach.jsonl. On a machine with few cores throughput cannot grow with servers:
+/// what it is made of is shown, and what follows when each server has a core of its own.
 #[derive(Debug, clap::Args)]
 struct Params {
     /// Where results go; it is made if need be.
@@ -90,7 +91,8 @@ struct Params {
     /// Under way at a time, for each server.
     #[arg(long, default_value = "16", value_name = "N")]
     in_flight: NonZeroU16,
-    /// Files of the growing tree at its end. With twenty million and more its metadata is larger than what servers keep of it.
+    /// Files of the growing tree at its end. With twenty million and more its metadata is larger
+    /// than what servers keep of it.
     #[arg(long, default_value = "200000", value_name = "N")]
     files: NonZeroUsize,
     /// Memtable of the servers of the growing tree.
@@ -114,7 +116,8 @@ struct Params {
     #[arg(long, default_value = "8,64,512", value_name = "N,...", value_delimiter = ',',
           value_parser = value_parser!(u16).range(1..=1000))]
     crowds: Vec<u16>,
-    /// Of so many operations one is the rename of a directory, where it is shown what invalidations cost.
+    /// Of so many operations one is the rename of a directory, where it is shown what invalidations
+    /// cost.
     #[arg(long, default_value = "10000", value_name = "N")]
     rename_every: NonZeroUsize,
     /// Depths of cold stats.
@@ -184,7 +187,8 @@ struct Outcome {
     reach: Vec<TargetRow>,
 }
 
-/// Experiments of a paper, by their names, with how long they may take; each is done when it is awaited.
+/// Experiments of a paper, by their names, with how long they may take; each is done when it is
+/// awaited.
 type Experiments<'a> = Vec<(String, Duration, LocalBoxFuture<'a, anyhow::Result<Outcome>>)>;
 
 /// Experiments to run for a paper.

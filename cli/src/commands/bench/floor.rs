@@ -20,8 +20,8 @@ use crate::{connect::TokenArgs, output};
 /// Processes that use the null file system, as `bench md` has ranks.
 const RANKS: usize = 4;
 
-/// Time what no file system could be faster than here: an echo of frames of the size of a create, the bare work
-/// of the engine for a create and a stat, and a FUSE file system that does nothing.
+/// Time what no file system could be faster than here: an echo of frames of the size of a create,
+/// the bare work of the engine for a create and a stat, and a FUSE file system that does nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Requests of each echo; with one in flight, a tenth of them.
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Leave out the null file system: it needs /dev/fuse.
     #[arg(long)]
     no_fuse: bool,
-    /// Where to make the folder for the engine and the mount [default: the folder for temporary files].
+    /// Where to make the folder for the engine and the mount [default: the folder for temporary
+    /// files].
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Print a JSON object for each floor and iteration, a line each.

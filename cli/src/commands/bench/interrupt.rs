@@ -1,5 +1,5 @@
-//! Ctrl-C during work that waits for nothing: it is looked at between two pieces of it, so that what was made is
-//! removed. The second one ends the program at once.
+//! Ctrl-C during work that waits for nothing: it is looked at between two pieces of it, so that
+//! what was made is removed. The second one ends the program at once.
 
 use std::{
     sync::{

@@ -1,7 +1,8 @@
 //! `pando bench io`: one large file, written and read from end to end, beside the local disk.
 //!
-//! Both files are written before either is read, and each is read twice with caches emptied before, once before the other and
-//! once after it: so neither finds a disk's own caches warmer than the other does.
+//! Both files are written before either is read, and each is read twice with caches emptied before,
+//! once before the other and once after it: so neither finds a disk's own caches warmer than the
+//! other does.
 
 use std::{
     fs::File,
@@ -21,8 +22,8 @@ use crate::output;
 /// Bytes of each read and write.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Time a large file: write it from end to end, fsync included, and read it with cold caches; beside a file on a local disk,
-/// read in turn with it.
+/// Time a large file: write it from end to end, fsync included, and read it with cold caches;
+/// beside a file on a local disk, read in turn with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A directory on a mount.
@@ -30,8 +31,8 @@ pub(crate) struct Args {
     /// How large the file is: a number with KiB, MiB or GiB.
     #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = size)]
     size: u64,
-    /// A directory of the local disk to compare with: that of the server's data, for a fair comparison [default:
-    /// the folder for temporary files].
+    /// A directory of the local disk to compare with: that of the server's data, for a fair
+    /// comparison [default: the folder for temporary files].
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
     /// Print JSON.
@@ -184,7 +185,8 @@ fn read(path: &Path, size: u64, interrupt: &Interrupt) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Empties all caches of the kernel, or, without the right to do so, those of the files; whether it was all.
+/// Empties all caches of the kernel, or, without the right to do so, those of the files; whether it
+/// was all.
 fn drop_caches(paths: &[PathBuf]) -> anyhow::Result<bool> {
     rustix::fs::sync();
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {

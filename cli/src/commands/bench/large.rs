@@ -1,7 +1,7 @@
 //! `pando bench large`: one large directory by the native client, a part of it at a time.
 //!
-//! Each part is a process of its own, so that its memory is its own; `scripts/bench-large-dir` calls them one after the
-//! other.
+//! Each part is a process of its own, so that its memory is its own; `scripts/bench-large-dir`
+//! calls them one after the other.
 
 use std::{num::NonZeroU64, path::Path, process::ExitCode};
 
@@ -19,7 +19,8 @@ use crate::{
 /// Requests under way at a time.
 const IN_FLIGHT: usize = 128;
 
-/// Time one large directory: make its files, list it, look at some of them, or remove it. What is listed must be what was made.
+/// Time one large directory: make its files, list it, look at some of them, or remove it. What is
+/// listed must be what was made.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A server of the file system.

@@ -20,8 +20,9 @@ use crate::{
     system,
 };
 
-/// Time a large directory on a mount: make its entries, by the native client where a token for the mount's server is
-/// there, list it, look at every entry as `find` does, and remove it as `rm -r` does.
+/// Time a large directory on a mount: make its entries, by the native client where a token for the
+/// mount's server is there, list it, look at every entry as `find` does, and remove it as `rm -r`
+/// does.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A directory on a mount.
@@ -47,7 +48,8 @@ struct Listed {
     remove_seconds: f64,
     resident_bytes_before: Option<u64>,
     resident_bytes_listed: Option<u64>,
-    /// The most since the listing began; where the kernel does not let us begin anew there, since the mount began.
+    /// The most since the listing began; where the kernel does not let us begin anew there, since
+    /// the mount began.
     resident_bytes_listed_peak: Option<u64>,
     /// The most since the mount began, or since the listing.
     resident_bytes_peak: Option<u64>,

@@ -17,13 +17,13 @@ use crate::{
 
 /// Time metadata operations, phase by phase as mdtest does.
 ///
-/// All ranks begin a phase together. What is stat-ed and opened was made by another rank. Everything is done in
-/// a new folder, which is removed at the end, also of a run that fails or is interrupted. A shorter run before
-/// the first one warms up and is not counted.
+/// All ranks begin a phase together. What is stat-ed and opened was made by another rank.
+/// Everything is done in a new folder, which is removed at the end, also of a run that fails or is
+/// interrupted. A shorter run before the first one warms up and is not counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A server (HOST:PORT), by the native client with a thread for each rank, or a directory, by system calls
-    /// with a process for each rank.
+    /// A server (HOST:PORT), by the native client with a thread for each rank, or a directory, by
+    /// system calls with a process for each rank.
     target: String,
     #[command(flatten)]
     token: TokenArgs,
@@ -39,15 +39,16 @@ pub(crate) struct Args {
     /// How many directories to put above the one that is worked in.
     #[arg(long, default_value = "0", value_name = "N")]
     depth: usize,
-    /// Which phases to report: dir_create, dir_stat, dir_rename, dir_remove, file_create, file_stat, file_open,
-    /// file_rename, file_remove, readdir (counts entries; its latency is that of a whole listing) [default: all].
+    /// Which phases to report: dir_create, dir_stat, dir_rename, dir_remove, file_create,
+    /// file_stat, file_open, file_rename, file_remove, readdir (counts entries; its latency is that
+    /// of a whole listing) [default: all].
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = phase)]
     phases: Vec<Phase>,
     /// Operations that each rank has under way at a time; system calls are made one by one.
     #[arg(long, default_value = "1", value_name = "N")]
     in_flight: NonZeroUsize,
-    /// Connections to the server in all, dealt to the ranks; with fewer than ranks, ranks share them, and a
-    /// thread [default: one for each rank].
+    /// Connections to the server in all, dealt to the ranks; with fewer than ranks, ranks share
+    /// them, and a thread [default: one for each rank].
     #[arg(long, value_name = "N")]
     connections: Option<NonZeroUsize>,
     /// How often to run all phases; medians are printed.

@@ -33,8 +33,8 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// A gauge that asks the server through `client`. Where the server and the mount are one process (`pando
-    /// up`), it counts as the server.
+    /// A gauge that asks the server through `client`. Where the server and the mount are one
+    /// process (`pando up`), it counts as the server.
     pub(crate) async fn new(client: Option<Client>, mount: Option<MountProcess>) -> Gauge {
         let mut gauge = Gauge { client, mount, asked: 0 };
         if let Some(status) = gauge.ask().await {

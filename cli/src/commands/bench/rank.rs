@@ -1,4 +1,5 @@
-//! `pando bench rank`: a rank of `bench md` on a directory, as a process of its own. People do not call it.
+//! `pando bench rank`: a rank of `bench md` on a directory, as a process of its own. People do not
+//! call it.
 //!
 //! A rank reads [`Order`]s from stdin, a JSON line each, and answers each step with a line on
 //! stdout. When stdin ends, the process that gave the orders is gone: the rank removes what the run

@@ -1,4 +1,5 @@
-//! `pando bench report`: a table of targets and a drawing, from results in files or from a run of its own.
+//! `pando bench report`: a table of targets and a drawing, from results in files or from a run of
+//! its own.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -10,9 +11,9 @@ use crate::output;
 
 /// Draw rates beside their floors, and print the table of targets.
 ///
-/// Without files it first measures everything on this machine, with a server and mounts of its own in a folder
-/// that it removes at the end: this needs /dev/fuse, takes less than five minutes on two cores, and is what `make bench`
-/// does. What it measured goes to results.jsonl.
+/// Without files it first measures everything on this machine, with a server and mounts of its own
+/// in a folder that it removes at the end: this needs /dev/fuse, takes less than five minutes on
+/// two cores, and is what `make bench` does. What it measured goes to results.jsonl.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Results: what bench md --json, bench floor --json and this command have written.
@@ -20,12 +21,12 @@ pub(crate) struct Args {
     /// The folder for report.svg and results.jsonl; it is made if need be.
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     out: PathBuf,
-    /// Measure at the size of the targets (1 GiB, a million entries, ten million files), which takes half an hour,
-    /// or with little of everything, which shows nothing but that it works.
+    /// Measure at the size of the targets (1 GiB, a million entries, ten million files), which
+    /// takes half an hour, or with little of everything, which shows nothing but that it works.
     #[arg(long, value_enum, default_value_t = Size::Short, conflicts_with = "files")]
     size: Size,
-    /// Where the server keeps its data, and the local file to compare with [default: the folder for temporary
-    /// files].
+    /// Where the server keeps its data, and the local file to compare with [default: the folder for
+    /// temporary files].
     #[arg(long, value_name = "DIR", conflicts_with = "files")]
     directory: Option<PathBuf>,
     /// Threads that serve the null file system.

@@ -1,7 +1,8 @@
 //! Everything that the targets speak of, measured in one run on this machine.
 //!
-//! Each measurement is this program run as a user would run it; the command stands in the table. The server and
-//! the mounts are our own, in a folder of their own; all of it ends with the run, however it ends.
+//! Each measurement is this program run as a user would run it; the command stands in the table.
+//! The server and the mounts are our own, in a folder of their own; all of it ends with the run,
+//! however it ends.
 
 mod site;
 mod targets;

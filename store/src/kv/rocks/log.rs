@@ -1,14 +1,15 @@
 //! The end of the log of a closed database: batches written since its last table.
 //!
-//! Whoever opens a database may look at it first and cut off the newest batches, as a power cut would have done.
-//! `cli` does, because a batch may have reached the disk before the blocks that it names. It never changes
-//! anything but the length of one log.
+//! Whoever opens a database may look at it first and cut off the newest batches, as a power cut
+//! would have done. `cli` does, because a batch may have reached the disk before the blocks that it
+//! names. It never changes anything but the length of one log.
 //!
-//! Format: `db/log_format.h` of RocksDB. Blocks of 32 KiB hold fragments: checksum (4 bytes), length (2), kind (1),
-//! bytes; a record is one whole fragment, or a first, some in the middle and a last one. The rest of a block that
-//! is too short for another fragment is zeros.
+//! Format: `db/log_format.h` of RocksDB. Blocks of 32 KiB hold fragments: checksum (4 bytes),
+//! length (2), kind (1), bytes; a record is one whole fragment, or a first, some in the middle and
+//! a last one. The rest of a block that is too short for another fragment is zeros.
 //!
-//! Always true: what is read is what RocksDB would read. Behind a fragment that is torn nothing counts.
+//! Always true: what is read is what RocksDB would read. Behind a fragment that is torn nothing
+//! counts.
 
 use std::{
     fs,

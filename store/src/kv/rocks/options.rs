@@ -19,7 +19,8 @@ pub struct RocksConfig {
     pub block_cache_bytes: usize,
     /// About how large one memtable becomes, in bytes; there may be three.
     pub memtable_bytes: usize,
-    /// New tables get filters. Without them, look-ups of names that are not there read blocks: to show what filters save.
+    /// New tables get filters. Without them, look-ups of names that are not there read blocks: to
+    /// show what filters save.
     pub filters: bool,
     /// Blocks that are read are counted, which costs every read a little.
     pub counts_reads: bool,
@@ -115,8 +116,8 @@ fn compaction(options: &mut Options) {
 }
 
 fn starting(options: &mut Options) {
-    // With a bound, opening the database opens a few tables and not all. (It also reads the counts of
-    // twenty; to skip that would be a little faster, and tell a number of keys that is far off.)
+    // With a bound, opening the database opens a few tables and not all. (It also reads the counts
+    // of twenty; to skip that would be a little faster, and tell a number of keys that is far off.)
     options.set_max_open_files(1024);
     options.set_stats_dump_period_sec(0);
     options.set_log_level(LogLevel::Warn);

@@ -253,7 +253,8 @@ fn a_killed_process_loses_nothing_it_was_answered() {
 const WRITER_PATH: &str = "PANDO_TEST_WRITER_PATH";
 
 /// The other process of the two tests above: writes numbered batches, never syncs, and prints the
-/// number of each when it was answered, until it is killed. As a test: one that cannot open its engine fails.
+/// number of each when it was answered, until it is killed. As a test: one that cannot open its
+/// engine fails.
 #[test]
 fn write_until_killed() {
     let Ok(path) = env::var(WRITER_PATH) else {

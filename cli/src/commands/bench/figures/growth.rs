@@ -1,4 +1,5 @@
-//! Figure 12: creates, and stats of new and old files, while the tree grows until the store has left memory.
+//! Figure 12: creates, and stats of new and old files, while the tree grows until the store has
+//! left memory.
 
 use std::time::Duration;
 

@@ -30,7 +30,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     // One operation of so many is the rename of a directory.
     let every = params.rename_every.get();
     let operations = (3 * params.operations.get()).max(every * 3);
-    // Each rename has a directory of its own: one that is slow does not keep the next from finding its name.
+    // Each rename has a directory of its own: one that is slow does not keep the next from finding
+    // its name.
     let renames = ROUNDS * operations.div_ceil(every);
     let to_move: Vec<_> = (0..renames).map(|at| format!("/move-{at}")).collect();
     load::mkdirs(&watcher, &to_move).await?;

@@ -1,4 +1,5 @@
-//! Figure 13: lazy invalidation beside leases, by the size of the client's cache, with renames of directories in the load.
+//! Figure 13: lazy invalidation beside leases, by the size of the client's cache, with renames of
+//! directories in the load.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ const BRANCHES: usize = 4;
 const DEPTH: usize = 5;
 /// Files of each directory at the bottom.
 const FILES: usize = 4;
-/// One operation of so many is the rename of a directory or a change of its permissions, as in table 1 of the paper
-/// (0.0083 %).
+/// One operation of so many is the rename of a directory or a change of its permissions, as in
+/// table 1 of the paper (0.0083 %).
 const RENAME_EVERY: usize = 12_048;
 /// Directories that are renamed, all over the tree: one moves again only long after it has moved.
 const MOVED: usize = 256;
@@ -182,7 +183,8 @@ impl Tree {
             {
                 return rename;
             }
-            // The golden section: any few in a row are from all over the tree, and other ones for each client.
+            // The golden section: any few in a row are from all over the tree, and other ones for
+            // each client.
             let file = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             (Op::Stat, self.files[file % count].clone())
         });

@@ -86,8 +86,8 @@ impl Took {
         micros(self.cpu.iter().sum()) / float(self.operations.max(1))
     }
 
-    /// The model: operations a second when each server has a core of its own and that is all it has. The busiest
-    /// server ends last.
+    /// The model: operations a second when each server has a core of its own and that is all it
+    /// has. The busiest server ends last.
     pub(super) fn per_second_with_own_cores(&self) -> f64 {
         let busiest = self.cpu.iter().max().copied().unwrap_or_default();
         float(self.operations) / busiest.as_secs_f64().max(1e-9)
@@ -149,8 +149,8 @@ impl Counts {
     }
 }
 
-/// Does all of `work`, so many at a time, the clients in turn. What the servers use is asked by `watcher`, which is none
-/// of the clients.
+/// Does all of `work`, so many at a time, the clients in turn. What the servers use is asked by
+/// `watcher`, which is none of the clients.
 pub(super) async fn run(
     clients: &[Client],
     watcher: &Client,
@@ -247,7 +247,8 @@ pub(super) async fn servers_touched(client: &Client, work: &[Work]) -> anyhow::R
     Ok(float(touched) / float(work.len().max(1)))
 }
 
-/// Makes directories, one after the other in order of depth or all at once: `paths` do not stand on each other.
+/// Makes directories, one after the other in order of depth or all at once: `paths` do not stand on
+/// each other.
 pub(super) async fn mkdirs(client: &Client, paths: &[String]) -> anyhow::Result<()> {
     let made = paths.iter().map(|path| {
         Box::pin(async move {

@@ -39,8 +39,9 @@ enum Kind {
     ChmodDir,
 }
 
-/// Parts of a hundred million operations: 95.8 % are of files and 4.2 % of directories, which the table divides among kinds, each
-/// to a tenth of a percent. The last two are those 0.0083 % of all that the paper gives in its text.
+/// Parts of a hundred million operations: 95.8 % are of files and 4.2 % of directories, which the
+/// table divides among kinds, each to a tenth of a percent. The last two are those 0.0083 % of all
+/// that the paper gives in its text.
 const MIX: [(Kind, u32); 12] = [
     (Kind::OpenClose, 52_594_200),
     (Kind::Stat, 12_358_200),

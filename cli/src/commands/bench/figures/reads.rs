@@ -1,7 +1,8 @@
 //! Disk reads of existence checks: creates and look-ups on a store that is larger than its cache,
 //! with filters and without.
 //!
-//! The server and its client are tasks of this thread, because the engine is given what servers give it no choice of.
+//! The server and its client are tasks of this thread, because the engine is given what servers
+//! give it no choice of.
 //!
 //! Always true: nothing is left of the store when this ends.
 
@@ -42,10 +43,11 @@ const QUIET_LOOKS: usize = 400;
 
 /// What existence checks read from disk, with a store that is larger than its cache.
 ///
-/// Fills a file system that is made for it and starts it anew. Then it counts the blocks that RocksDB reads while
-/// files are created in the directories that are there, absent names looked up, and files stat'ed: once without filters
-/// in its tables, which no server does, and once with them. Writes DIR/reads.json and .svg, and prints what was aimed at and reached, which
-/// is also DIR/reach.jsonl.
+/// Fills a file system that is made for it and starts it anew. Then it counts the blocks that
+/// RocksDB reads while files are created in the directories that are there, absent names looked up,
+/// and files stat'ed: once without filters in its tables, which no server does, and once with them.
+/// Writes DIR/reads.json and .svg, and prints what was aimed at and reached, which is also
+/// DIR/reach.jsonl.
 #[derive(Debug, clap::Args)]
 pub(super) struct Params {
     /// Where results go; it is made if need be.

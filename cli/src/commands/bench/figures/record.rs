@@ -1,6 +1,7 @@
 //! Files of an experiment's results: the data with the facts needed to judge it, and the drawing.
 //!
-//! A record says by which command, from which commit and on which machine it came; those of `docs/figures` are kept.
+//! A record says by which command, from which commit and on which machine it came; those of
+//! `docs/figures` are kept.
 
 use std::{fs, path::Path};
 

@@ -1,6 +1,8 @@
-//! `pando bench scale`: constants of this machine, from which it is computed what large file systems need.
+//! `pando bench scale`: constants of this machine, from which it is computed what large file
+//! systems need.
 //!
-//! One server is filled and killed, and two clusters are asked to do each operation. `bench::scale` computes the rest.
+//! One server is filled and killed, and two clusters are asked to do each operation. `bench::scale`
+//! computes the rest.
 
 use std::{
     fs,
@@ -37,8 +39,9 @@ const LOOKS_MAX: u32 = 120;
 
 /// Measure what large file systems would need, or compute it from what was measured.
 ///
-/// Fills a server, kills it and starts it again, and counts the CPU time of each operation on two clusters. Writes DIR/scale.json, and
-/// prints docs/SCALE.md as it follows from that. With --page it measures nothing.
+/// Fills a server, kills it and starts it again, and counts the CPU time of each operation on two
+/// clusters. Writes DIR/scale.json, and prints docs/SCALE.md as it follows from that. With --page
+/// it measures nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where scale.json goes; it is made if need be.
@@ -258,7 +261,8 @@ impl Cluster {
         Ok((cpu().await? - before) / time.as_secs_f64())
     }
 
-    /// CPU microseconds of all servers for each operation, and of the coordinator for the rename of a directory.
+    /// CPU microseconds of all servers for each operation, and of the coordinator for the rename of
+    /// a directory.
     async fn operate(&self) -> anyhow::Result<(Cpu, f64)> {
         let bases: Vec<_> = (0..BASES).map(|base| format!("/base{base}")).collect();
         load::mkdirs(&self.client[0], &bases).await?;

@@ -25,9 +25,9 @@ const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// The experiments of SFS (IEICE 2016), with a cluster of processes on this machine.
 ///
-/// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached, which is also
-/// DIR/reach.jsonl. On a machine with few cores throughput cannot grow with servers: one directory for all clients is
-/// compared with one for each.
+/// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached,
+/// which is also DIR/reach.jsonl. On a machine with few cores throughput cannot grow with servers:
+/// one directory for all clients is compared with one for each.
 #[derive(Debug, clap::Args)]
 pub(super) struct Params {
     /// Where results go; it is made if need be.
@@ -62,7 +62,8 @@ pub(super) struct Params {
     /// Names of the directory that grows, in figures 6 and 7.
     #[arg(long, default_value = "200000", value_name = "N")]
     grown: NonZeroUsize,
-    /// Names at which a partition of that directory splits; the default is that of a new file system.
+    /// Names at which a partition of that directory splits; the default is that of a new file
+    /// system.
     #[arg(long, default_value = "8000", value_name = "N")]
     grown_threshold: NonZeroU32,
     /// Rates of figure 6 are of pieces of time of this length.

@@ -1,4 +1,5 @@
-//! A cluster of processes for one experiment, as `pando dev` runs it; with one server, as `pando serve` does.
+//! A cluster of processes for one experiment, as `pando dev` runs it; with one server, as `pando
+//! serve` does.
 //!
 //! Always true: when this is dropped its processes have ended and its folder is gone.
 
@@ -157,7 +158,8 @@ fn spawn(
     Ok((process, said))
 }
 
-/// Waits until the servers work; where they are. What they say later is read as well, or they would wait for a reader.
+/// Waits until the servers work; where they are. What they say later is read as well, or they would
+/// wait for a reader.
 fn said_addresses(said: impl BufRead + Send + 'static) -> anyhow::Result<Vec<String>> {
     let mut lines = said.lines();
     let serving = loop {

@@ -1,7 +1,8 @@
 //! A server and a mount of our own, and this program run beside them.
 //!
-//! All processes are in groups of their own: the signals of a terminal are for us, and we hand them on to the one
-//! that is being waited for. When this is dropped, whatever still runs or is mounted is ended.
+//! All processes are in groups of their own: the signals of a terminal are for us, and we hand them
+//! on to the one that is being waited for. When this is dropped, whatever still runs or is mounted
+//! is ended.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -115,7 +116,8 @@ impl Site {
         Ok(Server { process, address })
     }
 
-    /// Kills the server and starts another one on the same data; after how many seconds that serves.
+    /// Kills the server and starts another one on the same data; after how many seconds that
+    /// serves.
     pub(super) fn restart(&mut self) -> anyhow::Result<f64> {
         let mut server = self.server.take().context("there is no server")?;
         server.process.kill()?;

@@ -1,5 +1,6 @@
-//! Figure 4: creates in one directory, which splits meanwhile, by the number of clients and servers; and as many in a
-//! directory for each client, and in one for each create that is under way, as for each process of mdtest.
+//! Figure 4: creates in one directory, which splits meanwhile, by the number of clients and
+//! servers; and as many in a directory for each client, and in one for each create that is under
+//! way, as for each process of mdtest.
 
 use bench::{
     figure::{Chart, Figure, Marks},

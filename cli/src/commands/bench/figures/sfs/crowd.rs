@@ -78,8 +78,8 @@ impl Moved {
         float64(self.waited.buckets.iter().sum())
     }
 
-    /// Milliseconds that so many of a thousand of `all` requests did not wait longer than for names that move: 0, or the next
-    /// of 0.078125, 0.15625 and so on, of which 20 is one.
+    /// Milliseconds that so many of a thousand of `all` requests did not wait longer than for names
+    /// that move: 0, or the next of 0.078125, 0.15625 and so on, of which 20 is one.
     pub(super) fn waited_within_ms(&self, all: usize, permille: u64) -> f64 {
         within_ms(&self.waited, u64::try_from(all).unwrap_or(u64::MAX), permille)
     }

@@ -1,5 +1,5 @@
-//! Figure 6: creates while one directory grows: splits that copy while everything goes on, beside splits that lock the
-//! partition and scan it, and beside a directory that was divided before.
+//! Figure 6: creates while one directory grows: splits that copy while everything goes on, beside
+//! splits that lock the partition and scan it, and beside a directory that was divided before.
 
 use std::time::Duration;
 
@@ -136,7 +136,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     Ok(Outcome { figure, reach })
 }
 
-/// Lets directories grow, one after the other on one cluster, with all clients' creates under way and with those of one.
+/// Lets directories grow, one after the other on one cluster, with all clients' creates under way
+/// and with those of one.
 async fn grow(
     params: &Params,
     variant: Variant,
@@ -252,7 +253,8 @@ fn targets(
     let goal = |goal: Goal| if variant == Variant::Ordered { goal } else { Goal::Shown };
     let mut rows = Vec::new();
     if variant != Variant::Before {
-        // The longest of all splits is within the bound; so many are frozen that a mean says little of it.
+        // The longest of all splits is within the bound; so many are frozen that a mean says little
+        // of it.
         let target = format!("all splits freeze names for so long at most, {name}");
         let frozen = full.iter().map(|grown| grown.moved.frozen_within_ms(1000)).collect();
         rows.extend(row(&target, ("ms", goal(Goal::Below(FROZEN_MS))), frozen, None, "fig6"));

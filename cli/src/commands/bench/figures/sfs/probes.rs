@@ -144,7 +144,8 @@ fn by_turn(chart: &mut Chart, name: &str, probes: &Probes) {
     }
 }
 
-/// Creates by how many wrong partitions they asked, as clients count them: the last is for all that are more.
+/// Creates by how many wrong partitions they asked, as clients count them: the last is for all that
+/// are more.
 fn padded(in_a_row: &[u64]) -> [u64; 4] {
     let mut met = [0; 4];
     for (at, names) in in_a_row.iter().enumerate() {
