@@ -6,7 +6,7 @@
 //! (u16), permissions (u16) and id (u32), all little-endian.
 //!
 //! Invariant: an [`Acl`] has exactly one entry each for the owner, the group and others, a mask if
-//! it names anybody, and its entries in the order of their tags, as Linux wants it.
+//! it names a user or group, and its entries in the order of their tags, as Linux wants it.
 //!
 //! POSIX: draft 1003.1e; Linux: acl(5), `fs/posix_acl.c`.
 

@@ -1,7 +1,7 @@
 //! Hashing: directory ids, positions in a listing, and maps whose order is the same in every run.
 //!
 //! The functions are part of the disk format; golden values in the tests hold them. They are keyed
-//! with a secret of the file system, so that nobody can choose names that collide.
+//! with a secret of the file system, so that no user can choose names that collide.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -1,8 +1,9 @@
 //! Locks of files: whole files (flock) and byte ranges (fcntl), with their holders and waiters.
 //!
-//! Pure values. The metadata server keeps a [`LockTable`] for all its clients, the client what it
-//! holds itself ([`HeldLocks`], to claim it after a restart of the server), and the model has a
-//! table of its own. Nothing here waits: the table says who may go on, and its caller wakes them.
+//! Pure values. The metadata server keeps a [`LockTable`] for all its clients. A client keeps the
+//! locks that it holds ([`HeldLocks`]), to claim them after a restart of the server. The model has
+//! a table of its own. Nothing here waits: the table says which requests may go on, and its caller
+//! wakes them.
 //!
 //! Always true, and compared with a map of single bytes in the tests: no two owners hold a byte of
 //! one file and family unless both share it; the ranges of one owner do not overlap, and those of

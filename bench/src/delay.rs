@@ -68,8 +68,8 @@ impl Delayed {
         Delayed { network, each_way: round_trip / 2, jitter, seed: 0, dialled }
     }
 
-    /// The same where a question and its answer take `mean` longer on average: the time that each
-    /// of them takes is random, drawn from `seed`.
+    /// Adds jitter: a question and its answer take `mean` longer on average. The time that each of
+    /// them takes is random, drawn from `seed`.
     #[must_use]
     pub fn with_jitter(self, mean: Duration, seed: u64) -> Delayed {
         Delayed { jitter: mean / 2, seed, ..self }

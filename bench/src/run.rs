@@ -42,7 +42,7 @@ pub struct Measured {
     pub operations: u64,
     /// From the first begin to the last end.
     pub elapsed: Duration,
-    /// How long each call took, in nanoseconds, sorted.
+    /// Duration of each call, in nanoseconds, sorted.
     pub latencies: Vec<u64>,
     /// CPU time of the workers, and of the client's other processes where it is known.
     pub client_cpu: Duration,

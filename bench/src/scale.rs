@@ -97,7 +97,8 @@ pub const MEMORY_BYTES: f64 = 64e9;
 pub const CORES: f64 = 8.0;
 /// See [`DISK_BYTES`].
 pub const CORES_USED: f64 = 0.5;
-/// Filters have so many bits for a record, of which a file has one; indexes come to about as much.
+/// Bytes of filters and indexes for a file, which has one record: about half of them are of
+/// filters.
 pub const INDEX_BYTES_PER_FILE: f64 = 2.5;
 /// Events of the invalidation list (`meta`), each with an id, its mark and its place.
 pub const EVENTS_MAX: f64 = 10_000.0;

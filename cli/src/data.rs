@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without
-//! `pando.json` holds nobody's files: a format that was interrupted leaves `formatting` behind and
-//! is begun anew.
+//! `pando.json` holds no files of users: a format that was interrupted leaves `formatting` behind
+//! and is begun anew.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},

@@ -1,5 +1,6 @@
 //! The status page of a server, over HTTP: `/` for people, `/status.json` for that page, `/metrics`
-//! for Prometheus, `/healthz` and `/readyz` for whoever restarts things or sends clients there.
+//! for Prometheus, `/healthz` and `/readyz` for programs that restart servers or send clients
+//! there.
 //!
 //! The page has a thread of its own, so that no scrape delays a request. It only reads, takes
 //! everything from `Server::status` and `Server::load`, and names no path: every client that

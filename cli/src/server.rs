@@ -102,7 +102,7 @@ pub(crate) enum Role {
         /// Time for which a server of the cluster serves without hearing of the coordinator.
         lease: Duration,
     },
-    /// Another one.
+    /// A server other than the coordinator.
     Member {
         /// Where the coordinator may be, besides where it was last.
         coordinators: Vec<String>,

@@ -1,8 +1,8 @@
 //! A fuzz target: whatever comes out of `/dev/fuse` is decoded or refused, never a panic.
 //!
 //! `fuzz/` runs it under a fuzzer (feature `fuzzing`), the test below over its corpus. The kernel
-//! is trusted, but versions of it differ, and a mistake in a length would read somebody else's
-//! bytes.
+//! is trusted, but versions of it differ, and a mistake in a length would read bytes that are not
+//! of the request.
 
 use bytes::Bytes;
 

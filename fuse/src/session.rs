@@ -10,7 +10,7 @@
 //! while the next request is being served. If all requests were read first and answered together,
 //! all of them would wait for each other.
 //!
-//! It answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and messages
+//! The session answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and messages
 //! that make no sense (EIO).
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ fn flock_and_fcntl_locks_do_not_meet_but_each_excludes() {
     assert!(start_role("fcntl-try", &path).end().success());
 }
 
-/// The exit code of a test program of which a test has failed.
+/// Exit code of a test program in which a test has failed.
 const FAILED_TEST: i32 = 101;
 
 /// Plays the role of a process that `start_role` starts. As a test: a process without a part to

@@ -31,7 +31,7 @@ pub struct Options {
     /// Duration for which the kernel may believe that a name stands for a file; zero to ask each
     /// time.
     pub entry_timeout: Duration,
-    /// When reads bring access times up to date; whoever makes the client tells it.
+    /// When reads bring access times up to date; the code that makes the client passes this on.
     pub access_times: AccessTimes,
     /// For the kernel's security module, as given: `context=` and its like.
     pub security: Vec<String>,

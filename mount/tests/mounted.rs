@@ -45,7 +45,7 @@ mod waits;
 #[path = "mounted/xattrs.rs"]
 mod xattrs;
 
-/// The exit code of a test program of which a test has failed.
+/// Exit code of a test program in which a test has failed.
 const FAILED_TEST: i32 = 101;
 
 /// Plays the role that a test names in the environment of a child process. As a test: a child

@@ -203,8 +203,8 @@ fn a_session_has_no_more_locks_than_it_may() {
     table.check();
 }
 
-/// A file as a map of bytes, and those who wait without any order: who may go on is what is
-/// compared.
+/// A file as a map of bytes, with waiting requests in no order: the test compares which requests
+/// may go on.
 #[derive(Default)]
 struct Bytes(BTreeMap<(u64, LockOwner), LockMode>);
 

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     choices: Choices,
 }
 
-/// What is chosen once and for all.
+/// Choices that hold for the life of a file system.
 #[derive(Debug, clap::Args)]
 struct Choices {
     /// Number of shards: the units in which a file system can later be spread over servers.

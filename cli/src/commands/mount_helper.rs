@@ -72,7 +72,7 @@ struct UmountArgs {
     /// Take it out of the tree at once, and end it when nobody uses it any more.
     #[arg(short = 'l')]
     lazy: bool,
-    /// As `pando umount --force`: whoever uses it loses it, and what was not sent is lost.
+    /// Take it away from its users, as `pando umount --force` does: data that was not sent is lost.
     #[arg(short = 'f')]
     force: bool,
     /// Write nothing to /etc/mtab (nothing is).

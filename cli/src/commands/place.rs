@@ -18,7 +18,7 @@ use crate::{
 /// Names and values, as text.
 pub(super) type Facts = BTreeMap<String, String>;
 
-/// Where it is.
+/// Object of a command: a path on a mount, or one at a server.
 pub(super) enum Place {
     Mounted(PathBuf),
     Served(Served),

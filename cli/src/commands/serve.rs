@@ -45,7 +45,7 @@ pub(crate) struct Args {
     serve: ServeArgs,
 }
 
-/// What a server is among several.
+/// Role of a server among several.
 #[derive(Debug, clap::Args)]
 struct ClusterArgs {
     /// Be the coordinator: the data directory is the one that `pando format --servers N` made.
@@ -126,7 +126,7 @@ pub(crate) struct ServeArgs {
     trace: TraceArgs,
 }
 
-/// What benchmarks compare with. People have no use for it.
+/// Options for comparisons of benchmarks. People have no use for them.
 #[derive(Debug, clap::Args)]
 struct Compared {
     /// A partition of a directory that splits is locked while all of it is read.

@@ -1,6 +1,6 @@
-//! One directory of very many names, on four servers of two cores of which one after the other is
-//! killed and started again: eight clients make it while it splits, and two remove it while it is
-//! merged.
+//! One directory of very many names, on four servers of two cores. One server after the other is
+//! killed and started again: eight clients make the directory while it splits, and two remove it
+//! while it is merged.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! An operator's drill: something goes wrong, and the first command that somebody would try names
-//! the cause.
+//! An operator's drill: something goes wrong, and the first command that an operator would try
+//! names the cause.
 
 use std::{fs, path::Path, time::Duration};
 

@@ -253,7 +253,7 @@ fn a_dump_that_is_interrupted_leaves_nothing_here_nor_at_the_server() {
     dumping.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said.lines().last(), Some("pando: interrupted"));
     assert!(!part.exists() && !file.exists());
-    // Another one can be made at once.
+    // The next dump can be made at once.
     succeed(&args.each_ref().map(String::as_str));
     assert_eq!(running.stop(), Some(0));
 }

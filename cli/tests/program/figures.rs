@@ -161,7 +161,7 @@ fn the_mix_of_table_1_is_what_the_paper_gives() {
     let parts = drawn.series("mix", "operations of the mix", "drawn");
     assert_eq!(parts.len(), 12);
     assert!((parts[0] - 52.6).abs() < 4.0 && (parts[1] - 12.4).abs() < 3.0, "{parts:?}");
-    // A close asks nobody anything: a mix with so many needs less than a request for each.
+    // A close sends no request: a mix with so many needs less than a request for each.
     let requests = drawn.series("mix", "requests for an operation", "the mix");
     assert!(requests.iter().all(|each| (0.5..1.2).contains(each)), "{requests:?}");
 }

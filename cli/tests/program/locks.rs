@@ -1,4 +1,4 @@
-//! `pando locks`: who holds what, and who waits.
+//! `pando locks`: holders of locks, and sessions that wait for them.
 
 use base::{ByteRange, LockMode};
 use client::{Client, Config, OpenOptions};
@@ -28,7 +28,7 @@ fn metric(server: &Running, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {name}: {metrics}")).parse().unwrap()
 }
 
-/// Returns the list of locks, once somebody waits.
+/// Returns the list of locks, once a session waits.
 fn with_one_waiting(data: &Data, server: &Running) -> Vec<Value> {
     for _ in 0..1200 {
         let listed = ask(data, server, "locks", &[]);

@@ -1,4 +1,4 @@
-//! Contents in an S3 store: who reaches it how, and that nobody but the server has its keys.
+//! Contents in an S3 store: how each process reaches it, and that only the server has its keys.
 
 use std::{
     fs,

@@ -43,7 +43,7 @@ fn settings_are_changed_and_shown_at_a_server() {
         let said = wrong(&["set", address, setting]);
         assert!(said.contains(rule), "{setting}: {said}");
     }
-    // Of several nothing is set when one cannot be.
+    // If one of several settings cannot be set, none is.
     wrong(&["set", address, "inline_max=2K", "quota.bytes=1X"]);
     assert!(run(&["get", address, "inline_max"]).contains("1024"));
     let said = wrong(&["set", text(data.folder.path()), "quota.bytes=1M"]);
@@ -71,8 +71,8 @@ fn a_mount_of_several_servers_refuses_what_exceeds_a_quota() {
     let mount = Mountpoint::new(folder.path());
     let (running, addresses) = dev(&folder.path().join("dev"), "3", &mount);
     refuses_what_exceeds_a_quota(&mount);
-    // Files go to one server, directories to any of them; whoever makes them, there are just so
-    // many.
+    // Files go to one server, directories to any of them; all makers together stay within the
+    // limit.
     let full = &mount.0.join("full");
     fs::create_dir(full).unwrap();
     succeed(&["set", text(full), "quota.entries=101"]);

@@ -102,7 +102,7 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     ends_the_trash_when_that_is_said(address, token);
 }
 
-/// Of three versions of a file any can be had back.
+/// Any of three versions of a file can be restored.
 fn chooses_among_versions(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Output) {
     let file = mount.0.join("versions");
     for (version, bytes) in [("one", 1000), ("two", 2100), ("three", 3000)] {

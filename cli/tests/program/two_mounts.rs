@@ -174,7 +174,8 @@ fn two_mounts_with_timeouts_of_zero_map_what_the_other_has_written() {
         let writer = File::options().write(true).open(&file).unwrap();
         writer.write_all_at(&[new], len as u64 - 1).unwrap();
         drop(writer);
-        // A map asks nobody; what makes the kernel look at the file makes it read the pages anew.
+        // An access to a map sends no request; a call that makes the kernel look at the file makes
+        // it read the pages anew.
         mapped.metadata().unwrap();
         assert_eq!(byte(len - 1), new);
         // SAFETY: it is not used any more.

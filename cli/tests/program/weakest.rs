@@ -40,7 +40,7 @@ enum Verdict {
     Own,
     /// The request names an object outside: it is denied, or not there.
     Outside,
-    /// The request needs a proof that nobody has shown or given to this session.
+    /// The request needs a proof that this session was never shown or given.
     Unproven,
     /// Administrators ask it.
     Administrators,
@@ -48,7 +48,7 @@ enum Verdict {
     Servers,
 }
 
-/// The verdict that each kind of request gets of who may not ask it.
+/// Verdict on each kind of request from a session that may not ask it.
 fn verdict(request: &Request) -> Verdict {
     match request {
         Request::Lock(lock) if lock.mode.is_none() => Verdict::Own,
@@ -513,8 +513,8 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
         for (token, cred, _) in &tokens {
             let own = Raw::open(&site.address, token, cred.clone());
             for address in &servers {
-                // An administrator's session, of which all is known, half is known, and the number
-                // is.
+                // Guesses of an administrator's session: all of it, half of it, and only its
+                // number.
                 let guesses = [
                     real,
                     Resume { proof: own.welcome.proof, ..real },

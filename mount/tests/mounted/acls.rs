@@ -48,7 +48,7 @@ fn is_as_on_linux(script: &str) {
     fs::set_permissions(linux.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let expected = run(linux.path(), script);
     assert!(expected.contains("user:1000:"), "{expected}");
-    // Without setpriv(1) nobody may do anything, on either side.
+    // Without setpriv(1) every access is denied, on either side.
     assert!(!script.contains("may ") || expected.contains(" may "), "{expected}");
     on_each(|mounted| assert_eq!(run(mounted.root(), script), expected));
 }

@@ -62,7 +62,7 @@ fn open(mounted: &Mounted, handle: &mut Handle) -> io::Result<File> {
     }
 }
 
-/// Makes the kernel forget every node that nobody uses.
+/// Makes the kernel forget every node that no process uses.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

@@ -146,7 +146,8 @@ impl Mounted {
         self.dir.path()
     }
 
-    /// Unmounts what nobody uses any more, waits for the end, and looks at what is left.
+    /// Unmounts when no process uses the mount any more, waits for the end, and looks at what is
+    /// left.
     pub(crate) fn unmount(self) {
         // A child that another test has just forked may still have our files open.
         until("nobody uses the mount", || fuse::unmount(self.root(), Unmount::WhenIdle).is_ok());
@@ -245,7 +246,7 @@ impl Drop for Role {
     }
 }
 
-/// Waits for what nobody announces.
+/// Waits for a condition by looking again and again, where no event announces it.
 #[expect(clippy::disallowed_methods, reason = "other processes and the kernel announce nothing")]
 pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
     for _ in 0..PATIENCE.as_millis() / 5 {

@@ -117,7 +117,7 @@ fn an_ofd_lock_stays_when_its_process_closes_another_descriptor_and_ends_with_th
     drop(file);
     assert_eq!(set(&other, Want::Read, 0, 10), Err(Errno::AGAIN));
     drop(copy);
-    // The kernel tells of the last close, and nobody waits for that.
+    // The kernel reports the last close, and no call waits for that report.
     until("the lock is free", || set(&other, Want::Read, 0, 10).is_ok());
     drop(other);
     one.unmount();

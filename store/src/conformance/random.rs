@@ -33,7 +33,7 @@ enum Change {
 }
 
 pub(super) fn random_histories_match_an_ordered_map(subject: &Subject<'_>) {
-    // The same histories in every run.
+    // The histories are the same in every run.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let config =
         Config { cases: subject.histories, failure_persistence: None, ..Config::default() };

@@ -37,7 +37,7 @@ impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full(error),
-            // Of the many kinds of the standard library we tell apart only what we act on.
+            // We tell apart only those kinds of the standard library on which we act.
             _ => Error::Io(error),
         }
     }

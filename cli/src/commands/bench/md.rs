@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// How many directories to put above the one that is worked in.
     #[arg(long, default_value = "0", value_name = "N")]
     depth: usize,
-    /// Which phases to report: dir_create, dir_stat, dir_rename, dir_remove, file_create,
+    /// Phases to report: dir_create, dir_stat, dir_rename, dir_remove, file_create,
     /// file_stat, file_open, file_rename, file_remove, readdir (counts entries; its latency is that
     /// of a whole listing) [default: all].
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = phase)]

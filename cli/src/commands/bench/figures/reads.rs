@@ -41,7 +41,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Number of looks for that rest, at most.
 const QUIET_LOOKS: usize = 400;
 
-/// What existence checks read from disk, with a store that is larger than its cache.
+/// Disk reads of existence checks, with a store that is larger than its cache.
 ///
 /// Fills a file system that is made for it and starts it anew. Then it counts the blocks that
 /// RocksDB reads while files are created in the directories that are there, absent names looked up,
