@@ -107,8 +107,8 @@ impl Acl {
     /// The ACL of these bytes; `None` for one without entries, which stands for no ACL.
     ///
     /// # Errors
-    /// `Invalid` for bytes that are no valid ACL, `NotSupported` for another version, `TooBig` for more than
-    /// [`ACL_BYTES_MAX`] bytes.
+    /// `Invalid` for bytes that are no valid ACL, `NotSupported` for another version, `TooBig` for
+    /// more than [`ACL_BYTES_MAX`] bytes.
     pub fn parse(bytes: &[u8]) -> Result<Option<Acl>, FsError> {
         if bytes.is_empty() {
             return Ok(None);

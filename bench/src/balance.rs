@@ -42,7 +42,7 @@ pub fn entries(tree: Tree, key: HashKey, shards: u16, servers: u16) -> Vec<u64> 
     held
 }
 
-/// The most of them in relation to their mean; 0 when there is nothing.
+/// Returns the largest number in relation to the mean; 0 when there is nothing.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts of entries have no 53 significant bits")]
 pub fn imbalance(held: &[u64]) -> f64 {

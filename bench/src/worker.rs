@@ -53,7 +53,8 @@ impl Worker<'_> {
     /// Does one step; what it took, which is nothing for steps that no phase is made of.
     ///
     /// # Errors
-    /// The operation that failed, or [`Error::Interrupted`]. All operations that were begun have ended.
+    /// The operation that failed, or [`Error::Interrupted`]. All operations that were begun have
+    /// ended.
     pub async fn step(&self, step: &Step) -> Result<Timing, Error> {
         match step.work {
             Work::MakeFolder => self.once(self.target.mkdir(&self.plan.folder)).await?,

@@ -40,7 +40,8 @@ impl MountLog {
     /// The file that was asked for, or that of its mount point if the process leaves the terminal.
     ///
     /// # Errors
-    /// When the file that was asked for cannot be opened. Without the usual one the mount has no log, which is said.
+    /// When the file that was asked for cannot be opened. Without the usual one the mount has no
+    /// log, which is said.
     pub(crate) fn open(
         asked: Option<&Path>,
         mountpoint: &Path,

@@ -10,8 +10,8 @@
 //! while the next request is being served. If all requests were read first and answered together,
 //! all of them would wait for each other.
 //!
-//! The session answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and messages
-//! that make no sense (EIO).
+//! The session answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and
+//! messages that make no sense (EIO).
 
 #[cfg(test)]
 mod tests;

@@ -145,7 +145,8 @@ impl Mounted {
     /// Unmounts; [`Mounted::ended`] then tells when everything is done.
     ///
     /// # Errors
-    /// [`Error::Busy`] when it is in use and `when` is [`Unmount::WhenIdle`]; it is served as before then.
+    /// [`Error::Busy`] when it is in use and `when` is [`Unmount::WhenIdle`]; it is served as
+    /// before then.
     pub async fn unmount(&self, when: Unmount) -> Result<(), Error> {
         unmount(&self.mountpoint, when).await
     }

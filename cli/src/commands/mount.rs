@@ -25,8 +25,8 @@ const READY: &str = "mounted at ";
 
 /// Mount a file system.
 ///
-/// Returns when the mount works, and leaves a process behind that serves it until `pando umount`, SIGINT or
-/// SIGTERM. While the servers are away, whoever uses the mount waits for them.
+/// Returns when the mount works, and leaves a process behind that serves it until `pando umount`,
+/// SIGINT or SIGTERM. While the servers are away, whoever uses the mount waits for them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Servers of the file system.
@@ -44,8 +44,9 @@ pub(crate) struct Args {
     /// Print nothing when the mount works.
     #[arg(short, long)]
     quiet: bool,
-    /// Append the log to this file once the mount works, `none`: to none [default: stderr with --foreground, else
-    /// /var/log/pando/MOUNTPOINT.log with - for /; of a user ~/.local/state/pando/MOUNTPOINT.log].
+    /// Append the log to this file once the mount works, `none`: to none [default: stderr with
+    /// --foreground, else /var/log/pando/MOUNTPOINT.log with - for /; of a user
+    /// ~/.local/state/pando/MOUNTPOINT.log].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -161,7 +162,8 @@ fn users(only: u32, allow_other: bool) -> String {
     )
 }
 
-/// From now on the log goes where it was asked for; and nothing of who started a daemon is held by it.
+/// Sends stderr to the log, if there is one. A daemon also lets go of the output and the folder of
+/// the process that started it.
 fn leave_terminal(daemon: bool, log: Option<&MountLog>) -> anyhow::Result<()> {
     let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from);
     if let Some(log) = log {
