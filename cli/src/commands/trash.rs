@@ -62,7 +62,7 @@ fn is_hour(name: &str) -> bool {
 
 async fn entries(client: &Client, dir: &str) -> anyhow::Result<Vec<ReaddirEntry>> {
     match client.read_dir(dir).await {
-        // The day's directory has expired.
+        // The directory of that hour has expired.
         Err(client::Error::Fs(FsError::NotFound)) => Ok(Vec::new()),
         entries => Ok(entries?.all().await?),
     }
