@@ -10,14 +10,14 @@ use bytes::Bytes;
 use crate::node::FileRef;
 
 codec! {
-    /// Where a slice's bytes are.
+    /// Source of a slice's bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum SliceSource {
-        /// Here.
+        /// The bytes themselves.
         Embedded(Bytes) = 1,
-        /// In a block.
+        /// A part of a block.
         Block(BlockPart) = 2,
-        /// Zeros: what was here before is cut off.
+        /// Zeros, which hide older slices.
         Zeros = 3,
     }
 }
@@ -28,9 +28,9 @@ codec! {
     pub struct BlockPart {
         /// The block.
         pub block: BlockId,
-        /// How many bytes the whole block has.
+        /// Length of the whole block, in bytes.
         pub block_bytes: u32,
-        /// Where the part starts.
+        /// Offset of the part within the block, in bytes.
         pub offset: u32,
         /// Proof for this session that it may read the block; zero where it needs none, and in records.
         pub ticket: u64,
@@ -38,14 +38,14 @@ codec! {
 }
 
 codec! {
-    /// A range of a chunk and where its bytes are.
+    /// A range of a chunk, and the source of its bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Slice {
-        /// Where it starts within the chunk.
+        /// Offset of the slice within the chunk, in bytes.
         pub start: u32,
-        /// How many bytes it covers, at least 1.
+        /// Length of the slice, in bytes, at least 1.
         pub len: u32,
-        /// Where they are.
+        /// Source of the bytes.
         pub source: SliceSource,
     }
 }
@@ -54,28 +54,30 @@ codec! {
     /// The slices of one chunk, newest first.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct ChunkSlices {
-        /// The chunk's number.
+        /// Number of the chunk within the file.
         pub chunk: u32,
-        /// Its slices.
+        /// The slices of the chunk.
         pub slices: Vec<Slice>,
     }
 }
 
 codec! {
-    /// New contents. Blocks named here are in the store already. Answer: [`Written`].
+    /// Writes to a file. The blocks named here are in the store already. Answer: [`Written`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Write {
-        /// Of which file; the session has it open.
+        /// The file to write; the session has it open.
         pub file: FileRef,
-        /// What is written, oldest first; slices of one request may overlap. Small ones are embedded: the
-        /// server keeps them in the entry while the file is small enough, whatever else happens to it.
+        /// The written slices, oldest first; slices of one request may overlap. Small ones are
+        /// embedded: the server keeps them in the entry while the file is small enough, whatever
+        /// else happens to it.
         pub chunks: Vec<ChunkSlices>,
-        /// The file is at least this long afterwards.
+        /// Least length of the file afterwards, in bytes.
         pub end: u64,
-        /// When the last of it was written, by the client's clock. The file's times become that, so that they
-        /// do not change again when a write that was seen already is sent; never later than now. `None`: now.
+        /// Time of the last of these writes, by the client's clock. The server sets the file's
+        /// times to it, so that they do not change again when a write that was seen already is
+        /// sent; never later than now. `None`: now.
         pub at: Option<Time>,
-        /// Clear set-id bits: the writer may not keep them.
+        /// Whether to clear set-id bits, because the writer may not keep them.
         pub clear_set_id: bool,
     }
 }
@@ -84,74 +86,75 @@ codec! {
     /// A file after a write.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Written {
-        /// Its attributes.
+        /// Attributes of the file.
         pub attr: Attr,
     }
 }
 
 codec! {
-    /// Where are the contents? Answer: [`BlockMapped`].
+    /// Asks where the contents of a file are. Answer: [`BlockMapped`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockMap {
-        /// Of which file.
+        /// The file to map.
         pub file: FileRef,
-        /// The first chunk.
+        /// Number of the first chunk.
         pub first: u32,
-        /// How many chunks, at least 1; at most 64 are answered.
+        /// Number of chunks, at least 1; the server answers at most 64.
         pub count: u32,
     }
 }
 
 codec! {
-    /// Where contents are.
+    /// Where the contents of a file are.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockMapped {
-        /// The file's attributes.
+        /// Attributes of the file.
         pub attr: Attr,
-        /// All of it, when it is small.
+        /// The whole contents, when the file is small.
         pub inline: Option<Bytes>,
         /// The chunks from the first one asked for to before `end` that are not all zeros, in order.
         pub chunks: Vec<ChunkSlices>,
-        /// Where to go on asking: an answer is bounded in bytes as well.
+        /// Number of the chunk at which to continue: an answer is bounded in bytes as well.
         pub end: u32,
     }
 }
 
 codec! {
-    /// Store a block through the server, which keeps it as it is from then on: other bytes under the same id are
-    /// refused with `Exists`. Answer: nothing.
+    /// Stores a block through the server. The block is immutable: the server refuses other bytes
+    /// under the same id with `Exists`. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockPut {
-        /// Its id, of this session.
+        /// Id of the block, of this session.
         pub block: BlockId,
-        /// Its bytes, at most one chunk.
+        /// Bytes of the block, at most one chunk.
         pub data: Bytes,
     }
 }
 
 codec! {
-    /// What a client does with blocks that it reaches itself.
+    /// Access of a client to blocks that it reaches itself.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SignFor {
-        /// It reads them.
+        /// The client reads the blocks.
         Get = 1,
-        /// It stores them where there are none.
+        /// The client stores new blocks.
         Put = 2,
     }
 }
 
 codec! {
-    /// Addresses under which blocks can be reached in a shared store, without its keys. Only for sessions that
-    /// [`crate::Welcome::direct`] says it to. Answer: [`SignedBlocks`].
+    /// Asks for addresses under which a client reaches blocks in a shared store, without its keys.
+    /// Only for sessions whose [`crate::Welcome::direct`] is set. Answer: [`SignedBlocks`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SignBlocks {
-        /// For what.
+        /// Access that the addresses allow.
         pub access: SignFor,
-        /// The first block; others are those that its session has numbered after it. To put, of this session.
+        /// The first block; the others are the next ones by its session's numbers. To put, a block
+        /// of this session.
         pub first: BlockId,
-        /// How many blocks, at least 1; at most 64 are answered.
+        /// Number of blocks, at least 1; the server answers at most 64.
         pub count: u32,
-        /// As they are named where they are stored compressed.
+        /// Whether to name the blocks as compressed ones are stored.
         pub packed: bool,
     }
 }
@@ -160,19 +163,19 @@ codec! {
     /// Addresses of blocks.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SignedBlocks {
-        /// One for each, in the order of their numbers.
+        /// One address for each block, in the order of their numbers.
         pub urls: Vec<String>,
-        /// They are good for so long, milliseconds.
+        /// Milliseconds for which the addresses are valid.
         pub valid_ms: u64,
     }
 }
 
 codec! {
-    /// Blocks that the session has put and will not name, as its write has failed: the server deletes them. Those that are
-    /// named stay. Answer: nothing.
+    /// Blocks that the session has put and will not name, because its write has failed: the server
+    /// deletes them. Blocks that are named stay. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockDrop {
-        /// Which.
+        /// The blocks to drop.
         pub blocks: Vec<BlockId>,
     }
 }
@@ -181,25 +184,26 @@ codec! {
     /// Read a part of a block through the server. Answer: [`Bytes`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BlockGet {
-        /// Which part starts where, and the proof that it may be read.
+        /// The part's block and offset, and the ticket to read it.
         pub part: BlockPart,
-        /// How many bytes.
+        /// Number of bytes to read.
         pub len: u32,
     }
 }
 
 codec! {
-    /// What is done with a range of a file (`fallocate`). Space is not reserved: blocks never change, so what is
-    /// written needs new ones in any case.
+    /// Effect of `fallocate` on a range of a file. Space is not reserved: blocks never change, so a
+    /// write needs new ones in any case.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AllocateMode {
-        /// The file is at least as long as the range's end.
+        /// Make the file at least as long as the range's end.
         Grow = 1,
-        /// Nothing, but for the times (`KEEP_SIZE`).
+        /// Change nothing but the times (`KEEP_SIZE`).
         Keep = 2,
-        /// It becomes zeros, and the file at least as long as its end (`ZERO_RANGE`).
+        /// Make the range zeros, and the file at least as long as the range's end (`ZERO_RANGE`).
         Zero = 3,
-        /// It becomes zeros as far as the file reaches (`PUNCH_HOLE`, `ZERO_RANGE` with `KEEP_SIZE`).
+        /// Make the range zeros as far as the file reaches (`PUNCH_HOLE`, `ZERO_RANGE` with
+        /// `KEEP_SIZE`).
         ZeroWithin = 4,
     }
 }
@@ -208,26 +212,26 @@ codec! {
     /// `fallocate`. Answer: [`Attr`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Allocate {
-        /// Of which file.
+        /// The file to change.
         pub file: FileRef,
-        /// Where the range starts, in bytes.
+        /// Offset of the range, in bytes.
         pub offset: u64,
-        /// How many bytes it has, at least 1.
+        /// Length of the range, in bytes, at least 1.
         pub len: u64,
-        /// What is done with it.
+        /// Effect on the range.
         pub mode: AllocateMode,
-        /// Clear set-id bits: the caller may not keep them.
+        /// Whether to clear set-id bits, because the caller may not keep them.
         pub clear_set_id: bool,
     }
 }
 
 codec! {
-    /// What a seek looks for.
+    /// The target of a seek.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SeekTo {
         /// The next byte that is stored.
         Data = 1,
-        /// The next byte that is not; at the latest the end of the file.
+        /// The next byte that is not stored, at the latest the end of the file.
         Hole = 2,
     }
 }
@@ -237,11 +241,11 @@ codec! {
     /// the end of the file on.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Seek {
-        /// In which file.
+        /// The file to search.
         pub file: FileRef,
-        /// From which byte on.
+        /// Offset from which to search, in bytes.
         pub offset: u64,
-        /// For what.
+        /// The target of the seek.
         pub to: SeekTo,
     }
 }

@@ -14,7 +14,7 @@ codec! {
     /// Open a file. Needs read or write permission, or execute. Answer: [`Opened`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Open {
-        /// Which.
+        /// The file to open.
         pub file: FileRef,
         /// The client's number for this open; each is greater than all before.
         pub number: u64,
@@ -27,9 +27,9 @@ codec! {
     /// An open file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Opened {
-        /// Its attributes when it was opened.
+        /// Attributes of the file when it was opened.
         pub attr: Attr,
-        /// Its contents, or where they begin.
+        /// Contents of the file, or where they begin.
         pub contents: OpenState,
         /// Proof for this session that it opened the file, for [`crate::Claim`].
         pub proof: u64,
@@ -37,12 +37,12 @@ codec! {
 }
 
 codec! {
-    /// What the client learns of the contents when it opens a file.
+    /// The contents, as far as a client learns of them when it opens a file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum OpenState {
-        /// All of it.
+        /// The whole contents.
         Inline(Bytes) = 1,
-        /// They are in blocks; this is the first chunk.
+        /// The contents are in blocks; this is the first chunk.
         Blocks(ChunkSlices) = 2,
         /// The file was not opened for reading.
         Withheld = 3,
@@ -50,10 +50,10 @@ codec! {
 }
 
 codec! {
-    /// These files are closed: the inode and the number of its latest open. Answer: nothing.
+    /// Closes files. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Release {
-        /// What is closed.
+        /// Inode number of each closed file, and the client's number of its latest open.
         pub files: Vec<(Ino, u64)>,
     }
 }

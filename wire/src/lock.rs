@@ -8,23 +8,23 @@
 use base::{ByteRange, Ino, LockKind, LockMode, codec};
 
 codec! {
-    /// Take, change or give back a lock of a file that the session has open. Answer: nothing, once it is done; or
-    /// `TryAgain`, `Deadlock`, `NoLocks`, `Interrupted`.
+    /// Take, change or give back a lock of a file that the session has open. Answer: nothing, once
+    /// it is done; or `TryAgain`, `Deadlock`, `NoLocks`, `Interrupted`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Lock {
         /// The file.
         pub ino: Ino,
-        /// The family.
+        /// Family of the lock.
         pub kind: LockKind,
-        /// The client's number for whose lock it is.
+        /// The client's number for the owner of the lock.
         pub owner: u64,
-        /// The process that asks; 0 when it is not known.
+        /// Id of the process that asks; 0 when it is not known.
         pub pid: u32,
-        /// Which bytes; all for a whole file.
+        /// The bytes to lock; all of them for a whole file.
         pub range: ByteRange,
-        /// `None` gives back.
+        /// Mode of the lock; `None` gives it back.
         pub mode: Option<LockMode>,
-        /// To be answered when the lock is there.
+        /// Whether the answer waits until the lock is granted.
         pub wait: bool,
         /// The client's number for this request.
         pub number: u64,
@@ -34,40 +34,41 @@ codec! {
 }
 
 codec! {
-    /// Is anything in the way of this lock? Answer: `Lock`.
+    /// Asks for a lock that conflicts with this one. Answer: `Lock`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockTest {
         /// The file.
         pub ino: Ino,
-        /// The family.
+        /// Family of the lock.
         pub kind: LockKind,
-        /// Who would ask.
+        /// The client's number for the owner that would ask.
         pub owner: u64,
-        /// Which bytes.
+        /// The bytes to lock.
         pub range: ByteRange,
-        /// The mode.
+        /// Mode of the lock.
         pub mode: LockMode,
     }
 }
 
 codec! {
-    /// A lock that is in the way.
+    /// A lock that conflicts with a tested one.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockFound {
-        /// What it covers.
+        /// The bytes that the lock covers.
         pub range: ByteRange,
-        /// Its mode.
+        /// Mode of the lock.
         pub mode: LockMode,
-        /// The process that holds it; 0 where that is one of another client.
+        /// Id of the process that holds the lock; 0 when another client has the lock.
         pub pid: u32,
     }
 }
 
 codec! {
-    /// Wait no longer: the request of this number is answered `Interrupted`, if it still waits. Answer: nothing.
+    /// Stops waiting for a lock: the request of this number is answered `Interrupted`, if it still
+    /// waits. Answer: nothing.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockCancel {
-        /// The request.
+        /// Number of the lock request.
         pub number: u64,
         /// See [`Lock::settled`].
         pub settled: u64,
@@ -78,26 +79,27 @@ codec! {
     /// A lock that was held when the server restarted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClaimedLock {
-        /// The file, claimed before.
+        /// Inode number of the file, whose open the client has claimed before.
         pub ino: Ino,
-        /// The family.
+        /// Family of the lock.
         pub kind: LockKind,
-        /// Whose it is.
+        /// The client's number for the owner of the lock.
         pub owner: u64,
-        /// The process that asked for it.
+        /// Id of the process that asked for the lock.
         pub pid: u32,
-        /// What it covers.
+        /// The bytes that the lock covers.
         pub range: ByteRange,
-        /// Its mode.
+        /// Mode of the lock.
         pub mode: LockMode,
     }
 }
 
 codec! {
-    /// These locks were held when the server restarted; sent before the last [`crate::Claim`]. Answer: nothing.
+    /// Claims locks that were held when the server restarted; sent before the last
+    /// [`crate::Claim`]. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LockClaim {
-        /// What was held.
+        /// The locks that the client held.
         pub locks: Vec<ClaimedLock>,
         /// See [`Lock::settled`].
         pub settled: u64,

@@ -11,23 +11,24 @@ use crate::{
 };
 
 codec! {
-    /// What is `name` in `dir`? Needs execute permission on `dir`. Answer: [`Entry`], or `NotFound`.
+    /// Looks up `name` in `dir`; needs execute permission on `dir`. Answer: [`Entry`], or
+    /// `NotFound`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Lookup {
-        /// Where to look.
+        /// The directory to look in.
         pub dir: DirRef,
-        /// For what.
+        /// The name to look up.
         pub name: EntryName,
     }
 }
 
 codec! {
-    /// Walk down from `from`, as far as this server can.
+    /// Walks down from `from`, as far as this server can.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Walk {
-        /// Where to start.
+        /// The directory in which the walk starts.
         pub from: DirRef,
-        /// What to look up, one in the other.
+        /// Names to look up, each in the directory found before.
         pub names: Vec<EntryName>,
     }
 }
@@ -37,9 +38,9 @@ codec! {
     /// a directory, and at `error`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Walked {
-        /// What was found, in order.
+        /// The entries found, in order.
         pub entries: Vec<Entry>,
-        /// Why the next name was not reached, if that is an error.
+        /// The error at the next name, if there was one.
         pub error: Option<FsError>,
     }
 }
@@ -48,7 +49,7 @@ codec! {
     /// `stat` by handle. Answer: [`Attr`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Getattr {
-        /// Of what.
+        /// The node to stat.
         pub node: NodeRef,
     }
 }
@@ -57,9 +58,9 @@ codec! {
     /// chmod, chown, utimensat and truncate. Answer: [`Attr`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Setattr {
-        /// Of what.
+        /// The node to change.
         pub node: NodeRef,
-        /// What to change.
+        /// The attributes to change.
         pub set: SetAttr,
     }
 }
@@ -68,19 +69,21 @@ codec! {
     /// Make a file or a special file. Answer: [`Created`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Create {
-        /// In which directory.
+        /// The parent directory.
         pub dir: DirRef,
-        /// Its name.
+        /// Name of the new file.
         pub name: EntryName,
-        /// Anything but a directory or a symbolic link.
+        /// Kind of the file: anything but a directory or a symbolic link.
         pub kind: FileKind,
         /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
         pub mode: u32,
         /// Device number of a special file.
         pub rdev: u32,
-        /// `Exists` when the name is taken; otherwise what is there is answered as `existed`.
+        /// Whether a taken name fails with `Exists`; otherwise the existing file is answered as
+        /// `existed`.
         pub exclusive: bool,
-        /// Open it as well: the client's number for this open (see [`crate::Open`]).
+        /// The client's number for an open that goes with the create (see [`crate::Open`]); `None`:
+        /// do not open.
         pub open: Option<u64>,
     }
 }
@@ -90,13 +93,14 @@ codec! {
     /// Answer: [`Created`], always opened.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Tmpfile {
-        /// The directory whose quota, group and default ACL it gets, and that names it: see [`FileRef::unnamed`].
+        /// The directory whose quota, group and default ACL the file gets, and that names the file:
+        /// see [`FileRef::unnamed`].
         ///
         /// [`FileRef::unnamed`]: crate::FileRef::unnamed
         pub dir: DirRef,
-        /// As in [`Create`].
+        /// Permission bits and umask, as in [`Create`].
         pub mode: u32,
-        /// A [`Link`] may give it its first name.
+        /// Whether a [`Link`] may give the file its first name.
         pub linkable: bool,
         /// The client's number for this open (see [`crate::Open`]).
         pub number: u64,
@@ -104,14 +108,14 @@ codec! {
 }
 
 codec! {
-    /// A new file, or the one that was there.
+    /// A new file, or the one that had the name.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Created {
-        /// The entry.
+        /// The entry of the file.
         pub entry: Entry,
-        /// It was there before: nothing was made, and it was not opened.
+        /// Whether the file existed before: nothing was made, and the file was not opened.
         pub existed: bool,
-        /// The opened file, if that was asked.
+        /// The opened file, if the request asked for an open.
         pub opened: Option<Opened>,
     }
 }
@@ -120,9 +124,9 @@ codec! {
     /// Make a directory. Answer: [`Entry`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Mkdir {
-        /// In which directory.
+        /// The parent directory.
         pub dir: DirRef,
-        /// Its name.
+        /// Name of the new directory.
         pub name: EntryName,
         /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
         pub mode: u32,
@@ -133,11 +137,11 @@ codec! {
     /// Make a symbolic link. Answer: [`Entry`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Symlink {
-        /// In which directory.
+        /// The parent directory.
         pub dir: DirRef,
-        /// Its name.
+        /// Name of the new link.
         pub name: EntryName,
-        /// Where it points: 1 to 4095 bytes, none of them NUL.
+        /// Target of the link: 1 to 4095 bytes, none of them NUL.
         pub target: Bytes,
     }
 }
@@ -156,23 +160,23 @@ codec! {
 }
 
 codec! {
-    /// Remove a name that is no directory's. Answer: [`Attr`] of the file after it.
+    /// Removes a name of anything but a directory. Answer: [`Attr`] of the file afterwards.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Unlink {
-        /// In which directory.
+        /// The parent directory.
         pub dir: DirRef,
-        /// The name.
+        /// The name to remove.
         pub name: EntryName,
     }
 }
 
 codec! {
-    /// Remove an empty directory. Answer: [`Ino`] of what was removed.
+    /// Removes an empty directory. Answer: [`Ino`] of the removed directory.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Rmdir {
-        /// In which directory.
+        /// The parent directory.
         pub dir: DirRef,
-        /// The name.
+        /// The name to remove.
         pub name: EntryName,
     }
 }
@@ -181,11 +185,11 @@ codec! {
     /// What a rename may do to the new name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RenameMode {
-        /// Replace what is there, as POSIX says.
+        /// Replace what has the new name, as POSIX says.
         Replace = 1,
-        /// `Exists` when it is taken.
+        /// Fail with `Exists` when the new name is taken.
         NoReplace = 2,
-        /// Both must be there, and change places.
+        /// Both names must exist, and change places.
         Exchange = 3,
     }
 }
@@ -208,12 +212,12 @@ codec! {
 }
 
 codec! {
-    /// What a rename moved, and what had to go.
+    /// The inode that a rename moved, and the directory that it replaced.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Renamed {
-        /// What has the new name.
+        /// Inode number of what has the new name.
         pub moved: Ino,
-        /// The empty directory that had it before, and is gone.
+        /// Inode number of the empty directory that had the new name before and is removed.
         pub replaced_dir: Option<Ino>,
     }
 }
@@ -222,14 +226,14 @@ codec! {
     /// List a directory in the order of `pos`. Answer: [`ReaddirPage`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Readdir {
-        /// Which.
+        /// The directory to list.
         pub dir: DirRef,
-        /// Only entries whose position is greater; 0 to start.
+        /// Return only entries whose position is greater; 0 to start.
         pub after: u64,
         /// About how many entries to return, at least 1. A page never ends inside a run of equal
         /// positions, so it may hold more.
         pub entries_max: u32,
-        /// Return attributes too.
+        /// Whether to return attributes too.
         pub plus: bool,
     }
 }
@@ -238,21 +242,22 @@ codec! {
     /// One entry of a listing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReaddirEntry {
-        /// Its position: the cookie to go on after it.
+        /// Position of the entry: the cookie after which a listing continues.
         pub pos: u64,
-        /// Its name.
+        /// Name of the entry.
         pub name: EntryName,
-        /// Its inode number.
+        /// Inode number of the entry.
         pub ino: Ino,
-        /// What it is; `None`: no directory, and the server that knows more does not answer.
+        /// Kind of the entry; `None`: not a directory, and the server that knows more does not
+        /// answer.
         pub kind: Option<FileKind>,
-        /// What a look-up would say, if that was asked and can be told.
+        /// The answer of a look-up, if the request asked for attributes and the server has them.
         pub entry: Option<Entry>,
     }
 }
 
 impl ReaddirEntry {
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.kind == Some(FileKind::Directory)
@@ -263,15 +268,15 @@ codec! {
     /// One page of a listing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReaddirPage {
-        /// In the order of `pos`.
+        /// The entries, in the order of `pos`.
         pub entries: Vec<ReaddirEntry>,
-        /// Nothing comes after them in this partition.
+        /// Whether this partition has no entries after these.
         pub end: bool,
-        /// The directory's own attributes.
+        /// Attributes of the directory.
         pub attr: Attr,
-        /// Its parent's inode number (`..`).
+        /// Inode number of the directory's parent (`..`).
         pub parent_ino: Ino,
-        /// Up to which position the page has everything of what it was asked for that the partition has.
+        /// Position up to which the page has every requested entry of the partition.
         pub reach: u64,
         /// How the directory is divided, as far as this partition knows; `None`: it has one partition.
         pub layout: Option<Layout>,

@@ -8,11 +8,12 @@ codec! {
     /// not match.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct DirRef {
-        /// Its id.
+        /// Id of the directory, 128 bits.
         pub id: DirId,
-        /// Its inode number; the id alone could be that of a later directory in the same place.
+        /// Inode number of the directory; the id alone could be that of a later directory in the
+        /// same place.
         pub ino: Ino,
-        /// By what its group is placed.
+        /// The id by which the directory's group is placed.
         pub home: DirId,
         /// Proof for this session that the walk to the directory was allowed; zero where the session
         /// needs none. It is no part of the directory's identity.
@@ -33,14 +34,14 @@ impl DirRef {
 }
 
 codec! {
-    /// How a directory is divided, as far as a server knows that was asked at the wrong partition.
+    /// How a directory is divided, as known to a server that was asked at the wrong partition.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayoutNews {
-        /// The directory's id,
+        /// Id of the directory.
         pub dir: DirId,
-        /// and inode number.
+        /// Inode number of the directory.
         pub ino: Ino,
-        /// What is known; `None`: there is no such partition here, ask the master.
+        /// The known layout; `None`: this server has no such partition, ask the master.
         pub layout: Option<Layout>,
     }
 }
@@ -49,7 +50,7 @@ codec! {
     /// The attributes of one partition of a directory: the times of its own changes, and the counts of its own entries.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ShareStat {
-        /// Of the directory, as far as this partition knows.
+        /// Attributes of the directory, as far as this partition knows.
         pub attr: Attr,
         /// How the directory is divided, as far as this partition knows.
         pub layout: Layout,
@@ -61,20 +62,21 @@ codec! {
     /// longer has that inode, the shard of birth says where it went.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     pub struct FileRef {
-        /// The directory it was found in.
+        /// The directory in which the file was found.
         pub dir: DirRef,
-        /// Its name there.
+        /// Name of the file in that directory.
         pub name: EntryName,
-        /// Its inode number.
+        /// Inode number of the file.
         pub ino: Ino,
     }
 }
 
 impl FileRef {
-    /// A file that was made without a name. What stands in for one may be another file's: the number decides.
+    /// A file that was made without a name. Another file may have the stand-in name: the inode
+    /// number decides.
     ///
     /// # Panics
-    /// Never: a number is short.
+    /// Never: the digits of a number fit in a name.
     #[must_use]
     pub fn unnamed(dir: DirRef, ino: Ino) -> FileRef {
         let name = format!("#{}", ino.0);
@@ -88,7 +90,7 @@ codec! {
     pub enum NodeRef {
         /// A directory.
         Dir(DirRef) = 1,
-        /// Anything else.
+        /// A file, symbolic link or special file.
         File(FileRef) = 2,
     }
 }
@@ -114,47 +116,48 @@ impl NodeRef {
 }
 
 codec! {
-    /// What has an inode number, for a session that need not prove its walks. Answer: [`Searched`]; `Stale` for others.
+    /// Finds the node with an inode number, for a session that need not present tickets. Answer:
+    /// [`Searched`]; `Stale` for other sessions.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Search {
         /// The session's root.
         pub dir: DirRef,
-        /// The number; its shard of birth is asked.
+        /// The inode number; the request goes to its shard of birth.
         pub ino: Ino,
-        /// Where to go on, as the last answer had it; empty to begin.
+        /// Where to continue, as the last answer had it; empty to begin.
         pub from: Bytes,
     }
 }
 
 codec! {
-    /// What a part of a search has found.
+    /// Result of one part of a search.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Searched {
-        /// What has the number.
+        /// The node with this number, if found.
         pub node: Option<NodeRef>,
-        /// Where to go on; nothing at the end.
+        /// Where to continue; `None` at the end.
         pub next: Option<Bytes>,
     }
 }
 
 codec! {
-    /// What stands under a name.
+    /// The node under a name.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Entry {
-        /// Its attributes.
+        /// Attributes of the node.
         pub attr: Attr,
-        /// How to name it from now on, if it is a directory.
+        /// How later requests name the node, if it is a directory.
         pub dir: Option<DirRef>,
-        /// Where it points, if it is a symbolic link.
+        /// Target of the link, if the node is a symbolic link.
         pub target: Option<Bytes>,
-        /// Whether the attributes are all there. Of a directory whose group is on another server the answer has only
-        /// what its parent knows: number, kind, mode and owner.
+        /// Whether the attributes are complete. Of a directory whose group is on another server the
+        /// answer has only what the parent knows: number, kind, mode and owner.
         pub whole: bool,
     }
 }
 
 impl Entry {
-    /// How to name what was found as `name` in `dir`.
+    /// Returns how to name this entry, found as `name` in `dir`.
     #[must_use]
     pub fn node(&self, dir: &DirRef, name: &EntryName) -> NodeRef {
         match self.dir {
@@ -165,16 +168,17 @@ impl Entry {
 }
 
 codec! {
-    /// Whether an extended attribute may be there already.
+    /// Whether an extended attribute may already exist.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum XattrMode {
-        /// Either way.
+        /// The attribute may exist or not.
         Set = 1,
-        /// It must be new (`XATTR_CREATE`); `Exists` otherwise.
+        /// The attribute must be new (`XATTR_CREATE`); `Exists` otherwise.
         Create = 2,
-        /// It must be there (`XATTR_REPLACE`); `NoData` otherwise.
+        /// The attribute must exist (`XATTR_REPLACE`); `NoData` otherwise.
         Replace = 3,
-        /// Either way; with an ACL the set-group-id bit goes, because the caller may not keep it.
+        /// The attribute may exist or not; an ACL also clears the set-group-id bit, because the
+        /// caller may not keep it.
         SetClearSetgid = 4,
     }
 }
@@ -183,13 +187,13 @@ codec! {
     /// `setxattr(2)`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SetXattr {
-        /// What gets it.
+        /// The node that gets the attribute.
         pub node: NodeRef,
-        /// Its name, with the namespace.
+        /// Name of the attribute, with its namespace.
         pub name: Bytes,
-        /// Its value.
+        /// Value of the attribute.
         pub value: Bytes,
-        /// New, old or either.
+        /// Whether the attribute must be new, must exist, or either.
         pub mode: XattrMode,
     }
 }
@@ -198,9 +202,9 @@ codec! {
     /// `removexattr(2)`; `NoData` when there is none.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Removexattr {
-        /// What loses it.
+        /// The node that loses the attribute.
         pub node: NodeRef,
-        /// Its name.
+        /// Name of the attribute.
         pub name: Bytes,
     }
 }

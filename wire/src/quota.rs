@@ -1,10 +1,11 @@
 //! Quotas of several servers.
 //!
-//! What is below a directory comes to count for another accounting root: the coordinator walks, and asks whoever has the
-//! records of each directory to change them. All of it may be asked twice: what was changed is passed over.
+//! Records below a directory come to count for another accounting root: the coordinator walks the
+//! tree, and asks the servers that have the records of each directory to change them. Every request
+//! may be repeated: a server skips records that it has changed already.
 //!
-//! And each server charges a root up to its allowance. Who needs more asks the coordinator, which has the others give back what
-//! they do not use before it says that there is none.
+//! Each server charges a root up to its grant. A server that needs more asks the coordinator, which
+//! has the others give back what they do not use before it answers that there is none.
 
 use base::{Ino, Layout, codec};
 use bytes::Bytes;
@@ -12,25 +13,26 @@ use bytes::Bytes;
 use crate::DirRef;
 
 codec! {
-    /// Have records count for another accounting root. Answer: [`Counted`], when it is on stable storage.
+    /// Counts records for another accounting root. Answer: [`Counted`], when the change is on
+    /// stable storage.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Count {
-        /// What counts for this root, or for none,
+        /// The root for which the records count now; 0 for none.
         pub from: Ino,
-        /// counts for this one.
+        /// The root for which they count afterwards.
         pub to: Ino,
-        /// What of it.
+        /// The records to change.
         pub what: CountWhat,
     }
 }
 
 codec! {
-    /// What is to count for another root.
+    /// The records that a [`Count`] changes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum CountWhat {
-        /// A directory, or another partition of it, without what is in it.
+        /// One partition of a directory, without its entries.
         Share(CountShare) = 1,
-        /// Some of the names there, whose share does already.
+        /// Some of the names in a partition whose share is counted already.
         Names(CountNames) = 2,
         /// Inodes in their slots, to which names lead.
         Slots(Vec<Ino>) = 3,
@@ -43,35 +45,36 @@ codec! {
     pub struct CountShare {
         /// The directory.
         pub dir: DirRef,
-        /// Which of its partitions.
+        /// Number of the partition.
         pub partition: u16,
     }
 }
 
 codec! {
-    /// Some of the names in it.
+    /// Some of the names in a partition.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CountNames {
-        /// Where.
+        /// The partition that has the names.
         pub share: CountShare,
-        /// From this key on; nothing: from the first name.
+        /// First key to count; empty: from the first name.
         pub from: Bytes,
     }
 }
 
 codec! {
-    /// What was done of a [`Count`].
+    /// Progress of a [`Count`].
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Counted {
-        /// How the directory is divided, as its share knows; `None`: it is not there, or counts for something else.
+        /// How the directory is divided, as its share knows; `None`: it is not there, or counts for
+        /// another root.
         pub layout: Option<Layout>,
-        /// That is because it is an accounting root itself.
+        /// Whether `layout` is `None` because the directory is an accounting root itself.
         pub is_root: bool,
-        /// Directories that were met,
+        /// Directories found among the names.
         pub dirs: Vec<DirRef>,
-        /// and inodes in slots of other servers.
+        /// Inodes found in slots of other servers.
         pub slots: Vec<Ino>,
-        /// There are more names, from this key on.
+        /// First key of the next part; `None` at the end.
         pub next: Option<Bytes>,
     }
 }
@@ -80,70 +83,72 @@ codec! {
     /// Bytes and inodes, used or allowed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Amounts {
-        /// Bytes; `i64::MAX`: any number of them.
+        /// Number of bytes; `i64::MAX`: no limit.
         pub bytes: i64,
-        /// Inodes; likewise. What a server uses is below 0 where it has released what others have charged.
+        /// Number of inodes; `i64::MAX`: no limit. A server's use is below 0 where it has released
+        /// what others have charged.
         pub entries: i64,
     }
 }
 
 codec! {
-    /// Ask the coordinator for room below an accounting root. Answer: [`Room`].
+    /// Asks the coordinator for a grant below an accounting root. Answer: [`Room`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AskRoom {
-        /// The root.
+        /// Inode number of the root.
         pub root: Ino,
-        /// The round in which this server last said what it uses; 0: in none.
+        /// The round in which this server last reported its use; 0: in none.
         pub round: u64,
-        /// What it uses now,
+        /// Amounts that the server uses now.
         pub used: Amounts,
-        /// and needs besides.
+        /// Amounts that the server needs besides.
         pub more: Amounts,
     }
 }
 
 codec! {
-    /// Whether there is room.
+    /// The coordinator's answer to [`AskRoom`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Room {
-        /// There is.
+        /// The server may use these amounts.
         Allowed(Allowed) = 1,
-        /// There is not.
+        /// The quota is used up.
         Full = 2,
-        /// Nobody knows: of some server it was not heard yet what it uses.
+        /// The coordinator cannot know: some server has not yet reported its use.
         Unknown = 3,
     }
 }
 
 codec! {
-    /// How much a server may use.
+    /// The amounts that a server may use.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Allowed {
-        /// It holds for a server that last said in this round what it uses.
+        /// Round of this grant: it holds for a server that last reported its use in this round.
         pub round: u64,
-        /// In all.
+        /// Amounts that the server may use in all.
         pub amounts: Amounts,
     }
 }
 
 codec! {
-    /// Give back what is allowed and not used. Answer: [`Gave`], when what was released is on stable storage.
+    /// Takes back the unused part of a grant. Answer: [`Gave`], when what was released is on stable
+    /// storage.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct GiveRoom {
-        /// Below this root.
+        /// Inode number of the root.
         pub root: Ino,
-        /// What was allowed in rounds before counts no more.
+        /// Number of the new round; grants of earlier rounds end.
         pub round: u64,
     }
 }
 
 codec! {
-    /// What a server uses, and may use from now on.
+    /// The amounts that a server uses, which are its grant from now on.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Gave {
-        /// The version of the accounting roots that it has.
+        /// Version of the accounting roots that the server has.
         pub roots: u64,
-        /// What it uses, as it knows them.
+        /// Amounts that the server uses, by those roots.
         pub used: Amounts,
     }
 }

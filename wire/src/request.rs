@@ -12,31 +12,31 @@ use crate::{
 };
 
 codec! {
-    /// What goes before every request.
+    /// The header of every request.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct RequestHeader {
         /// The client's number for this call on this connection; the reply carries it back.
         pub call: u64,
         /// The shard that the request is addressed to.
         pub shard: ShardId,
-        /// The cluster map by which it was addressed.
+        /// Epoch of the cluster map by which the client addressed the request.
         pub epoch: Epoch,
         /// Number of a mutating request within its session; 0 for one that changes nothing.
         pub seq: Seq,
-        /// The lowest number still unanswered: stored answers before it may be forgotten.
+        /// Lowest number still unanswered: the server may forget stored answers before it.
         pub unanswered: Seq,
         /// What the client has cached of the path that led to the request.
         pub stand: Stand,
-        /// Who asks.
+        /// Credentials of the caller: user, group and supplementary groups.
         pub cred: Cred,
     }
 }
 
 codec! {
-    /// What goes before every answer.
+    /// The header of every answer.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReplyHeader {
-        /// The call this answers.
+        /// Number of the call that this answers.
         pub call: u64,
         /// Version of the server's invalidation list. A client drops replies to look-ups that are older than
         /// its own version.
@@ -45,7 +45,7 @@ codec! {
 }
 
 impl RequestHeader {
-    /// Of a request that is part of no session and stands on nothing that is cached, about nothing of a shard.
+    /// Header of a request without session, cached path or shard.
     #[must_use]
     pub fn bare(call: u64) -> RequestHeader {
         RequestHeader {
@@ -59,7 +59,8 @@ impl RequestHeader {
         }
     }
 
-    /// Appends the frame of a request; one that is too long to send is not appended, and the answer is `false`.
+    /// Appends the frame of a request. Returns `false`, and appends nothing, when it is too long to
+    /// send.
     #[must_use]
     pub fn put(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         frame::try_put_frame(out, |out| {
@@ -70,10 +71,9 @@ impl RequestHeader {
 }
 
 impl ReplyHeader {
-    /// What is in the frame of an answer.
+    /// Reads the header and the answer from a frame.
     ///
-    /// # Errors
-    /// When it is something else, or more.
+    /// When the frame holds anything else, or more.
     pub fn take(frame: &bytes::Bytes) -> Result<(ReplyHeader, Answer), FrameError> {
         let mut reader = Reader::new(frame);
         let header = ReplyHeader::decode(&mut reader)?;
@@ -92,10 +92,11 @@ codec! {
         Failed(FsError) = 2,
         /// Nothing happened. Ask again, where and when the reason says.
         Retry(Retry) = 3,
-        /// The server stops serving; it may have happened. Ask again, with the same number.
+        /// The server stops serving; the operation may have happened. Ask again, with the same
+        /// number.
         Halted = 4,
-        /// The server will not serve this: the token, the protocol or the request is wrong, in these words.
-        /// Nothing happened.
+        /// The server will not serve this: the token, the protocol or the request is wrong, as the
+        /// text says.
         Refused(String) = 5,
     }
 }
@@ -104,37 +105,40 @@ codec! {
     /// Why a request must be asked again.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Retry {
-        /// The connection has no session, or it ended: say [`session::Hello`] again.
+        /// The connection has no session, or the session ended: send [`session::Hello`] again.
         NoSession = 1,
-        /// Something conflicting is going on, or the grace period after a restart is: wait a little.
+        /// A conflicting operation or the grace period after a restart is in the way: wait a
+        /// little.
         Busy = 2,
-        /// The shard is served elsewhere: this is the newer map.
+        /// Another server has the shard: this is the newer map.
         Moved(base::ClusterMap) = 3,
         /// Directories on cached paths changed: drop them and resolve again.
         StaleCache(CacheEvents) = 4,
-        /// The directory is not, or no longer, what (id, ino) says: resolve its path again.
+        /// The directory does not have this pair (id, ino), or no longer: resolve its path again.
         StaleDir = 5,
-        /// Only the coordinator does this: send it to the server of shard 0, addressed to that shard.
+        /// Only the coordinator does this: send the request to the server of shard 0, addressed to
+        /// that shard.
         Coordinate = 6,
-        /// The inode is in its slot: send it to the inode's shard of birth, with this ticket in place of that of the
-        /// file's directory.
+        /// The inode is in its slot: send the request to the inode's shard of birth, with this
+        /// ticket in place of that of the file's directory.
         AtBirth(u64) = 7,
-        /// The partition that was asked has not, or no longer, what the request is about. The number is finished; learn
-        /// how the directory is divided, and send it to the partition that has it.
+        /// The asked partition does not have the name, or no longer. The number is finished; learn
+        /// how the directory is divided, and send the request to the partition that has the name.
         StaleLayout(node::LayoutNews) = 8,
-        /// The server may not serve this now, because it does not hear from the coordinator, or it needs another server
-        /// that it does not reach. Nothing happened. Ask again, but less often than when the server is busy: this may last.
+        /// The server may not serve this now: it does not hear from the coordinator, or does not
+        /// reach another server that it needs. Nothing happened. Ask again, but less often than
+        /// when the server is busy: this may last.
         Away = 9,
     }
 }
 
 codec! {
-    /// What changed since the version that a request stood on.
+    /// Changes of directories since the version that a request stood on.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct CacheEvents {
-        /// The server's version now.
+        /// Current version of the server's invalidation list.
         pub version: u64,
-        /// The list no longer reaches back so far: drop everything.
+        /// Whether the list no longer reaches back so far: the client drops its whole cache.
         pub reset: bool,
         /// Directories that were moved or whose permissions changed.
         pub dirs: Vec<DirId>,
@@ -158,9 +162,9 @@ codec! {
         /// Wait until everything that was answered before is on stable storage. Answer: nothing.
         Sync = 6,
 
-        /// Look up a name.
+        /// Look up one name.
         Lookup(namespace::Lookup) = 10,
-        /// Look up several, one in the other.
+        /// Look up several names, each in the directory found before.
         Walk(namespace::Walk) = 11,
         /// `stat`.
         Getattr(namespace::Getattr) = 12,
@@ -193,9 +197,9 @@ codec! {
         Open(file::Open) = 30,
         /// Close files.
         Release(file::Release) = 31,
-        /// New contents.
+        /// Change a file's contents.
         Write(data::Write) = 32,
-        /// Where contents are.
+        /// List where a file's contents are.
         BlockMap(data::BlockMap) = 33,
         /// Store a block.
         BlockPut(data::BlockPut) = 34,
@@ -205,9 +209,9 @@ codec! {
         Allocate(data::Allocate) = 36,
         /// `SEEK_DATA`, `SEEK_HOLE`.
         Seek(data::Seek) = 37,
-        /// Blocks that will not be named.
+        /// Drop blocks that no file will name.
         BlockDrop(data::BlockDrop) = 38,
-        /// Addresses of blocks in a shared store.
+        /// Get addresses of blocks in a shared store.
         SignBlocks(data::SignBlocks) = 39,
 
         /// `setxattr`.
@@ -217,95 +221,97 @@ codec! {
         /// `removexattr`.
         Removexattr(node::Removexattr) = 42,
 
-        /// What the server is doing.
+        /// Report the state of the server.
         Status = 50,
         /// Start a check.
         FsckStart(admin::FsckStart) = 51,
         /// Follow a check.
         FsckPoll(admin::FsckPoll) = 52,
-        /// Where something is.
+        /// Report where a path or an inode is stored.
         Info(admin::Info) = 53,
         /// Start a check that repairs.
         Repair(admin::Repair) = 54,
-        /// How many names a check has found.
+        /// List the names that a check has found.
         FsckNames(admin::FsckNames) = 55,
-        /// What a check knows to repair.
+        /// List the repairs that a check proposes.
         FsckFixes(admin::FsckFixes) = 56,
-        /// Which inode numbers it has found in use.
+        /// List the inode numbers that a check has found in use.
         FsckInos(admin::FsckInos) = 57,
-        /// Repair something that it has found.
+        /// Repair one fault that a check has found.
         FsckMend(admin::FsckMend) = 58,
-        /// What it has found of quotas.
+        /// List what a check has found of quotas.
         FsckQuotas(admin::FsckQuotas) = 59,
 
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
-        /// What is in the way of a lock.
+        /// Find a lock that conflicts with this one.
         LockTest(lock::LockTest) = 61,
-        /// Wait no longer for a lock.
+        /// Stop waiting for a lock.
         LockCancel(lock::LockCancel) = 62,
         /// Claim locks after a restart.
         LockClaim(lock::LockClaim) = 63,
-        /// Where time goes, who asks for what.
+        /// Report where the server's time goes, and which sessions ask for what.
         Load = 70,
-        /// What took long.
+        /// List slow requests.
         Slow(observe::SlowQuery) = 71,
-        /// The sessions.
+        /// List the sessions.
         Sessions = 72,
-        /// What is open.
+        /// List open files.
         Opens(observe::OpensQuery) = 73,
         /// End a session.
         Evict(observe::Evict) = 74,
-        /// Locks that are held or waited for.
+        /// List locks that sessions hold or wait for.
         Locks(observe::LocksQuery) = 75,
-        /// How the server stands, asked without a session.
+        /// Report how the server stands; needs no session.
         Standing(admin::AskStanding) = 76,
-        /// Start a copy of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` when one is made.
+        /// Start a dump of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` while
+        /// another is made.
         DumpStart = 80,
-        /// Go on with it.
+        /// Continue the dump.
         DumpNext(admin::DumpNext) = 81,
         /// Take a step of a dump of all servers.
         DumpStep(admin::DumpStep) = 82,
 
-        /// A server comes to another. Answer: nothing.
+        /// Open a connection from one server to another. Answer: nothing.
         PeerHello(peer::PeerHello) = 90,
         /// Read records for a transaction.
         PeerRead(peer::PeerRead) = 91,
         /// Prepare a transaction.
         Prepare(peer::Prepare) = 92,
-        /// The outcome of a transaction.
+        /// Tell the outcome of a transaction.
         Decide(peer::Decide) = 93,
-        /// Ask for it.
+        /// Ask for the outcome of a transaction.
         AskOutcome(peer::AskOutcome) = 94,
-        /// Become a server of the cluster.
+        /// Join the cluster as a server.
         Join(peer::Join) = 95,
-        /// Keep being one.
+        /// Renew a server's lease.
         Heartbeat(peer::Heartbeat) = 96,
-        /// Take in what is about to change.
+        /// Announce directories that are about to change.
         Announce(peer::Announce) = 97,
-        /// The cluster, as its coordinator sees it.
+        /// Report the cluster, as its coordinator sees it.
         Cluster = 98,
         /// Look-ups in directories whose ids were predicted.
         Speculate(peer::Speculate) = 99,
         /// Begin to take names of a directory.
         HandoffBegin(handoff::HandoffBegin) = 100,
-        /// Take them.
+        /// Receive names of a directory, after `HandoffBegin`.
         HandoffPut(handoff::HandoffPut) = 101,
         /// Learn how a directory is divided.
         LayoutLearnt(handoff::LayoutLearnt) = 102,
-        /// Directories are born.
+        /// Announce directories whose entries are written.
         Born(peer::Born) = 103,
-        /// A server that has started asks which. Whatever else was about to be born here comes to nothing.
+        /// Ask, after a restart, which directories were made here and are not confirmed. All other
+        /// prepared births of the asking server are aborted.
         AskBirths = 104,
-        /// Somebody waits for directories.
+        /// Ask for directories that a request waits for.
         HurryBirths(peer::HurryBirths) = 105,
-        /// Have records count for another accounting root.
+        /// Count records for another accounting root.
         Count(quota::Count) = 106,
-        /// Ask the coordinator for room below an accounting root.
+        /// Ask the coordinator for a quota grant below an accounting root.
         AskRoom(quota::AskRoom) = 107,
-        /// Give back what is allowed there and not used.
+        /// Give back the unused part of a quota grant.
         GiveRoom(quota::GiveRoom) = 108,
-        /// Ask which transactions nobody needs to remember any more.
+        /// Ask which transactions no server needs to remember.
         AskOver(peer::AskOver) = 109,
     }
 }
@@ -314,7 +320,7 @@ codec! {
     /// Every answer that is a success.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Reply {
-        /// Nothing to say.
+        /// No content.
         Nothing = 1,
         /// To `Hello`.
         Welcome(session::Welcome) = 2,
@@ -352,13 +358,13 @@ codec! {
         Fsck(admin::FsckProgress) = 17,
         /// To `Info`: names and values.
         Lines(Vec<(String, String)>) = 18,
-        /// To `FsckNames`: what comes next, in order of inode numbers; nothing at the end.
+        /// To `FsckNames`: the next names, in order of inode numbers; empty at the end.
         FsckNames(Vec<admin::NamesOf>) = 19,
-        /// To `FsckFixes`: what comes next, in order; nothing at the end.
+        /// To `FsckFixes`: the next repairs, in order; empty at the end.
         FsckFixes(Vec<admin::FsckFix>) = 20,
-        /// To `FsckInos`: what comes next, in order; nothing at the end.
+        /// To `FsckInos`: the next inode numbers, in order; empty at the end.
         FsckInos(Vec<admin::InosPage>) = 21,
-        /// To `FsckMend`: whether it was wrong, and is right now.
+        /// To `FsckMend`: whether a fault was found and repaired.
         Mended(bool) = 22,
         /// To `Getattr` of a directory that has several partitions.
         Share(node::ShareStat) = 23,
@@ -368,7 +374,7 @@ codec! {
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.
         DumpPage(admin::DumpPage) = 81,
-        /// To `LockTest`: what is in the way, if anything is.
+        /// To `LockTest`: a conflicting lock, if there is one.
         Lock(Option<lock::LockFound>) = 30,
         /// To `Rename`.
         Renamed(namespace::Renamed) = 31,

@@ -10,9 +10,9 @@ codec! {
     pub struct Hello {
         /// The token, as text (see [`crate::token`]).
         pub token: String,
-        /// Who connects, for people to read: host, process, mount point.
+        /// Name of the client, for people to read: host, process, mount point.
         pub client: String,
-        /// The session to go on with. `None` opens a new one.
+        /// The session to resume. `None` opens a new one.
         pub resume: Option<Resume>,
         /// The client's kernel has checked the permissions of every request (a mount with
         /// `default_permissions`); the server believes it, unless the token binds the session to a user.
@@ -21,36 +21,37 @@ codec! {
 }
 
 codec! {
-    /// A client comes back.
+    /// A client resumes its session.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Resume {
-        /// To which session.
+        /// Id of the session.
         pub session: SessionId,
-        /// What proves that it is its own.
+        /// [`Welcome::secret`], which proves that the session is the client's own.
         pub secret: u64,
-        /// The last change that succeeded, by the order of answers; 0 when there was none.
+        /// Number of the last change that succeeded, by the order of answers; 0 when there was
+        /// none.
         pub answered: Seq,
         /// [`Welcome::root`], whatever its ticket.
         pub root: DirRef,
-        /// [`Welcome::proof`], without which nobody comes back. A server that never saw the session, or has ended its
-        /// part of it, opens it anew by this.
+        /// [`Welcome::proof`], without which no session resumes. A server that never saw the
+        /// session, or has ended its part of it, opens it anew by this.
         pub proof: u64,
     }
 }
 
 codec! {
-    /// What a client must know of the file system.
+    /// The facts of the file system that a client must know.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsInfo {
-        /// Its name.
+        /// Name of the file system.
         pub name: String,
-        /// Its unique id.
+        /// Unique id of the file system.
         pub uuid: u128,
-        /// The key of ids and positions.
+        /// The key under which ids and positions are hashed.
         pub hash_key: HashKey,
-        /// Which home a new directory gets, where nothing else is said.
+        /// Default home of a new directory: its own id or its parent's home.
         pub locality: Locality,
-        /// Contents up to this many bytes rest in the entry.
+        /// Contents of at most this many bytes are stored in the entry.
         pub inline_bytes_max: u32,
     }
 }
@@ -59,38 +60,40 @@ codec! {
     /// An open session.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Welcome {
-        /// The session.
+        /// Id of the session.
         pub session: SessionId,
-        /// What proves it when the client comes back.
+        /// Secret that proves the session when the client resumes it.
         pub secret: u64,
         /// A number of this run of the server. Where it differs from the last one, the client claims its
         /// opens again before anything else.
         pub incarnation: u64,
-        /// The session ends when the client was silent for so long, milliseconds.
+        /// Milliseconds of silence after which the server ends the session.
         pub lease_ms: u64,
-        /// The server begins to sync what it has answered after so long at most, milliseconds.
+        /// Milliseconds after an answer within which the server begins to sync the operation.
         pub commit_ms: u64,
         /// The file system.
         pub fs: FsInfo,
-        /// Which server has which shard.
+        /// The cluster map: which server has which shard.
         pub map: ClusterMap,
-        /// The directory that is this session's root.
+        /// Root directory of this session.
         pub root: DirRef,
-        /// Its attributes.
+        /// Attributes of the root directory.
         pub root_attr: Attr,
-        /// Every change is refused with `ReadOnly`.
+        /// Whether every change is refused with `ReadOnly`.
         pub read_only: bool,
-        /// The server believes the credentials and the walks of this session.
+        /// Whether the server trusts the credentials and the walks of this session.
         pub trusted: bool,
-        /// Changes that the client has answers to are gone: the power of the server's machine failed before they
-        /// were stable.
+        /// Whether changes that the client has answers to are lost: the power of the server's
+        /// machine failed before they were stable.
         pub forgot: bool,
-        /// The session was opened here with this answer: the server knew none of this number.
+        /// Whether this answer opened the session: the server knew none of this number.
         pub opened: bool,
-        /// Proves the session, what its token allows and its root, to every server: see [`Resume::proof`].
+        /// Ticket that proves the session, its token's rights and its root to every server: see
+        /// [`Resume::proof`].
         pub proof: u64,
-        /// The session may reach the store of blocks itself, under addresses that it asks for ([`crate::SignBlocks`]), and how
-        /// it is to compress new ones; `None`: servers read and write blocks.
+        /// Compression of new blocks, for a session that may reach the store of blocks itself,
+        /// under addresses that it asks for ([`crate::SignBlocks`]); `None`: servers read and write
+        /// blocks.
         pub direct: Option<String>,
     }
 }
@@ -99,22 +102,22 @@ codec! {
     /// A file that was open when the server restarted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ClaimedFile {
-        /// Which.
+        /// The file that was open.
         pub file: FileRef,
-        /// The number of its latest open.
+        /// The client's number of its latest open.
         pub number: u64,
-        /// What [`crate::Opened`] gave as proof that it was opened.
+        /// [`crate::Opened::proof`], which proves that the session opened the file.
         pub proof: u64,
     }
 }
 
 codec! {
-    /// These files were open when the server restarted. Answer: nothing.
+    /// Claims files that were open when the server restarted. Answer: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Claim {
-        /// What was open.
+        /// The files that were open.
         pub files: Vec<ClaimedFile>,
-        /// Nothing more will be claimed.
+        /// Whether the client claims nothing more.
         pub last: bool,
     }
 }
@@ -123,9 +126,9 @@ codec! {
     /// The state of the file system, for `statfs(2)`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Statfs {
-        /// Bytes in all.
+        /// Total number of bytes.
         pub bytes: u64,
-        /// Bytes free.
+        /// Number of free bytes.
         pub bytes_free: u64,
         /// Inodes in use.
         pub files: u64,
