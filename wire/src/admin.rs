@@ -4,24 +4,24 @@ use base::{Ino, Time, codec};
 use bytes::Bytes;
 
 codec! {
-    /// What a server is doing.
+    /// The state of a server.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Status {
-        /// The file system's name.
+        /// Name of the file system.
         pub name: String,
-        /// Its unique id.
+        /// Unique id of the file system.
         pub uuid: u128,
-        /// The program's version.
+        /// Version of the program.
         pub version: String,
         /// Seconds since the server started.
         pub uptime_seconds: u64,
-        /// How many shards it serves.
+        /// Number of shards that the server has.
         pub shards: u16,
         /// `relaxed` or `strict`.
         pub durability: String,
         /// Milliseconds after which an answered operation is on stable storage.
         pub commit_interval_ms: u64,
-        /// Where blocks are.
+        /// Where the server stores blocks.
         pub blocks: String,
         /// Open sessions: number, client, seconds since it was last heard of, files it has open.
         pub sessions: Vec<SessionStatus>,
@@ -31,20 +31,20 @@ codec! {
         pub store_bytes: u64,
         /// Records of metadata, estimated: what was overwritten and removed lately is among them.
         pub store_records: u64,
-        /// What the server's process uses.
+        /// Resources that the server's process uses.
         pub process: ProcessStatus,
     }
 }
 
 codec! {
-    /// What a server's process uses of its machine.
+    /// Resources of its machine that a server's process uses.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct ProcessStatus {
-        /// Its number on its machine.
+        /// Process id on its machine.
         pub id: u32,
-        /// CPU time since it began, in the program and in the kernel, in microseconds.
+        /// CPU time since the process began, in the program and in the kernel, in microseconds.
         pub cpu_micros: u64,
-        /// Bytes of memory that it occupies.
+        /// Resident memory of the process, in bytes.
         pub resident_bytes: u64,
     }
 }
@@ -53,57 +53,61 @@ codec! {
     /// One session.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SessionStatus {
-        /// Its id.
+        /// Id of the session.
         pub session: base::SessionId,
-        /// Who it is, as it said itself.
+        /// Name of the client, as the client gave it.
         pub client: String,
-        /// Seconds since it was last heard of.
+        /// Seconds since the server last heard of the session.
         pub idle_seconds: u64,
-        /// How many files it has open.
+        /// Number of files that the session has open.
         pub open_files: u64,
     }
 }
 
 codec! {
-    /// Start a check of the whole file system on a snapshot. Answer: the job's number (`u64`); `Busy` when one runs.
+    /// Starts a check of the whole file system on a snapshot. Answer: the job's number (`u64`);
+    /// `Busy` while another runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckStart {
-        /// Remove blocks that nothing refers to and whose session has ended.
+        /// Whether to remove blocks that nothing refers to and whose session has ended.
         pub gc: bool,
     }
 }
 
 codec! {
-    /// Start a check that repairs what it finds, and checks again until nothing is left that it can repair. Answer
-    /// as of [`FsckStart`]; findings then begin with `repaired: ` or are still so.
+    /// Starts a check that repairs what it finds, and checks again until it can repair nothing
+    /// more. Answer as of [`FsckStart`]. Findings then begin with `repaired: `, or are not
+    /// repaired.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Repair {
-        /// As in [`FsckStart`].
+        /// Whether to remove unused blocks, as in [`FsckStart`].
         pub gc: bool,
-        /// Give up contents that cannot be read any more: zeros are read in their place.
+        /// Whether to give up contents that cannot be read any more: reads return zeros in their
+        /// place.
         pub discard_lost: bool,
     }
 }
 
 codec! {
-    /// How far is the check? Answer: [`FsckProgress`].
+    /// Asks how far a check is. Answer: [`FsckProgress`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckPoll {
-        /// The job.
+        /// Number of the job.
         pub job: u64,
-        /// End it.
+        /// Whether to end the job.
         pub cancel: bool,
     }
 }
 
 codec! {
-    /// What a check that is done has found of inodes that may have several names, on a server of a cluster. Answer: a list
-    /// of [`NamesOf`]; `NotFound` when there is no such check, `Busy` while it runs.
+    /// Asks a server of a cluster for inodes that may have several names, as found by a finished
+    /// check. Answer: a list of [`NamesOf`]; `NotFound` when there is no such check, `Busy` while
+    /// it runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckNames {
-        /// The job.
+        /// Number of the job.
         pub job: u64,
-        /// Only of inodes after this one.
+        /// Return only inodes after this one.
         pub after: Ino,
     }
 }
@@ -112,60 +116,62 @@ codec! {
     /// Names of an inode on one server.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct NamesOf {
-        /// The inode.
+        /// Number of the inode.
         pub ino: Ino,
-        /// How many names the server has.
+        /// Number of its names on this server.
         pub found: u32,
-        /// Where the inode itself is: how many names it counts, and when it changed last (its ctime).
+        /// On the server that has the inode: its count of names, and its change time (ctime).
         pub counted: Option<(u32, Time)>,
     }
 }
 
 codec! {
-    /// What a check that is done knows to repair, on a server of a cluster. Answer: a list of [`FsckFix`], in order of their
-    /// numbers; `NotFound` when there is no such check, `Busy` while it runs.
+    /// Asks a server of a cluster for the repairs that a finished check proposes. Answer: a list of
+    /// [`FsckFix`], in order of their numbers; `NotFound` when there is no such check, `Busy` while
+    /// it runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckFixes {
-        /// The job.
+        /// Number of the job.
         pub job: u64,
-        /// Only those of this turn.
+        /// Return only repairs of this turn.
         pub turn: u8,
-        /// From this number on.
+        /// Number of the first repair to return.
         pub from: u32,
     }
 }
 
 codec! {
-    /// Something to repair.
+    /// A repair that a check proposes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsckFix {
-        /// Its number.
+        /// Number of the repair.
         pub number: u32,
-        /// What it is, for [`Mend::Found`].
+        /// The repair itself, for [`Mend::Found`].
         pub fix: Bytes,
-        /// What is wrong there, in words.
+        /// The faults that it repairs, in words.
         pub lines: Vec<String>,
     }
 }
 
 codec! {
-    /// Which inode numbers a check that is done has found in use, on a server of a cluster. Answer: a list of [`InosPage`];
-    /// `NotFound` when there is no such check, `Busy` while it runs.
+    /// Asks a server of a cluster for the inode numbers that a finished check has found in use.
+    /// Answer: a list of [`InosPage`]; `NotFound` when there is no such check, `Busy` while it
+    /// runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckInos {
-        /// The job.
+        /// Number of the job.
         pub job: u64,
-        /// From this page on.
+        /// Number of the first page to return.
         pub from: u64,
     }
 }
 
 codec! {
-    /// What a check that is done has found of quotas, on a server of a cluster. Answer: a list of [`QuotaOf`]; `NotFound` when
-    /// there is no such check, `Busy` while it runs.
+    /// Asks a server of a cluster what a finished check has found of quotas. Answer: a list of
+    /// [`QuotaOf`]; `NotFound` when there is no such check, `Busy` while it runs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FsckQuotas {
-        /// The job.
+        /// Number of the job.
         pub job: u64,
     }
 }
@@ -174,11 +180,11 @@ codec! {
     /// An accounting root as one server has it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct QuotaOf {
-        /// The inode number of its directory.
+        /// Inode number of the root's directory.
         pub root: Ino,
-        /// What the server has charged to it: entries and bytes.
+        /// Entries and bytes that the server has charged to the root.
         pub charged: (i64, i64),
-        /// What its records are charged to it.
+        /// Entries and bytes of the server's records below the root.
         pub found: (i64, i64),
     }
 }
@@ -187,63 +193,63 @@ codec! {
     /// A page of inode numbers.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct InosPage {
-        /// Which one: all pages are equally long.
+        /// Number of the page: all pages are equally long.
         pub page: u64,
-        /// A bit for each number, the lowest bit of the first byte first.
+        /// One bit for each number, the lowest bit of the first byte first.
         pub bits: Bytes,
     }
 }
 
 codec! {
-    /// Looks at something again that a check has found, over all servers that it concerns, and repairs it if it is still
+    /// Checks a finding again, over all servers that it concerns, and repairs it if it is still
     /// wrong. Answer: whether it was repaired.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsckMend {
-        /// What.
+        /// The finding.
         pub mend: Mend,
-        /// Give up contents that cannot be read any more.
+        /// Whether to give up contents that cannot be read any more.
         pub discard_lost: bool,
-        /// The check that found it, of each server. A server that has begun another one since refuses: that one may have
-        /// found the same.
+        /// Number of the check that found it, for each server. A server that has begun another
+        /// check since refuses: the later check may have found the same.
         pub jobs: Vec<u64>,
     }
 }
 
 codec! {
-    /// What to look at again.
+    /// A finding to check again.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Mend {
-        /// What a server has found: [`FsckFix::fix`].
+        /// A server's own finding: [`FsckFix::fix`].
         Found(Bytes) = 1,
-        /// Names of an inode.
+        /// The link count of an inode.
         Links(MendLinks) = 2,
-        /// What is charged to a quota.
+        /// The charge of a quota.
         Quota(MendQuota) = 3,
     }
 }
 
 codec! {
-    /// An accounting root to which all servers together have charged something else than their records say.
+    /// An accounting root whose charges of all servers together differ from their records.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct MendQuota {
-        /// The inode number of its directory.
+        /// Inode number of the root's directory.
         pub root: Ino,
-        /// What is to be charged besides: entries and bytes.
+        /// Entries and bytes to charge in addition.
         pub lacks: (i64, i64),
     }
 }
 
 codec! {
-    /// An inode that counts other names than it has.
+    /// An inode whose link count differs from the number of its names.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct MendLinks {
-        /// The inode.
+        /// Number of the inode.
         pub ino: Ino,
-        /// How many names all servers together had.
+        /// Number of names on all servers together.
         pub found: u32,
-        /// How many it counted.
+        /// Link count of the inode.
         pub counted: u32,
-        /// Its `ctime` then: every change of its names changes that, too.
+        /// The inode's `ctime` at the check: every change of its names changes that, too.
         pub changed: Time,
     }
 }
@@ -252,39 +258,41 @@ codec! {
     /// A check, running or done.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsckProgress {
-        /// It has ended.
+        /// Whether the check has ended.
         pub done: bool,
         /// Records checked so far.
         pub records: u64,
-        /// About how many there are.
+        /// Estimated number of records.
         pub records_estimated: u64,
         /// Named counts: `files`, `directories`, `blocks`, `blocks_removed`, `repaired`.
         pub counts: Vec<(String, u64)>,
-        /// What is wrong, a line each, at most a thousand of them.
+        /// Findings, a line each, at most a thousand of them.
         pub findings: Vec<String>,
-        /// How many things are wrong, and were not repaired.
+        /// Number of faults that were not repaired.
         pub findings_total: u64,
     }
 }
 
 codec! {
-    /// Where something is, for `pando info`. Answer: lines of (name, value).
+    /// Asks where a node is stored, for `pando info`. Answer: lines of (name, value).
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Info {
-        /// What to tell about.
+        /// The node to describe.
         pub node: crate::NodeRef,
     }
 }
 
 codec! {
-    /// The next page of a dump. Answer: [`DumpPage`]; `NotFound` when the dump was forgotten.
+    /// Asks for the next page of a dump. Answer: [`DumpPage`]; `NotFound` when the dump was
+    /// forgotten.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DumpNext {
-        /// The dump.
+        /// Number of the dump.
         pub dump: u64,
-        /// Where the page begins: as the page before says, empty for the first.
+        /// Key at which the page begins: [`DumpPage::next`] of the page before, empty for the
+        /// first.
         pub from: Bytes,
-        /// There is no need for more: forget the dump.
+        /// Whether to forget the dump, because no more pages are needed.
         pub end: bool,
     }
 }
@@ -293,11 +301,11 @@ codec! {
     /// A dump that was started.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DumpStarted {
-        /// Its number.
+        /// Number of the dump.
         pub dump: u64,
-        /// What it begins with, as it is written.
+        /// First bytes of the dump, as written.
         pub header: Bytes,
-        /// About how many records there are.
+        /// Estimated number of records.
         pub records_estimated: u64,
     }
 }
@@ -306,9 +314,9 @@ codec! {
     /// A step of a dump of several servers. All of them take each step before any takes the next.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct DumpStep {
-        /// The dump: whoever makes it has drawn the number.
+        /// Number of the dump, drawn by the client that makes it.
         pub dump: u64,
-        /// Which step.
+        /// The step to take.
         pub stage: DumpStage,
     }
 }
@@ -317,23 +325,24 @@ codec! {
     /// The steps of a dump of several servers, in their order.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum DumpStage {
-        /// Names that are moving between partitions arrive, and no more begin to. Answer: nothing; `Busy` when another dump
-        /// is made.
+        /// Finish the moves of names between partitions that are under way, and begin no more.
+        /// Answer: nothing; `Busy` when another dump is made.
         Gather = 1,
-        /// Changes wait from now on. Answer: nothing, when no transaction is under way that was begun here.
+        /// Hold back changes from now on. Answer: nothing, when no transaction is under way that
+        /// was begun here.
         Pause = 2,
-        /// Answer: nothing, when all transactions of others are applied here.
+        /// Wait until all transactions of others are applied here. Answer: nothing.
         Settle = 3,
-        /// Take the moment. Answer: [`DumpStarted`].
+        /// Take the snapshot. Answer: [`DumpStarted`].
         Take = 4,
-        /// Go on. Answer: nothing, if changes have waited until now; refused if not.
+        /// Let changes continue. Answer: nothing, if changes have waited until now; refused if not.
         Resume = 5,
     }
 }
 
 codec! {
-    /// How does the server stand? It is asked without a session, with an administrator's token, and answered also by a
-    /// server that may not serve now. Answer: [`Standing`].
+    /// Asks how the server stands. The request needs no session, only an administrator's token; a
+    /// server that may not serve now answers, too. Answer: [`Standing`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct AskStanding {
         /// The token, as text (see [`crate::token`]).
@@ -342,32 +351,34 @@ codec! {
 }
 
 codec! {
-    /// How a server stands among those of its file system, and what is wrong.
+    /// State of a server among those of its file system, and its problems.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Standing {
-        /// The file system's name.
+        /// Name of the file system.
         pub name: String,
-        /// The server's number; 0 is the coordinator, or the only one.
+        /// Number of the server; 0 is the coordinator, or the only one.
         pub server: u16,
         /// Number of servers that the file system was formatted for.
         pub servers: u16,
         /// Number of servers that the coordinator has heard of within a lease. `None`: this server is another one.
         pub heard: Option<u16>,
-        /// Where this server looks for the coordinator. Empty: it is the coordinator, the only one, or does not know.
+        /// Address at which this server looks for the coordinator. Empty: this server is the
+        /// coordinator or the only one, or does not know.
         pub coordinator: String,
         /// Milliseconds since the server started.
         pub uptime_ms: u64,
-        /// Milliseconds that are left of the lease; 0: there is none.
+        /// Milliseconds left of the lease; 0: there is none.
         pub lease_ms: u64,
         /// Milliseconds since the lease ended, or since the start. `None`: there is a lease, or no need of one.
         pub without_lease_ms: Option<u64>,
-        /// Milliseconds for which the server still serves, without a lease, what stands on no cached path.
+        /// Milliseconds for which the server, without a lease, still serves requests that stand on
+        /// no cached path.
         pub alone_ms: u64,
-        /// Clients should be sent there.
+        /// Whether clients should be sent to this server.
         pub ready: bool,
-        /// Why not, in words; empty when the server is ready.
+        /// Reason why the server is not ready, in words; empty when it is.
         pub unready: String,
-        /// Everything that is wrong, `unready` included, a line each.
+        /// All problems, `unready` included, a line each.
         pub problems: Vec<String>,
     }
 }
@@ -378,9 +389,9 @@ codec! {
     pub struct DumpPage {
         /// Keys and values, ascending.
         pub records: Vec<(Bytes, Bytes)>,
-        /// Blocks that these name, and how long each is.
+        /// Blocks that these records name, each with its length in bytes.
         pub blocks: Vec<(base::BlockId, u32)>,
-        /// Where the next page begins; `None` after the last.
+        /// Key at which the next page begins; `None` after the last.
         pub next: Option<Bytes>,
     }
 }

@@ -32,7 +32,7 @@ pub enum FrameError {
     Malformed(#[from] DecodeError),
 }
 
-/// What a client sends first.
+/// Returns the first bytes that a client sends.
 #[must_use]
 pub fn opening() -> [u8; OPENING_BYTES] {
     let mut bytes = [0; OPENING_BYTES];
@@ -65,7 +65,8 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     take_frame_within(buffer, FRAME_BYTES_MAX)
 }
 
-/// As [`take_frame`], of a peer whose frames may not be longer than `bytes_max`, which is less.
+/// Takes a frame as [`take_frame`] does, from a peer whose frames may be `bytes_max` long, which is
+/// less.
 ///
 /// # Errors
 /// As [`take_frame`].
@@ -96,7 +97,8 @@ pub fn put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     assert!(try_put_frame(out, fill), "message too long to send");
 }
 
-/// As [`put_frame`]; a frame that is too long is not appended, and the answer is `false`.
+/// Appends a frame as [`put_frame`] does. Returns `false`, and appends nothing, when the frame is
+/// too long.
 #[must_use]
 pub fn try_put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
     let start = out.len();

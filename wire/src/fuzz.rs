@@ -15,7 +15,7 @@ pub fn request(bytes: &[u8]) {
     reads_back::<Request>(bytes);
 }
 
-/// What goes before a request.
+/// The header of a request.
 pub fn request_header(bytes: &[u8]) {
     reads_back::<RequestHeader>(bytes);
 }

@@ -1,7 +1,8 @@
-//! What servers say to each other while names of a directory go from one partition to another.
+//! Requests between servers while names of a directory move from one partition to another.
 //!
-//! The switch itself is a transaction ([`Prepare`](crate::Prepare), [`Decide`](crate::Decide)); this is what comes
-//! before it and after it. Everything may be said again when an answer was lost, and then changes nothing.
+//! The switch itself is a transaction ([`Prepare`](crate::Prepare), [`Decide`](crate::Decide));
+//! these requests come before and after it. Each may be repeated when an answer was lost, and then
+//! changes nothing.
 //!
 //! Paper: SFS §3.4, §3.6; DESIGN, *Handoff*.
 
@@ -11,61 +12,62 @@ use bytes::Bytes;
 use crate::peer::TxnId;
 
 codec! {
-    /// Names are about to come. Answer: [`Tally`] of nothing, or none when the partition is not free for that.
+    /// Announces that names will come. Answer: an empty [`Tally`], or none when the partition is
+    /// not free for that.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct HandoffBegin {
-        /// The transaction that will end it.
+        /// Id of the transaction that will end the handoff.
         pub txn: TxnId,
-        /// The directory,
+        /// Id of the directory.
         pub dir: DirId,
-        /// its inode number,
+        /// Inode number of the directory.
         pub ino: Ino,
-        /// and how it is placed.
+        /// The id by which the directory is placed.
         pub home: DirId,
-        /// The partition that has the names,
+        /// Number of the partition that has the names.
         pub giver: u16,
-        /// the one that gets them,
+        /// Number of the partition that gets the names.
         pub taker: u16,
-        /// and which names they are.
+        /// The names that move.
         pub moving: Moving,
     }
 }
 
 codec! {
-    /// Names have come, or have changed since. Answer: [`Tally`] of all that has come, or none when nothing of this
-    /// handoff is known.
+    /// Sends names of a handoff, or their later changes. Answer: [`Tally`] of all that has come, or
+    /// none when the server does not know this handoff.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct HandoffPut {
-        /// The transaction that will end it.
+        /// Id of the transaction that will end the handoff.
         pub txn: TxnId,
-        /// The directory.
+        /// Id of the directory.
         pub dir: DirId,
-        /// How it is placed.
+        /// The id by which the directory is placed.
         pub home: DirId,
-        /// The partition that gets the names.
+        /// Number of the partition that gets the names.
         pub taker: u16,
         /// The number of this message within the handoff, from 0 on.
         pub number: u64,
         /// Keys of the taker's shard, each with the record that is there now, or none.
         pub changes: Vec<(Bytes, Option<Bytes>)>,
-        /// The answer waits until all that has come is on stable storage.
+        /// Whether the answer waits until all that has come is on stable storage.
         pub stable: bool,
     }
 }
 
 codec! {
-    /// How many names there are, and how many of them are directories.
+    /// Number of names, and of directories among them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Tally {
-        /// All names.
+        /// Number of all names.
         pub entries: u64,
-        /// Directories among them.
+        /// Number of directories among them.
         pub subdirs: u64,
     }
 }
 
 impl Tally {
-    /// With one record in place of another.
+    /// Returns the tally with one record in place of another.
     #[must_use]
     pub fn changed(self, was: Tally, is: Tally) -> Tally {
         let of = |sum: u64, was: u64, is: u64| sum.saturating_add(is).saturating_sub(was);
@@ -77,20 +79,20 @@ impl Tally {
 }
 
 codec! {
-    /// A directory is divided like this, by what a partition of it knows: another one is to know it too, and to see
-    /// whether it has names to give. Answer: the [`Layout`] with all that this one knows, on stable storage;
-    /// [`Layout::Whole`] where there is no such partition.
+    /// Tells a partition how its directory is divided, as another partition knows it; the partition
+    /// also checks whether it has names to give. Answer: the [`Layout`] with all that this one
+    /// knows, on stable storage; [`Layout::Whole`] where there is no such partition.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayoutLearnt {
-        /// The directory,
+        /// Id of the directory.
         pub dir: DirId,
-        /// its inode number,
+        /// Inode number of the directory.
         pub ino: Ino,
-        /// and how it is placed.
+        /// The id by which the directory is placed.
         pub home: DirId,
-        /// The partition that learns it.
+        /// Number of the partition that learns the layout.
         pub partition: u16,
-        /// How it is divided.
+        /// The layout to learn.
         pub layout: Layout,
     }
 }

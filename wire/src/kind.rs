@@ -1,19 +1,21 @@
-//! What is known of each kind of request beside its operation: the one table to extend for a new kind.
+//! Properties of each kind of request: the one table to extend for a new kind.
 //!
-//! The client asks it for numbers, the server for permission, room and counting. It never looks at what is stored.
+//! The client asks it for numbers, the server for permission, disk space and counting. The table
+//! never looks at stored records.
 
 use crate::{DirRef, NodeRef, Request};
 
-/// What a kind of request is, with what one of it names.
+/// Kind of a request, with the directory that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind<'a> {
-    /// It changes what is stored, and so needs a number.
+    /// Whether the request changes what is stored, and so needs a number.
     pub mutates: bool,
-    /// How much room there must be on the disk for it.
+    /// Free disk space that the request needs.
     pub needs: Needs,
-    /// The directory that it names, or that holds what it names; `None` where it does nothing in the tree.
+    /// The directory that the request names, or that holds what it names; `None` where it does
+    /// nothing in the tree.
     pub about: Option<&'a DirRef>,
-    /// Only administrators may ask it.
+    /// Whether only administrators may send the request.
     pub administrative: bool,
     /// Only other servers of the cluster may ask it.
     pub between_servers: bool,
@@ -24,14 +26,14 @@ pub struct Kind<'a> {
 pub enum Needs {
     /// None.
     Nothing,
-    /// Next to none: it may as well make some.
+    /// Next to none; the request may even free some.
     Little,
-    /// As much as it brings.
+    /// Room for all bytes that the request brings.
     Room,
 }
 
 impl Kind<'_> {
-    /// Of a request that changes nothing and is about nothing in the tree.
+    /// Kind of a request that changes nothing and names nothing in the tree.
     const BARE: Kind<'static> = Kind {
         mutates: false,
         needs: Needs::Nothing,
@@ -42,7 +44,7 @@ impl Kind<'_> {
 }
 
 impl Request {
-    /// Its row in the table.
+    /// Returns the request's row of the table.
     #[must_use]
     pub fn kind(&self) -> Kind<'_> {
         use Needs::{Little, Nothing, Room};
@@ -66,7 +68,7 @@ impl Request {
             | Request::Speculate(_) => (false, Nothing, None),
             Request::Bye => (false, Little, None),
             Request::BlockPut(_) => (false, Room, None),
-            // What administrators ask.
+            // Requests of administrators.
             Request::Status
             | Request::FsckStart(_)
             | Request::FsckPoll(_)
@@ -91,7 +93,7 @@ impl Request {
             Request::FsckMend(_) => {
                 return Kind { mutates: true, needs: Little, administrative: true, ..Kind::BARE };
             }
-            // What servers ask each other.
+            // Requests between servers.
             Request::PeerHello(_)
             | Request::PeerRead(_)
             | Request::Prepare(_)

@@ -1,7 +1,8 @@
-//! What two processes agree on: frames, messages and tokens.
+//! The protocol between two processes: frames, messages and tokens.
 //!
-//! Clients and servers both stand on this crate and never on each other. Everything here is bytes and
-//! values; reading and writing sockets is done where the runtime is (`meta::serve`, `client::connection`).
+//! Clients and servers both build on this crate and never on each other. Everything here is bytes
+//! and values; reading and writing sockets is done where the runtime is (`meta::serve`,
+//! `client::connection`).
 #![warn(missing_docs)]
 
 pub mod admin;

@@ -34,8 +34,8 @@ codec! {
 }
 
 codec! {
-    /// What a walk found: one entry for each name that was reached. It ends early at anything that is not
-    /// a directory, and at `error`.
+    /// The result of a walk: one entry for each name that was reached. The walk ends early at anything
+    /// that is not a directory, and at `error`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Walked {
         /// The entries found, in order.
@@ -182,7 +182,7 @@ codec! {
 }
 
 codec! {
-    /// What a rename may do to the new name.
+    /// Permitted effect of a rename on the new name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RenameMode {
         /// Replace what has the new name, as POSIX says.
@@ -206,7 +206,7 @@ codec! {
         pub to_dir: DirRef,
         /// The new name.
         pub to_name: EntryName,
-        /// What may happen to the new name.
+        /// Permitted effect on the new name.
         pub mode: RenameMode,
     }
 }

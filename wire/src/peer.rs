@@ -1,8 +1,9 @@
-//! What servers say to each other: transactions over several of them, and the coordinator's cluster map, leases and
-//! invalidation log.
+//! Requests between servers: transactions over several of them, and the coordinator's cluster map,
+//! leases and invalidation log.
 //!
-//! A connection on which [`PeerHello`] came first is a server's: it has no session, and no request but these is
-//! taken on it. Everything here may be said again when an answer was lost, and then changes nothing.
+//! A connection that begins with [`PeerHello`] is a server's: it has no session, and takes only
+//! these requests. Every request here may be repeated when an answer was lost, and then changes
+//! nothing.
 //!
 //! Paper: InfiniFS §4.1, §4.2; DESIGN, *Transactions* and *The coordinator*.
 
@@ -12,97 +13,102 @@ use bytes::Bytes;
 use crate::{node::Entry, request::CacheEvents};
 
 codec! {
-    /// The first request on a connection between two servers of one cluster; without a proof it asks what that must be
-    /// about, and is answered with a number that is good for one proof on this connection. Answer to a proof: nothing.
+    /// The first request on a connection between two servers of one cluster. Without a proof it
+    /// asks for a challenge, a number that is good for one proof on this connection. Answer to a
+    /// proof: nothing.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PeerHello {
-        /// The server that asks, as the cluster map counts.
+        /// Number of the asking server in the cluster map.
         pub from: u16,
-        /// The run of that server.
+        /// Number of the run of that server.
         pub run: u64,
-        /// HMAC-SHA-256, under the file system's signing key, of what [`PeerHello::proven`] says; or nothing.
+        /// HMAC-SHA-256, under the file system's signing key, of [`PeerHello::proven`]; or nothing.
         pub proof: Bytes,
     }
 }
 
 codec! {
-    /// A transaction over several servers. No two attempts have the same.
+    /// Id of a transaction over several servers. No two attempts have the same.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub struct TxnId {
-        /// The server that initiated it.
+        /// Number of the server that initiated the transaction.
         pub server: u16,
-        /// The run of that server.
+        /// Number of the run of that server.
         pub run: u64,
-        /// Its number in that run.
+        /// Number of the transaction in that run.
         pub number: u64,
     }
 }
 
 codec! {
-    /// Read these keys; waits for a moment while one of them is prepared to change. Answer: a value or nothing for each, in
-    /// order; or [`Vote::Busy`], if some were to be held and something was in the way.
+    /// Reads these keys; waits for a moment while one of them is prepared to change. Answer: a
+    /// value or nothing for each, in order; or [`Vote::Busy`], if some were to be held and another
+    /// transaction was in the way.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct PeerRead {
         /// Encoded keys of the store, all of shards of the server that is asked.
         pub keys: Vec<Bytes>,
-        /// The inode numbers of the directories that are meant, for those of the keys that are of content records; 0:
-        /// whichever is there, as for keys that the list has no place for.
+        /// Expected inode numbers of the directories, for keys of content records; 0: any inode, as
+        /// for keys beyond the end of the list.
         pub inos: Vec<Ino>,
-        /// Some of them are not to be seen by others from now on. Nothing is waited for then.
+        /// Hides some of these records from others from now on. The server does not wait then.
         pub hold: Option<Hold>,
     }
 }
 
 codec! {
-    /// What is held for a transaction before it is prepared, until that or its end, or a restart of the server.
+    /// Records that are held for a transaction before it is prepared, until it is, until it ends,
+    /// or until the server restarts.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Hold {
-        /// Which.
+        /// Id of the transaction.
         pub txn: TxnId,
-        /// So many of the keys, the first ones.
+        /// Number of keys to hold, the first ones of the list.
         pub keys: u16,
     }
 }
 
 codec! {
-    /// How much of a record a transaction stands on.
+    /// The part of a record that a transaction stands on.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Stands {
-        /// On all of it: it must be what it was.
+        /// The whole record: it must be unchanged.
         Whole = 1,
-        /// On a content record but for its times and counts, which others may change meanwhile.
+        /// A content record except its times and counts, which others may change meanwhile.
         Stable = 2,
     }
 }
 
 codec! {
-    /// What a transaction has read of another server.
+    /// A record that a transaction has read from another server.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Expected {
-        /// The key.
+        /// Encoded key of the record.
         pub key: Bytes,
         /// The record as it was read; `None`: there was none.
         pub was: Option<Bytes>,
-        /// What must not have changed of it.
+        /// The part that must be unchanged.
         pub stands: Stands,
     }
 }
 
 codec! {
-    /// A change of a content record that leaves room for the changes of others: times only grow, counts are added.
+    /// A change of a content record that commutes with changes of others: times only grow, counts
+    /// are added.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ContentPatch {
-        /// A content record to take everything but times and counts from; `None`: that stays.
+        /// A content record to take everything but times and counts from; `None`: keep the present
+        /// one.
         pub stable: Option<Bytes>,
-        /// How many entries more, or fewer.
+        /// Number of entries added; negative: removed.
         pub entries: i64,
-        /// How many of them are directories.
+        /// Number of directories among them.
         pub subdirs: i64,
-        /// Its modification time is at least this.
+        /// Least modification time of the record afterwards.
         pub mtime: Option<Time>,
-        /// Its change time is at least this.
+        /// Least change time of the record afterwards.
         pub ctime: Option<Time>,
-        /// These are its times, even if it has later ones.
+        /// Whether to set these times even if the record has later ones.
         pub exact: bool,
     }
 }
@@ -121,129 +127,135 @@ codec! {
 }
 
 codec! {
-    /// Keep what a transaction stands on, and its changes, until its outcome is known. Answer: [`Vote`], after what
-    /// was prepared is on stable storage, or before, if it is a birth.
+    /// Prepares a transaction: the server keeps its expectations and changes until the outcome is
+    /// known. Answer: [`Vote`], after these are on stable storage, or before, if the transaction is
+    /// a birth.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Prepare {
-        /// Which.
+        /// Id of the transaction.
         pub txn: TxnId,
-        /// What must be as it was.
+        /// Records that must be unchanged.
         pub expects: Vec<Expected>,
-        /// What changes, if it commits.
+        /// Changes to make, if the transaction commits.
         pub writes: Vec<PeerWrite>,
-        /// All that it does elsewhere than at its initiator is to make one content record, here, where there is none:
-        /// [`Born`] says when it is there.
+        /// Whether the only change outside the initiator is one new content record, here: [`Born`]
+        /// says when its entry is written.
         pub birth: bool,
-        /// It is refused unless what a [`Hold`] was to keep for it is held.
+        /// Whether to refuse the transaction unless the records of its [`Hold`] are held.
         pub held: bool,
-        /// The other servers that are asked to prepare a part of it.
+        /// Numbers of the other servers that are asked to prepare a part of the transaction.
         pub others: Vec<u16>,
     }
 }
 
 codec! {
-    /// What a participant says to a transaction.
+    /// A participant's answer to [`Prepare`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Vote {
-        /// It is prepared, and stays so until its outcome is told.
+        /// The transaction is prepared, and stays so until its outcome is told.
         Prepared = 1,
         /// Another transaction is in the way. Nothing was kept.
         Busy = 2,
-        /// Something is not what it was. Nothing was kept.
+        /// A record is not as the transaction expected. Nothing was kept.
         Changed = 3,
     }
 }
 
 codec! {
-    /// How a transaction ended. Answer: nothing, when that is applied and on stable storage.
+    /// Tells how a transaction ended. Answer: nothing, when the outcome is applied and on stable
+    /// storage.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Decide {
-        /// Which.
+        /// Id of the transaction.
         pub txn: TxnId,
-        /// Whether it happens.
+        /// Whether the transaction commits.
         pub commit: bool,
     }
 }
 
 codec! {
-    /// How did a transaction end? Answer: [`Outcome`], as the initiator or a participant says. The coordinator is also asked
-    /// what another server says, and asks that one.
+    /// Asks how a transaction ended. Answer: [`Outcome`], as the initiator or a participant says.
+    /// The coordinator is also asked for the answer of another server, and asks that server.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AskOutcome {
-        /// Which.
+        /// Id of the transaction.
         pub txn: TxnId,
-        /// The server that is to say it: the initiator, or a participant.
+        /// Number of the server whose answer is wanted: the initiator, or a participant.
         pub of: u16,
     }
 }
 
 codec! {
-    /// Which of these transactions of yours are over? Answer: those that are not under way, and whose participants all have
-    /// applied them, if they were committed: nobody asks any more how they ended.
+    /// Asks which of these transactions of the asked server are over. Answer: those that are not
+    /// under way and, if committed, are applied by all participants: no server asks any more how
+    /// they ended.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct AskOver {
-        /// Some of which the asking server remembers how they ended.
+        /// Transactions whose outcome the asking server remembers.
         pub txns: Vec<TxnId>,
     }
 }
 
 codec! {
-    /// Directories whose entries the asking server has, and whose content records it had prepared here
-    /// ([`Prepare`]). Answer: nothing; of those that are confirmed when that is on stable storage.
+    /// Announces directories whose entries the asking server has, and whose content records it had
+    /// prepared here ([`Prepare`]). Answer: nothing; for confirmed ones, when the confirmation is on
+    /// stable storage.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Born {
-        /// The transactions that made them.
+        /// Ids of the transactions that made the directories.
         pub txns: Vec<TxnId>,
-        /// Their entries are on stable storage, and so is all that these hang on; otherwise they are written.
+        /// Whether the entries, and all that they depend on, are on stable storage; otherwise they
+        /// are only written.
         pub confirmed: bool,
     }
 }
 
 codec! {
-    /// Somebody waits for directories whose entries the asked server has. Answer: those that are born; they will be
-    /// confirmed as soon as that can be.
+    /// Asks for directories whose entries the asked server has, because a request waits for them.
+    /// Answer: those that are born; they will be confirmed as soon as possible.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct HurryBirths {
-        /// The transactions that make them.
+        /// Ids of the transactions that make the directories.
         pub txns: Vec<TxnId>,
     }
 }
 
 codec! {
-    /// A directory whose entry is written, and that is not confirmed yet.
+    /// A directory whose entry is written and not yet confirmed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Birth {
-        /// What made it.
+        /// Id of the transaction that made the directory.
         pub txn: TxnId,
-        /// The key of its content record.
+        /// Encoded key of the content record.
         pub key: Bytes,
-        /// The record as it was made.
+        /// Value of the content record as it was made.
         pub content: Bytes,
     }
 }
 
 codec! {
-    /// How a transaction ended, as its initiator or a participant knows.
+    /// The end of a transaction, as its initiator or a participant knows it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Outcome {
-        /// It happened.
+        /// The transaction happened.
         Committed = 1,
-        /// It did not, and never will: its initiator does not know it (presumed abort), or a participant has not prepared
-        /// it and never will.
+        /// The transaction did not happen and never will: its initiator does not know it (presumed
+        /// abort), or a participant has not prepared it and never will.
         Aborted = 2,
-        /// It is under way, or prepared and no more is known: ask again.
+        /// The transaction is under way, or prepared and its outcome unknown: ask again.
         Pending = 3,
     }
 }
 
 codec! {
-    /// A server that wants to belong to a cluster. Asked by an administrator's session, since it has no key yet.
-    /// Answer: [`Joined`].
+    /// Joins a server to a cluster. An administrator's session sends this, since the server has no
+    /// key yet. Answer: [`Joined`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Join {
-        /// Where clients and servers reach it (`HOST:PORT`).
+        /// Address at which clients and servers reach the server (`HOST:PORT`).
         pub address: String,
-        /// A number drawn when its data directory was made: who asks again gets the same answer.
+        /// Random number of the server's data directory: a repeated request with it gets the same
+        /// answer.
         pub member: u64,
     }
 }
@@ -252,7 +264,7 @@ codec! {
     /// A server belongs to the cluster.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Joined {
-        /// Its number in the map.
+        /// Number of the server in the map.
         pub server: u16,
         /// The record that says what the file system is, with its keys, as every server stores it.
         pub config: Bytes,
@@ -260,67 +272,72 @@ codec! {
 }
 
 codec! {
-    /// A server is there, at this address, and asks for its lease. Answer: [`Lease`].
+    /// Tells the coordinator that a server is up, and asks for its lease. Answer: [`Lease`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Heartbeat {
-        /// Where it is reached.
+        /// Address of the server (`HOST:PORT`).
         pub address: String,
-        /// The newest map it has; 0: none.
+        /// Epoch of the newest map that the server has; 0: none.
         pub epoch: Epoch,
-        /// The version of its invalidation list; 0: none.
+        /// Version of the server's invalidation list; 0: none.
         pub version: u64,
-        /// Requests since it started, for balance.
+        /// Number of requests since the server started, for balance.
         pub requests: u64,
-        /// The settings of the file system that it has, as it stores them.
+        /// The file system's settings, as the server stores them.
         pub settings: Bytes,
-        /// The version of the accounting roots that it has; 0: none.
+        /// Version of the accounting roots that the server has; 0: none.
         pub roots: u64,
-        /// The transactions of others whose outcome it has lacked for long, if there are any.
+        /// Transactions of others whose outcome the server has lacked for long, if there are any.
         pub in_doubt: Option<InDoubt>,
-        /// It answers when what was done is on stable storage.
+        /// Whether the server answers only when an operation is on stable storage.
         pub strict: bool,
-        /// All that it had answered in earlier runs is still there. It counts while `version` is 0.
+        /// Whether everything that the server had answered in earlier runs is still there. Counts
+        /// only while `version` is 0.
         pub kept_all: bool,
     }
 }
 
 codec! {
-    /// Transactions over several servers that a server has prepared, and whose outcome it has lacked for a second or more.
+    /// Transactions over several servers that a server has prepared, and whose outcome it has
+    /// lacked for a second or more.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct InDoubt {
-        /// How many.
+        /// Number of these transactions.
         pub count: u64,
-        /// For how long the oldest of them has been prepared, milliseconds.
+        /// Milliseconds since the oldest of them was prepared.
         pub oldest_ms: u64,
-        /// The server that initiated that one.
+        /// Number of the server that initiated the oldest.
         pub server: u16,
     }
 }
 
 codec! {
-    /// Leave to serve for a while.
+    /// Permission to serve for a while.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Lease {
-        /// For so long, from when it was asked for; milliseconds. 0: the cluster is not complete yet.
+        /// Length of the lease in milliseconds, from when it was asked for. 0: the cluster is not
+        /// complete yet.
         pub ms: u64,
         /// The map, if it is newer than the server's.
         pub map: Option<ClusterMap>,
-        /// What the server must take in before it serves; with `reset` it begins anew at that version.
+        /// Events that the server must apply before it serves; with `reset` its list begins anew at
+        /// that version.
         pub events: CacheEvents,
-        /// The settings of the file system, if they are not those that the server has.
+        /// The settings of the file system, if the server's differ.
         pub settings: Option<Bytes>,
-        /// The accounting roots, if they are of another version.
+        /// The accounting roots, if the server's version differs.
         pub roots: Option<Bytes>,
     }
 }
 
 codec! {
-    /// Directories are about to move or to change permissions. Answer: nothing, when the list has them.
+    /// Announces directories that are about to move or to change permissions. Answer: nothing, when
+    /// the list has them.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Announce {
-        /// The version before the first of them.
+        /// Version of the list before the first of them.
         pub after: u64,
-        /// One for each version from there on.
+        /// Ids of the directories, one for each version after `after`.
         pub dirs: Vec<DirId>,
     }
 }
@@ -329,38 +346,39 @@ codec! {
     /// A look-up in a directory whose id was predicted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Guess {
-        /// The predicted id,
+        /// Predicted id of the directory.
         pub dir: DirId,
-        /// and home.
+        /// Predicted home of the directory.
         pub home: DirId,
-        /// The partition that is asked.
+        /// Number of the asked partition.
         pub partition: u16,
-        /// What to look up there; `None` asks for the directory itself.
+        /// The name to look up; `None` asks for the directory itself.
         pub name: Option<EntryName>,
     }
 }
 
 codec! {
-    /// Look-ups of one path, all that one server has. Only trusted sessions may guess. Answer: a [`Guessed`] for each.
+    /// Look-ups of one path, as many as one server can answer. Only trusted sessions may guess.
+    /// Answer: a [`Guessed`] for each.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Speculate {
-        /// In the order of the path.
+        /// The guesses, in the order of the path.
         pub guesses: Vec<Guess>,
     }
 }
 
 codec! {
-    /// What a guess has met.
+    /// The result of a [`Guess`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Guessed {
-        /// The inode number of the directory that has this id; `None`: there is none here.
+        /// Inode number of the directory that has this id; `None`: this server has none.
         pub dir: Option<Ino>,
-        /// What was found, with the directory's own entry where no name was asked for.
+        /// The entry found; the directory's own where no name was asked for.
         pub entry: Option<Entry>,
-        /// Why nothing was.
+        /// The reason why there is no entry.
         pub error: Option<FsError>,
-        /// How the directory is divided, if the partition that was asked does not have the name. Nothing was looked up
-        /// then.
+        /// How the directory is divided, if the asked partition does not have the name. The server
+        /// looked nothing up then.
         pub layout: Option<Layout>,
     }
 }
@@ -369,19 +387,19 @@ codec! {
     /// A server, as the coordinator sees it.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ServerStatus {
-        /// Its number in the map.
+        /// Number of the server in the map.
         pub server: u16,
-        /// Where it is.
+        /// Address of the server (`HOST:PORT`).
         pub address: String,
-        /// How many shards it has.
+        /// Number of shards that the server has.
         pub shards: u16,
-        /// What is left of its lease, milliseconds; 0: it has none.
+        /// Milliseconds left of the server's lease; 0: none.
         pub lease_ms: u64,
-        /// The version its invalidation list has reached.
+        /// Version of the server's invalidation list.
         pub version: u64,
-        /// Requests since it started.
+        /// Number of requests since the server started.
         pub requests: u64,
-        /// The transactions whose outcome it lacked, as it said with its last heartbeat.
+        /// Transactions whose outcome the server lacked at its last heartbeat.
         pub in_doubt: Option<InDoubt>,
     }
 }
@@ -390,23 +408,24 @@ codec! {
     /// The cluster, as its coordinator sees it.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ClusterStatus {
-        /// How many servers it is to have.
+        /// Number of servers that the cluster was formatted for.
         pub servers_expected: u16,
-        /// Those it has.
+        /// The servers of the cluster.
         pub servers: Vec<ServerStatus>,
-        /// The version of the map.
+        /// Epoch of the map.
         pub epoch: Epoch,
-        /// The version of the invalidation log.
+        /// Version of the invalidation log.
         pub version: u64,
-        /// Renames and permission changes of directories that are under way.
+        /// Number of renames and permission changes of directories under way.
         pub renames: u64,
-        /// What is wrong, for people.
+        /// Problems, in words for people.
         pub problems: Vec<String>,
     }
 }
 
 impl PeerHello {
-    /// What [`PeerHello::proof`] is the HMAC of, when it is said to server `to`, which has answered `challenge`.
+    /// Returns the bytes of which [`PeerHello::proof`] is the HMAC, for server `to` with its answer
+    /// `challenge`.
     #[must_use]
     pub fn proven(&self, uuid: u128, to: u16, challenge: u128) -> Vec<u8> {
         let mut text = b"pando peer".to_vec();

@@ -25,7 +25,7 @@ codec! {
         pub seq: Seq,
         /// Lowest number still unanswered: the server may forget stored answers before it.
         pub unanswered: Seq,
-        /// What the client has cached of the path that led to the request.
+        /// The client's cached directories of the path that led to the request.
         pub stand: Stand,
         /// Credentials of the caller: user, group and supplementary groups.
         pub cred: Cred,
@@ -90,13 +90,13 @@ codec! {
         Done(Reply) = 1,
         /// The file system's own answer.
         Failed(FsError) = 2,
-        /// Nothing happened. Ask again, where and when the reason says.
+        /// The server did nothing. Ask again, where and when the reason says.
         Retry(Retry) = 3,
         /// The server stops serving; the operation may have happened. Ask again, with the same
         /// number.
         Halted = 4,
         /// The server will not serve this: the token, the protocol or the request is wrong, as the
-        /// text says.
+        /// text says. Nothing happened.
         Refused(String) = 5,
     }
 }
@@ -300,8 +300,8 @@ codec! {
         LayoutLearnt(handoff::LayoutLearnt) = 102,
         /// Announce directories whose entries are written.
         Born(peer::Born) = 103,
-        /// Ask, after a restart, which directories were made here and are not confirmed. All other
-        /// prepared births of the asking server are aborted.
+        /// Ask, after a restart, which births prepared at the asking server have their entries
+        /// here. The other prepared births of this server come to nothing.
         AskBirths = 104,
         /// Ask for directories that a request waits for.
         HurryBirths(peer::HurryBirths) = 105,

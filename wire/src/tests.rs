@@ -309,7 +309,7 @@ fn tokens() -> Vec<Case> {
     vec![case("token.administrator", Token::administrator()), case("token.bound", bound)]
 }
 
-/// What a connection begins with, and one frame each way.
+/// The bytes that a connection begins with, and one frame each way.
 fn frames() -> Vec<Case> {
     let opening = Case::new("opening", true, frame::opening(), |bytes| {
         frame::take_opening(&mut BytesMut::from(&bytes[..])).ok()

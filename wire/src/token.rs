@@ -1,8 +1,8 @@
 //! Tokens: who may open a session, as whom, where and until when.
 //!
-//! A token is text: `pando1.` and the hex of its fields and of their HMAC-SHA-256 under the file system's
-//! signing key. Servers make and check them; a client only carries them. A token is a secret: whoever has
-//! it may do what it says.
+//! A token is text: `pando1.` and the hex of its fields and of their HMAC-SHA-256 under the file
+//! system's signing key. Servers make and check them; a client only carries them. A token is a
+//! secret: its holder may do what it says.
 
 use std::fmt::Write as _;
 
@@ -15,45 +15,45 @@ const PREFIX: &str = "pando1.";
 const MAC_BYTES: usize = 32;
 
 codec! {
-    /// What a token allows.
+    /// The rights that a token gives.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Token {
-        /// The subtree that is the session's root: absolute, without `.` or `..`; `/` is everything.
+        /// Absolute path of the session's root, without `.` or `..`; `/` is everything.
         pub path: String,
-        /// The only user it may act as; `None` is any.
+        /// The only user that the session may act as; `None`: any user.
         pub uid: Option<u32>,
-        /// The groups it may act as, when it is bound to a user.
+        /// The groups that the session may act as, when the token is bound to a user.
         pub gids: Vec<u32>,
-        /// Every change is refused.
+        /// Whether every change is refused.
         pub read_only: bool,
-        /// Until when; `None` is for ever.
+        /// Time at which the token expires; `None`: never.
         pub expires: Option<Time>,
     }
 }
 
-/// Why text is not a valid token.
+/// Reason why text is not a valid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not have the form of a token.
+    /// The text does not have the form of a token.
     #[error("malformed token")]
     Malformed,
-    /// It was not signed with this file system's key.
+    /// The token was not signed with this file system's key.
     #[error("token of another file system, or altered")]
     Signature,
-    /// It has ended.
+    /// The token has expired.
     #[error("token expired")]
     Expired,
 }
 
 impl Token {
-    /// The administrator's: everything, as anybody, for ever.
+    /// Returns an administrator's token: every right, any user, no expiry.
     #[must_use]
     pub fn administrator() -> Token {
         Token { path: "/".into(), uid: None, gids: Vec::new(), read_only: false, expires: None }
     }
 
-    /// Whether a session with this token may act by handle without showing how it got there: nothing
-    /// keeps it from any part of the tree, and its mount checks every step of a walk.
+    /// Whether a session with this token may act by handle without presenting tickets: it may see
+    /// the whole tree, and its mount checks every step of a walk.
     #[must_use]
     pub fn trusted(&self) -> bool {
         self.uid.is_none() && self.path == "/"
@@ -79,7 +79,7 @@ impl Token {
         }
     }
 
-    /// Whether the token has ended at `now`.
+    /// Whether the token has expired at `now`.
     #[must_use]
     pub fn expired(&self, now: Time) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
@@ -101,7 +101,7 @@ impl Token {
     /// Reads and checks a token.
     ///
     /// # Errors
-    /// When the text is no token, was not signed with `key`, or has ended at `now`.
+    /// When the text is no token, was not signed with `key`, or has expired at `now`.
     pub fn verify(text: &str, key: &[u8], now: Time) -> Result<Token, TokenError> {
         let (fields, signature) = split(text)?;
         mac(key, &fields).verify_slice(&signature).map_err(|_| TokenError::Signature)?;
@@ -109,7 +109,7 @@ impl Token {
         if token.expired(now) { Err(TokenError::Expired) } else { Ok(token) }
     }
 
-    /// Reads a token without its signature: for people to look at, never to decide by.
+    /// Reads a token without checking its signature: for people to look at, never to decide by.
     ///
     /// # Errors
     /// When the text is no token.
