@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use base::{DirId, HashMap, Ino};
 use wire::{FileRef, NodeRef, Request};
 
-/// What is remembered at most; the oldest is forgotten.
+/// Maximum number of remembered files; the oldest is forgotten.
 const FILES_MAX: usize = 4096;
 
-/// What is remembered of files at birth.
+/// Tickets of files whose inodes are at their shard of birth.
 #[derive(Debug, Default)]
 pub(crate) struct Births {
     tickets: HashMap<Ino, u64>,
@@ -40,7 +40,7 @@ impl Births {
         }
     }
 
-    /// It may be otherwise.
+    /// Forgets a file, whose inode may be elsewhere now.
     pub(crate) fn forget(&mut self, ino: Ino) {
         if self.tickets.remove(&ino).is_some() {
             self.order.retain(|known| *known != ino);

@@ -19,7 +19,7 @@ use base::{
 };
 use wire::{CacheEvents, DirRef};
 
-/// What an entry takes, next to its name: itself, and its places in two maps.
+/// Bytes that an entry takes besides its name: the entry, and its places in two maps.
 const ENTRY_BYTES: u64 = 450;
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
@@ -70,7 +70,7 @@ pub(crate) struct AccessCache {
     resets: u64,
     /// The root's own attributes may be outdated.
     root_stale: bool,
-    /// What was asked for longer ago is not believed, milliseconds; and the present time.
+    /// Milliseconds after which an answer is no longer believed; and the present time.
     lease_ms: Option<u64>,
     now: Time,
 }
@@ -173,7 +173,7 @@ impl AccessCache {
     pub(crate) fn child(&mut self, dir: &DirRef, name: &EntryName) -> Option<CachedDir> {
         let at = self.at(dir)?;
         let child = *self.entry(at).children.get(name)?;
-        // What expired is asked for anew by itself: leases of what is below it go on.
+        // An expired entry is asked for anew alone: the leases of entries below it go on.
         if self.has_expired(child) {
             return None;
         }

@@ -78,7 +78,7 @@ impl Failure {
     }
 }
 
-/// What kind of request it is.
+/// Returns the name of a request's kind.
 fn kind(request: &Request) -> &'static str {
     let tag = request.tag();
     Request::VARIANTS.iter().find(|(other, _)| *other == tag).map_or("unknown", |(_, name)| name)

@@ -1,4 +1,5 @@
-//! What callers and the connection to one server share: the calls that wait, and the bytes to send.
+//! State that callers and the connection to one server share: the waiting calls, and the bytes to
+//! send.
 //!
 //! A call takes a slot, its request is encoded straight into the shared buffer, and its caller waits for
 //! the slot to be answered. Slots outlive connections: when one breaks, every call without an answer waits
@@ -78,7 +79,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// What both have sent.
+    /// Returns the sum of both counts.
     #[must_use]
     pub(crate) fn and(self, other: Stats) -> Stats {
         Stats {
@@ -115,7 +116,7 @@ pub(crate) struct Answered {
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) incarnation: u64,
-    /// It is another session than before: what was under way in the old one is lost.
+    /// Whether this is another session than before: calls under way in the old one are lost.
     pub(crate) lost: bool,
     /// The server has lost changes that were answered.
     pub(crate) forgot: bool,
@@ -123,7 +124,7 @@ pub(crate) struct Attach {
     pub(crate) commit_interval: Option<Duration>,
 }
 
-/// What the connection has to do next.
+/// Next task of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Send what was gathered.
@@ -160,7 +161,7 @@ impl Key {
 }
 
 impl Channel {
-    /// Nothing to the server at this position of the map.
+    /// An empty channel to the server at this position of the map.
     pub(crate) fn new(server: u16) -> Channel {
         Channel {
             server,
@@ -281,7 +282,7 @@ impl Channel {
             sleep(SILENCE_HALF).await;
             let mut inner = self.inner.lock();
             inner.silent |= asked && inner.heard == heard;
-            // It is asked when it has said nothing by itself.
+            // The server is asked only when it has said nothing by itself.
             asked = inner.heard == heard;
             heard = inner.heard;
         }

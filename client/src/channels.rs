@@ -94,7 +94,7 @@ impl Channels {
             .filter(|(server, lane)| {
                 let now = map.servers.get(usize::from(*server)).map(String::as_str);
                 let moved = router.address(*server).is_some_and(|before| Some(before) != now);
-                // Whoever dials for the first time after this is led by the new map.
+                // A lane that dials for the first time after this uses the new map.
                 moved && lane.kept.load(Ordering::Acquire)
             })
             .map(|(_, lane)| lane)

@@ -44,8 +44,9 @@ impl Client {
         Client::begin(config, true).await
     }
 
-    /// As [`Client::connect`], to the coordinator of a cluster that may not be complete yet. Until it is, nothing but
-    /// [`Client::cluster`] and [`Client::join`] is answered; who wants more connects anew.
+    /// Connects as [`Client::connect`] does, to the coordinator of a cluster that may not be
+    /// complete yet. Until it is, only [`Client::cluster`] and [`Client::join`] are answered; for
+    /// anything else, connect anew.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -90,7 +91,7 @@ impl Client {
         flushed
     }
 
-    /// What this client has sent and resolved.
+    /// Returns counts of what this client has sent and resolved.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.core.stats()
@@ -102,7 +103,7 @@ impl Client {
         self.core.channels.requests()
     }
 
-    /// What the server said of the file system.
+    /// Returns what the server said of the file system.
     #[must_use]
     pub fn fs_info(&self) -> FsInfo {
         self.core.welcome().fs.clone()
@@ -114,7 +115,7 @@ impl Client {
         self.welcome().read_only
     }
 
-    /// What the server is doing. For administrators.
+    /// Returns the state of the server. For administrators.
     ///
     /// # Errors
     /// `NotPermitted` when the token does not administer.
@@ -136,8 +137,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::fsck_start`], and repairs what it finds; with `discard_lost` it gives up contents that cannot be
-    /// read any more.
+    /// Starts a check as [`Client::fsck_start`] does, and repairs what it finds; with
+    /// `discard_lost` it gives up contents that cannot be read any more.
     ///
     /// # Errors
     /// As [`Client::fsck_start`].

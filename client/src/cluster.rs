@@ -1,4 +1,4 @@
-//! What administrators ask of a cluster's coordinator.
+//! Requests of administrators to a cluster's coordinator.
 
 use wire::{ClusterStatus, Join, Joined, Reply, Request};
 

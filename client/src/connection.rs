@@ -45,7 +45,7 @@ pub(crate) enum Ended {
     /// The server sent something else than answers.
     #[error("connection broken")]
     Frame(#[from] FrameError),
-    /// Nothing was heard for a whole lease.
+    /// The server was silent for a whole lease.
     #[error("server is silent")]
     Silent,
 }
@@ -161,7 +161,7 @@ impl<'a> Connection<'a> {
         if self.silent_ticks >= SILENT_TICKS_MAX {
             return Err(Ended::Silent);
         }
-        // What else is answered does not say when the server has last heard of this client.
+        // Other answers do not tell when the server has last heard of this client.
         if !self.sent || !self.heard || self.pinged.is_none() {
             self.pinged.get_or_insert_with(Instant::now);
             self.channel.put_unheard(NOBODY, &Request::Ping);

@@ -77,7 +77,7 @@ struct Table {
 pub(crate) struct OpenFile {
     pub(crate) state: Arc<FileState>,
     pub(crate) cred: Arc<Cred>,
-    /// What may be done through it.
+    /// Access that the handle allows.
     may: Access,
     /// Failed flushes that this handle has reported, or that were before it.
     errors_seen: AtomicU64,
@@ -136,7 +136,7 @@ impl Files {
         self.table.lock().files.get(&ino).cloned()
     }
 
-    /// What `handle` stands for.
+    /// Returns the open file of `handle`.
     pub(crate) fn handle(&self, handle: Handle) -> Result<Arc<OpenFile>> {
         let found = self.table.lock().handles.get(&handle.0).cloned();
         found.ok_or(Error::Fs(FsError::BadHandle))
@@ -254,7 +254,8 @@ impl Files {
         self.table.lock().runs.meet(server, incarnation);
     }
 
-    /// What is open of that which a server `has`, to be claimed from this run of it, and for which user.
+    /// Returns the open files that a server `has`, to be claimed from this run of it, each with its
+    /// user.
     pub(crate) fn claims(
         &self,
         server: u16,

@@ -1,4 +1,4 @@
-//! What all clones of a client share, and what its background tasks work on.
+//! State that all clones of a client share, and its background tasks work on.
 
 use std::{
     sync::{
@@ -35,9 +35,9 @@ pub struct Config {
     pub addresses: Vec<String>,
     /// The token, as text.
     pub token: String,
-    /// Who connects, for people to read.
+    /// Name of the client, for people to read.
     pub client_name: String,
-    /// Whom to act as where nothing else is said.
+    /// Credentials for operations that name no others.
     pub cred: Cred,
     /// The caller's kernel has checked the permissions of every request (a mount with `default_permissions`).
     pub kernel_checks: bool,
@@ -117,7 +117,7 @@ pub enum Resolution {
     Sequential,
 }
 
-/// What is counted of resolving paths and finding servers.
+/// Counts of resolved paths and found servers.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     wrong_partitions: AtomicU64,
@@ -183,9 +183,9 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// A server is being asked where another one is.
     pub(crate) asks_for_map: AtomicBool,
-    /// It was logged that the token has ended.
+    /// Whether it was logged that the token has expired.
     expiry_told: AtomicBool,
-    /// Itself, for the tasks that it starts.
+    /// A reference to this core, for the tasks that it starts.
     pub(crate) me: Weak<Core>,
     pub(crate) cache: Mutex<AccessCache>,
     pub(crate) files: Arc<Files>,
@@ -230,8 +230,8 @@ impl Core {
         }
     }
 
-    /// What the servers said of the session and the file system: with several of them the first one, else the only
-    /// one, of late.
+    /// What the servers said last of the session and the file system: with several servers, what
+    /// the first one said.
     pub(crate) fn welcome(&self) -> Arc<Welcome> {
         Arc::clone(&self.welcome.lock())
     }
@@ -250,7 +250,7 @@ impl Core {
         if self.config.cache_lease.is_some() { 0 } else { version }
     }
 
-    /// What the client has sent and resolved.
+    /// Returns counts of what the client has sent and resolved.
     pub(crate) fn stats(&self) -> Stats {
         self.counters.add_to(self.channels.stats())
     }

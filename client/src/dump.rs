@@ -21,7 +21,8 @@ use crate::{Client, Error, client::unexpected};
 
 /// A server among several that does not answer for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// As long as servers wait for names that are moving, and a moment for the answer.
+/// Time for the gather step: servers wait this long for names that are moving, and a moment more
+/// for the answer.
 const GATHERED_WITHIN: Duration = Duration::from_secs(17);
 /// A page or a block is waited for so long, where there are several servers.
 const PAGE_PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +45,7 @@ pub enum DumpError {
 
 /// A dump that is being made.
 pub struct Dump {
-    /// What it begins with, as it is written.
+    /// First bytes of the dump, as written.
     pub header: Bytes,
     /// About how many records there are.
     pub records_estimated: u64,
@@ -53,7 +54,7 @@ pub struct Dump {
     parts: Vec<Part>,
 }
 
-/// What a server has of it.
+/// One server's part of a dump.
 struct Part {
     server: u16,
     number: u64,
@@ -64,7 +65,7 @@ struct Part {
 
 /// Records of one server, all behind those of the page before.
 pub struct Page {
-    /// Whose they are.
+    /// Number of the server that has the records.
     pub server: u16,
     /// Keys and values, ascending.
     pub records: Vec<(Bytes, Bytes)>,
@@ -114,7 +115,7 @@ impl Client {
         self.take_step(dump, DumpStage::Pause).await?;
         self.take_step(dump, DumpStage::Settle).await?;
         let started = self.take_step(dump, DumpStage::Take).await?;
-        // Who has not waited until now says so.
+        // A server whose changes have not waited until now refuses.
         self.take_step(dump, DumpStage::Resume).await?;
         let paused = began.elapsed();
         let started = started.into_iter().map(|reply| match reply {

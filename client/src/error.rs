@@ -1,4 +1,4 @@
-//! What can go wrong for a program, and what to do next.
+//! Errors that a program sees, and what to do next.
 
 use base::FsError;
 use wire::TokenError;
@@ -36,7 +36,7 @@ pub enum Error {
 const KEY_EXPIRED: i32 = 127;
 
 impl Error {
-    /// What a server says that refuses, in words.
+    /// Returns the error for a server's refusal with this reason.
     pub(crate) fn refused(reason: String) -> Error {
         if reason == TokenError::Expired.to_string() {
             Error::TokenExpired
@@ -57,7 +57,7 @@ impl Error {
         }
     }
 
-    /// As [`Error::errno`], where nothing but the answers of a file system will do.
+    /// Returns the error as [`Error::errno`] does, where only answers of a file system will do.
     #[must_use]
     pub fn as_fs(&self) -> FsError {
         match self {

@@ -1,4 +1,4 @@
-//! What is asked of all servers together: stable storage, space, and what they do.
+//! Requests to all servers together: stable storage, space, and their state.
 
 use std::pin::pin;
 
@@ -8,7 +8,7 @@ use wire::{DirRef, FileRef, Load, Lookup, NodeRef, Reply, Request, Stand, Statfs
 
 use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, route::Route};
 
-/// What a sync is asked for.
+/// Scope of a sync.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scope<'a> {
     /// All that was answered to this client before.
@@ -50,7 +50,7 @@ impl Client {
         u16::try_from(self.core.channels.count()).unwrap_or(u16::MAX)
     }
 
-    /// What a server answers, by its position in the cluster map, whatever it has.
+    /// Asks the server at a position in the cluster map, whatever it has.
     pub(crate) async fn ask_server(&self, server: u16, request: Request) -> Result<Reply> {
         Ok(self.core.ask(&self.cred, Route::Server(server), request).await?.reply)
     }
@@ -116,7 +116,7 @@ impl Client {
         Ok(())
     }
 
-    /// What every server is doing, in the order of the cluster map. For administrators.
+    /// Returns the state of every server, in the order of the cluster map. For administrators.
     ///
     /// # Errors
     /// `NotPermitted` when the token does not administer.
@@ -145,7 +145,7 @@ impl Client {
         let told = try_join_all((0..self.servers()).map(|server| self.statfs_at(server))).await?;
         let mut all: Vec<Statfs> = told.into_iter().flatten().collect();
         if all.is_empty() {
-            // Nobody is there, nor ever was: this waits for the first who is.
+            // No server answers, nor ever did: wait for the first one that does.
             let any = (0..self.servers()).map(|server| Box::pin(self.ask_statfs(server)));
             all.push(select_ok(any).await?.0);
         }
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// What every server answers, in the order of the cluster map: all are asked at once.
+    /// Returns what every server answers, in the order of the cluster map: all are asked at once.
     async fn ask_all<T>(
         &self,
         request: &Request,

@@ -73,7 +73,7 @@ impl OpenOptions {
 pub struct File {
     client: Client,
     handle: Handle,
-    /// As which it was opened.
+    /// The name under which the file was opened.
     file: FileRef,
     read: bool,
     write: bool,
@@ -155,7 +155,7 @@ impl File {
         self.client.flush(self.handle).await
     }
 
-    /// As [`File::flush`], and on stable storage when it returns.
+    /// Flushes as [`File::flush`] does; the contents are on stable storage when it returns.
     ///
     /// # Errors
     /// When something that was written could not be stored, once.
@@ -188,7 +188,7 @@ impl File {
         self.client.lock_wait(self.handle, self.handle.0, self.whole(mode), never).await
     }
 
-    /// As [`File::lock`], without waiting.
+    /// Takes a lock as [`File::lock`] does, without waiting.
     ///
     /// # Errors
     /// `TryAgain` when another has it; a lock of another mode that this file had is lost then.
@@ -216,7 +216,7 @@ impl File {
         self.client.lock_wait(self.handle, self.handle.0, lock, never).await
     }
 
-    /// As [`File::lock_range`], without waiting.
+    /// Takes a lock as [`File::lock_range`] does, without waiting.
     ///
     /// # Errors
     /// As there, and `TryAgain` when another has it.
@@ -234,7 +234,7 @@ impl File {
         FileSystem::unlock(&self.client, self.handle, owner, LockKind::Range, range).await
     }
 
-    /// What is in the way of a lock of a range, if anything is.
+    /// Returns a lock that conflicts with a lock of this range, if there is one.
     ///
     /// # Errors
     /// When the session was lost.
@@ -303,7 +303,7 @@ impl File {
         linked
     }
 
-    /// Its attributes.
+    /// Returns the attributes of the file.
     ///
     /// # Errors
     /// When the session was lost.
@@ -352,7 +352,7 @@ impl Drop for File {
                 }
             });
         } else {
-            // It is open, so this cannot fail.
+            // The file is open, so this cannot fail.
             let _ = self.client.release_handle(self.handle);
         }
     }

@@ -21,7 +21,7 @@ use crate::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
-/// What `create` makes.
+/// Kind and mode of a file that `create` makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct New {
     /// A regular file or a special file.
@@ -32,23 +32,23 @@ pub struct New {
     pub rdev: u32,
 }
 
-/// What `create` found or made.
+/// Result of `create`.
 #[derive(Debug, Clone)]
 pub struct Made {
     /// The entry.
     pub entry: Entry,
-    /// It was there before, and nothing was made or opened.
+    /// Whether the file existed before; then nothing was made or opened.
     pub existed: bool,
     /// The open file, if one was asked for and made.
     pub handle: Option<Handle>,
 }
 
-/// What `tmpfile` makes.
+/// Result of `tmpfile`.
 #[derive(Debug, Clone)]
 pub struct Unnamed {
     /// How operations by handle name it, also after it was given a name.
     pub file: FileRef,
-    /// Its attributes.
+    /// Attributes of the file.
     pub attr: Attr,
     /// The open file.
     pub handle: Handle,
@@ -59,9 +59,9 @@ pub struct Unnamed {
 pub struct FileLock {
     /// The family; a lock of the whole file has no range.
     pub kind: LockKind,
-    /// What it leaves to others.
+    /// Mode of the lock.
     pub mode: LockMode,
-    /// Which bytes.
+    /// The bytes to lock.
     pub range: ByteRange,
     /// The process that asks; 0 when it is not known.
     pub pid: u32,
@@ -73,7 +73,7 @@ pub trait FileSystem {
     /// The root that this client may see, and its attributes.
     fn root(&self) -> (DirRef, Attr);
 
-    /// What is `name` in `dir`?
+    /// Looks up `name` in `dir`.
     async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry>;
     /// The attributes of a node, with what this client has written but not yet sent.
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr>;
@@ -160,15 +160,15 @@ pub trait FileSystem {
     ) -> Result<()>;
     /// Send what was written: other clients that open the file afterwards see it. Every `close` calls it.
     async fn flush(&self, handle: Handle) -> Result<()>;
-    /// As `flush`, and on stable storage when it returns.
+    /// Flush as `flush` does; the contents are on stable storage when it returns.
     async fn fsync(&self, handle: Handle) -> Result<()>;
     /// The last user of the handle has closed it. What was locked through it is free, for whomever it was.
     async fn release(&self, handle: Handle) -> Result<()>;
     /// Take a lock for `owner`, a number of the caller's choice, or change its mode: `TryAgain` when another owner
     /// has it. What others wrote while they had it is seen from then on.
     async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()>;
-    /// As `lock`, and waits: `Interrupted` when `interrupted` comes first, `Deadlock` when it would wait for itself.
-    /// A dropped future gives up the range.
+    /// Lock as `lock` does, and wait: `Interrupted` when `interrupted` comes first, `Deadlock` when
+    /// it would wait for itself. A dropped future gives up the range.
     async fn lock_wait(
         &self,
         handle: Handle,
@@ -186,7 +186,7 @@ pub trait FileSystem {
     ) -> Result<()>;
     /// `owner` has closed a descriptor of the file: it gives back all ranges. Asks nobody when it has none.
     async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()>;
-    /// What is in the way of a lock, if anything is.
+    /// Returns a lock that conflicts with this one, if there is one.
     async fn find_lock(
         &self,
         handle: Handle,
@@ -247,15 +247,15 @@ pub trait FileSystem {
         Ok(copied)
     }
 
-    /// What has an inode number, for a file handle of which nothing else is known; `Stale` where nothing has it, or
-    /// where it cannot be found so.
+    /// Finds the node with an inode number, for a file handle of which nothing else is known;
+    /// `Stale` where no node has the number, or where it cannot be found so.
     async fn search(&self, _ino: Ino) -> Result<NodeRef> {
         Err(FsError::Stale.into())
     }
 
     /// Space and inodes.
     async fn statfs(&self) -> Result<Statfs>;
-    /// What `pando info` prints: names and values.
+    /// Returns what `pando info` prints: names and values.
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>>;
 }
 

@@ -27,9 +27,9 @@ pub use list::ReadDir;
 
 /// A path that changes so often under us that it cannot be resolved is given up.
 const TRIES_MAX: u32 = 1000;
-/// Before that it is tried so often without a pause,
+/// Number of tries before the first pause.
 const TRIES_AT_ONCE: u32 = 5;
-/// and after that with pauses of so much, at first and at most.
+/// First and longest pause between later tries.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -67,7 +67,7 @@ impl Tries {
     }
 }
 
-/// What an operation says of a path whose end is no name, or has a slash.
+/// Errors of an operation for a path whose end is no name, or has a slash.
 #[derive(Clone, Copy)]
 struct Ends {
     root: FsError,
@@ -77,14 +77,14 @@ struct Ends {
     slash: Slash,
 }
 
-/// What a slash at the end means to an operation.
+/// Meaning of a slash at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slash {
-    /// Nothing: it works on directories.
+    /// The slash means nothing: the operation works on directories.
     Allowed,
-    /// It cannot make what a slash names.
+    /// The operation cannot make what a slash names.
     Makes,
-    /// It cannot remove what a slash names.
+    /// The operation cannot remove what a slash names.
     Removes,
 }
 
@@ -116,7 +116,7 @@ impl Client {
         FileSystem::statfs(self).await
     }
 
-    /// What `pando info` prints: names and values.
+    /// Returns what `pando info` prints: names and values.
     ///
     /// # Errors
     /// As `stat(2)`.

@@ -24,17 +24,17 @@ use crate::{Client, Error, Result, client::unexpected};
 use mend::{Repairs, Round, TURN_LAST};
 use sides::Suspects;
 
-/// What servers count of blocks that nothing names.
+/// Names of the servers' counts of blocks that nothing names.
 const UNREFERENCED: &str = "blocks_unreferenced";
 const REMOVED: &str = "blocks_removed";
 
 /// A check that runs on all servers.
 pub struct Fsck {
-    /// Its number at each server.
+    /// Numbers of the job, by server.
     jobs: Vec<u64>,
-    /// What was wrong the first time.
+    /// Suspects of the first check.
     suspects: Option<Box<Suspects>>,
-    /// What was repaired, if anything is to be.
+    /// The repairs, if the check is to repair.
     repairs: Option<Repairs>,
     /// Whether blocks that nothing names are to be removed.
     gc: bool,
@@ -113,8 +113,8 @@ impl Fsck {
         polled
     }
 
-    /// What was found and can be repaired, in words, when the check is done: also what is beyond the findings that are told
-    /// with its progress, of which each server tells the first only.
+    /// Returns, when the check is done, every finding that can be repaired, in words: also those
+    /// beyond the findings in its progress, of which each server reports the first only.
     ///
     /// # Errors
     /// As [`Fsck::poll`].
@@ -160,7 +160,7 @@ impl Fsck {
         Ok(progress)
     }
 
-    /// What was found, with what has come of the blocks that nothing names.
+    /// Returns the findings, with the counts of blocks that nothing names.
     async fn collected(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let collected = self.poll_all(client, cancel).await?;
         let State::Collecting(found) = &self.state else { return Err(unexpected()) };
@@ -230,7 +230,7 @@ impl Fsck {
     }
 }
 
-/// What several servers say.
+/// Returns the sum of several servers' progress.
 fn together(all: Vec<FsckProgress>) -> FsckProgress {
     let several = all.len() > 1;
     let mut sum = FsckProgress {

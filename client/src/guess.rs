@@ -27,7 +27,7 @@ use crate::{
 
 /// How many rounds there are at most: the second stands on a version.
 const ROUNDS_MAX: u32 = 2;
-/// What is kept of predictions that were wrong.
+/// Maximum number of wrong predictions that are kept.
 const LEARNT_MAX: usize = 4096;
 
 /// Names whose directories have another id than predicted. Only a client without a cache needs it.
@@ -118,7 +118,7 @@ impl Core {
             };
             self.learn_layouts(&round, &answers);
             if answers[0].dir.is_none() && round.guesses[0].partition != 0 {
-                // That partition is not there: the master knows more.
+                // The server does not have that partition: the master knows more.
                 self.layouts.learn(&from, None);
                 break;
             }

@@ -1,4 +1,4 @@
-//! Which changes that a server has answered a power cut of it may still take.
+//! Answered changes that a power cut of their server may still take.
 //!
 //! The channel counts the changes that have succeeded. Changes are stable for certain when a sync that was asked for after
 //! them is answered; who asks for all to be stable counts these alone. They are taken to be when the run of the server

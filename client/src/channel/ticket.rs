@@ -94,7 +94,7 @@ impl<'a> Ticket<'a> {
         self.channel.inner.lock().held(self.key).stand.version
     }
 
-    /// What `look` sees in the request.
+    /// Returns what `look` sees in the request.
     pub(crate) fn with_request<T>(&self, look: impl FnOnce(&mut Request) -> T) -> T {
         look(&mut self.channel.inner.lock().held(self.key).request)
     }

@@ -21,7 +21,7 @@ impl Client {
         self.attributes(path.as_ref(), Links::Follow).await
     }
 
-    /// As [`Client::stat`], of a symbolic link itself.
+    /// Returns attributes as [`Client::stat`] does, but of a symbolic link itself.
     ///
     /// # Errors
     /// As `lstat(2)`.
@@ -37,7 +37,7 @@ impl Client {
         self.set_found(path.as_ref(), Links::Follow, set).await
     }
 
-    /// As [`Client::set_attr`], of a symbolic link itself.
+    /// Changes attributes as [`Client::set_attr`] does, but of a symbolic link itself.
     ///
     /// # Errors
     /// As `lchown(2)` and `utimensat(2)`.

@@ -41,7 +41,7 @@ impl ReadDir {
     async fn more(&mut self) -> Result<Vec<ReaddirEntry>, Failure> {
         let mut entries = self.listing.next(LISTED_ENTRIES, AHEAD).await?;
         self.listing.go_ahead(LISTED_ENTRIES, AHEAD)?;
-        // Who wants the attributes of a directory elsewhere asks for them.
+        // A caller that wants the attributes of a directory elsewhere asks for them.
         for listed in &mut entries {
             listed.entry.take_if(|entry| !entry.whole);
         }
@@ -83,7 +83,7 @@ impl Client {
                     listed.listing.touch_later();
                     return Ok(ReadDir { page: page.into_iter(), ..listed });
                 }
-                // It was replaced since we found it.
+                // The directory was replaced since this client found it.
                 Err(failure) => {
                     self.core.forget_if_stale(&failure, &dir);
                     tries.again(&self.core, failure).await?;

@@ -13,7 +13,7 @@ use crate::{
     resolve::{End, Last, Links, Parent},
 };
 
-/// What came of opening or making a file.
+/// Result of opening or making a file.
 enum Opened {
     File(Box<File>),
     /// A symbolic link has the name; the file is where it points.

@@ -20,7 +20,7 @@ impl Client {
         loop {
             let found = self.find(dir.as_ref(), Links::Follow).await?.dir()?;
             match FileSystem::tmpfile(self, &self.cred, &found, mode, linkable).await {
-                // It was replaced since we found it.
+                // The directory was replaced since this client found it.
                 Err(Error::Fs(FsError::Stale)) => {
                     self.core.cache.lock().forget(found.id);
                     tries.again(&self.core, Failure::StaleDir).await?;

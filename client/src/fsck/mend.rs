@@ -15,16 +15,17 @@ use super::{
 };
 use crate::{Client, Error, Result, client::unexpected, route::Route};
 
-/// So often everything is checked again after a repair, which may uncover more: one level of a tree at a time, at worst.
+/// Maximum number of checks after a repair, which may uncover more faults: one level of a tree at a
+/// time, at worst.
 const ROUNDS_MAX: u32 = 1000;
-/// So many are repaired before who asks hears of it.
+/// Number of repairs before the caller hears of them.
 const MENDED_AT_ONCE: usize = 256;
-/// So many repairs are told of in words; the rest is counted.
+/// Number of repairs that are described in words; the rest is counted.
 const REPAIRED_MAX: usize = 1000;
 /// The last turn.
 pub(super) const TURN_LAST: u8 = 3;
 
-/// What was repaired in all rounds.
+/// The repairs of all rounds.
 pub(super) struct Repairs {
     discard_lost: bool,
     rounds: u32,
@@ -66,12 +67,12 @@ impl Repairs {
     }
 }
 
-/// What is repaired after one check.
+/// The repairs after one check.
 pub(super) struct Round {
-    /// What that check has found.
+    /// Findings of that check.
     pub(super) found: FsckProgress,
     across: Suspects,
-    /// Whose turn it is, at which server, from which of its repairs on; and those that were read.
+    /// The present turn, its server, and that server's next repair; and the repairs read ahead.
     turn: u8,
     server: u16,
     from: u32,
@@ -161,7 +162,7 @@ impl Round {
         Ok(())
     }
 
-    /// What is still wrong, and why.
+    /// Returns what is still wrong, and why.
     pub(super) fn end(&mut self) -> FsckProgress {
         for line in &mut self.found.findings {
             if let Some(reason) = self.reasons.get(line) {

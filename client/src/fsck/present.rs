@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// What `asked` comes to, unless a server is gone meanwhile: the one that is asked, or another for which that one waits.
+    /// Returns the result of `asked`, unless a server is gone meanwhile: the asked one, or another
+    /// for which that one waits.
     pub(super) async fn unless_gone<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let gone = (0..self.servers()).map(|server| {
             Box::pin(async move {
@@ -44,7 +45,8 @@ impl Fsck {
     /// Has the servers that are there end their parts.
     pub(super) async fn give_up(&self, client: &Client) {
         let all = (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, true));
-        // Whoever does not hear of it ends by itself, since it waits for the one that is gone.
+        // A server that does not hear of it ends by itself, since it waits for the one that is
+        // gone.
         let _ = timeout(ENDS_WITHIN, join_all(all)).await;
     }
 }

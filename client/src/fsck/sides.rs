@@ -1,4 +1,4 @@
-//! What servers say of the same inodes, held against each other: side by side, a page of each server at a time.
+//! Compares what servers say of the same inodes: side by side, a page of each server at a time.
 //!
 //! `fsck` calls it when all servers have checked what they have.
 
@@ -9,10 +9,10 @@ use wire::{FsckInos, FsckNames, FsckQuotas, InosPage, MendQuota, NamesOf, Reply,
 
 use crate::{Client, Result, client::unexpected};
 
-/// So many inodes are looked at again, of each kind.
+/// Maximum number of inodes that are checked again, of each kind.
 const SUSPECTS_MAX: usize = 10_000;
 
-/// What may be wrong.
+/// Faults that the comparison suspects.
 #[derive(Default)]
 pub(super) struct Suspects {
     pub(super) links: Vec<Links>,
@@ -36,7 +36,7 @@ impl Suspects {
         self.links.is_empty() && self.shared.is_empty() && self.quotas.is_empty()
     }
 
-    /// Those that were so before.
+    /// Keeps only the suspects that are also in `before`.
     pub(super) fn also_in(mut self, before: &Suspects) -> Suspects {
         self.links.retain(|links| before.links.contains(links));
         self.shared.retain(|shared| before.shared.contains(shared));
@@ -67,7 +67,7 @@ pub(super) async fn compare(client: &Client, jobs: &[u64]) -> Result<Suspects> {
     Ok(Suspects { links, shared, quotas: quotas(client, jobs).await? })
 }
 
-/// What a server has, in order.
+/// One server's list, in order.
 struct List<T> {
     job: u64,
     read: VecDeque<T>,
