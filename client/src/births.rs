@@ -1,8 +1,9 @@
 //! Files that are at their shard of birth: which they are, and how a request names one.
 //!
-//! A file that was moved to another shard's directory, or has names in several, rests in its slot on the shard where it
-//! was born. Who asks for it by its directory is sent there, with a ticket; that is remembered for the next time. It is
-//! a hint: the servers know better, and what turns out wrong is forgotten.
+//! A file that was moved to another shard's directory, or has names in several, rests in its slot
+//! on the shard where it was born. Who asks for it by its directory is sent there, with a ticket;
+//! that is remembered for the next time. It is a hint: the servers know better, and what turns out
+//! wrong is forgotten.
 
 use std::collections::VecDeque;
 

@@ -1,15 +1,16 @@
-//! The access cache: directories that paths were resolved through, with what is needed to walk on from
-//! them and to check permissions.
+//! The access cache: directories that paths were resolved through, with what is needed to walk on
+//! from them and to check permissions.
 //!
-//! `resolve` reads and fills it; `call` applies the events that a server sends when a request stood on
-//! something outdated. It is optimistic: nothing here is believed until a server has accepted a request
-//! that carries its version. It holds directories only, and never moves one: what changed is dropped.
+//! `resolve` reads and fills it; `call` applies the events that a server sends when a request stood
+//! on something outdated. It is optimistic: nothing here is believed until a server has accepted a
+//! request that carries its version. It holds directories only, and never moves one: what changed
+//! is dropped.
 //!
-//! Paper: InfiniFS §3.4 (a tree whose leaves are on an LRU list: a directory is never evicted before those
-//! below it, so that what is near the root stays).
+//! Paper: InfiniFS §3.4 (a tree whose leaves are on an LRU list: a directory is never evicted
+//! before those below it, so that what is near the root stays).
 //!
-//! Invariants, see [`AccessCache::check`]: each entry but the root hangs below another; exactly the entries
-//! without children, the root apart, are on the list.
+//! Invariants, see [`AccessCache::check`]: each entry but the root hangs below another; exactly the
+//! entries without children, the root apart, are on the list.
 
 use std::time::Duration;
 
@@ -64,7 +65,8 @@ pub(crate) struct AccessCache {
     warmest: u32,
     bytes: u64,
     bytes_max: u64,
-    /// The version of the server's list that everything here is at least as new as; 0 while nothing is known.
+    /// The version of the server's list that everything here is at least as new as; 0 while nothing
+    /// is known.
     version: u64,
     /// How often everything was dropped: versions of before say nothing of what came after.
     resets: u64,
@@ -76,7 +78,8 @@ pub(crate) struct AccessCache {
 }
 
 impl AccessCache {
-    /// A cache of `bytes_max` bytes below `root`, which came with a reply of `version`; 0 bytes turn it off.
+    /// A cache of `bytes_max` bytes below `root`, which came with a reply of `version`; 0 bytes
+    /// turn it off.
     pub(crate) fn new(root: CachedDir, version: u64, bytes_max: u64) -> AccessCache {
         let mut cache = AccessCache {
             entries: Vec::new(),
@@ -96,7 +99,8 @@ impl AccessCache {
         cache
     }
 
-    /// Lets entries expire so long after they were asked for, each by itself; see [`crate::Config::cache_lease`].
+    /// Lets entries expire so long after they were asked for, each by itself; see
+    /// [`crate::Config::cache_lease`].
     pub(crate) fn expire_after(&mut self, lease: Option<Duration>, now: Time) {
         self.lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         self.now = now;
@@ -140,8 +144,8 @@ impl AccessCache {
         self.root_stale = false;
     }
 
-    /// How often everything was dropped. The list of a server may have begun anew then, and its versions cannot be compared with
-    /// those of before.
+    /// How often everything was dropped. The list of a server may have begun anew then, and its
+    /// versions cannot be compared with those of before.
     pub(crate) fn resets(&self) -> u64 {
         self.resets
     }
@@ -184,8 +188,8 @@ impl AccessCache {
         Some(self.entry(child).found)
     }
 
-    /// Takes in what a reply of `version` found as `name` in `dir`. `false` when the reply is older than what
-    /// is here, and must not be used.
+    /// Takes in what a reply of `version` found as `name` in `dir`. `false` when the reply is older
+    /// than what is here, and must not be used.
     pub(crate) fn insert(
         &mut self,
         dir: &DirRef,
@@ -223,9 +227,10 @@ impl AccessCache {
         true
     }
 
-    /// Applies what a server says has changed since a version, that of the request which it refused. Who came to a newer
-    /// version than the cache's without it, from the root, hears nothing of what was between: so the cache stays as old as
-    /// it is, and the next that stands on it hears all of it.
+    /// Applies what a server says has changed since a version, that of the request which it
+    /// refused. Who came to a newer version than the cache's without it, from the root, hears
+    /// nothing of what was between: so the cache stays as old as it is, and the next that stands on
+    /// it hears all of it.
     pub(crate) fn apply(&mut self, events: &CacheEvents, since: u64) {
         if events.version < self.version && !events.reset {
             return;

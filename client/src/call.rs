@@ -1,8 +1,10 @@
 //! The one driver of requests: what an answer means, and when to ask again.
 //!
-//! Operations call [`Core::call`] once and never retry on their own. It waits out everything that passes:
-//! a server that is away or busy, a session to be resumed, a map to be learnt; always with the same
-//! number at the same server. What has not happened at one server and belongs to another is sent there. What it hands back is the server's last word, or that the path must be resolved again.
+//! Operations call [`Core::call`] once and never retry on their own. It waits out everything that
+//! passes: a server that is away or busy, a session to be resumed, a map to be learnt; always with
+//! the same number at the same server. What has not happened at one server and belongs to another
+//! is sent there. What it hands back is the server's last word, or that the path must be resolved
+//! again.
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
@@ -26,8 +28,8 @@ pub(crate) const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 pub(crate) const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A server that may not serve, or does not reach another, is asked again so often at least.
 const AWAY_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A call that has met more wrong partitions waits before the next: each that has split off others knows them, so it
-/// takes fewer where everybody knows what is so.
+/// A call that has met more wrong partitions waits before the next: each that has split off others
+/// knows them, so it takes fewer where everybody knows what is so.
 const PROBES_MAX: usize = 2 * SHARDS_MAX.ilog2() as usize + 2;
 
 /// A success, and what came with it.
@@ -49,8 +51,8 @@ pub(crate) enum Failure {
     StaleCache,
     /// The directory is not what it was: drop it and resolve its path again.
     StaleDir,
-    /// The partition of a directory that was asked, and no name in it, is not there, or no longer has what it was asked
-    /// for. Only who asks partitions gets it.
+    /// The partition of a directory that was asked, and no name in it, is not there, or no longer
+    /// has what it was asked for. Only who asks partitions gets it.
     StaleLayout(LayoutNews),
 }
 
@@ -84,8 +86,9 @@ fn kind(request: &Request) -> &'static str {
     Request::VARIANTS.iter().find(|(other, _)| *other == tag).map_or("unknown", |(_, name)| name)
 }
 
-/// The files and directories that a request changes where other servers than the one that does it may have them. What
-/// these servers know of the change is stable no sooner than at the one that does it.
+/// The files and directories that a request changes where other servers than the one that does it
+/// may have them. What these servers know of the change is stable no sooner than at the one that
+/// does it.
 fn shared_with_others(request: &Request) -> Option<Vec<Ino>> {
     let of_dir = |node: &NodeRef| match node {
         NodeRef::Dir(dir) => Some(vec![dir.ino]),
@@ -102,8 +105,8 @@ fn shared_with_others(request: &Request) -> Option<Vec<Ino>> {
 }
 
 impl Core {
-    /// Sends a request that goes by `route`, and sees it through. `stand` is what it stands on of the access cache, nothing by
-    /// handle.
+    /// Sends a request that goes by `route`, and sees it through. `stand` is what it stands on of
+    /// the access cache, nothing by handle.
     pub(crate) async fn call(
         &self,
         cred: &Cred,
@@ -270,8 +273,8 @@ impl Core {
         }
     }
 
-    /// The file of a request that was sent to its shard of birth from memory, when the answer may be because it is
-    /// not there.
+    /// The file of a request that was sent to its shard of birth from memory, when the answer may
+    /// be because it is not there.
     fn is_wrong(&self, answer: &Answer, ticket: &Ticket<'_>) -> Option<Ino> {
         let wrong = matches!(
             answer,

@@ -1,17 +1,19 @@
 //! State that callers and the connection to one server share: the waiting calls, and the bytes to
 //! send.
 //!
-//! A call takes a slot, its request is encoded straight into the shared buffer, and its caller waits for
-//! the slot to be answered. Slots outlive connections: when one breaks, every call without an answer waits
-//! in its slot and is sent again on the next, in the order of its number, so callers never see a
-//! connection come or go. `call` decides what an answer means; `connection` moves the bytes; `session`
-//! says when there is a connection; `channels` has the channels to all servers.
+//! A call takes a slot, its request is encoded straight into the shared buffer, and its caller
+//! waits for the slot to be answered. Slots outlive connections: when one breaks, every call
+//! without an answer waits in its slot and is sent again on the next, in the order of its number,
+//! so callers never see a connection come or go. `call` decides what an answer means; `connection`
+//! moves the bytes; `session` says when there is a connection; `channels` has the channels to all
+//! servers.
 //!
-//! * `slots`: the life of a call. `ticket`: its caller's hold on it. `stable`: which changes a power cut may take.
+//! * `slots`: the life of a call. `ticket`: its caller's hold on it. `stable`: which changes a
+//!   power cut may take.
 //!
-//! Invariants: a slot is sent at most once on one connection. A mutating request keeps its number through
-//! all its attempts within one session. Nothing here waits or calls out while the lock is held; wakers
-//! are woken after it is released.
+//! Invariants: a slot is sent at most once on one connection. A mutating request keeps its number
+//! through all its attempts within one session. Nothing here waits or calls out while the lock is
+//! held; wakers are woken after it is released.
 
 mod slots;
 mod stable;
@@ -72,9 +74,11 @@ pub struct Stats {
     pub mispredictions: u64,
     /// Requests that were refused because they stood on an outdated cache.
     pub stale_caches: u64,
-    /// Requests that were sent to a partition of a directory that does not have what they are about.
+    /// Requests that were sent to a partition of a directory that does not have what they are
+    /// about.
     pub wrong_partitions: u64,
-    /// Calls in directories of several partitions, by how many wrong ones each was sent to: none, one, two, more.
+    /// Calls in directories of several partitions, by how many wrong ones each was sent to: none,
+    /// one, two, more.
     pub probes: [u64; PROBES_COUNTED],
 }
 
@@ -144,7 +148,8 @@ pub(crate) struct Channel {
     ended: Notify,
     /// The space and inodes that the server told of last.
     pub(crate) statfs: Mutex<Option<Statfs>>,
-    /// The server is somewhere else now, or the client was closed: an attempt to connect is not waited for.
+    /// The server is somewhere else now, or the client was closed: an attempt to connect is not
+    /// waited for.
     pub(crate) moved: Notify,
 }
 
@@ -209,7 +214,8 @@ impl Channel {
         matches!(self.inner.lock().link, Link::Up)
     }
 
-    /// Gives up the connection, or the attempt to have one, because the server is somewhere else now.
+    /// Gives up the connection, or the attempt to have one, because the server is somewhere else
+    /// now.
     pub(crate) fn redial(&self) {
         let mut inner = self.inner.lock();
         if !matches!(inner.link, Link::Up) {
@@ -242,7 +248,8 @@ impl Channel {
         self.inner.lock().changes.share(inos);
     }
 
-    /// Whether the server has changed one of these together with other servers, and may lose that change.
+    /// Whether the server has changed one of these together with other servers, and may lose that
+    /// change.
     pub(crate) fn may_lose_of(&self, inos: &[Ino]) -> bool {
         self.inner.lock().changes.shares(inos)
     }
@@ -257,7 +264,8 @@ impl Channel {
         self.inner.lock().changes.stamp()
     }
 
-    /// The server has heard of this client at `asked`, or later, and keeps its session for `lease` from then.
+    /// The server has heard of this client at `asked`, or later, and keeps its session for `lease`
+    /// from then.
     pub(crate) fn extend_lease(&self, asked: Instant, lease: Duration) {
         // The clocks of two machines do not run equally fast.
         let until = asked + lease - lease / 8;
@@ -270,8 +278,8 @@ impl Channel {
         self.inner.lock().leased_until.is_none_or(|until| now < until)
     }
 
-    /// Returns when the server is silent: at once, if it was when it was last waited for and was not heard of since. A
-    /// server that works on something for long is not silent.
+    /// Returns when the server is silent: at once, if it was when it was last waited for and was
+    /// not heard of since. A server that works on something for long is not silent.
     pub(crate) async fn silence(&self) {
         let mut heard = self.inner.lock().heard;
         let mut asked = false;
@@ -411,8 +419,8 @@ impl Channel {
         }
     }
 
-    /// Swaps what was gathered into `taken`, which is empty, and says what to do with it. With nothing to
-    /// do, `cx` is woken when there is.
+    /// Swaps what was gathered into `taken`, which is empty, and says what to do with it. With
+    /// nothing to do, `cx` is woken when there is.
     pub(crate) fn take_out(&self, taken: &mut Vec<u8>, cx: &Context<'_>) -> Order {
         let mut inner = self.inner.lock();
         mem::swap(&mut inner.out, taken);

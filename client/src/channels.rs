@@ -1,7 +1,8 @@
 //! The channels to all servers of a cluster, and the map by which a request finds its own.
 //!
-//! `call` asks for the channel of each request; the first request to a server makes the session join there (`session`).
-//! Any server's answer may bring a newer map. How many servers there are does not change while a client lives.
+//! `call` asks for the channel of each request; the first request to a server makes the session
+//! join there (`session`). Any server's answer may bring a newer map. How many servers there are
+//! does not change while a client lives.
 //!
 //! A file system of one server has one channel, and no map is looked at.
 
@@ -72,7 +73,8 @@ impl Channels {
         self.of(Route::Shard(ino.shard())).server
     }
 
-    /// Whether a task must be started that keeps the session at a server; asked before anything is sent there.
+    /// Whether a task must be started that keeps the session at a server; asked before anything is
+    /// sent there.
     pub(crate) fn must_join(&self, server: u16) -> bool {
         let kept = &self.lanes[usize::from(server)].kept;
         !kept.load(Ordering::Relaxed) && !kept.swap(true, Ordering::AcqRel)
@@ -86,7 +88,8 @@ impl Channels {
         self.router.read().address(server).map(str::to_owned)
     }
 
-    /// Takes in a map; `false` when it was known. Servers that are somewhere else now are dialled there.
+    /// Takes in a map; `false` when it was known. Servers that are somewhere else now are dialled
+    /// there.
     pub(crate) fn learn(&self, map: &ClusterMap) -> bool {
         let mut router = self.router.write();
         let moved: Vec<&Lane> = (0..)

@@ -1,4 +1,5 @@
-//! The client: what programs hold. Its operations by path are in `fs`, those by handle in `handles`.
+//! The client: what programs hold. Its operations by path are in `fs`, those by handle in
+//! `handles`.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::{
     session::{self, Claims},
 };
 
-/// A file system, as one program sees it. Cloning is cheap; clones share the session and all caches.
+/// A file system, as one program sees it. Cloning is cheap; clones share the session and all
+/// caches.
 ///
 /// A dropped future does not take back what it has asked for: what was sent is seen through.
 #[derive(Clone)]
@@ -35,8 +37,8 @@ impl Drop for Alive {
 }
 
 impl Client {
-    /// Opens a session. Waits for a server for as long as none answers. Must be called within a tokio runtime
-    /// (of either kind), which also runs the client's background work.
+    /// Opens a session. Waits for a server for as long as none answers. Must be called within a
+    /// tokio runtime (of either kind), which also runs the client's background work.
     ///
     /// # Errors
     /// [`Error::Refused`] when the server will not serve this token, protocol or client.
@@ -54,8 +56,8 @@ impl Client {
         Client::begin(config, false).await
     }
 
-    /// Asks the server at `address` how it stands, once and without a session: also one that may not serve now answers.
-    /// `None`: there was no answer.
+    /// Asks the server at `address` how it stands, once and without a session: also one that may
+    /// not serve now answers. `None`: there was no answer.
     ///
     /// # Errors
     /// [`Error::Refused`] when the token does not administer, or the server does not know it.

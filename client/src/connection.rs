@@ -1,11 +1,12 @@
 //! One connection: bytes in, bytes out, in bulk.
 //!
-//! The session's task runs it. Each time it wakes it takes everything that has arrived, hands all answers
-//! to their calls at once, and writes everything that callers have gathered with one write. Before it
-//! writes it lets every other ready task run once, so that their requests share the write.
+//! The session's task runs it. Each time it wakes it takes everything that has arrived, hands all
+//! answers to their calls at once, and writes everything that callers have gathered with one write.
+//! Before it writes it lets every other ready task run once, so that their requests share the
+//! write.
 //!
-//! It never decides what an answer means, and it ends when the stream fails, the server is silent for a
-//! whole lease, or the channel asks for another connection.
+//! It never decides what an answer means, and it ends when the stream fails, the server is silent
+//! for a whole lease, or the channel asks for another connection.
 
 use std::{
     future::poll_fn,

@@ -1,13 +1,17 @@
-//! File contents: which files this client has open, what was written and not sent, and where the rest is.
+//! File contents: which files this client has open, what was written and not sent, and where the
+//! rest is.
 //!
-//! `fs` and `handles` call it. It never resolves a path, and never keeps contents beyond the last close, but
-//! for a cache of blocks, which do not change. Consistency between clients is close-to-open: an open sees
-//! everything that was flushed before it, and a flush (every close does one) sends everything that was written.
+//! `fs` and `handles` call it. It never resolves a path, and never keeps contents beyond the last
+//! close, but for a cache of blocks, which do not change. Consistency between clients is
+//! close-to-open: an open sees everything that was flushed before it, and a flush (every close does
+//! one) sends everything that was written.
 //!
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
 //! * `unstable`: what a power cut of the server may take, and who is told that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
-//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and reading ahead. `blocks`: blocks and their cache. `direct`: a store that this client reaches itself.
+//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and
+//!   reading ahead. `blocks`: blocks and their cache. `direct`: a store that this client reaches
+//!   itself.
 
 mod blocks;
 mod direct;
@@ -53,7 +57,8 @@ pub(crate) struct Files {
     /// The counter of the next block.
     blocks: AtomicU64,
     stability: Stability,
-    /// Users who have lost locks, and when, in counts of [`Files::stamp`]: what they had open then is not written any more.
+    /// Users who have lost locks, and when, in counts of [`Files::stamp`]: what they had open then
+    /// is not written any more.
     barred: Mutex<HashMap<u32, u64>>,
 }
 
@@ -69,7 +74,8 @@ struct Table {
     aging: Vec<Arc<FileState>>,
     /// A task will flush them.
     ageing: bool,
-    /// The runs of the servers that know of these files: they opened them, or the files were claimed from them.
+    /// The runs of the servers that know of these files: they opened them, or the files were
+    /// claimed from them.
     runs: Runs,
 }
 
@@ -142,7 +148,8 @@ impl Files {
         found.ok_or(Error::Fs(FsError::BadHandle))
     }
 
-    /// Attributes from an answer whose request was sent at `stamp`, with what this client has written since.
+    /// Attributes from an answer whose request was sent at `stamp`, with what this client has
+    /// written since.
     pub(crate) fn seen(&self, attr: Attr, stamp: u64) -> Attr {
         let Some(state) = self.state(attr.ino) else { return attr };
         let mut inner = state.lock();
@@ -226,7 +233,8 @@ impl Files {
         self.handle(handle).ok().map(|open| open.cred.uid)
     }
 
-    /// Lets nothing be written that these users have open now. What they have written, and was not sent, is lost.
+    /// Lets nothing be written that these users have open now. What they have written, and was not
+    /// sent, is lost.
     pub(crate) fn bar(&self, users: &HashSet<u32>) {
         if users.is_empty() {
             return;
@@ -278,7 +286,8 @@ impl Files {
         claims
     }
 
-    /// The session is gone at a server, and with it everything that was open of that which it `has`.
+    /// The session is gone at a server, and with it everything that was open of that which it
+    /// `has`.
     pub(crate) fn lose(&self, server: u16, incarnation: u64, has: impl Fn(Ino) -> bool) {
         let mut table = self.table.lock();
         table.runs.lose(server, incarnation);

@@ -39,27 +39,33 @@ pub struct Config {
     pub client_name: String,
     /// Credentials for operations that name no others.
     pub cred: Cred,
-    /// The caller's kernel has checked the permissions of every request (a mount with `default_permissions`).
+    /// The caller's kernel has checked the permissions of every request (a mount with
+    /// `default_permissions`).
     pub kernel_checks: bool,
     /// The most memory for directories that paths were resolved through, in bytes; 0 keeps none.
     pub access_cache_bytes: u64,
     /// The most memory for contents that were read, in bytes; 0 keeps none and reads nothing ahead.
     pub read_cache_bytes: u64,
-    /// The most memory for contents that were written and not sent yet, in bytes; writers wait at it.
+    /// The most memory for contents that were written and not sent yet, in bytes; writers wait at
+    /// it.
     pub dirty_bytes_max: u64,
-    /// The store of blocks, where the server of this very process has it; `None`: the server reads and writes them.
+    /// The store of blocks, where the server of this very process has it; `None`: the server reads
+    /// and writes them.
     pub blocks: Option<Blocks>,
-    /// The client is made within a `LocalSet` and used on its thread alone: its background work runs in local tasks
-    /// there, beside whoever calls it, without a way through the runtime between them.
+    /// The client is made within a `LocalSet` and used on its thread alone: its background work
+    /// runs in local tasks there, beside whoever calls it, without a way through the runtime
+    /// between them.
     pub local: bool,
-    /// The process that whole-file locks of [`File`](crate::File) are said to be of. This one, unless a simulation says otherwise.
+    /// The process that whole-file locks of [`File`](crate::File) are said to be of. This one,
+    /// unless a simulation says otherwise.
     pub pid: u32,
     /// When reads bring access times up to date.
     pub access_times: AccessTimes,
     /// How paths are resolved where the cache does not reach, if there are several servers.
     pub resolution: Resolution,
-    /// Directories in the access cache are believed for so long after they were asked for, and not validated; `None`: until a
-    /// server says otherwise. To compare with: what others change is seen late.
+    /// Directories in the access cache are believed for so long after they were asked for, and not
+    /// validated; `None`: until a server says otherwise. To compare with: what others change is
+    /// seen late.
     pub cache_lease: Option<Duration>,
     /// The network.
     pub dial: Arc<dyn Dial>,
@@ -95,7 +101,8 @@ impl Config {
     }
 }
 
-/// When reads bring the access time of a file or directory up to date; shortly after the read, not with it.
+/// When reads bring the access time of a file or directory up to date; shortly after the read, not
+/// with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessTimes {
     /// When it is not newer than the other times, or older than a day (`relatime`).
@@ -107,10 +114,12 @@ pub enum AccessTimes {
     Never,
 }
 
-/// How paths are resolved where the access cache does not reach, in a file system of several servers.
+/// How paths are resolved where the access cache does not reach, in a file system of several
+/// servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resolution {
-    /// The ids of all directories are predicted, and all servers asked at once. Sessions that are not trusted cannot.
+    /// The ids of all directories are predicted, and all servers asked at once. Sessions that are
+    /// not trusted cannot.
     #[default]
     Speculative,
     /// One server after the other.
@@ -230,7 +239,7 @@ impl Core {
         }
     }
 
-    /// What the servers said last of the session and the file system: with several servers, what
+    /// The servers' last welcome to the session and the file system: with several servers, what
     /// the first one said.
     pub(crate) fn welcome(&self) -> Arc<Welcome> {
         Arc::clone(&self.welcome.lock())
@@ -260,13 +269,15 @@ impl Core {
         self.channels.server_of(ino) == server
     }
 
-    /// Fails where a user writes to a file who may have lost a lock on another server: others may have it.
+    /// Fails where a user writes to a file who may have lost a lock on another server: others may
+    /// have it.
     ///
-    /// The lease of each session ends at its own server. One that cannot be reached for a lease may have given away the
-    /// locks of this client, while the other servers still take what it writes. Nobody knows which files a lock is about,
-    /// nor which processes rely on one that another has taken (`flock FILE COMMAND`). So no file is written any more for the users
-    /// who hold such locks, until the server says that the session lives; if it does not, what they have open by then,
-    /// as of count `since` of [`Files::stamp`], is not written again.
+    /// The lease of each session ends at its own server. One that cannot be reached for a lease may
+    /// have given away the locks of this client, while the other servers still take what it writes.
+    /// Nobody knows which files a lock is about, nor which processes rely on one that another has
+    /// taken (`flock FILE COMMAND`). So no file is written any more for the users who hold such
+    /// locks, until the server says that the session lives; if it does not, what they have open by
+    /// then, as of count `since` of [`Files::stamp`], is not written again.
     pub(crate) fn may_write(&self, uid: u32, ino: Ino, since: u64) -> Result<()> {
         if !self.channels.are_several() {
             return Ok(());
@@ -296,13 +307,14 @@ impl Core {
         }
     }
 
-    /// Takes in what a server says of the session on a new connection, `again` where there was one to it before: whether
-    /// it is another session, and whether changes are gone that were answered. Of another session at a server that has
-    /// restarted nobody can tell, so they are, if there were any. What is lost is what belongs to that server.
+    /// Takes in what a server says of the session on a new connection, `again` where there was one
+    /// to it before: whether it is another session, and whether changes are gone that were
+    /// answered. Of another session at a server that has restarted nobody can tell, so they are, if
+    /// there were any. What is lost is what belongs to that server.
     ///
-    /// Versions of the invalidation list mean nothing to another run of a server that is alone, nor proofs to another
-    /// session; so the cache starts anew with either. Servers of a cluster have one list, and sessions that were
-    /// joined by proof are the same.
+    /// Versions of the invalidation list mean nothing to another run of a server that is alone, nor
+    /// proofs to another session; so the cache starts anew with either. Servers of a cluster have
+    /// one list, and sessions that were joined by proof are the same.
     pub(crate) fn adopt(
         &self,
         server: u16,

@@ -1,7 +1,7 @@
 //! Where requests go in a cluster, beyond the home that their operation names.
 //!
-//! `call` asks before it sends anything, when there is more than one server. All of it saves round trips only: servers
-//! send back what they do not do.
+//! `call` asks before it sends anything, when there is more than one server. All of it saves round
+//! trips only: servers send back what they do not do.
 
 use base::{DirId, acl};
 use wire::{LayoutNews, NodeRef, Request};
@@ -18,7 +18,8 @@ use crate::{
 const COORDINATOR: Route = Route::Shard(base::ShardId(0));
 
 impl Core {
-    /// The best route of a request that goes by `route`, and how it was before if it was changed from memory.
+    /// The best route of a request that goes by `route`, and how it was before if it was changed
+    /// from memory.
     pub(crate) fn direct(
         &self,
         route: Route,
@@ -54,13 +55,14 @@ impl Core {
         partition.map_or(Route::Home(home), |partition| Route::Partition(home, partition))
     }
 
-    /// Where a request goes that was sent to a file's shard of birth, and is to be sent by the file's directory.
+    /// Where a request goes that was sent to a file's shard of birth, and is to be sent by the
+    /// file's directory.
     pub(crate) fn by_directory(&self, home: DirId, ticket: &Ticket<'_>) -> Route {
         ticket.with_request(|request| self.divided(home, request))
     }
 
-    /// Where a request goes that was sent to the wrong partition, and whether to wait before; `None`: it is about no
-    /// name.
+    /// Where a request goes that was sent to the wrong partition, and whether to wait before;
+    /// `None`: it is about no name.
     pub(crate) fn corrected(
         &self,
         news: &LayoutNews,
@@ -85,7 +87,8 @@ impl Core {
                     || req.mode == wire::RenameMode::Exchange
                         && cache.child(&req.to_dir, &req.to_name).is_some()
             }
-            // A new owner is mostly the old one, as tar(1) and cp(1) set it: that is seen where the directory is.
+            // A new owner is mostly the old one, as tar(1) and cp(1) set it: that is seen where the
+            // directory is.
             Request::Setattr(req) => req.set.mode.is_some() && matches!(req.node, NodeRef::Dir(_)),
             Request::Setxattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),
             Request::Removexattr(req) => is_acl(&req.name) && matches!(req.node, NodeRef::Dir(_)),

@@ -1,9 +1,11 @@
 //! A dump of a whole file system, from all of its servers, as of one moment.
 //!
-//! `pando dump` starts it and asks for one page after the other. One server takes the moment by itself. Several are led to it
-//! through [`DumpStage`]s, each of which all have taken before the next begins: until every server has its snapshot none of
-//! them begins a change (`meta::dump::pause` says why that is one moment). Each then hands out its shards, and they are put
-//! together in the order of keys. What goes wrong at one of them ends the dump, and no server waits for it any more.
+//! `pando dump` starts it and asks for one page after the other. One server takes the moment by
+//! itself. Several are led to it through [`DumpStage`]s, each of which all have taken before the
+//! next begins: until every server has its snapshot none of them begins a change
+//! (`meta::dump::pause` says why that is one moment). Each then hands out its shards, and they are
+//! put together in the order of keys. What goes wrong at one of them ends the dump, and no server
+//! waits for it any more.
 //!
 //! It holds a page.
 
@@ -37,8 +39,8 @@ pub enum DumpError {
     /// One of several servers is not there; all others go on.
     #[error("server {0} does not answer: try again")]
     Silent(u16),
-    /// `Busy` when another one is being made, `NotFound` when it was forgotten, `NotPermitted` when the token does not
-    /// administer; `Refused` by a server that was not asked to go on in time.
+    /// `Busy` when another one is being made, `NotFound` when it was forgotten, `NotPermitted` when
+    /// the token does not administer; `Refused` by a server that was not asked to go on in time.
     #[error(transparent)]
     Failed(#[from] Error),
 }
@@ -138,7 +140,8 @@ impl Client {
         try_join_all(steps).await
     }
 
-    /// Tells all servers that there will be no dump, as far as they hear it. The others forget it by themselves.
+    /// Tells all servers that there will be no dump, as far as they hear it. The others forget it
+    /// by themselves.
     async fn give_up(&self, dump: u64) {
         let told = (0..self.servers()).map(|server| async move {
             let stage = DumpStage::Resume;
@@ -151,7 +154,8 @@ impl Client {
         join_all(told).await;
     }
 
-    /// A whole block of file contents. For administrators, who know of it from a page of this server.
+    /// A whole block of file contents. For administrators, who know of it from a page of this
+    /// server.
     ///
     /// # Errors
     /// When it is not there, or the session may not read it; see [`DumpError`].
@@ -204,8 +208,8 @@ impl Dump {
         Ok(Some(Page { server, records, blocks }))
     }
 
-    /// Tells servers that have no page to give for long that they are not forgotten; also those that have given all, as
-    /// each says in the end that nothing was lost.
+    /// Tells servers that have no page to give for long that they are not forgotten; also those
+    /// that have given all, as each says in the end that nothing was lost.
     async fn keep(&mut self, client: &Client) -> Result<(), DumpError> {
         let late = |part: &&mut Part| part.asked.elapsed() >= KEPT;
         for part in self.parts.iter_mut().filter(late) {

@@ -6,25 +6,26 @@ use wire::TokenError;
 /// The result of every operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation did not succeed. Waiting for a server that is away is not an error: the client asks
-/// again, with the same request number, until it answers or the session is lost.
+/// Why an operation did not succeed. Waiting for a server that is away is not an error: the client
+/// asks again, with the same request number, until it answers or the session is lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The file system's answer. Nothing happened; asking again gives the same answer.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// The session ended (its lease ran out, or the server forgot it). Operations that were under way may have
-    /// happened; open a new client.
+    /// The session ended (its lease ran out, or the server forgot it). Operations that were under
+    /// way may have happened; open a new client.
     #[error("session lost")]
     SessionLost,
-    /// The server refuses the token, the protocol, or the request. Nothing happened; asking again will not help.
+    /// The server refuses the token, the protocol, or the request. Nothing happened; asking again
+    /// will not help.
     #[error("refused by the server: {0}")]
     Refused(String),
     /// The token has ended. Nothing happened; open a new client with a new token.
     #[error("refused by the server: token expired")]
     TokenExpired,
-    /// A server does not answer: its number, and its address. Only what needs all servers, and ends without one of them,
-    /// says so.
+    /// A server does not answer: its number, and its address. Only what needs all servers, and ends
+    /// without one of them, says so.
     #[error("server {0} at {1} does not answer")]
     Silent(u16, String),
     /// The client was closed.
@@ -45,8 +46,8 @@ impl Error {
         }
     }
 
-    /// The errno that a program behind a mount sees: `EKEYEXPIRED` once the token has ended, and `EACCES` where the server
-    /// refuses the client for another reason.
+    /// The errno that a program behind a mount sees: `EKEYEXPIRED` once the token has ended, and
+    /// `EACCES` where the server refuses the client for another reason.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

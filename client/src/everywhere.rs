@@ -13,15 +13,16 @@ use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, ro
 pub(crate) enum Scope<'a> {
     /// All that was answered to this client before.
     Everything,
-    /// A file, with its name, whoever has written to it; and all else that was answered before, unless its server is
-    /// silent.
+    /// A file, with its name, whoever has written to it; and all else that was answered before,
+    /// unless its server is silent.
     File(&'a FileRef),
     /// The names in a directory, as a file's contents.
     Dir(&'a DirRef),
 }
 
 impl Core {
-    /// Whether a server has a part of a file or directory, or has changed it together with others and may lose that.
+    /// Whether a server has a part of a file or directory, or has changed it together with others
+    /// and may lose that.
     fn has_part(&self, channel: &Channel, scope: Scope<'_>) -> bool {
         let server = channel.server;
         let of = |route| self.channels.of(route).server == server;
@@ -57,10 +58,12 @@ impl Client {
 
     /// Returns when what `scope` says is on stable storage, as far as the servers still have it.
     ///
-    /// Servers at which nothing of this client has changed that may be lost are not asked. Of what is in scope only in
-    /// that it was answered before, a silent server is not waited for: see [`Channel::silence`].
+    /// Servers at which nothing of this client has changed that may be lost are not asked. Of what
+    /// is in scope only in that it was answered before, a silent server is not waited for: see
+    /// [`Channel::silence`].
     ///
-    /// Others may have divided a directory without this client: its partitions are asked meanwhile who they are.
+    /// Others may have divided a directory without this client: its partitions are asked meanwhile
+    /// who they are.
     pub(crate) async fn make_stable(&self, scope: Scope<'_>) -> Result<()> {
         let stamp = self.core.files.stamp();
         let sync_at = |server| self.sync_at(server, scope, stamp);

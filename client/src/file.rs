@@ -178,8 +178,9 @@ impl File {
         Ok(())
     }
 
-    /// Takes a lock of the whole file (as `flock`), or changes its mode; waits until it is free. The lock is this
-    /// open file's, and ends with it at the latest. Who has it sees what the one before wrote.
+    /// Takes a lock of the whole file (as `flock`), or changes its mode; waits until it is free.
+    /// The lock is this open file's, and ends with it at the latest. Who has it sees what the one
+    /// before wrote.
     ///
     /// # Errors
     /// `NoLocks` when the session has as many as it may; `SessionLost`.
@@ -205,12 +206,12 @@ impl File {
         FileSystem::unlock(&self.client, self.handle, owner, LockKind::Whole, all).await
     }
 
-    /// Takes a lock of a range (as `fcntl` does for an open file), or changes its mode; waits until it is free.
-    /// Dropped before it is done, it gives up the range.
+    /// Takes a lock of a range (as `fcntl` does for an open file), or changes its mode; waits until
+    /// it is free. Dropped before it is done, it gives up the range.
     ///
     /// # Errors
-    /// `BadHandle` when the mode is exclusive and the file was not opened for writing, or shared and not for
-    /// reading; `Deadlock` when it would wait for itself; `NoLocks`.
+    /// `BadHandle` when the mode is exclusive and the file was not opened for writing, or shared
+    /// and not for reading; `Deadlock` when it would wait for itself; `NoLocks`.
     pub async fn lock_range(&self, range: ByteRange, mode: LockMode) -> Result<()> {
         let (lock, never) = (self.ranged(range, mode)?, std::future::pending());
         self.client.lock_wait(self.handle, self.handle.0, lock, never).await
@@ -257,7 +258,8 @@ impl File {
     /// Makes it longer, or a range of it zeros (`fallocate`).
     ///
     /// # Errors
-    /// `BadHandle` when it was not opened for writing; `Invalid` for no bytes; `FileTooBig` beyond 16 PiB.
+    /// `BadHandle` when it was not opened for writing; `Invalid` for no bytes; `FileTooBig` beyond
+    /// 16 PiB.
     pub async fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         if !self.write {
             return Err(FsError::BadHandle.into());
@@ -273,12 +275,12 @@ impl File {
         FileSystem::seek(&self.client, self.handle, offset, to).await
     }
 
-    /// Copies up to `len` bytes from `offset` to `to_offset` of a file of the same client; how many: less at the
-    /// end of this file, and otherwise at least 64 MiB.
+    /// Copies up to `len` bytes from `offset` to `to_offset` of a file of the same client; how
+    /// many: less at the end of this file, and otherwise at least 64 MiB.
     ///
     /// # Errors
-    /// `BadHandle` when this file was not opened for reading or the other one for writing; `Invalid` when the
-    /// ranges overlap within one file.
+    /// `BadHandle` when this file was not opened for reading or the other one for writing;
+    /// `Invalid` when the ranges overlap within one file.
     pub async fn copy_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         if !self.read || !to.write {
             return Err(FsError::BadHandle.into());
@@ -290,7 +292,8 @@ impl File {
         self.client.copy_range((self.handle, offset), (to.handle, to_offset), len, false).await
     }
 
-    /// Gives it one more name, or its first one (see [`Client::tmpfile`]), with all that was written to it.
+    /// Gives it one more name, or its first one (see [`Client::tmpfile`]), with all that was
+    /// written to it.
     ///
     /// # Errors
     /// As `link(2)`; `NotFound` when it has lost its last name, or was made not to get one;

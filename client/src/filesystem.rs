@@ -1,8 +1,8 @@
 //! The file system as a program sees it: POSIX by handle.
 //!
-//! The mount calls this trait, and so do the model tests; [`crate::Client`] is one implementation, the
-//! model in memory is another, and a region will be a third. Paths are not in it: whoever has paths resolves
-//! them first ([`crate::Client`] has the same operations by path).
+//! The mount calls this trait, and so do the model tests; [`crate::Client`] is one implementation,
+//! the model in memory is another, and a region will be a third. Paths are not in it: whoever has
+//! paths resolves them first ([`crate::Client`] has the same operations by path).
 //!
 //! Every operation is atomic. What it returns is what its own transaction left.
 
@@ -26,7 +26,8 @@ pub struct Handle(pub u64);
 pub struct New {
     /// A regular file or a special file.
     pub kind: FileKind,
-    /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
+    /// Permission bits, and the umask where it is not taken off yet (see
+    /// [`base::acl::with_umask`]).
     pub mode: u32,
     /// Device number of a special file.
     pub rdev: u32,
@@ -92,8 +93,8 @@ pub trait FileSystem {
         exclusive: bool,
         open: bool,
     ) -> Result<Made>;
-    /// Make a regular file without a name and open it; `mode` as in [`New`]. It is gone when it is closed, unless
-    /// `link` has given it a name; that is allowed if it is `linkable`.
+    /// Make a regular file without a name and open it; `mode` as in [`New`]. It is gone when it is
+    /// closed, unless `link` has given it a name; that is allowed if it is `linkable`.
     async fn tmpfile(
         &self,
         cred: &Cred,
@@ -143,8 +144,8 @@ pub trait FileSystem {
 
     /// Open a file for what `access` says (`None`: without any permission, as `O_PATH` users do).
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle>;
-    /// The attributes of an open file as its latest open found them, or newer; asks nobody. `None` when they
-    /// are not known: then `getattr` says.
+    /// The attributes of an open file as its latest open found them, or newer; asks nobody. `None`
+    /// when they are not known: then `getattr` says.
     fn opened_attr(&self, _handle: Handle) -> Option<Attr> {
         None
     }
@@ -158,14 +159,16 @@ pub trait FileSystem {
         data: Bytes,
         clear_set_id: bool,
     ) -> Result<()>;
-    /// Send what was written: other clients that open the file afterwards see it. Every `close` calls it.
+    /// Send what was written: other clients that open the file afterwards see it. Every `close`
+    /// calls it.
     async fn flush(&self, handle: Handle) -> Result<()>;
     /// Flush as `flush` does; the contents are on stable storage when it returns.
     async fn fsync(&self, handle: Handle) -> Result<()>;
-    /// The last user of the handle has closed it. What was locked through it is free, for whomever it was.
+    /// The last user of the handle has closed it. What was locked through it is free, for whomever
+    /// it was.
     async fn release(&self, handle: Handle) -> Result<()>;
-    /// Take a lock for `owner`, a number of the caller's choice, or change its mode: `TryAgain` when another owner
-    /// has it. What others wrote while they had it is seen from then on.
+    /// Take a lock for `owner`, a number of the caller's choice, or change its mode: `TryAgain`
+    /// when another owner has it. What others wrote while they had it is seen from then on.
     async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()>;
     /// Lock as `lock` does, and wait: `Interrupted` when `interrupted` comes first, `Deadlock` when
     /// it would wait for itself. A dropped future gives up the range.
@@ -184,7 +187,8 @@ pub trait FileSystem {
         kind: LockKind,
         range: ByteRange,
     ) -> Result<()>;
-    /// `owner` has closed a descriptor of the file: it gives back all ranges. Asks nobody when it has none.
+    /// `owner` has closed a descriptor of the file: it gives back all ranges. Asks nobody when it
+    /// has none.
     async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()>;
     /// Returns a lock that conflicts with this one, if there is one.
     async fn find_lock(
@@ -224,8 +228,9 @@ pub trait FileSystem {
     ) -> Result<()>;
     /// Where the next data or hole from `offset` on is; `NoSuchDevice` when there is none.
     async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64>;
-    /// Copy up to `len` bytes from one open file to another; how many, less only at the end of the first one or
-    /// after [`COPY_BYTES_MAX`]. An error after the first bytes is the next call's to report.
+    /// Copy up to `len` bytes from one open file to another; how many, less only at the end of the
+    /// first one or after [`COPY_BYTES_MAX`]. An error after the first bytes is the next call's to
+    /// report.
     async fn copy_range(
         &self,
         from: (Handle, u64),

@@ -1,7 +1,8 @@
 //! The operations by path.
 //!
-//! Each resolves its path, does one thing there, and starts anew when the server says that the path is not
-//! what it was. Paths are absolute or relative to the root of the session, which is the same.
+//! Each resolves its path, does one thing there, and starts anew when the server says that the path
+//! is not what it was. Paths are absolute or relative to the root of the session, which is the
+//! same.
 
 mod attributes;
 mod list;
@@ -125,8 +126,8 @@ impl Client {
         FileSystem::info(self, found.node()).await
     }
 
-    /// Sends everything that was written to any file; everything answered before is on stable storage when
-    /// this returns.
+    /// Sends everything that was written to any file; everything answered before is on stable
+    /// storage when this returns.
     ///
     /// # Errors
     /// When something that was written could not be stored.

@@ -1,17 +1,21 @@
 //! A check of a whole file system, on all of its servers together.
 //!
-//! `pando fsck` starts it and follows it. Each server checks what it has, and what leads from there to the others.
-//! What no server can see alone is compared here (`sides`): how many names an inode counts against how many all servers have,
-//! what is charged to quotas against what there is, and which inode numbers more than one uses. When all servers are done, what they know to repair is repaired (`mend`), a
-//! thing at a time, and everything is checked again, until nothing is left that can be.
+//! `pando fsck` starts it and follows it. Each server checks what it has, and what leads from there
+//! to the others. What no server can see alone is compared here (`sides`): how many names an inode
+//! counts against how many all servers have, what is charged to quotas against what there is, and
+//! which inode numbers more than one uses. When all servers are done, what they know to repair is
+//! repaired (`mend`), a thing at a time, and everything is checked again, until nothing is left
+//! that can be.
 //!
-//! The servers are not looked at in one moment. So where numbers differ, everything is checked once more, and only what is as
-//! wrong as before, and has not changed meanwhile, is wrong.
+//! The servers are not looked at in one moment. So where numbers differ, everything is checked once
+//! more, and only what is as wrong as before, and has not changed meanwhile, is wrong.
 //!
-//! Blocks that nothing names are removed at the end, if that is asked. A block is where the inode is whose contents it has, and
-//! nothing of another server names it: so each server removes those of its own store, by itself.
+//! Blocks that nothing names are removed at the end, if that is asked. A block is where the inode
+//! is whose contents it has, and nothing of another server names it: so each server removes those
+//! of its own store, by itself.
 //!
-//! It holds findings and repairs in pages, never what was checked. A server that is gone ends the check (`present`).
+//! It holds findings and repairs in pages, never what was checked. A server that is gone ends the
+//! check (`present`).
 
 mod mend;
 mod present;
@@ -52,18 +56,19 @@ enum State {
 }
 
 impl Client {
-    /// Starts a check on all servers; with `gc` they remove blocks at the end that nothing names. For administrators.
+    /// Starts a check on all servers; with `gc` they remove blocks at the end that nothing names.
+    /// For administrators.
     ///
     /// # Errors
-    /// `Busy` when one is running; `NotPermitted` when the token does not administer; [`Error::Silent`] when a
-    /// server does not answer for 15 seconds.
+    /// `Busy` when one is running; `NotPermitted` when the token does not administer;
+    /// [`Error::Silent`] when a server does not answer for 15 seconds.
     pub async fn fsck_start_everywhere(&self, gc: bool) -> Result<Fsck> {
         let jobs = self.start_all(false).await?;
         Ok(Fsck { jobs, suspects: None, repairs: None, gc, state: State::Checking })
     }
 
-    /// Starts a check on all servers that repairs what it finds; with `discard_lost` also where contents cannot be had any
-    /// more. For administrators.
+    /// Starts a check on all servers that repairs what it finds; with `discard_lost` also where
+    /// contents cannot be had any more. For administrators.
     ///
     /// # Errors
     /// As [`Client::fsck_start_everywhere`].
@@ -100,11 +105,13 @@ impl Client {
 }
 
 impl Fsck {
-    /// How far it is, all servers taken together; `cancel` ends it. It goes on only when it is asked.
+    /// How far it is, all servers taken together; `cancel` ends it. It goes on only when it is
+    /// asked.
     ///
     /// # Errors
-    /// `NotFound` when a server does not know of it any more: it was started anew. [`Error::Silent`] when nothing was heard of a
-    /// server for 15 seconds; the check has ended then.
+    /// `NotFound` when a server does not know of it any more: it was started anew.
+    /// [`Error::Silent`] when nothing was heard of a server for 15 seconds; the check has ended
+    /// then.
     pub async fn poll(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let polled = client.unless_gone(Box::pin(self.go_on(client, cancel))).await;
         if let Err(Error::Silent(..)) = &polled {

@@ -1,13 +1,15 @@
-//! Look-ups of several components at once: the ids of the directories on a path are predicted, and every server is asked
-//! for what it has of them in one message.
+//! Look-ups of several components at once: the ids of the directories on a path are predicted, and
+//! every server is asked for what it has of them in one message.
 //!
-//! `resolve` calls it where the cache ends, when there are several servers and the session is trusted. What the servers
-//! say is believed as far as it hangs together: each directory that was found must be the one that was predicted for
-//! the next guess. From the first that is not (it was once renamed, or is homed otherwise) the caller predicts anew.
+//! `resolve` calls it where the cache ends, when there are several servers and the session is
+//! trusted. What the servers say is believed as far as it hangs together: each directory that was
+//! found must be the one that was predicted for the next guess. From the first that is not (it was
+//! once renamed, or is homed otherwise) the caller predicts anew.
 //!
-//! A rename may have happened between the answers of one round. It has not if they are of one version of the invalidation
-//! list, nor if each server had nothing in its list that touches the way, the predicted directories included, since a
-//! version before all of them. So where the versions differ the round is repeated on the lowest of them.
+//! A rename may have happened between the answers of one round. It has not if they are of one
+//! version of the invalidation list, nor if each server had nothing in its list that touches the
+//! way, the predicted directories included, since a version before all of them. So where the
+//! versions differ the round is repeated on the lowest of them.
 //!
 //! Paper: InfiniFS §3.3.
 
@@ -88,8 +90,9 @@ impl Core {
             && self.welcome().trusted
     }
 
-    /// Walks down from `from` by one round of guesses; with `whole`, the attributes of what is at the end are all there
-    /// if it is a directory. `None`: the servers do not agree, or say nothing; walk otherwise.
+    /// Walks down from `from` by one round of guesses; with `whole`, the attributes of what is at
+    /// the end are all there if it is a directory. `None`: the servers do not agree, or say
+    /// nothing; walk otherwise.
     pub(crate) async fn guess(
         &self,
         cred: &Cred,

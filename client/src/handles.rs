@@ -1,6 +1,7 @@
 //! The operations by handle: [`FileSystem`] over a server. A mount calls these.
 //!
-//! Each is one request, and what this client knows better than the server: what was written and not sent.
+//! Each is one request, and what this client knows better than the server: what was written and not
+//! sent.
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, SetAttr};
 use bytes::Bytes;
@@ -61,15 +62,15 @@ impl Client {
         Ok(Made { entry, existed: created.existed, handle })
     }
 
-    /// Sends what was written to a file before its attributes change otherwise, so that they change in the
-    /// order that the program saw.
+    /// Sends what was written to a file before its attributes change otherwise, so that they change
+    /// in the order that the program saw.
     pub(crate) async fn flush_node(&self, node: &NodeRef) {
         if let Some(state) = self.core.files.open_state(node) {
             self.flush_state(&state).await;
         }
     }
 
-    /// As [`Client::flush_node`], of the file that has a name.
+    /// Flushes the file that has a name, as [`Client::flush_node`] does.
     pub(crate) async fn flush_name(&self, dir: &DirRef, name: &EntryName) {
         if let Some(state) = self.core.files.dirty_state(dir, name) {
             self.flush_state(&state).await;
@@ -105,7 +106,7 @@ impl Client {
         Ok(())
     }
 
-    /// What was written is sent before attributes change, because a write changes them too.
+    /// Sends written data before it changes attributes, because a write changes them too.
     pub(crate) async fn set_attributes(
         &self,
         cred: &Cred,
@@ -134,7 +135,7 @@ impl Client {
         }
     }
 
-    /// What this client knows has moved, after a rename that the server has answered.
+    /// Notes the moves of a rename that the server has answered.
     pub(crate) fn note_rename(
         &self,
         from: (&DirRef, &EntryName),
@@ -158,7 +159,7 @@ impl Client {
 }
 
 impl Client {
-    /// What had no name has this one now.
+    /// Notes that a file without a name has this name now.
     pub(crate) fn note_link(&self, target: &NodeRef, dir: &DirRef, name: &EntryName) {
         if let NodeRef::File(file) = target
             && *file == FileRef::unnamed(file.dir, file.ino)
@@ -183,7 +184,7 @@ impl FileSystem for Client {
             match self.complete(cred, &mut entry, &node).await {
                 Ok(()) => return Ok(entry),
                 Err(Failure::Error(error)) => return Err(error),
-                // It was removed, or replaced, since it was found.
+                // The node was removed, or replaced, since it was found.
                 Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {}
             }
         }

@@ -1,9 +1,10 @@
-//! How directories of several partitions are divided, as far as servers have said, and which partition a request is for.
+//! How directories of several partitions are divided, as far as servers have said, and which
+//! partition a request is for.
 //!
-//! A request about a name goes to the partition that has the name. What a client knows of that may be old: then the
-//! server answers what it knows itself, and the request is sent anew (`call`). It is a hint only, and nobody has to
-//! tell a client when it changes. What turns out to be of no use is forgotten: the directory's first partition, the
-//! master, is always there to be asked.
+//! A request about a name goes to the partition that has the name. What a client knows of that may
+//! be old: then the server answers what it knows itself, and the request is sent anew (`call`). It
+//! is a hint only, and nobody has to tell a client when it changes. What turns out to be of no use
+//! is forgotten: the directory's first partition, the master, is always there to be asked.
 //!
 //! Hardly any directory has several partitions; as long as none was met, nothing is looked up.
 //!
@@ -20,10 +21,10 @@ use wire::{DirRef, LayoutNews, Request};
 
 use crate::births;
 
-/// What is remembered at most; the oldest is forgotten.
+/// Maximum number of remembered directories; the oldest is forgotten.
 const DIRS_MAX: usize = 4096;
 
-/// What is remembered of layouts.
+/// Layouts of directories, as this client has learnt them.
 #[derive(Debug, Default)]
 pub(crate) struct Layouts {
     /// Something was learnt once.
@@ -42,12 +43,13 @@ struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Correction {
     pub(crate) partition: u16,
-    /// It has just been there: somebody must catch up first.
+    /// Whether to wait before the next try: the request has just been at this partition, so a
+    /// server must catch up first.
     pub(crate) wait: bool,
 }
 
 impl Layouts {
-    /// Nothing was ever learnt.
+    /// Returns whether no layout was ever learnt.
     pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Relaxed)
     }
@@ -92,9 +94,9 @@ impl Layouts {
 
     /// Takes in what the server of partition `asked` says, who does not have what stands at `pos`.
     ///
-    /// Where this client knows as much, and would go to the same partition again, it knows of something that never
-    /// was: a server may have told of it, and lost it with its power. No later news could correct that. So it is
-    /// forgotten, and the master asked.
+    /// Where this client knows as much, and would go to the same partition again, it knows of
+    /// something that never was: a server may have told of it, and lost it with its power. No later
+    /// news could correct that. So it is forgotten, and the master asked.
     pub(crate) fn correct(&self, news: &LayoutNews, pos: u64, asked: u16) -> Correction {
         self.any.store(true, Ordering::Relaxed);
         let mut known = self.known.lock();

@@ -1,8 +1,8 @@
 //! The native client: path resolution, routing, handles, file contents.
 //!
-//! [`Client`] has the operations of a file system by path, and is a [`FileSystem`], the same by handle, for
-//! a mount. It is asynchronous, cheap to clone, and used from as many tasks as one likes; what they ask at the
-//! same time travels together.
+//! [`Client`] has the operations of a file system by path, and is a [`FileSystem`], the same by
+//! handle, for a mount. It is asynchronous, cheap to clone, and used from as many tasks as one
+//! likes; what they ask at the same time travels together.
 //!
 //! ```
 //! # #[allow(dead_code, reason = "the examples use a part of it")]

@@ -1,7 +1,7 @@
 //! Listings: pages of a directory's entries, and the attributes of those that another server has.
 //!
-//! A directory of one partition is listed page by page. Of one that is divided several partitions are read at once, and
-//! put together in the order of positions (`divided::merge`).
+//! A directory of one partition is listed page by page. Of one that is divided several partitions
+//! are read at once, and put together in the order of positions (`divided::merge`).
 
 use std::{pin::Pin, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     route::Route,
 };
 
-/// So many partitions are read at once.
+/// Number of partitions that are read at once.
 pub(crate) const PARTITIONS_AT_ONCE: usize = 4;
 /// Where partitions are merged, the least that one is asked for.
 const PART_ENTRIES_MIN: u32 = 16;
@@ -39,7 +39,7 @@ pub(crate) struct Listing {
     /// Everything up to here was returned.
     after: u64,
     end: bool,
-    /// As the last page that arrived says.
+    /// Attributes of the directory, as in the last page that arrived.
     attr: Attr,
     parent_ino: Ino,
     /// Once it is known that the directory has several partitions.
@@ -76,7 +76,7 @@ impl Listing {
         }
     }
 
-    /// What comes next, about `max` entries; none at the end only.
+    /// Returns the next entries, about `max` of them; none at the end only.
     pub(crate) async fn next(
         &mut self,
         max: u32,
@@ -131,7 +131,7 @@ impl Listing {
 
     /// Asks for what comes after what was returned, and takes in what has arrived.
     pub(crate) fn go_ahead(&mut self, max: u32, ahead: Ahead) -> Result<(), Failure> {
-        // What was asked to go on once is on its way.
+        // Requests that were polled once are on their way.
         while self.divided.is_some()
             && !self.end
             && let Some(Some(answer)) = self.ask(max, ahead).next().now_or_never()
@@ -168,7 +168,7 @@ impl Listing {
         }
         let Some(divided) = &mut self.divided else { return Ok(()) };
         match page {
-            // It must lead somewhere.
+            // A page must make progress.
             Ok(page) if page.reach <= ask.after => return Err(unexpected().into()),
             Ok(page) => divided.merge.take(ask, page),
             Err(Failure::StaleLayout(news)) => divided.merge.correct(ask, &news),
@@ -195,7 +195,8 @@ impl Listing {
         Ok(attr)
     }
 
-    /// A listing counts as read when its beginning is: the access time is brought up to date in the background.
+    /// A listing counts as read when its beginning is: the access time is brought up to date in the
+    /// background.
     pub(crate) fn touch_later(&self) {
         let (client, cred, dir) = (self.client.clone(), self.cred.clone(), self.dir);
         if self.divided.is_none() {
@@ -229,9 +230,9 @@ impl Divided {
 }
 
 impl Client {
-    /// A page (after a position, of so many entries, with attributes or not) as the directory's own servers know it: of
-    /// directories elsewhere it has not all attributes. It is empty at the end only. `stand`: see
-    /// [`wire::RequestHeader`].
+    /// A page (after a position, of so many entries, with attributes or not) as the directory's own
+    /// servers know it: of directories elsewhere it has not all attributes. It is empty at the end
+    /// only. `stand`: see [`wire::RequestHeader`].
     pub(crate) async fn page(
         &self,
         cred: &Cred,
@@ -268,7 +269,7 @@ impl Client {
         let (stamp, dir) = (self.core.files.stamp(), request.dir);
         let done = self.core.call(cred, route, Request::Readdir(request), stand).await?;
         let Reply::Page(mut page) = done.reply else { return Err(unexpected().into()) };
-        // Nothing is above the root, though it may be a part of a larger tree.
+        // The root has no parent for this client, though it may be a part of a larger tree.
         if dir.same(&self.root().0) {
             page.parent_ino = dir.ino;
         }
@@ -280,8 +281,8 @@ impl Client {
         Ok(page)
     }
 
-    /// Asks all servers at once for the attributes that a page lacks. What was removed meanwhile gets none, nor what a
-    /// server has that is silent.
+    /// Asks all servers at once for the attributes that a page lacks. What was removed meanwhile
+    /// gets none, nor what a server has that is silent.
     pub(crate) async fn complete_all(
         &self,
         cred: &Cred,

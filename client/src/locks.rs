@@ -1,14 +1,16 @@
 //! Locks of files: what this client holds, and asking for more.
 //!
-//! `handles` and `file` call it. The server decides; the client remembers what it was given, to claim it from a
-//! server that has restarted, and which owner has anything to give back, so that a close without locks asks
-//! nobody. It never gives a lock to anybody by itself, also not between two of its own owners.
+//! `handles` and `file` call it. The server decides; the client remembers what it was given, to
+//! claim it from a server that has restarted, and which owner has anything to give back, so that a
+//! close without locks asks nobody. It never gives a lock to anybody by itself, also not between
+//! two of its own owners.
 //!
-//! Locks order contents: what was written is sent before a lock is given back, and what is known of the contents
-//! is forgotten when one was taken. So who holds a lock reads what the one before wrote.
+//! Locks order contents: what was written is sent before a lock is given back, and what is known of
+//! the contents is forgotten when one was taken. So who holds a lock reads what the one before
+//! wrote.
 //!
-//! A request that is answered by a run of the server that has ended since is asked again: its lock was not among
-//! the claims. Numbers: see [`wire::lock`].
+//! A request that is answered by a run of the server that has ended since is asked again: its lock
+//! was not among the claims. Numbers: see [`wire::lock`].
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
@@ -52,7 +54,7 @@ struct State {
     runs: Runs,
 }
 
-/// Which lock, and whose.
+/// A lock request, with its handle and owner.
 #[derive(Clone, Copy)]
 struct Asked {
     handle: Handle,
@@ -78,8 +80,8 @@ impl Locks {
         self.state.lock().runs.meet(server, incarnation);
     }
 
-    /// What is held of files that a server `has`, to be claimed from this run of it; and the number below which all
-    /// requests are settled.
+    /// Returns the locks held of files that a server `has`, to be claimed from this run of it; and
+    /// the number below which all requests are settled.
     pub(crate) fn claims(
         &self,
         server: u16,
@@ -151,7 +153,8 @@ impl Locks {
         self.state.lock().open.remove(&number);
     }
 
-    /// What an owner is about to give back; `None` when it cannot have anything there.
+    /// Removes a range that an owner is about to give back, and returns the numbers of the request;
+    /// `None` when the owner cannot have a lock there.
     fn give_back(&self, file: File, by: u64, range: ByteRange) -> Option<(u64, u64)> {
         let mut state = self.state.lock();
         let asker = state.askers.get(&file)?.iter().any(|(_, owner)| *owner == by);
@@ -170,7 +173,8 @@ impl Locks {
         state.forget_askers(file, |(_, asker)| asker == owner);
     }
 
-    /// What was asked for through a handle that is closed, and may still be held.
+    /// Returns the locks that were asked for through a closed handle and may still be held, as
+    /// files and owners.
     fn of_handle(&self, ino: Ino, handle: Handle) -> Vec<(File, u64)> {
         let state = self.state.lock();
         let families = [(ino, LockKind::Range), (ino, LockKind::Whole)].into_iter();
@@ -357,7 +361,7 @@ impl Client {
         !self.core.locks.of_handle(ino, handle).is_empty()
     }
 
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts with this one, if there is one.
     pub(crate) async fn find_lock(
         &self,
         handle: Handle,
@@ -379,7 +383,8 @@ impl Client {
         }
     }
 
-    /// Race: it is not held here any more before the server is asked, so that a claim cannot bring it back.
+    /// Race: it is not held here any more before the server is asked, so that a claim cannot bring
+    /// it back.
     async fn give_back(&self, file: File, owner: u64, range: ByteRange) -> Result<()> {
         let Some((number, settled)) = self.core.locks.give_back(file, owner, range) else {
             return Ok(());
@@ -409,7 +414,8 @@ impl Client {
         }
     }
 
-    /// The request may reach the server after a cancel that was sent on another connection; then once more.
+    /// The request may reach the server after a cancel that was sent on another connection; then
+    /// once more.
     async fn cancel_until_answered(&self, ino: Ino, number: u64) -> std::convert::Infallible {
         let mut pauses = Pauses::new(CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX);
         loop {

@@ -1,12 +1,13 @@
 //! The model: a whole file system in memory, which defines what the right answer is.
 //!
-//! Tests call it: random operations on the real client and on the model must give equal answers, and the
-//! mount is tested over it. It never talks to a server, never caches and is never clever: a map of inodes,
-//! directories that are maps from names to inode numbers, contents in pages. Where POSIX leaves a choice,
-//! or says nothing of which error comes first, it does what Linux does on ext4.
+//! Tests call it: random operations on the real client and on the model must give equal answers,
+//! and the mount is tested over it. It never talks to a server, never caches and is never clever: a
+//! map of inodes, directories that are maps from names to inode numbers, contents in pages. Where
+//! POSIX leaves a choice, or says nothing of which error comes first, it does what Linux does on
+//! ext4.
 //!
-//! Always true after every operation: what [`Model::check`] checks. An operation that fails changes nothing:
-//! each one reads, checks, and only then writes.
+//! Always true after every operation: what [`Model::check`] checks. An operation that fails changes
+//! nothing: each one reads, checks, and only then writes.
 
 mod acl;
 mod attributes;
@@ -41,10 +42,11 @@ use wire::{
 use self::{contents::Contents, locks::Turn, who::Who};
 use crate::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
 
-/// What the model says it could hold, in bytes and in inodes.
+/// Capacity that the model reports, in bytes and in inodes.
 const CAPACITY: u64 = 1 << 40;
 
-/// One client of a file system in memory. A clone is the same client; [`Model::client`] makes another one.
+/// One client of a file system in memory. A clone is the same client; [`Model::client`] makes
+/// another one.
 #[derive(Clone)]
 pub struct Model {
     state: Arc<Mutex<State>>,
@@ -56,15 +58,15 @@ pub struct Model {
 impl Model {
     /// An empty file system, its root `0755` of the superuser, and a client of it.
     ///
-    /// `trusted`: what mode bits, the sticky bit, ownership and privilege forbid is not checked, because the
-    /// caller's kernel has done so.
+    /// `trusted`: what mode bits, the sticky bit, ownership and privilege forbid is not checked,
+    /// because the caller's kernel has done so.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, key: HashKey, trusted: bool) -> Model {
         Model::with_pages(clock, key, trusted, 4096)
     }
 
-    /// As [`Model::new`], with contents kept in pages of so many bytes. No answer but `allocated` depends
-    /// on it.
+    /// A model as [`Model::new`] makes it, with contents kept in pages of `page_bytes` bytes. No
+    /// answer but `allocated` depends on the size of pages.
     ///
     /// # Panics
     /// When a page has no bytes.
@@ -93,8 +95,8 @@ impl Model {
         Model { state: Arc::clone(&self.state), trusted, limited: false, number }
     }
 
-    /// The same client, with a token that does not let it see everything: it must not learn where something
-    /// was moved to.
+    /// The same client, with a token that does not let it see everything: it must not learn where
+    /// something was moved to.
     #[must_use]
     pub fn limited(self) -> Model {
         Model { limited: true, ..self }
@@ -135,7 +137,7 @@ struct Inode {
     xattrs: BTreeMap<Bytes, Bytes>,
     /// How many handles are on it.
     opens: u32,
-    /// It has no name, and may get one.
+    /// Whether the file has no name, and may get one.
     linkable: bool,
     body: Body,
 }
@@ -158,12 +160,12 @@ struct Directory {
 struct Open {
     ino: Ino,
     client: u64,
-    /// What may be done through this handle.
+    /// Access that this handle allows.
     may: Access,
-    /// What the users of its client may do with the file as long as it has any handle on it: what all opens of
-    /// each since then were for.
+    /// Access by user: what the client's users may do with the file as long as the client has any
+    /// handle on it. Every open since then adds the access that it was for.
     granted: BTreeMap<u32, Access>,
-    /// What is written through it clears set-id bits.
+    /// Whether a write through this handle clears set-id bits.
     clears_set_id: bool,
 }
 
@@ -260,8 +262,8 @@ impl State {
 
     /// The directory for an operation on a name in it.
     ///
-    /// Linux: ESTALE makes the kernel walk the path once more, and find the directory that stands there now.
-    /// Where the same kernel has removed the directory, it says ENOENT without asking.
+    /// Linux: ESTALE makes the kernel walk the path once more, and find the directory that stands
+    /// there now. Where the same kernel has removed the directory, it says ENOENT without asking.
     fn dir(&self, dir: &DirRef) -> std::result::Result<Ino, FsError> {
         self.find_dir(dir).ok_or(FsError::Stale)
     }
@@ -274,8 +276,9 @@ impl State {
         }
     }
 
-    /// What is no directory may have another name by now, or none. Who is checked must be allowed to search
-    /// the directory that it was found in, unless they have the file open.
+    /// Returns the inode of a file, which may have another name by now, or none. A caller that is
+    /// checked must be allowed to search the directory in which the file was found, unless it has
+    /// the file open.
     fn file(&self, who: Who<'_>, file: &FileRef) -> std::result::Result<Ino, FsError> {
         if self.granted(who, file.ino).is_none() {
             if !who.trusted {

@@ -1,6 +1,7 @@
-//! What administrators ask of servers: where time goes, what is open, who is there.
+//! Statistics that administrators ask of servers: where time goes, which files are open, which
+//! sessions there are.
 //!
-//! Each server tells of itself only. Who wants all of it asks each one, from 0 to [`Client::servers`].
+//! Each server reports only its own. For all of them, ask each one, from 0 to [`Client::servers`].
 
 use base::{Ino, SessionId};
 use wire::{
@@ -22,8 +23,8 @@ impl Client {
         }
     }
 
-    /// Everything that `server` counts, by its position in the cluster map. It waits for a server that is not there, as all
-    /// that name one.
+    /// Everything that `server` counts, by its position in the cluster map. It waits for a server
+    /// that is not there, as all that name one.
     ///
     /// # Errors
     /// As [`Client::server_load`].
@@ -34,8 +35,8 @@ impl Client {
         }
     }
 
-    /// Operations that took long at `server`, of those after number `after`; from now on those of `threshold_us`
-    /// microseconds are kept, if it is given.
+    /// Operations that took long at `server`, of those after number `after`; from now on those of
+    /// `threshold_us` microseconds are kept, if it is given.
     ///
     /// # Errors
     /// As [`Client::server_load`].
@@ -52,7 +53,8 @@ impl Client {
         }
     }
 
-    /// Who is at `server`, by its position in the cluster map. It waits for a server that is not there, as all of these.
+    /// Returns the sessions of `server`, by its position in the cluster map. Waits for a server
+    /// that is not up, as all of these do.
     ///
     /// # Errors
     /// As [`Client::server_load`].

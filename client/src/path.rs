@@ -1,6 +1,7 @@
 //! Paths as POSIX reads them: what to do, step by step. Pure values; `resolve` takes the steps.
 //!
-//! POSIX: a path that ends in a slash, or in `.`, names a directory; symbolic links are read the same way.
+//! POSIX: a path that ends in a slash, or in `.`, names a directory; symbolic links are read the
+//! same way.
 
 use base::{EntryName, FsError, NameError, limits::PATH_BYTES_MAX};
 use smallvec::SmallVec;

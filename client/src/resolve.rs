@@ -1,11 +1,13 @@
-//! Paths to directories and nodes: the cached prefix first, the rest from the server in one request.
+//! Paths to directories and nodes: the cached prefix first, the rest from the server in one
+//! request.
 //!
-//! `fs` calls it and goes on from what it returns. Symbolic links are followed here, `..` goes back along
-//! the directories that were walked. Whatever is answered says on which version of the cache it stands, so
-//! that the server can refuse what is built on something outdated.
+//! `fs` calls it and goes on from what it returns. Symbolic links are followed here, `..` goes back
+//! along the directories that were walked. Whatever is answered says on which version of the cache
+//! it stands, so that the server can refuse what is built on something outdated.
 //!
-//! The last component of a node is always asked for; only what leads to it may come from the cache. When the
-//! cache says that a walk is not permitted, the server is asked before anybody hears of it.
+//! The last component of a node is always asked for; only what leads to it may come from the cache.
+//! When the cache says that a walk is not permitted, the server is asked before anybody hears of
+//! it.
 
 use std::time::Duration;
 
@@ -26,7 +28,8 @@ use crate::{
 
 /// Until a server may have caught up with the others, at most.
 const VERSIONS_PAUSE: Duration = Duration::from_millis(2);
-/// How many names one request walks: symbolic links can make a path longer than any that is written.
+/// How many names one request walks: symbolic links can make a path longer than any that is
+/// written.
 const WALKED_NAMES_MAX: usize = 1000;
 
 /// How a path ends, for an operation on its last name.
@@ -34,7 +37,7 @@ const WALKED_NAMES_MAX: usize = 1000;
 pub(crate) enum Last {
     /// With a name in the directory.
     Name(EntryName),
-    /// It is the root.
+    /// The path is the root.
     Root,
     /// With `.`.
     Dot,
@@ -53,7 +56,7 @@ pub(crate) struct Parent {
     pub(crate) stand: Stand,
 }
 
-/// What a path names.
+/// The node that a path names.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) entry: Entry,
@@ -79,25 +82,25 @@ impl Found {
 struct Way {
     /// The directories from the root to where we are.
     chain: SmallVec<[CachedDir; 4]>,
-    /// All that were passed, also where symbolic links led the path elsewhere, and the oldest version that any part of the
-    /// chain comes from.
+    /// All that were passed, also where symbolic links led the path elsewhere, and the oldest
+    /// version that any part of the chain comes from.
     stand: Stand,
     steps: Steps,
     links: u32,
     /// Do not believe the cache.
     fresh: bool,
-    /// What is asked of the end.
+    /// Facts wanted of the path's end.
     end: End,
 }
 
-/// What somebody wants to know of what is at the end of a path.
+/// Facts that a caller wants of the node at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// What it is, as its name says.
+    /// The node's kind and identity, as its name says.
     Name,
-    /// All its attributes.
+    /// All attributes of the node.
     Whole,
-    /// Which directory it is: the caller's next request goes there, and meets what is outdated.
+    /// The directory alone: the caller's next request goes there, and finds what is outdated.
     Dir,
 }
 
@@ -133,16 +136,16 @@ impl Way {
     }
 }
 
-/// What is done with a symbolic link at the end of a path.
+/// Treatment of a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// It is followed.
+    /// Follow the link.
     Follow,
-    /// It is what is meant.
+    /// Return the link itself.
     Keep,
 }
 
-/// What stands at the end of a path.
+/// The entry at the end of a path.
 struct Landing {
     name: EntryName,
     entry: Entry,
@@ -155,7 +158,7 @@ impl Core {
         let dot = steps.tail == Tail::Dot;
         let mut way = self.start(cred, steps, End::Name).await?;
         let names_root = way.steps.left.is_empty();
-        // Whoever goes up at the end must be allowed to search where they come from.
+        // A path that goes up at the end needs search permission on the directory below.
         let up = matches!(way.steps.left.first(), Some(Step::Up));
         let keep = usize::from(!dot && !up);
         self.advance_surely(cred, path, &mut way, keep, Links::Follow).await?;
@@ -171,7 +174,8 @@ impl Core {
         Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
     }
 
-    /// What a path names. Attributes may be missing where they are wanted all the same: see [`Entry::whole`].
+    /// Returns the node that a path names. Attributes may be missing even where they are wanted:
+    /// see [`Entry::whole`].
     pub(crate) async fn resolve_node(
         &self,
         cred: &Cred,
@@ -193,8 +197,8 @@ impl Core {
         Ok(Found { entry, node })
     }
 
-    /// The directory that a path names, and the version of the cache that it stands on. With several servers one that
-    /// is cached is believed.
+    /// The directory that a path names, and the version of the cache that it stands on. With
+    /// several servers one that is cached is believed.
     pub(crate) async fn resolve_dir(
         &self,
         cred: &Cred,
@@ -252,7 +256,8 @@ impl Core {
         Ok(CachedDir { dir, attr })
     }
 
-    /// Takes all steps of `path` but the last `keep`; where the cache denies the way, again without it.
+    /// Takes all steps of `path` but the last `keep`; where the cache denies the way, again without
+    /// it.
     async fn advance_surely(
         &self,
         cred: &Cred,
@@ -320,7 +325,8 @@ impl Core {
         Ok(None)
     }
 
-    /// Whether a path may go up from a directory. Where an ACL decides, the server says so with any look-up.
+    /// Whether a path may go up from a directory. Where an ACL decides, the server says so with any
+    /// look-up.
     async fn permits_up(&self, cred: &Cred, dir: &CachedDir, stand: &Stand) -> Result<(), Failure> {
         if mode_decides(&dir.attr, cred) {
             return Ok(dir.permits_walk(cred)?);
@@ -334,8 +340,8 @@ impl Core {
 
     /// Goes down as far as the cache reaches.
     ///
-    /// Not where the path goes up again: a directory that is only passed is not in any request, so nobody
-    /// would say that it is gone.
+    /// Not where the path goes up again: a directory that is only passed is not in any request, so
+    /// nobody would say that it is gone.
     fn advance_cached(&self, cred: &Cred, way: &mut Way, keep: usize) -> Result<(), FsError> {
         if way.steps.left.contains(&Step::Up) {
             return Ok(());
@@ -409,8 +415,8 @@ impl Core {
         }
     }
 
-    /// A reply is older than the cache: it was overtaken, or the server that gave it is behind the others, for a moment.
-    /// One that is alone may be in another run, whose versions say nothing.
+    /// A reply is older than the cache: it was overtaken, or the server that gave it is behind the
+    /// others, for a moment. One that is alone may be in another run, whose versions say nothing.
     async fn overtaken(&self) -> Failure {
         if self.channels.are_several() {
             let pause =

@@ -1,7 +1,8 @@
-//! Where a request goes: home and partition to shard, shard to server, and the map by which that was found.
+//! Where a request goes: home and partition to shard, shard to server, and the map by which that
+//! was found.
 //!
-//! `channels` asks which server gets a request, and a channel for every request that it sends, so that one which is sent
-//! again goes by the newest map.
+//! `channels` asks which server gets a request, and a channel for every request that it sends, so
+//! that one which is sent again goes by the newest map.
 
 use base::{ClusterMap, DirId, Epoch, ShardId, placement::shard_of};
 

@@ -1,7 +1,8 @@
-//! Which run of which server answered, and what each knows of what this client has open there.
+//! Runs of servers that answered, and what each knows of this client's open files and locks there.
 //!
-//! Open files and locks live in the memory of the server that has their shard of birth. A server that restarts is
-//! told of them again; one that has lost the session knows none of them. Each table of such things keeps a [`Runs`].
+//! Open files and locks live in the memory of the server that has their shard of birth. A server
+//! that restarts is told of them again; one that has lost the session knows none of them. Each
+//! table of such things keeps a [`Runs`].
 
 /// By whom, and when, something was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ struct Known {
 }
 
 impl Runs {
-    /// So many servers, none of which was met. There is one at least, though a map may not say so yet.
+    /// A table of so many servers, none of them met. At least one, though a map may not say so yet.
     pub(crate) fn new(servers: usize) -> Runs {
         Runs(vec![Known::default(); servers.max(1)])
     }
@@ -55,7 +56,7 @@ impl Runs {
     fn known(&mut self, server: u16) -> &mut Known {
         let server = usize::from(server);
         if self.0.len() <= server {
-            // It began at a cluster that was not complete.
+            // The client began at a cluster that was not complete.
             self.0.resize(server + 1, Known::default());
         }
         &mut self.0[server]

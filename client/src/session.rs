@@ -1,10 +1,11 @@
-//! The session with each server: opening it, keeping it, and coming back to it for as long as it takes.
+//! The session with each server: opening it, keeping it, and coming back to it for as long as it
+//! takes.
 //!
-//! One task for each server that has been asked for something owns the connection and replaces it when it breaks:
-//! dial, say Hello, claim the open files if the server has restarted meanwhile, then attach the channel.
-//! Nothing else is sent before the claims are answered. It ends when the client is closed or the server
-//! refuses it. [`crate::Client::connect`] opens the session at whichever server answers first; the others are joined
-//! with what proves it.
+//! One task for each server that has been asked for something owns the connection and replaces it
+//! when it breaks: dial, say Hello, claim the open files if the server has restarted meanwhile,
+//! then attach the channel. Nothing else is sent before the claims are answered. It ends when the
+//! client is closed or the server refuses it. [`crate::Client::connect`] opens the session at
+//! whichever server answers first; the others are joined with what proves it.
 
 use std::{
     io,
@@ -34,14 +35,16 @@ use crate::{
     route::Route,
 };
 
-/// A server that is not reached, or does not answer, is given up after this, or earlier: see [`patience`].
+/// A server that is not reached, or does not answer, is given up after this, or earlier: see
+/// [`patience`].
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Whoever comes back tries so often in a lease.
+/// Number of attempts to resume a session within a lease.
 const ATTEMPTS_A_LEASE: u32 = 3;
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 const CLAIMED_FILES_MAX: usize = 1000;
-/// After as many attempts to come back, and at first more often, the addresses that the program gave are asked, too.
+/// After as many attempts to come back, and at first more often, the addresses that the program
+/// gave are asked, too.
 const LOOK_AGAIN_ATTEMPTS: u64 = 64;
 
 /// An open session on a fresh connection.
@@ -55,7 +58,7 @@ pub(crate) struct Opened {
     inbox: BytesMut,
 }
 
-/// What a client had when the server restarted.
+/// Files and locks that a client had when the server restarted.
 #[derive(Default)]
 pub(crate) struct Claims {
     /// With the user who has it open.
@@ -65,7 +68,7 @@ pub(crate) struct Claims {
     settled: u64,
 }
 
-/// What a client that comes back has.
+/// State of a client that resumes its session.
 pub(crate) struct Past {
     pub(crate) welcome: Arc<Welcome>,
     /// The run of this server that it was with; 0: it comes for the first time.
@@ -93,11 +96,13 @@ enum Failed {
     Refused(String),
 }
 
-/// Opens a session, or goes on with that of `past`, at the first of the addresses that answers: `address` says the next
-/// one to try. Only an administrator who helps a cluster to become complete has no use for waiting until it is.
+/// Opens a session, or goes on with that of `past`, at the first of the addresses that answers:
+/// `address` says the next one to try. Only an administrator who helps a cluster to become complete
+/// has no use for waiting until it is.
 ///
 /// # Errors
-/// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it any more.
+/// `Refused` when the server will not have us, `Closed` when `closing` says that nobody wants it
+/// any more.
 pub(crate) async fn open(
     config: &Config,
     mut address: impl FnMut() -> Option<String>,
@@ -145,8 +150,9 @@ pub(crate) async fn standing(config: &Config, address: &str) -> Result<Option<St
     }
 }
 
-/// How long a server may say nothing. A session ends when its server hears nothing of it for a lease, also after a
-/// restart: one way that leads nowhere, or one connection that was lost unseen, must not take that long.
+/// How long a server may say nothing. A session ends when its server hears nothing of it for a
+/// lease, also after a restart: one way that leads nowhere, or one connection that was lost unseen,
+/// must not take that long.
 fn patience(past: Option<&Past>) -> Duration {
     let lease = past.map(|past| Duration::from_millis(past.welcome.lease_ms));
     lease.map_or(SILENCE_MAX, |lease| SILENCE_MAX.min(lease / ATTEMPTS_A_LEASE))
@@ -181,8 +187,8 @@ async fn attempt(
     if other && welcome.map.servers.len() > 1 {
         return Err(Failed::Stranger);
     }
-    // The first Hello to a server may have opened the session there and its answer been lost; a server that has restarted
-    // since waits for claims of that session, too.
+    // The first Hello to a server may have opened the session there and its answer been lost; a
+    // server that has restarted since waits for claims of that session, too.
     let waits_for_claims =
         past.is_some_and(|past| !welcome.opened && past.incarnation != welcome.incarnation);
     if waits_for_claims {
@@ -281,7 +287,8 @@ impl Talk {
         }
     }
 
-    /// Claims files, for each user in his name, then locks of them. The last claim of files ends it, and says so.
+    /// Claims files, for each user in his name, then locks of them. The last claim of files ends
+    /// it, and says so.
     async fn claim(&mut self, claims: Claims) -> Result<(), Failed> {
         let Claims { files, locks, settled } = claims;
         let mut batches = batches(files);
@@ -298,7 +305,7 @@ impl Talk {
     }
 }
 
-/// What is claimed at once: files of one user, not too many.
+/// Splits claims into requests: files of one user, at most `CLAIMED_FILES_MAX`.
 fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
     files.sort_by_key(|(uid, file)| (*uid, file.file.ino));
     let mut batches: Vec<(u32, Vec<ClaimedFile>)> = Vec::new();
@@ -311,7 +318,8 @@ fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
     batches
 }
 
-/// Keeps the session at a server, where it was opened already or is to be joined, until the client is closed or refused.
+/// Keeps the session at a server, where it was opened already or is to be joined, until the client
+/// is closed or refused.
 async fn keep(core: Arc<Core>, server: u16, mut opened: Option<Opened>) {
     let channel = core.channels.at(server);
     let error = loop {
@@ -342,8 +350,9 @@ pub(crate) async fn join(core: Arc<Core>, server: u16) {
     keep(core, server, None).await;
 }
 
-/// Keeps the session that was opened, at the server that opened it: sessions begin where the root of the file system is,
-/// whatever address led there. The other servers believe in the session while that one has it.
+/// Keeps the session that was opened, at the server that opened it: sessions begin where the root
+/// of the file system is, whatever address led there. The other servers believe in the session
+/// while that one has it.
 pub(crate) fn begin(core: &Arc<Core>, opened: Opened) {
     let server = opened.welcome.map.server_of(base::ShardId(0)).unwrap_or_default();
     if core.channels.must_join(server) {
@@ -380,9 +389,9 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
     open(&core.config, address, Some(&past), true, claims, || channel.closing()).await
 }
 
-/// A server does not answer where it should be: another one may know where it is now. Where none is left that answers,
-/// all may be elsewhere, and the addresses that the program gave may lead to one; that is tried now and then only, as the
-/// first server opens a session to answer.
+/// A server does not answer where it should be: another one may know where it is now. Where none is
+/// left that answers, all may be elsewhere, and the addresses that the program gave may lead to
+/// one; that is tried now and then only, as the first server opens a session to answer.
 fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
     let other = core.channels.another(server);
     let alone = other.is_none() && core.channels.are_several();
@@ -397,7 +406,7 @@ fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
                 let node = NodeRef::Dir(core.welcome().root);
                 let cred = core.config.cred.clone();
                 let request = Request::Getattr(Getattr { node });
-                // Whatever it is: the map came with it, if there is a newer one.
+                // The answer does not matter: the map came with it, if there is a newer one.
                 let _ = core.ask(&cred, Route::Server(other), request).await;
             }
             None => look_again(&core).await,

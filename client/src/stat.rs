@@ -1,8 +1,9 @@
 //! Attributes by handle, of a directory of several partitions as well.
 //!
-//! Each partition counts its own entries and keeps the times of its own changes, so all are asked at once: twice at
-//! least, until two rounds in a row say the same, so that all of it was so at one moment in between. While others make
-//! and remove entries all the time it may never be; then what was heard last is as good as anything.
+//! Each partition counts its own entries and keeps the times of its own changes, so all are asked
+//! at once: twice at least, until two rounds in a row say the same, so that all of it was so at one
+//! moment in between. While others make and remove entries all the time it may never be; then what
+//! was heard last is as good as anything.
 
 use base::{Attr, Cred, Pauses};
 use futures::future::join_all;
@@ -21,7 +22,8 @@ use crate::{
 const ROUNDS_MAX: u32 = 5;
 
 impl Core {
-    /// The attributes of a node, and the version of the servers' invalidation list that came with them.
+    /// The attributes of a node, and the version of the servers' invalidation list that came with
+    /// them.
     pub(crate) async fn attributes_of(
         &self,
         cred: &Cred,
@@ -107,10 +109,10 @@ impl Core {
     }
 }
 
-/// What one partition says.
+/// Answer of one partition.
 enum Share {
-    /// It is one of several.
+    /// The partition is one of several.
     Part(ShareStat),
-    /// It is the only one.
+    /// The partition is the only one.
     All(Attr),
 }

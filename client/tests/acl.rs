@@ -91,7 +91,7 @@ async fn a_changed_acl_holds_at_once_for_those_who_have_cached_the_path() {
         assert_eq!(fs(five.stat("/d/f").await), FsError::Denied);
         assert!(other.stat("/d/f").await.is_ok(), "the superuser still walks");
         root.remove_xattr("/d", std::str::from_utf8(ACCESS).unwrap()).await.unwrap();
-        // What the mask allowed is what the group has now.
+        // The group has now the permissions that the mask allowed.
         root.chmod("/d", 0o755).await.unwrap();
         assert!(five.stat("/d/f").await.is_ok());
     })
@@ -173,7 +173,7 @@ async fn only_the_owner_sets_an_acl_and_only_a_valid_one() {
         assert_eq!(fs(set(&root, "/f", ACCESS, &good[..11]).await), FsError::Invalid);
         let no_mask = acl(&[(OWNER, 7, 0), (USER, 7, 5), (GROUP, 0, 0), (OTHER, 0, 0)]);
         assert_eq!(fs(set(&root, "/f", ACCESS, &no_mask).await), FsError::Invalid);
-        // Who is not of the group loses the bit that gives its rights away.
+        // A caller outside the group loses the bit that gives the group's rights away.
         five.write("/d/own", b"").await.unwrap();
         root.chown("/d/own", None, Some(77)).await.unwrap();
         root.chmod("/d/own", 0o2770).await.unwrap();

@@ -406,8 +406,8 @@ impl Side {
     }
 }
 
-/// Two clients take turns. Whoever takes over opens the file anew after the other has flushed, as close-to-open
-/// asks; one that goes on needs neither.
+/// Two clients take turns. Whoever takes over opens the file anew after the other has flushed, as
+/// close-to-open asks; one that goes on needs neither.
 async fn follows(world: World, ops: Vec<Op>) {
     let mut model: Vec<u8> = Vec::new();
     let clients = [world.client().await, world.client().await];

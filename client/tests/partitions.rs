@@ -1,4 +1,4 @@
-//! What a client says to servers that have partitions of one directory, and follow a script.
+//! Tests of requests to scripted servers that have partitions of one directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/script.rs"]
@@ -118,7 +118,7 @@ async fn who_knows_no_layout_is_corrected_once_and_goes_right_from_then_on() {
     second.answer(&asked, entry_of_dir(402)).await;
     task.await.unwrap().unwrap();
 
-    // What names a file by its name goes the same way.
+    // A request that names a file by its name goes the same way.
     let file = FileRef { dir: divided(), name: names.next().unwrap(), ino: Ino::new(shard(3), 7) };
     let node = NodeRef::File(file);
     let task = tokio::spawn({

@@ -1,4 +1,4 @@
-//! What a client says, word for word, to a server that follows a script.
+//! Tests of requests, word for word, to a scripted server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/script.rs"]
@@ -57,7 +57,7 @@ async fn unanswered_changes_are_sent_again_in_order_with_their_numbers() {
     drop(peer);
 
     let (mut peer, hello) = server.welcome(welcome(5, 1)).await;
-    // What was answered last is told, not what has the highest number.
+    // The client reports the last answer, not the highest answered number.
     let resume =
         Resume { session: SessionId(5), secret: 99, answered: Seq(1), root: dir(1), proof: 7 };
     assert_eq!(hello.resume, Some(resume));
@@ -271,7 +271,7 @@ async fn a_cold_path_of_any_depth_takes_one_request() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_does_not_hold_the_window_nor_confuse_the_next() {
     let (client, _server, mut peer) = connect().await;
-    // What is dropped before there is a connection never happened.
+    // A call that is dropped before there is a connection never happened.
     sleep(Duration::from_millis(1)).await;
     {
         let (cred, node) = (Cred::ROOT, NodeRef::Dir(dir(1)));
@@ -289,7 +289,7 @@ async fn a_dropped_call_does_not_hold_the_window_nor_confuse_the_next() {
     let (next, _) = peer.next().await;
     assert_ne!(next.call, dropped.call);
     peer.answer(&dropped, Answer::Failed(FsError::Io)).await;
-    // Its caller has gone, and it is waited out all the same.
+    // The call's caller has gone; the client still waits for its answer.
     peer.answer(&change, Answer::Retry(Retry::Busy)).await;
     let (again, _) = peer.next().await;
     assert_eq!((again.seq, again.unanswered), (Seq(1), Seq(1)));

@@ -99,7 +99,8 @@ async fn seeks_find_data_and_holes_at_the_byte() {
     World::run(async |world| {
         let client = world.client().await;
         let file = open(&client, "/f").await;
-        // 0: hole, 1000: data, 3000: hole, then data around the border of two chunks, and a hole to the end.
+        // 0: hole, 1000: data, 3000: hole, then data around the border of two chunks, and a hole to
+        // the end.
         file.write_at(1000, &[1; 2000]).await.unwrap();
         file.write_at(CHUNK - 100, &[2; 300]).await.unwrap();
         file.set_len(3 * CHUNK).await.unwrap();

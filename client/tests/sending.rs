@@ -1,4 +1,4 @@
-//! What becomes of written data when it is sent: who wins, and who learns of an error.
+//! Tests of written data when it is sent: which writer wins, and which handle learns of an error.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/world.rs"]
@@ -49,7 +49,7 @@ async fn an_error_of_sending_is_told_once_by_the_next_flush() {
         file.write_at(0, &[b'x'; 20_000]).await.unwrap();
         assert_eq!(file.sync_all().await, full);
         file.write_at(0, &[b'x'; 20_000]).await.unwrap();
-        // It is sent without anybody's asking when it is a second old.
+        // The client sends data by itself when it is a second old.
         sleep(Duration::from_secs(3)).await;
         assert_eq!(file.close().await, full);
         client.write("/d/g", b"there is room").await.unwrap();

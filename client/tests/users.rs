@@ -36,7 +36,7 @@ async fn what_one_user_of_a_session_has_open_lets_no_other_write() {
         assert_eq!(reader.read_all().await.unwrap(), &b"mine"[..]);
         assert_eq!(fs(six.truncate("/d/f", 0).await), FsError::Denied);
 
-        // What a user may not do by the mode any more, he may with what he has open; nobody else may.
+        // The user may still do with its open file what the mode forbids now; other users may not.
         root.chmod("/d/f", 0).await.unwrap();
         root.chown("/d/f", Some(0), Some(0)).await.unwrap();
         file.set_len(2).await.unwrap();

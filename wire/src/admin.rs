@@ -1,4 +1,5 @@
-//! Requests of administrators. They need a token for the whole tree that is not read-only or bound to a user.
+//! Requests of administrators. They need a token for the whole tree that is not read-only or bound
+//! to a user.
 
 use base::{Ino, Time, codec};
 use bytes::Bytes;
@@ -360,7 +361,8 @@ codec! {
         pub server: u16,
         /// Number of servers that the file system was formatted for.
         pub servers: u16,
-        /// Number of servers that the coordinator has heard of within a lease. `None`: this server is another one.
+        /// Number of servers that the coordinator has heard of within a lease. `None`: this server
+        /// is another one.
         pub heard: Option<u16>,
         /// Address at which this server looks for the coordinator. Empty: this server is the
         /// coordinator or the only one, or does not know.
@@ -369,7 +371,8 @@ codec! {
         pub uptime_ms: u64,
         /// Milliseconds left of the lease; 0: there is none.
         pub lease_ms: u64,
-        /// Milliseconds since the lease ended, or since the start. `None`: there is a lease, or no need of one.
+        /// Milliseconds since the lease ended, or since the start. `None`: there is a lease, or no
+        /// need of one.
         pub without_lease_ms: Option<u64>,
         /// Milliseconds for which the server, without a lease, still serves requests that stand on
         /// no cached path.

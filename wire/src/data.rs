@@ -1,8 +1,8 @@
 //! Requests about file contents.
 //!
-//! A file is cut into chunks of [`base::limits::CHUNK_BYTES`]. A chunk is a list of slices, newest first: where
-//! slices overlap, the newer one counts; where none is, the bytes are zero. A slice's bytes are a part of
-//! an immutable block, or stand in the record itself when they are few.
+//! A file is cut into chunks of [`base::limits::CHUNK_BYTES`]. A chunk is a list of slices, newest
+//! first: where slices overlap, the newer one counts; where none is, the bytes are zero. A slice's
+//! bytes are a part of an immutable block, or stand in the record itself when they are few.
 
 use base::{Attr, BlockId, Time, codec};
 use bytes::Bytes;
@@ -32,7 +32,8 @@ codec! {
         pub block_bytes: u32,
         /// Offset of the part within the block, in bytes.
         pub offset: u32,
-        /// Proof for this session that it may read the block; zero where it needs none, and in records.
+        /// Proof for this session that it may read the block; zero where it needs none, and in
+        /// records.
         pub ticket: u64,
     }
 }
@@ -112,7 +113,8 @@ codec! {
         pub attr: Attr,
         /// The whole contents, when the file is small.
         pub inline: Option<Bytes>,
-        /// The chunks from the first one asked for to before `end` that are not all zeros, in order.
+        /// The chunks from the first one asked for to before `end` that are not all zeros, in
+        /// order.
         pub chunks: Vec<ChunkSlices>,
         /// Number of the chunk at which to continue: an answer is bounded in bytes as well.
         pub end: u32,
@@ -237,8 +239,8 @@ codec! {
 }
 
 codec! {
-    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answer: the offset; `NoSuchDevice` when there is none, as from
-    /// the end of the file on.
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answer: the offset; `NoSuchDevice` when there is
+    /// none, as from the end of the file on.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Seek {
         /// The file to search.

@@ -1,7 +1,7 @@
 //! How one process reaches another: the seam between it and the network.
 //!
-//! Programs dial TCP (`client::Tcp`); a simulation hands in pipes in memory. Clients dial servers, and servers dial
-//! each other.
+//! Programs dial TCP (`client::Tcp`); a simulation hands in pipes in memory. Clients dial servers,
+//! and servers dial each other.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! Requests about open files.
 //!
-//! The shard of a file's name holds in memory which session has it open, so that a file removed while it
-//! is open lives on. A client counts its own opens, and numbers them; it tells the server only of the
-//! first one of a file and, later and in batches, of the last close. A release that arrives after a newer
-//! open of the same file is older than that open and does nothing.
+//! The shard of a file's name holds in memory which session has it open, so that a file removed
+//! while it is open lives on. A client counts its own opens, and numbers them; it tells the server
+//! only of the first one of a file and, later and in batches, of the last close. A release that
+//! arrives after a newer open of the same file is older than that open and does nothing.
 
 use base::{Attr, Ino, codec};
 use bytes::Bytes;

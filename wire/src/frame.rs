@@ -1,14 +1,15 @@
 //! Frames: a length and that many bytes.
 //!
-//! A connection opens with [`MAGIC`] and the protocol version from the client; then frames go both ways.
-//! A request frame is [`crate::RequestHeader`] and [`crate::Request`]; a reply frame is
-//! [`crate::ReplyHeader`] and [`crate::Answer`]. Both sides read all that has arrived, take every whole
-//! frame out of it, and write all their frames at once.
+//! A connection opens with [`MAGIC`] and the protocol version from the client; then frames go both
+//! ways. A request frame is [`crate::RequestHeader`] and [`crate::Request`]; a reply frame is
+//! [`crate::ReplyHeader`] and [`crate::Answer`]. Both sides read all that has arrived, take every
+//! whole frame out of it, and write all their frames at once.
 
 use base::{DecodeError, limits::FRAME_BYTES_MAX};
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// The first bytes a client sends: "PANDO" and a zero, then the version as two bytes, low one first.
+/// The first bytes a client sends: "PANDO" and a zero, then the version as two bytes, low one
+/// first.
 pub const MAGIC: &[u8; 6] = b"PANDO\0";
 /// The protocol that this build speaks.
 pub const PROTOCOL_VERSION: u16 = 4;
@@ -57,7 +58,8 @@ pub fn take_opening(buffer: &mut BytesMut) -> Result<bool, FrameError> {
     if version == PROTOCOL_VERSION { Ok(true) } else { Err(FrameError::Version(version)) }
 }
 
-/// Takes one whole frame from the front of `buffer`, without its length; `None` when it is not all there.
+/// Takes one whole frame from the front of `buffer`, without its length; `None` when it is not all
+/// there.
 ///
 /// # Errors
 /// When its length is out of bounds.
@@ -92,7 +94,8 @@ pub fn take_frame_within(
 /// Appends one frame, whose bytes `fill` writes straight into `out`.
 ///
 /// # Panics
-/// When the frame is longer than [`FRAME_BYTES_MAX`]; for messages that are bounded before they are sent.
+/// When the frame is longer than [`FRAME_BYTES_MAX`]; for messages that are bounded before they are
+/// sent.
 pub fn put_frame(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     assert!(try_put_frame(out, fill), "message too long to send");
 }

@@ -1,7 +1,7 @@
 //! Fuzz targets: bytes from outside are refused or understood, never a panic.
 //!
-//! `fuzz/` runs them under a fuzzer (feature `fuzzing`), the tests below over its corpus. What is understood
-//! must be what it says: encoded again, it reads as the same value.
+//! `fuzz/` runs them under a fuzzer (feature `fuzzing`), the tests below over its corpus. What is
+//! understood must be what it says: encoded again, it reads as the same value.
 
 use std::fmt::Debug;
 

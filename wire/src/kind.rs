@@ -49,7 +49,8 @@ impl Request {
     pub fn kind(&self) -> Kind<'_> {
         use Needs::{Little, Nothing, Room};
         let (mutates, needs, about) = match self {
-            // The session and what belongs to it; a new one needs some room, which `meta::ops::hello` knows.
+            // The session and what belongs to it; a new one needs some room, which
+            // `meta::ops::hello` knows.
             Request::Hello(_)
             // Without a session: `meta::driver` looks at its token.
             | Request::Standing(_)
@@ -148,8 +149,8 @@ impl Request {
         self.kind().mutates
     }
 
-    /// Whether it does something in the tree as somebody. All others are about the session or the server:
-    /// whose they are and by which map they were sent does not matter.
+    /// Whether it does something in the tree as somebody. All others are about the session or the
+    /// server: whose they are and by which map they were sent does not matter.
     #[must_use]
     pub fn acts(&self) -> bool {
         self.kind().about.is_some() || matches!(self, Request::Speculate(_))

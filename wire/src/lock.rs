@@ -1,9 +1,9 @@
 //! Requests about locks.
 //!
-//! The server of a file's name holds its locks in memory. A client numbers its lock requests, and tells with
-//! each below which number all are settled: what arrives later with such a number is an echo of a broken
-//! connection, and does nothing. A request that was not heard to be answered is asked again, under the same
-//! number; to be executed twice does not change what it does.
+//! The server of a file's name holds its locks in memory. A client numbers its lock requests, and
+//! tells with each below which number all are settled: what arrives later with such a number is an
+//! echo of a broken connection, and does nothing. A request that was not heard to be answered is
+//! asked again, under the same number; to be executed twice does not change what it does.
 
 use base::{ByteRange, Ino, LockKind, LockMode, codec};
 

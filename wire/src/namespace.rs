@@ -34,8 +34,8 @@ codec! {
 }
 
 codec! {
-    /// The result of a walk: one entry for each name that was reached. The walk ends early at anything
-    /// that is not a directory, and at `error`.
+    /// The result of a walk: one entry for each name that was reached. The walk ends early at
+    /// anything that is not a directory, and at `error`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Walked {
         /// The entries found, in order.
@@ -75,7 +75,8 @@ codec! {
         pub name: EntryName,
         /// Kind of the file: anything but a directory or a symbolic link.
         pub kind: FileKind,
-        /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
+        /// Permission bits, and the umask where it is not taken off yet (see
+        /// [`base::acl::with_umask`]).
         pub mode: u32,
         /// Device number of a special file.
         pub rdev: u32,
@@ -89,8 +90,8 @@ codec! {
 }
 
 codec! {
-    /// Make a regular file without a name, and open it. Needs the permissions that making a name in `dir` needs.
-    /// Answer: [`Created`], always opened.
+    /// Make a regular file without a name, and open it. Needs the permissions that making a name in
+    /// `dir` needs. Answer: [`Created`], always opened.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Tmpfile {
         /// The directory whose quota, group and default ACL the file gets, and that names the file:
@@ -128,7 +129,8 @@ codec! {
         pub dir: DirRef,
         /// Name of the new directory.
         pub name: EntryName,
-        /// Permission bits, and the umask where it is not taken off yet (see [`base::acl::with_umask`]).
+        /// Permission bits, and the umask where it is not taken off yet (see
+        /// [`base::acl::with_umask`]).
         pub mode: u32,
     }
 }
@@ -278,7 +280,8 @@ codec! {
         pub parent_ino: Ino,
         /// Position up to which the page has every requested entry of the partition.
         pub reach: u64,
-        /// How the directory is divided, as far as this partition knows; `None`: it has one partition.
+        /// How the directory is divided, as far as this partition knows; `None`: it has one
+        /// partition.
         pub layout: Option<Layout>,
     }
 }

@@ -4,8 +4,8 @@ use base::{Attr, DirId, EntryName, Ino, Layout, codec};
 use bytes::Bytes;
 
 codec! {
-    /// A directory, as every request names it: the server of its group refuses a pair (id, ino) that does
-    /// not match.
+    /// A directory, as every request names it: the server of its group refuses a pair (id, ino)
+    /// that does not match.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct DirRef {
         /// Id of the directory, 128 bits.
@@ -15,8 +15,8 @@ codec! {
         pub ino: Ino,
         /// The id by which the directory's group is placed.
         pub home: DirId,
-        /// Proof for this session that the walk to the directory was allowed; zero where the session
-        /// needs none. It is no part of the directory's identity.
+        /// Proof for this session that the walk to the directory was allowed; zero where the
+        /// session needs none. It is no part of the directory's identity.
         pub ticket: u64,
     }
 }
@@ -47,7 +47,8 @@ codec! {
 }
 
 codec! {
-    /// The attributes of one partition of a directory: the times of its own changes, and the counts of its own entries.
+    /// The attributes of one partition of a directory: the times of its own changes, and the counts
+    /// of its own entries.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ShareStat {
         /// Attributes of the directory, as far as this partition knows.
@@ -58,8 +59,8 @@ codec! {
 }
 
 codec! {
-    /// Anything but a directory: the name it was found under, and its inode number. Where the name no
-    /// longer has that inode, the shard of birth says where it went.
+    /// Anything but a directory: the name it was found under, and its inode number. Where the name
+    /// no longer has that inode, the shard of birth says where it went.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     pub struct FileRef {
         /// The directory in which the file was found.

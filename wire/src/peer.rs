@@ -198,8 +198,8 @@ codec! {
 
 codec! {
     /// Announces directories whose entries the asking server has, and whose content records it had
-    /// prepared here ([`Prepare`]). Answer: nothing; for confirmed ones, when the confirmation is on
-    /// stable storage.
+    /// prepared here ([`Prepare`]). Answer: nothing; for confirmed ones, when the confirmation is
+    /// on stable storage.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Born {
         /// Ids of the transactions that made the directories.

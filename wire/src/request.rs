@@ -38,8 +38,8 @@ codec! {
     pub struct ReplyHeader {
         /// Number of the call that this answers.
         pub call: u64,
-        /// Version of the server's invalidation list. A client drops replies to look-ups that are older than
-        /// its own version.
+        /// Version of the server's invalidation list. A client drops replies to look-ups that are
+        /// older than its own version.
         pub cache_version: u64,
     }
 }

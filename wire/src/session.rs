@@ -15,7 +15,8 @@ codec! {
         /// The session to resume. `None` opens a new one.
         pub resume: Option<Resume>,
         /// The client's kernel has checked the permissions of every request (a mount with
-        /// `default_permissions`); the server believes it, unless the token binds the session to a user.
+        /// `default_permissions`); the server believes it, unless the token binds the session to a
+        /// user.
         pub kernel_checks: bool,
     }
 }
@@ -64,8 +65,8 @@ codec! {
         pub session: SessionId,
         /// Secret that proves the session when the client resumes it.
         pub secret: u64,
-        /// A number of this run of the server. Where it differs from the last one, the client claims its
-        /// opens again before anything else.
+        /// A number of this run of the server. Where it differs from the last one, the client
+        /// claims its opens again before anything else.
         pub incarnation: u64,
         /// Milliseconds of silence after which the server ends the session.
         pub lease_ms: u64,

@@ -1,6 +1,7 @@
 //! Golden bytes of everything that two processes tell each other, and damage to them.
 //!
-//! Numbers are of different lengths and all different, so that no two fields could change places unseen.
+//! Numbers are of different lengths and all different, so that no two fields could change places
+//! unseen.
 
 mod golden;
 mod observe;

@@ -1,8 +1,8 @@
 //! The slots of a channel: the life of each call, and the bytes it becomes.
 //!
-//! A slot: `Queued` → `Sent` → `Answered` → `Held` (its caller has taken the answer) → free, or `Queued`
-//! again when the answer was to ask again. Only `channel` and its tickets come here, with the lock held; nothing here
-//! wakes anybody: whom to wake is returned.
+//! A slot: `Queued` → `Sent` → `Answered` → `Held` (its caller has taken the answer) → free, or
+//! `Queued` again when the answer was to ask again. Only `channel` and its tickets come here, with
+//! the lock held; nothing here wakes anybody: whom to wake is returned.
 
 use std::{
     collections::VecDeque,
@@ -46,7 +46,8 @@ pub(super) struct Inner {
     /// Counts sessions: a number belongs to the session it was taken in.
     pub(super) life: u64,
     pub(super) incarnation: u64,
-    /// The last change that succeeded in this session, by the order of answers; 0 when there is none.
+    /// The last change that succeeded in this session, by the order of answers; 0 when there is
+    /// none.
     pub(super) answered: Seq,
     pub(super) changes: Changes,
     /// The server keeps the session until then, by this machine's clock.
@@ -364,8 +365,8 @@ fn of_open_file(request: &Request) -> bool {
     )
 }
 
-/// Appends a request frame: a [`wire::RequestHeader`] and the request, without making a header first. `false`
-/// when it is too long to send.
+/// Appends a request frame: a [`wire::RequestHeader`] and the request, without making a header
+/// first. `false` when it is too long to send.
 #[expect(clippy::too_many_arguments, reason = "they are the fields of a header")]
 pub(super) fn put_request(
     out: &mut Vec<u8>,

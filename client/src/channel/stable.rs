@@ -1,9 +1,10 @@
 //! Answered changes that a power cut of their server may still take.
 //!
-//! The channel counts the changes that have succeeded. Changes are stable for certain when a sync that was asked for after
-//! them is answered; who asks for all to be stable counts these alone. They are taken to be when the run of the server
-//! that answered them is heard of a good while after its commit interval: it has begun a sync by itself within that
-//! interval, which a slow disk may not have ended. A server that is silent after its answers tells neither.
+//! The channel counts the changes that have succeeded. Changes are stable for certain when a sync
+//! that was asked for after them is answered; who asks for all to be stable counts these alone.
+//! They are taken to be when the run of the server that answered them is heard of a good while
+//! after its commit interval: it has begun a sync by itself within that interval, which a slow disk
+//! may not have ended. A server that is silent after its answers tells neither.
 
 use std::time::Duration;
 
@@ -21,16 +22,18 @@ pub(super) struct Changes {
     stable: u64,
     /// How many of them a sync has made stable.
     synced: u64,
-    /// Changes up to this count were answered by earlier runs of the server: only a sync says that they are stable.
+    /// Changes up to this count were answered by earlier runs of the server: only a sync says that
+    /// they are stable.
     of_earlier_runs: u64,
     /// Changes up to this count were answered at this time, or before.
     mark: Option<(u64, Instant)>,
     /// The commit interval of the server; `None`: only a sync says what is stable.
     commit_interval: Option<Duration>,
-    /// Files and directories that the server has changed together with other servers: the last such change of each
-    /// that is not known to be stable.
+    /// Files and directories that the server has changed together with other servers: the last such
+    /// change of each that is not known to be stable.
     shared: HashMap<Ino, u64>,
-    /// The highest count of [`crate::contents::Files::stamp`] up to which the server has all that this client did stable.
+    /// The highest count of [`crate::contents::Files::stamp`] up to which the server has all that
+    /// this client did stable.
     stamp: u64,
 }
 
@@ -49,7 +52,8 @@ impl Changes {
         }
     }
 
-    /// The server is heard of, after all changes that are counted so far. The time is asked for only if it matters.
+    /// The server is heard of, after all changes that are counted so far. The time is asked for
+    /// only if it matters.
     pub(super) fn heard(&mut self, now: impl FnOnce() -> Instant) {
         let Some(interval) = self.commit_interval else { return };
         if self.answered == self.stable || self.stable < self.of_earlier_runs {
@@ -90,14 +94,16 @@ impl Changes {
         }
     }
 
-    /// The last change that was counted, or one before it, is about these together with other servers.
+    /// The last change that was counted, or one before it, is about these together with other
+    /// servers.
     pub(super) fn share(&mut self, inos: &[Ino]) {
         if self.answered > self.stable {
             self.shared.extend(inos.iter().map(|ino| (*ino, self.answered)));
         }
     }
 
-    /// Whether something of these was changed together with other servers, and is not known to be stable.
+    /// Whether something of these was changed together with other servers, and is not known to be
+    /// stable.
     pub(super) fn shares(&self, inos: &[Ino]) -> bool {
         !self.shared.is_empty() && inos.iter().any(|ino| self.shared.contains_key(ino))
     }

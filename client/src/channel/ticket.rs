@@ -1,7 +1,7 @@
 //! A caller's hold on a call.
 //!
-//! `call` has one for each request, polls it for the answer, and says what happens next: ask again, here or elsewhere,
-//! or let it go.
+//! `call` has one for each request, polls it for the answer, and says what happens next: ask again,
+//! here or elsewhere, or let it go.
 
 use std::{
     mem,
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{Error, births, route::Route};
 
-/// A caller's hold on its slot. Dropping it ends the call: one that was sent and changes something is
-/// handed on as an orphan, any other is forgotten.
+/// A caller's hold on its slot. Dropping it ends the call: one that was sent and changes something
+/// is handed on as an orphan, any other is forgotten.
 pub(crate) struct Ticket<'a> {
     pub(super) channel: &'a Channel,
     pub(super) key: Key,
@@ -52,7 +52,8 @@ impl<'a> Ticket<'a> {
         wake_all(wake);
     }
 
-    /// Asks again on another connection, because this one leads nowhere; `unsure` when it may have happened.
+    /// Asks again on another connection, because this one leads nowhere; `unsure` when it may have
+    /// happened.
     pub(crate) fn reopen(&mut self, unsure: bool, incarnation: u64) {
         let mut inner = self.channel.inner.lock();
         let slot = inner.held(self.key);
@@ -81,7 +82,8 @@ impl<'a> Ticket<'a> {
         self.channel.inner.lock().held(self.key).route
     }
 
-    /// Takes a request back that has not happened here, and its number with it; with whom it is of and what it stands on.
+    /// Takes a request back that has not happened here, and its number with it; with whom it is of
+    /// and what it stands on.
     pub(crate) fn withdraw(self) -> (Cred, Request, Stand) {
         let mut inner = self.channel.inner.lock();
         let slot = inner.held(self.key);

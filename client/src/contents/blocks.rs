@@ -1,9 +1,9 @@
-//! Blocks: reading and writing them, through the server or in the store itself, and a cache of what was
-//! read.
+//! Blocks: reading and writing them, through the server or in the store itself, and a cache of what
+//! was read.
 //!
-//! Blocks never change, so what the cache holds is never outdated. It is kept in units of 64 KiB, the
-//! smallest range whose checksum a store can check. A range that is being read is read once, by a task of its
-//! own, however many wait for it and whoever of them goes away.
+//! Blocks never change, so what the cache holds is never outdated. It is kept in units of 64 KiB,
+//! the smallest range whose checksum a store can check. A range that is being read is read once, by
+//! a task of its own, however many wait for it and whoever of them goes away.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
@@ -30,7 +30,8 @@ pub(crate) enum BlockIo {
 }
 
 impl BlockIo {
-    /// The store of this very process, where it has one; otherwise as the server says of a shared one.
+    /// The store of this very process, where it has one; otherwise as the server says of a shared
+    /// one.
     pub(crate) fn new(own: Option<&Blocks>, direct: Option<&str>) -> Result<BlockIo> {
         Ok(match (own, direct) {
             (Some(blocks), _) => BlockIo::Store(blocks.clone()),
@@ -40,7 +41,8 @@ impl BlockIo {
     }
 }
 
-/// The result of reading a range of a block; `None`: the block is gone, because the file was changed.
+/// The result of reading a range of a block; `None`: the block is gone, because the file was
+/// changed.
 type Loaded = std::result::Result<Option<Bytes>, Error>;
 
 /// A range that is being read.
@@ -52,7 +54,8 @@ struct Load {
 }
 
 enum Unit {
-    /// What was read together with it, from `start` on in the block: neighbours are handed out in one piece.
+    /// The bytes that were read together with the unit, from `start` on in the block: neighbours
+    /// are handed out in one piece.
     Ready {
         whole: Bytes,
         start: u32,
@@ -62,7 +65,7 @@ enum Unit {
     Loading(Load),
 }
 
-/// What was read of late.
+/// The cache of blocks that were read lately.
 pub(crate) struct ReadCache {
     inner: Mutex<Cached>,
     bytes_max: u64,
@@ -194,8 +197,9 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the server that nothing will name these blocks, since the write has failed, and does not wait for it; the server
-    /// deletes them. Those in a store that this client reaches itself stay, as one of them may be named: `pando fsck --gc` knows.
+    /// Tells the server that nothing will name these blocks, since the write has failed, and does
+    /// not wait for it; the server deletes them. Those in a store that this client reaches itself
+    /// stay, as one of them may be named: `pando fsck --gc` knows.
     pub(crate) fn give_up_blocks(&self, cred: &Arc<Cred>, ino: Ino, blocks: Vec<BlockId>) {
         if blocks.is_empty() || matches!(self.core.files.io, BlockIo::Store(_)) {
             return;
@@ -208,8 +212,9 @@ impl Client {
         });
     }
 
-    /// Reads `len` bytes of a block from `part.offset` on; `None` when the block is gone. Returns them in
-    /// parts, each with its place in the block; there may be more in a part than was asked for.
+    /// Reads `len` bytes of a block from `part.offset` on; `None` when the block is gone. Returns
+    /// them in parts, each with its place in the block; there may be more in a part than was asked
+    /// for.
     pub(crate) async fn get_block(
         &self,
         (cred, ino): (&Arc<Cred>, Ino),
@@ -245,7 +250,7 @@ impl Client {
         self.want_block(of, part, part.offset..part.offset + len);
     }
 
-    /// What is in the cache of a range, and loads for the rest, which this starts.
+    /// Returns the cached parts of a range, and starts loads for the rest.
     fn want_block(&self, of: (&Arc<Cred>, Ino), part: BlockPart, range: Range<u32>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut missing: Option<(Range<u32>, watch::Sender<Option<Loaded>>)> = None;
@@ -337,7 +342,8 @@ impl Client {
                 match got {
                     Some(Ok(bytes)) => Some(bytes),
                     Some(Err(error)) => {
-                        // One that is gone may have another name, as an older block: the server knows.
+                        // One that is gone may have another name, as an older block: the server
+                        // knows.
                         if !matches!(error, BlocksError::Missing { .. }) {
                             direct.avoid(&error);
                         }

@@ -1,8 +1,10 @@
-//! Blocks that a client reaches itself in a shared store, without its keys: the server signs an address for each.
+//! Blocks that a client reaches itself in a shared store, without its keys: the server signs an
+//! address for each.
 //!
-//! Addresses are asked for in batches of the numbers that a session gives its blocks. A file that is written at once has
-//! neighbouring numbers, so one question serves many blocks, of a writer as of a reader. Addresses are kept until shortly
-//! before they end. What cannot be done under an address is done through the server, and so is all else for a while.
+//! Addresses are asked for in batches of the numbers that a session gives its blocks. A file that
+//! is written at once has neighbouring numbers, so one question serves many blocks, of a writer as
+//! of a reader. Addresses are kept until shortly before they end. What cannot be done under an
+//! address is done through the server, and so is all else for a while.
 
 use std::sync::Arc;
 
@@ -17,7 +19,8 @@ use wire::{Reply, Request, SignBlocks, SignFor, SignedBlocks};
 
 use crate::{Error, Result, client::unexpected, core::Core, route::Route};
 
-/// How many blocks one question is about: 64 MiB of a large file, and no more than a few kilobytes of answer.
+/// How many blocks one question is about: 64 MiB of a large file, and no more than a few kilobytes
+/// of answer.
 const BATCH: u64 = 16;
 /// An address is used no more when it ends so soon: a request takes a while to arrive.
 const MARGIN: Duration = Duration::from_secs(15);
@@ -35,7 +38,7 @@ pub(crate) struct Direct {
     avoided: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Which batch: for what, of whose blocks, from which number on.
+/// Key of a batch: access, whether the blocks are this session's, and the number of the first.
 type Place = (SignedFor, bool, BlockId);
 
 #[derive(Debug, Default)]
@@ -106,7 +109,8 @@ impl Direct {
         *self.avoided.lock() = Some(Instant::now() + AVOIDED_FOR);
     }
 
-    /// Sees that there is an address of a block, which the server of `route` is asked for if need be.
+    /// Sees that there is an address of a block, which the server of `route` is asked for if need
+    /// be.
     async fn sign(&self, core: &Core, route: Route, id: BlockId, access: SignedFor) -> Result<()> {
         let packed = self.blocks.compression() != Compression::None;
         let (place, _) = place(id, packed, access);

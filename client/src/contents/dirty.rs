@@ -1,7 +1,7 @@
-//! What was written to a file and not sent yet. Pure values; `state` owns one for each open file.
+//! Data written to a file and not sent yet. Pure values; `state` owns one for each open file.
 //!
-//! Invariant: the segments of a chunk are in order, do not overlap and do not touch, so that what is written
-//! in sequence becomes one block.
+//! Invariant: the segments of a chunk are in order, do not overlap and do not touch, so that what
+//! is written in sequence becomes one block.
 
 use std::{collections::BTreeMap, mem, ops::Range};
 
@@ -42,8 +42,8 @@ pub(crate) struct Dirty {
     bytes: u64,
 }
 
-/// Cuts a range of a file at the borders of chunks: for each chunk its number, the range within it, and where
-/// that starts in the whole.
+/// Cuts a range of a file at the borders of chunks: for each chunk its number, the range within it,
+/// and where that starts in the whole.
 pub(crate) fn by_chunk(offset: u64, len: u64) -> impl Iterator<Item = (u32, Range<u32>, usize)> {
     let end = offset.saturating_add(len);
     let mut at = offset;
@@ -95,7 +95,7 @@ impl Dirty {
         filled
     }
 
-    /// What it holds of a range of a chunk: where, and the bytes.
+    /// Returns the data held of a range of a chunk: offsets and bytes.
     pub(crate) fn within(
         &self,
         chunk: u32,
@@ -143,7 +143,7 @@ fn pieces(segments: Vec<Segment>) -> Vec<Piece> {
 /// Puts bytes over the segments of one chunk.
 fn put(segments: &mut Vec<Segment>, start: u32, data: &[u8]) {
     let end = start + len_of(data);
-    // Those that overlap or touch become one.
+    // Segments that overlap or touch become one.
     let from = segments.partition_point(|segment| segment.end() < start);
     let to = segments.partition_point(|segment| segment.start <= end);
     if from == to {

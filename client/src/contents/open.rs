@@ -1,8 +1,8 @@
 //! Opens, releases and claims.
 //!
-//! Every open goes to the server, with a number greater than all before: it checks permission and shows what
-//! others have written. Releases wait a moment and go together; a file that is opened again meanwhile is not
-//! released. The server ignores a release that is older than an open.
+//! Every open goes to the server, with a number greater than all before: it checks permission and
+//! shows what others have written. Releases wait a moment and go together; a file that is opened
+//! again meanwhile is not released. The server ignores a release that is older than an open.
 
 use std::{
     collections::BTreeMap,
@@ -35,10 +35,10 @@ use crate::{
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 const RELEASED_FILES_MAX: usize = 1024;
 
-/// What was known when an open was sent.
+/// State of the client when an open was sent.
 pub(crate) struct Opening {
     pub(crate) number: u64,
-    /// What may be done through the handle.
+    /// Access that the handle allows.
     may: Access,
     /// The file, if it was open already, and its count of changes.
     before: Option<(Ino, u64)>,
@@ -53,8 +53,8 @@ impl Files {
         Opening { number, may, before }
     }
 
-    /// Takes in an open that the server has answered. `true` when the server has restarted since and was not
-    /// told of it in a claim.
+    /// Takes in an open that the server has answered. `true` when the server has restarted since
+    /// and was not told of it in a claim.
     pub(crate) fn opened(
         &self,
         opening: &Opening,
@@ -110,7 +110,8 @@ impl Files {
         Ok((Handle(handle), !told))
     }
 
-    /// An open by `uid` was answered whose caller has gone: what to release, unless the file is open otherwise.
+    /// An open by `uid` was answered whose caller has gone: what to release, unless the file is
+    /// open otherwise.
     pub(crate) fn opened_for_nobody(
         &self,
         (number, uid): (u64, u32),
@@ -177,8 +178,8 @@ impl Client {
         Ok(self.opened(&opening, file.clone(), opened, cred, run).await?)
     }
 
-    /// What a handle is good for that was opened for `access`. A kernel that checks knows it better: it reads
-    /// for its own ends through whichever handle it has.
+    /// Returns the access that a handle opened for `access` allows. A kernel that checks decides
+    /// itself: it reads for its own ends through any of its handles.
     fn may(&self, access: Option<Access>) -> Access {
         if self.core.config.kernel_checks {
             return Access::READ.and(Access::WRITE);
@@ -186,7 +187,8 @@ impl Client {
         access.unwrap_or(Access::NONE)
     }
 
-    /// Takes in an answered open; where the server restarted meanwhile, opens again under the same number.
+    /// Takes in an answered open; where the server restarted meanwhile, opens again under the same
+    /// number.
     pub(crate) async fn opened(
         &self,
         opening: &Opening,

@@ -1,7 +1,8 @@
 //! Reading: what was written here over what the server has, and reading ahead.
 //!
-//! Where the bytes come from is decided at one moment, under the file's lock; blocks are fetched after that.
-//! They do not change; one that is gone was replaced by another client, and then the map is asked for anew.
+//! Where the bytes come from is decided at one moment, under the file's lock; blocks are fetched
+//! after that. They do not change; one that is gone was replaced by another client, and then the
+//! map is asked for anew.
 
 use std::{ops::Range, sync::Arc};
 
@@ -68,7 +69,7 @@ struct Fetch {
 struct Plan {
     /// How many bytes there are.
     len: usize,
-    /// Those that are here, and where they go.
+    /// Bytes that are here, each with its place in the result.
     here: Vec<(usize, Bytes)>,
     fetch: Vec<Fetch>,
 }
@@ -137,7 +138,8 @@ impl Inner {
         Next::Read(plan)
     }
 
-    /// Up to where the map is known from `from` on: the end of the file, or of `len` bytes, at most.
+    /// Up to where the map is known from `from` on: the end of the file, or of `len` bytes, at
+    /// most.
     fn known_until(&self, from: u64, len: u64) -> u64 {
         let end = self.size().min(from.saturating_add(len)).max(from);
         let mut chunks = by_chunk(from, end - from);
@@ -233,7 +235,7 @@ impl Client {
         }
         let ino = open.state.ino;
         match gone {
-            // It was named again by what the server said after it was not found.
+            // The server's answer named the block again, after the store did not find it.
             Some(block) if times > 2 => tracing::error!(
                 %ino,
                 offset,
@@ -261,7 +263,7 @@ impl Client {
             return Ok(Ok(bytes.clone()));
         }
         if !ahead.is_empty() {
-            // What is wanted now goes first.
+            // The parts that are wanted now go first.
             let now = plan.fetch.iter().map(|fetch| (fetch.part, fetch.len));
             now.chain(ahead).for_each(|(part, len)| self.prefetch_block(of, part, len));
         }
@@ -317,7 +319,8 @@ impl Client {
         }
     }
 
-    /// The file is read: its access time is kept as `relatime` does, as far as we know its other times.
+    /// The file is read: its access time is kept as `relatime` does, as far as we know its other
+    /// times.
     fn note_access(&self, open: &OpenFile) {
         let now = self.core.config.clock.now();
         let mut inner = open.state.lock();

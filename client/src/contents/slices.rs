@@ -1,10 +1,10 @@
-//! What a chunk of a file consists of, as the client knows it. Pure values.
+//! Slices of a chunk of a file, as the client knows them. Pure values.
 //!
-//! The server keeps slices newest first, and they overlap; here they are cut so that they do not, because
-//! reads look them up again and again.
+//! The server keeps slices newest first, and they overlap; here they are cut so that they do not,
+//! because reads look them up again and again.
 //!
-//! Invariant: the pieces of a view are in order, do not overlap, and none of them is zeros: where there is
-//! no piece, the bytes are zero.
+//! Invariant: the pieces of a view are in order, do not overlap, and none of them is zeros: where
+//! there is no piece, the bytes are zero.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -46,7 +46,7 @@ impl ChunkView {
         self.pieces.splice(from..to, instead);
     }
 
-    /// What lies in `range`, cut to it.
+    /// Returns the pieces in `range`, cut to it.
     pub(crate) fn within(&self, range: Range<u32>) -> impl Iterator<Item = Slice> {
         let from = self.pieces.partition_point(|piece| slice_end(piece) <= range.start);
         let reached = self.pieces[from..].iter().take_while(move |piece| piece.start < range.end);
@@ -81,8 +81,8 @@ fn cut(slice: &Slice, range: Range<u32>) -> Option<Slice> {
     Some(Slice { start, len, source })
 }
 
-/// Whether all slices from the network are what slices can be. Those that are not came from no server of ours, or
-/// from a damaged one; nothing is read by them.
+/// Whether all slices from the network are what slices can be. Those that are not came from no
+/// server of ours, or from a damaged one; nothing is read by them.
 pub(crate) fn are_sound(chunks: &[ChunkSlices]) -> bool {
     chunks.iter().flat_map(|chunk| &chunk.slices).all(is_sound)
 }
@@ -107,7 +107,7 @@ pub(crate) fn is_sound(slice: &Slice) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct SliceMap {
     known: BTreeMap<u32, ChunkView>,
-    /// What is not in `known` is zeros.
+    /// Whether chunks that are not in `known` are zeros.
     rest_is_zeros: bool,
 }
 
@@ -141,7 +141,7 @@ impl SliceMap {
             if chunk.slices.iter().all(is_sound) {
                 self.known.insert(chunk.chunk, ChunkView::of(chunk.slices));
             } else {
-                // Whoever needs it asks for it, and gets the error.
+                // A reader that needs the chunk asks for it, and gets the error.
                 self.known.remove(&chunk.chunk);
                 self.rest_is_zeros = false;
             }
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// What byte `at` of block `block` is in these tests.
+    /// Byte `at` of block `block` in these tests.
     fn block_byte(block: u8, at: u32) -> u8 {
         block.wrapping_mul(31).wrapping_add(u8::try_from(at).unwrap())
     }

@@ -1,11 +1,11 @@
 //! One open file, shared by all its handles of this client.
 //!
-//! What a program reads is, from the top: what was written and not sent (`dirty`), what is being sent
-//! (`flushing`), and what the server said (`map`). One flush of a file is under way at a time, so its
-//! writes reach the server in order.
+//! What a program reads is, from the top: what was written and not sent (`dirty`), what is being
+//! sent (`flushing`), and what the server said (`map`). One flush of a file is under way at a time,
+//! so its writes reach the server in order.
 //!
-//! Invariant: `map` is a state of the file at the server, plus all flushes that ended since. Answers that
-//! were asked for before the last such change (`changes`) are not taken in.
+//! Invariant: `map` is a state of the file at the server, plus all flushes that ended since.
+//! Answers that were asked for before the last such change (`changes`) are not taken in.
 
 use std::{mem, sync::Arc};
 
@@ -28,7 +28,7 @@ pub(crate) struct FileState {
     pub(crate) flushed: Notify,
 }
 
-/// What is sent in one flush.
+/// Pieces that one flush sends.
 #[derive(Debug)]
 pub(crate) struct FlushSet {
     /// Chunks in order, each with the pieces that were written.
@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) file: FileRef,
     /// The number of the latest open.
     pub(crate) number: u64,
-    /// What to claim the opens by from a server that has restarted.
+    /// Proofs by which the opens are claimed from a server that has restarted.
     proofs: Vec<Proof>,
     /// Handles that are open.
     pub(crate) opens: u32,
@@ -66,7 +66,8 @@ pub(crate) struct Inner {
     pub(crate) attr: Attr,
     /// When the access time was last brought up to date.
     pub(crate) touched: Option<Time>,
-    /// They may not be what the server has now, beyond what others did: ask before reading.
+    /// Whether attributes may differ from the server's by more than the changes of others: ask
+    /// before reading.
     pub(crate) doubtful: bool,
     pub(crate) map: SliceMap,
     /// Counts changes of the map by this client.
@@ -75,7 +76,7 @@ pub(crate) struct Inner {
     pub(crate) changed_at: u64,
     pub(crate) dirty: Dirty,
     pub(crate) flushing: Option<Arc<FlushSet>>,
-    /// Whoever wrote last, for the requests of a flush.
+    /// Credentials of the last writer, for the requests of a flush.
     pub(crate) writer: Arc<Cred>,
     clear_set_id: bool,
     last_write: Time,
@@ -85,7 +86,7 @@ pub(crate) struct Inner {
     wanted: u64,
     /// A task is flushing.
     pub(crate) running: bool,
-    /// It is on the list of files to be flushed by age.
+    /// Whether the file is on the list of files to be flushed by age.
     pub(crate) aging: bool,
     /// The last failed flush, and how many failed.
     error: Option<Error>,
@@ -135,7 +136,7 @@ impl FileState {
     }
 }
 
-/// What an open has told of the contents.
+/// Returns the slices that an open has told.
 fn map_of(attr: &Attr, contents: OpenState) -> SliceMap {
     let mut map = SliceMap::unknown();
     match contents {
@@ -170,8 +171,8 @@ fn inline_chunk(bytes: bytes::Bytes) -> ChunkSlices {
 }
 
 impl Inner {
-    /// Takes in the proof of another open. The latest of each user proves all his opens; `one_user` where that
-    /// is whoever asks, because a kernel checks.
+    /// Takes in the proof of another open. The latest of each user proves all his opens; `one_user`
+    /// where that is whoever asks, because a kernel checks.
     pub(crate) fn prove(&mut self, proof: Proof, one_user: bool) {
         self.number = self.number.max(proof.number);
         match self.proofs.iter_mut().find(|known| one_user || known.uid == proof.uid) {
@@ -214,8 +215,8 @@ impl Inner {
         if self.lost { Err(Error::SessionLost) } else { Ok(()) }
     }
 
-    /// Takes in attributes from the server. If the contents are others than those that are known, forgets
-    /// them.
+    /// Takes in attributes from the server. If the contents are others than those that are known,
+    /// forgets them.
     pub(crate) fn learn_attr(&mut self, attr: Attr) {
         if attr.mtime != self.attr.mtime || attr.size != self.attr.size {
             self.map = SliceMap::unknown();
@@ -223,8 +224,8 @@ impl Inner {
         self.attr = attr;
     }
 
-    /// Takes in what another open of the file was told, asked for when `changes` was what it says. What was
-    /// known before is not trusted: others may have written since.
+    /// Takes in what another open of the file was told, asked for when `changes` was what it says.
+    /// What was known before is not trusted: others may have written since.
     pub(crate) fn learn_open(&mut self, attr: Attr, contents: OpenState, changes: Option<u64>) {
         if changes == Some(self.changes) {
             self.map = map_of(&attr, contents);
@@ -236,8 +237,8 @@ impl Inner {
         }
     }
 
-    /// Takes in a piece of the block map, asked for when `changes` was what it says; `false` when something
-    /// changed meanwhile.
+    /// Takes in a piece of the block map, asked for when `changes` was what it says; `false` when
+    /// something changed meanwhile.
     pub(crate) fn learn_map(&mut self, first: u32, mapped: BlockMapped, changes: u64) -> bool {
         if changes != self.changes {
             return false;
@@ -252,7 +253,8 @@ impl Inner {
         true
     }
 
-    /// The size or the contents are about to change at the server: what is known of them will not be true.
+    /// The size or the contents are about to change at the server: what is known of them will not
+    /// be true.
     pub(crate) fn forget_contents(&mut self) {
         self.map = SliceMap::unknown();
         self.doubtful = true;
@@ -286,7 +288,8 @@ impl Inner {
         self.dirty.write(offset, data)
     }
 
-    /// Wants everything sent that was written up to now; the count to wait for, if there is anything.
+    /// Wants everything sent that was written up to now; the count to wait for, if there is
+    /// anything.
     pub(crate) fn want_all(&mut self) -> Option<u64> {
         if !self.is_dirty() {
             return None;
@@ -300,7 +303,7 @@ impl Inner {
         self.sent >= count
     }
 
-    /// What is to be sent now.
+    /// Takes the pieces to send now.
     pub(crate) fn take_flush(&mut self) -> Option<Arc<FlushSet>> {
         let all = self.wanted > self.sent;
         let bytes_before = self.dirty.bytes();

@@ -1,11 +1,14 @@
-//! What was answered and may not be on stable storage, and who is told when a power cut of the server has taken it.
+//! Answered changes that may not be on stable storage, and the handles that report their loss after
+//! a power cut of the server.
 //!
-//! Nobody waits for stable storage but who asks for it, so what was answered since the last sync may be gone when the
-//! server comes back without it. It says so in its welcome ([`wire::Welcome::forgot`]). Then every handle that may be
-//! concerned fails once: its file was opened, or changed by this client, since the last sync that succeeded. `fsync` of the
-//! file reports it, and `close` where it can be written through; for all else, as new names, the next `sync` does.
+//! Only a caller that asks for stable storage waits for it. So changes that were answered since the
+//! last sync may be lost when the server's power fails. The server says so in its welcome
+//! ([`wire::Welcome::forgot`]). Then every handle that may be concerned fails once: its file was
+//! opened, or changed by this client, since the last sync that succeeded. `fsync` of the file
+//! reports the loss, and so does `close` of a handle that allows writes; for all else, such as new
+//! names, the next `sync` does.
 //!
-//! It never tries to find out what exactly is gone.
+//! The client never tries to find out which changes exactly are lost.
 
 use std::sync::{
     Arc,
@@ -17,7 +20,7 @@ use base::{Access, FsError, Ino};
 use super::{Files, OpenFile};
 use crate::{Error, Result};
 
-/// What is gone that nobody has reported.
+/// Losses that no `sync` has reported.
 #[derive(Debug, Default)]
 pub(super) struct Stability {
     /// Something is gone, and no `sync` has reported it.
@@ -25,8 +28,8 @@ pub(super) struct Stability {
 }
 
 impl Files {
-    /// A server has lost what was not stable: what is known of open files that it `has` may be too much. What was done
-    /// up to this count of [`Files::stamp`] is stable.
+    /// A server has lost what was not stable: what is known of open files that it `has` may be too
+    /// much. What was done up to this count of [`Files::stamp`] is stable.
     pub(crate) fn forget_unstable(&self, upto: u64, has: impl Fn(Ino) -> bool) {
         self.stability.forgotten.store(true, Ordering::Release);
         let table = self.table.lock();
@@ -54,7 +57,7 @@ impl OpenFile {
         report(&self.forgotten)
     }
 
-    /// As [`OpenFile::report_forgotten`], if it may be written through this handle.
+    /// Reports a loss as [`OpenFile::report_forgotten`] does, if the handle allows writes.
     pub(super) fn report_forgotten_to_writer(&self) -> Result<()> {
         if self.may.includes(Access::WRITE) { self.report_forgotten() } else { Ok(()) }
     }

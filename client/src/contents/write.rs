@@ -1,12 +1,13 @@
 //! Writing, and sending what was written.
 //!
-//! A write lands in memory. It is sent in the background when it has filled a chunk, when it is a second old,
-//! or when too much has gathered; and before `flush`, `fsync`, a change of attributes or the release of the
-//! file. Each flush is a task of its own, so that it ends even when whoever asked for it goes away.
+//! A write lands in memory. It is sent in the background when it has filled a chunk, when it is a
+//! second old, or when too much has gathered; and before `flush`, `fsync`, a change of attributes
+//! or the release of the file. Each flush is a task of its own, so that it ends even when whoever
+//! asked for it goes away.
 //!
-//! Small pieces travel in the request, larger ones as blocks, which are in the store before the request names
-//! them. A failed flush is reported once to each handle that was open then, by `flush` or `fsync`; what it
-//! held is gone, as with a disk.
+//! Small pieces travel in the request, larger ones as blocks, which are in the store before the
+//! request names them. A failed flush is reported once to each handle that was open then, by
+//! `flush` or `fsync`; what it held is gone, as with a disk.
 
 use std::{
     sync::{
@@ -32,13 +33,13 @@ use super::{
 };
 use crate::{Client, Error, Result, client::unexpected};
 
-/// What was written is sent when it is so old.
+/// Age at which written data is sent.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Blocks of one flush that are on their way at the same time.
 const PUTS_IN_FLIGHT: usize = 4;
 /// Small pieces of one chunk that are more than this together become one block.
 const PACKED_BYTES_MIN: usize = 64 << 10;
-/// What one request carries itself, at most, and how many chunks it names.
+/// Maximum bytes that one request carries itself, and maximum number of chunks it names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 const REQUEST_CHUNKS_MAX: usize = 64;
 
@@ -69,7 +70,8 @@ impl Budget {
 }
 
 impl Client {
-    /// Writes all of `data` at `offset`, or at the end when there is no offset; where it was written.
+    /// Writes all of `data` at `offset`, or at the end when there is no offset; where it was
+    /// written.
     pub(crate) async fn write_file(
         &self,
         open: &Arc<OpenFile>,
@@ -161,7 +163,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::flush_state`], and reports what failed and this handle has not reported yet.
+    /// Flushes as [`Client::flush_state`] does, and reports failures that this handle has not
+    /// reported yet.
     pub(crate) async fn flush_file(&self, open: &OpenFile) -> Result<()> {
         self.flush_state(&open.state).await;
         let inner = open.state.lock();
@@ -191,7 +194,7 @@ impl Client {
         });
     }
 
-    /// What to send next; `None` ends the task.
+    /// Returns the pieces to send next; `None` ends the task.
     fn next_flush(&self, state: &Arc<FileState>) -> Option<Arc<FlushSet>> {
         let mut inner = state.lock();
         let set = inner.take_flush();
@@ -238,8 +241,9 @@ impl Client {
         });
     }
 
-    /// Sends one flush. A server names only what it has stored itself, since it was started: of what was stored before it says
-    /// that it exists. Then all is stored once more, under other numbers; and again only if it was restarted once more.
+    /// Sends one flush. A server names only what it has stored itself, since it was started: of
+    /// what was stored before it says that it exists. Then all is stored once more, under other
+    /// numbers; and again only if it was restarted once more.
     async fn send_for_good(
         &self,
         state: &FileState,
@@ -382,12 +386,12 @@ struct Plan {
     puts: Vec<(BlockId, Bytes)>,
     /// Each request's chunks, and where the last of them ends in the file.
     requests: Vec<(Vec<ChunkSlices>, u64)>,
-    /// What the last request carries itself.
+    /// Number of bytes that the last request carries itself.
     bytes: usize,
 }
 
 impl Plan {
-    /// What is added next goes into a request of its own.
+    /// Ends the last request: the next chunk goes into a new one.
     fn end_request(&mut self) {
         self.bytes = usize::MAX / 2;
     }

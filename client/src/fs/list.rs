@@ -1,7 +1,7 @@
 //! Listing a directory by its path.
 //!
-//! Of a directory of one partition a page is asked for when the one before it is used up, of a divided one before that.
-//! What is listed is not remembered.
+//! Of a directory of one partition a page is asked for when the one before it is used up, of a
+//! divided one before that. What is listed is not remembered.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    /// The next entry, without `.` and `..`; `None` at the end. What is made or removed meanwhile may be
-    /// there or not; everything else is there exactly once.
+    /// The next entry, without `.` and `..`; `None` at the end. What is made or removed meanwhile
+    /// may be there or not; everything else is there exactly once.
     ///
     /// # Errors
     /// `Stale` when the directory was removed meanwhile.

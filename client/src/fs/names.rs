@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Client {
-    /// Makes a special file, or a regular one without opening it. The umask is the caller's business.
+    /// Makes a special file, or a regular one without opening it. The umask is the caller's
+    /// business.
     ///
     /// # Errors
     /// As `mknod(2)`.
@@ -176,7 +177,8 @@ impl Client {
         let resets = self.core.cache.lock().resets();
         let from_at = self.core.resolve_parent(&self.cred, from).await?;
         let to_at = self.core.resolve_parent(&self.cred, to).await?;
-        // Race: the server was started anew in between, and its new versions may be lower than that of the first path.
+        // Race: the server was started anew in between, and its new versions may be lower than that
+        // of the first path.
         if self.core.cache.lock().resets() != resets {
             return Err(Failure::StaleCache);
         }

@@ -9,9 +9,9 @@ use super::{Links, MAKES, TRIES_AT_ONCE, Tries, bytes_of};
 use crate::{Client, Error, File, FileSystem, OpenOptions, Result, call::Failure};
 
 impl Client {
-    /// Makes a file without a name in a directory, with permission bits `mode`, and opens it for reading and
-    /// writing. It is gone when it is closed, when this client ends or loses its session; unless [`File::link`]
-    /// has given it a name, which is allowed if it is `linkable`.
+    /// Makes a file without a name in a directory, with permission bits `mode`, and opens it for
+    /// reading and writing. It is gone when it is closed, when this client ends or loses its
+    /// session; unless [`File::link`] has given it a name, which is allowed if it is `linkable`.
     ///
     /// # Errors
     /// As `open(2)` with `O_TMPFILE`.
@@ -47,8 +47,8 @@ impl Client {
                 }
                 Err(failure) => failure,
             };
-            // The file is not where this session knows it, and no path is walked to it again: it may be on its way, and
-            // else it has left what the session may reach.
+            // The file is not where this session knows it, and no path is walked to it again: it
+            // may be on its way, and else it has left what the session may reach.
             stale += u32::from(matches!(failure, Failure::Error(Error::Fs(FsError::Stale))));
             if stale > TRIES_AT_ONCE {
                 return Err(FsError::Stale.into());

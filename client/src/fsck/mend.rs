@@ -1,8 +1,10 @@
-//! Repairing what the servers of a cluster have found: one thing after the other, in the order of their turns.
+//! Repairing what the servers of a cluster have found: one thing after the other, in the order of
+//! their turns.
 //!
-//! `fsck` calls it between two checks. Each repair is a request as any other: its server looks again, and changes what is
-//! still wrong in one transaction, with other servers where it must. So this may end anywhere. A server that has begun another
-//! check since refuses. When anything of one turn was repaired, the rest waits for the next check, which sees what follows from it.
+//! `fsck` calls it between two checks. Each repair is a request as any other: its server looks
+//! again, and changes what is still wrong in one transaction, with other servers where it must. So
+//! this may end anywhere. A server that has begun another check since refuses. When anything of one
+//! turn was repaired, the rest waits for the next check, which sees what follows from it.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
 //! `setattr`: chmod, chown, utimensat and truncate.
 //!
-//! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). Who may do what is Linux' `setattr_prepare`.
+//! POSIX: chmod(2), chown(2), utimensat(2), truncate(2). Who may do what is Linux'
+//! `setattr_prepare`.
 
 use base::{
     Access, Attr, FileKind, FsError, Ino, SetAttr, SetTime, Time,
@@ -96,7 +97,8 @@ fn may_truncate(attr: &Attr, set: &SetAttr, may_write: Result<()>) -> Result<()>
     if size > FILE_BYTES_MAX { Err(FsError::FileTooBig) } else { Ok(()) }
 }
 
-/// Only the superuser gives files away; an owner may give them to another of the groups they are in.
+/// Only the superuser gives files away; an owner may give them to another of the groups they are
+/// in.
 fn may_change_owner(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
     let owned = who.owns(attr).is_ok();
     let uid_stays = set.uid.is_none_or(|uid| owned && uid == attr.uid);
@@ -115,7 +117,7 @@ fn may_change_mode(who: Who<'_>, attr: &Attr, set: &SetAttr) -> Result<()> {
     who.owns(attr)
 }
 
-/// Whoever may write may set both times to now; anything else is the owner's.
+/// Checks the times: a caller that may write may set both to now; any other change is the owner's.
 fn may_set_times(who: Who<'_>, attr: &Attr, set: &SetAttr, may_write: Result<()>) -> Result<()> {
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),

@@ -1,4 +1,4 @@
-//! What is true of the model after every operation.
+//! Invariants of the model after every operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use base::{Ino, limits::LINKS_MAX};
 use super::{Body, Model, State};
 
 impl Model {
-    /// Checks the tree: every directory is reached from the root exactly once, names its parent, and has an
-    /// id of its own; link counts are numbers of names; whatever has no name is open.
+    /// Checks the tree: every directory is reached from the root exactly once, names its parent,
+    /// and has an id of its own; link counts are numbers of names; whatever has no name is open.
     ///
     /// # Panics
     /// When something is not so.
@@ -49,8 +49,8 @@ impl State {
         }
     }
 
-    /// How many names each inode has, counted on a walk from the root, which counts as named. The walk ends
-    /// because it enters a directory only when it sees it for the first time.
+    /// How many names each inode has, counted on a walk from the root, which counts as named. The
+    /// walk ends because it enters a directory only when it sees it for the first time.
     fn names(&self) -> BTreeMap<Ino, u32> {
         let mut names = BTreeMap::from([(Ino::ROOT, 1)]);
         let mut walk = vec![Ino::ROOT];

@@ -155,8 +155,8 @@ impl State {
         self.add_handle(who, ino, Access::READ.and(Access::WRITE))
     }
 
-    /// What a user of the client has the file open for, if he has. Then he may read or truncate it, whatever
-    /// its mode is by now.
+    /// Returns the access for which a user of the client has the file open, if any. The user may
+    /// then read or truncate the file, whatever its mode is by now.
     pub(super) fn granted(&self, who: Who<'_>, ino: Ino) -> Option<Access> {
         self.grants(who, ino)?.get(&who.opener()).copied()
     }

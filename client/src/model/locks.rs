@@ -15,7 +15,7 @@ pub(super) struct Locks {
     table: LockTable,
     waiting: HashMap<LockWait, oneshot::Sender<()>>,
     last: u64,
-    /// Who has asked for locks through a handle.
+    /// Owners that have asked for locks through a handle.
     askers: Vec<(Handle, LockKind, LockOwner)>,
 }
 
@@ -34,7 +34,7 @@ impl Locks {
     fn wake(&mut self, granted: Vec<LockWait>) {
         for wait in granted {
             if let Some(waiting) = self.waiting.remove(&wait) {
-                // Whoever waits may have gone; then it gives up the lock.
+                // The waiting caller may have gone; then it gives up the lock.
                 let _ = waiting.send(());
             }
         }

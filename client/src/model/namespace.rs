@@ -16,10 +16,10 @@ use crate::{Made, New, Unnamed};
 
 type Result<T> = std::result::Result<T, FsError>;
 
-/// What `mkdir` takes of a mode.
+/// Mode bits that `mkdir` keeps.
 const MKDIR_BITS: u32 = MODE_STICKY | 0o777;
 
-// What an application asks for.
+// Operations of an application.
 impl State {
     pub(super) fn lookup(&self, who: Who<'_>, dir: &DirRef, name: &EntryName) -> Result<Entry> {
         let dir = self.searched(who, dir)?;
@@ -183,7 +183,7 @@ impl State {
         if attr.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        // What is open may have left the subtree.
+        // An open file may have left the subtree.
         if who.limited
             && attr.nlink > 0
             && let NodeRef::File(file) = target
@@ -232,7 +232,7 @@ impl State {
     }
 }
 
-// What they have in common.
+// Helpers that the operations share.
 impl State {
     /// The directory, if the caller may look for names in it.
     pub(super) fn searched(&self, who: Who<'_>, dir: &DirRef) -> Result<Ino> {
@@ -255,7 +255,8 @@ impl State {
         Ok(dir)
     }
 
-    /// Whether `victim` may be taken out of `dir`, as a directory or as anything else. Linux: `may_delete`.
+    /// Whether `victim` may be taken out of `dir`, as a directory or as anything else. Linux:
+    /// `may_delete`.
     pub(super) fn may_delete(
         &self,
         who: Who<'_>,
@@ -289,7 +290,8 @@ impl State {
         ino
     }
 
-    /// A new inode of the caller's, in no directory yet. Linux: `inode_init_owner` and `mode_strip_sgid`.
+    /// A new inode of the caller's, in no directory yet. Linux: `inode_init_owner` and
+    /// `mode_strip_sgid`.
     fn make(&mut self, who: Who<'_>, dir: Ino, body: Body, kind: FileKind, mode: u32) -> Ino {
         let parent = self.attr(dir);
         let (mut gid, mut mode) = (who.cred.gid, mode);
@@ -340,7 +342,7 @@ impl State {
         self.changed(dir, now);
     }
 
-    /// What an inode is after it lost a name: a directory is gone then.
+    /// Removes one name of an inode and returns its attributes: a directory is gone then.
     pub(super) fn drop_link(&mut self, ino: Ino, now: Time) -> Attr {
         let is_dir = self.is_dir(ino);
         let attr = &mut self.inode_mut(ino).attr;

@@ -1,4 +1,5 @@
-//! Each rule of the model once. Times come from a clock that is a second later each time it is read.
+//! Each rule of the model once. Times come from a clock that is a second later each time it is
+//! read.
 
 mod attributes;
 mod contents;

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! The caller of an operation, and its permissions.
 
 use base::{Attr, Cred, FsError, access::permits_removal};
 
@@ -7,7 +7,7 @@ use base::{Attr, Cred, FsError, access::permits_removal};
 pub(super) struct Who<'a> {
     pub(super) cred: &'a Cred,
     pub(super) trusted: bool,
-    /// It may not learn where something was moved to.
+    /// Whether the caller may not learn where something was moved to.
     pub(super) limited: bool,
     pub(super) client: u64,
 }
@@ -23,12 +23,12 @@ impl Who<'_> {
         if self.trusted { Ok(()) } else { permits_removal(dir, owner, self.cred) }
     }
 
-    /// Whose its opens are: a kernel that checks has them for all its users.
+    /// The user that the caller's opens count for: a kernel that checks has them for all its users.
     pub(super) fn opener(self) -> u32 {
         if self.trusted { 0 } else { self.cred.uid }
     }
 
-    /// What only the owner may do.
+    /// Allows operations that only the owner may do.
     pub(super) fn owns(self, attr: &Attr) -> Result<(), FsError> {
         if self.privileged() || self.cred.uid == attr.uid {
             Ok(())
@@ -37,7 +37,7 @@ impl Who<'_> {
         }
     }
 
-    /// What only the superuser may do.
+    /// Allows operations that only the superuser may do.
     pub(super) fn rules(self) -> Result<(), FsError> {
         if self.privileged() { Ok(()) } else { Err(FsError::NotPermitted) }
     }

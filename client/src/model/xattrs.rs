@@ -1,6 +1,7 @@
 //! Extended attributes.
 //!
-//! POSIX: xattr(7). Who may do what is Linux' `xattr_permission`, and what `security.` and ACLs add to it.
+//! POSIX: xattr(7). Who may do what is Linux' `xattr_permission`, and what `security.` and ACLs add
+//! to it.
 
 use base::{
     Access, Acl, AclKind, Attr, FileKind, FsError, Ino,
@@ -14,7 +15,7 @@ use wire::{NodeRef, XattrMode};
 
 use super::{State, who::Who};
 
-/// What each counts towards the limit, next to its name and value.
+/// Bytes that each attribute counts towards the limit, besides its name and value.
 const OVERHEAD_BYTES: usize = 8;
 
 type Result<T> = std::result::Result<T, FsError>;
@@ -41,8 +42,8 @@ impl Namespace {
 }
 
 impl State {
-    /// What the caller may read. Linux: `trusted.` is the superuser's, `user.` needs permission to read, and the
-    /// others need none.
+    /// Returns the attributes that the caller may read. Linux: `trusted.` is the superuser's,
+    /// `user.` needs permission to read, and the others need none.
     pub(super) fn xattrs(&self, who: Who<'_>, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         let ino = self.node(who, node)?;
         let readable = self.may(who, ino, Access::READ).is_ok();

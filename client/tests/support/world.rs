@@ -1,7 +1,8 @@
 //! A server in memory and the way to it, for the tests and examples of this crate.
 //!
-//! Everything is on one thread: the server's tasks on the `LocalSet` that `World::run` makes, clients wherever
-//! they are polled. Killing the server drops all it had in memory but its engine and its blocks.
+//! Everything is on one thread: the server's tasks on the `LocalSet` that `World::run` makes,
+//! clients wherever they are polled. Killing the server drops all it had in memory but its engine
+//! and its blocks.
 
 use std::{
     cell::{Cell, RefCell},
@@ -134,9 +135,9 @@ pub(crate) struct World {
     pub(crate) random: Arc<Seeded>,
     dial: Arc<Pipes>,
     running: Rc<RefCell<Option<Running>>>,
-    /// Nobody can connect.
+    /// Whether no client can connect.
     cut: Rc<Cell<bool>>,
-    /// Whoever connects has the store of blocks in its own hands.
+    /// Whether new sessions may reach the store of blocks themselves.
     near: Rc<Cell<bool>>,
 }
 
@@ -152,7 +153,7 @@ impl World {
         World::run_with(Blocks::memory(), test).await
     }
 
-    /// As [`World::run`], with these blocks.
+    /// Runs a world as [`World::run`] does, with these blocks.
     pub(crate) async fn run_with<T>(blocks: Blocks, test: impl AsyncFnOnce(World) -> T) -> T {
         let (sender, mut accepted) = mpsc::unbounded_channel();
         let world = World {

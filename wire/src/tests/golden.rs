@@ -1,8 +1,9 @@
-//! Golden bytes: what is sent and stored, written down in text files, so that nothing changes by accident.
+//! Golden bytes: what is sent and stored, written down in text files, so that nothing changes by
+//! accident.
 //!
-//! Used by the tests of this crate and of `meta`, which takes this file in by its path. A line of a golden
-//! file is a name, a space and the bytes in hex. `BLESS=1 cargo test` writes the files anew: for lines that
-//! are new. Whether a line may change is said in `docs/BYTES.md`.
+//! Used by the tests of this crate and of `meta`, which takes this file in by its path. A line of a
+//! golden file is a name, a space and the bytes in hex. `BLESS=1 cargo test` writes the files anew:
+//! for lines that are new. Whether a line may change is said in `docs/BYTES.md`.
 
 use std::{collections::BTreeMap, fmt::Debug, fmt::Write as _, fs, path::Path};
 
@@ -46,8 +47,8 @@ pub(crate) trait Variants {
     fn variant(&self) -> &'static str;
 }
 
-/// Lists the variants of an enum. A variant that is missing here does not compile, and one that is here but
-/// has no value fails in [`all`].
+/// Lists the variants of an enum. A variant that is missing here does not compile, and one that is
+/// here but has no value fails in [`all`].
 macro_rules! variants {
     ($name:ident { $($variant:ident),* $(,)? }) => {
         impl Variants for $name {
