@@ -247,7 +247,7 @@ impl AccessCache {
         }
     }
 
-    /// Drops everything, because nobody can say what of it is still true.
+    /// Drops everything, because the client cannot tell which entries are still true.
     pub(crate) fn forget_all(&mut self) {
         let root = self.entry(ROOT).found;
         self.reset(root, 0);

@@ -26,7 +26,7 @@ use crate::{
 
 pub(crate) const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 pub(crate) const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
-/// A server that may not serve, or does not reach another, is asked again so often at least.
+/// Longest pause before a server that may not serve, or does not reach another, is asked again.
 const AWAY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A call that has met more wrong partitions waits before the next: each that has split off others
 /// knows them, so it takes fewer where everybody knows what is so.
@@ -38,7 +38,7 @@ pub(crate) struct Done {
     pub(crate) reply: Reply,
     /// The version of the server's invalidation list.
     pub(crate) version: u64,
-    /// By whom, and when, it was answered.
+    /// The server's run that answered, and the session there.
     pub(crate) run: Run,
 }
 
@@ -114,7 +114,7 @@ impl Core {
         mut request: Request,
         stand: Stand,
     ) -> Result<Done, Failure> {
-        // For whoever listens: it costs a comparison otherwise.
+        // The span is for subscribers of traces: without one it costs a comparison.
         let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
         let mut route = route.into();
         let mut remembered = None;

@@ -52,7 +52,7 @@ const BUFFER_BYTES_KEPT: usize = 1 << 20;
 /// A server that must be there is asked so often whether it is.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Of how many wrong partitions calls are told apart.
+/// Number of wrong partitions, per call, that the counters tell apart.
 pub(crate) const PROBES_COUNTED: usize = 4;
 
 /// Counts since the client was made.
@@ -296,7 +296,7 @@ impl Channel {
         }
     }
 
-    /// Returns when nothing was heard of the server for so long, although it was asked.
+    /// Returns when the server was silent for `patience`, although it was asked.
     pub(crate) async fn gone(&self, patience: Duration) {
         let (mut heard, mut since) = (self.inner.lock().heard, Instant::now());
         while since.elapsed() < patience {
@@ -438,7 +438,7 @@ impl Channel {
         !inner.out.is_empty() || inner.order != Order::Send
     }
 
-    /// Appends a request that nobody waits for.
+    /// Appends a request whose answer no caller waits for.
     pub(crate) fn put_unheard(&self, call: u64, request: &Request) {
         put_unheard(&mut self.inner.lock(), self.server, call, request);
     }

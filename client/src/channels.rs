@@ -17,7 +17,7 @@ use crate::{
     route::{Route, Router},
 };
 
-/// See the page.
+/// Channels to all servers, and the map that routes to them; see the top of this file.
 pub(crate) struct Channels {
     /// In the order of the map.
     lanes: Box<[Lane]>,

@@ -26,7 +26,7 @@ use wire::{Answer, FrameError, ReplyHeader, Request, Stream, frame::take_frame};
 use crate::channel::{BYE, Channel, NOBODY, Order};
 
 const READ_BYTES: usize = 64 << 10;
-/// The server is gone when it was silent for so many ticks, each a third of a lease.
+/// Ticks of silence, each a third of a lease, after which the server is gone.
 const SILENT_TICKS_MAX: u32 = 3;
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;

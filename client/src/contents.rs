@@ -7,7 +7,7 @@
 //! one) sends everything that was written.
 //!
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
-//! * `unstable`: what a power cut of the server may take, and who is told that it did.
+//! * `unstable`: changes that a power cut of the server may take, and who learns that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
 //! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and
 //!   reading ahead. `blocks`: blocks and their cache. `direct`: a store that this client reaches
@@ -228,7 +228,7 @@ impl Files {
         }
     }
 
-    /// The user who has opened a handle, if it is open.
+    /// The user that has opened a handle, if it is open.
     pub(crate) fn user_of(&self, handle: Handle) -> Option<u32> {
         self.handle(handle).ok().map(|open| open.cred.uid)
     }

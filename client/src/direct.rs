@@ -55,14 +55,14 @@ impl Core {
         partition.map_or(Route::Home(home), |partition| Route::Partition(home, partition))
     }
 
-    /// Where a request goes that was sent to a file's shard of birth, and is to be sent by the
+    /// Returns the route of a request that was sent to a file's shard of birth, and must go by the
     /// file's directory.
     pub(crate) fn by_directory(&self, home: DirId, ticket: &Ticket<'_>) -> Route {
         ticket.with_request(|request| self.divided(home, request))
     }
 
-    /// Where a request goes that was sent to the wrong partition, and whether to wait before;
-    /// `None`: it is about no name.
+    /// Returns the right route of a request that was sent to the wrong partition, and whether to
+    /// wait before; `None`: the request names no entry.
     pub(crate) fn corrected(
         &self,
         news: &LayoutNews,

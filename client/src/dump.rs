@@ -21,14 +21,14 @@ use wire::{
 
 use crate::{Client, Error, client::unexpected};
 
-/// A server among several that does not answer for so long is not there.
+/// Silence after which a server among several is taken as down.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for the gather step: servers wait this long for names that are moving, and a moment more
 /// for the answer.
 const GATHERED_WITHIN: Duration = Duration::from_secs(17);
-/// A page or a block is waited for so long, where there are several servers.
+/// Maximum wait for a page or a block, where there are several servers.
 const PAGE_PATIENCE: Duration = Duration::from_secs(60);
-/// A server that has no page to give for so long is told that it is not forgotten.
+/// Time after which a server that was asked for no page is told that the dump goes on.
 const KEPT: Duration = Duration::from_secs(60);
 /// Behind all keys.
 const END: [u8; 8] = [u8::MAX; 8];
@@ -196,7 +196,8 @@ impl Dump {
         let alone = self.parts.len() == 1;
         let next = |part: &&mut Part| part.next.clone();
         let left = self.parts.iter_mut().filter(|part| part.next.is_some());
-        // Where two begin with one shard the coordinator's is first, which has only its quotas.
+        // Where two servers begin with one shard, the coordinator's is first: it has only quotas
+        // there.
         let Some(part) = left.min_by_key(next) else { return Ok(None) };
         let (server, from) = (part.server, part.next.take().unwrap_or_default());
         let page = in_time(PAGE_PATIENCE, server, alone, part.ask(client, from, false)).await?;

@@ -23,7 +23,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// For reading.
+    /// Opens for reading.
     #[must_use]
     pub fn reading() -> OpenOptions {
         let mode = 0o644;
@@ -37,13 +37,13 @@ impl OpenOptions {
         }
     }
 
-    /// For writing, but not for reading.
+    /// Opens for writing, but not for reading.
     #[must_use]
     pub fn writing() -> OpenOptions {
         OpenOptions { read: false, write: true, ..OpenOptions::reading() }
     }
 
-    /// For both.
+    /// Opens for reading and writing.
     #[must_use]
     pub fn both() -> OpenOptions {
         OpenOptions { write: true, ..OpenOptions::reading() }

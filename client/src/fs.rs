@@ -26,7 +26,7 @@ use crate::{
 
 pub use list::ReadDir;
 
-/// A path that changes so often under us that it cannot be resolved is given up.
+/// Number of tries for a path that changes while the client resolves it.
 const TRIES_MAX: u32 = 1000;
 /// Number of tries before the first pause.
 const TRIES_AT_ONCE: u32 = 5;

@@ -187,7 +187,8 @@ impl Core {
         Ok((answers, versions))
     }
 
-    /// Of guesses at a partition without the name nothing was found but who has it.
+    /// Learns layouts from answers of partitions without the name, which tell only where the name
+    /// is.
     fn learn_layouts(&self, round: &Round, answers: &[Guessed]) {
         for (guess, answer) in round.guesses.iter().zip(answers) {
             if let (Some(ino), Some(layout)) = (answer.dir, &answer.layout) {

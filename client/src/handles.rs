@@ -19,7 +19,7 @@ use crate::{
     route::Route,
 };
 
-/// A name that means another directory so often is given up.
+/// Number of tries for a name that means another directory each time.
 const LOOKUPS_MAX: u32 = 100;
 
 impl Client {
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Asks for attributes that did not come whole, because who has them is another server.
+    /// Asks for attributes that did not come whole, because another server has them.
     pub(crate) async fn complete(
         &self,
         cred: &Cred,

@@ -27,7 +27,7 @@ const DIRS_MAX: usize = 4096;
 /// Layouts of directories, as this client has learnt them.
 #[derive(Debug, Default)]
 pub(crate) struct Layouts {
-    /// Something was learnt once.
+    /// Whether any layout was ever learnt.
     any: AtomicBool,
     known: Mutex<Known>,
 }
@@ -39,7 +39,7 @@ struct Known {
     order: VecDeque<DirId>,
 }
 
-/// Where a request goes that was sent to a partition without what it is about.
+/// The next partition for a request, after a partition that does not have its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Correction {
     pub(crate) partition: u16,

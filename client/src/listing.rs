@@ -20,9 +20,9 @@ use crate::{
 
 /// Number of partitions that are read at once.
 pub(crate) const PARTITIONS_AT_ONCE: usize = 4;
-/// Where partitions are merged, the least that one is asked for.
+/// Least number of entries to ask of a partition, where several are merged.
 const PART_ENTRIES_MIN: u32 = 16;
-/// Attributes that other servers have are waited for so long.
+/// Maximum wait for attributes that other servers have.
 const COMPLETE_WITHIN: Duration = Duration::from_millis(250);
 
 type Answer = (Ask, Result<ReaddirPage, Failure>);
@@ -243,7 +243,7 @@ impl Client {
         let mut listing = Listing::new(self, cred, dir, plus, (after, stand));
         let mut ahead = Ahead { partitions: 1, entries: 0 };
         let mut entries = listing.next(entries_max, ahead).await?;
-        // Of one partition there may be a few only, because it ends there.
+        // A page of one partition may have few entries only because the partition ends there.
         while listing.divided.is_some() && !listing.end && entries.len() < size(entries_max) {
             ahead.entries = size(entries_max) - entries.len();
             ahead.partitions = PARTITIONS_AT_ONCE;

@@ -151,7 +151,7 @@ enum Body {
 
 struct Directory {
     id: DirId,
-    /// Where it is now; the root's is itself.
+    /// Inode of the present parent; the root's is the root itself.
     parent: Ino,
     entries: BTreeMap<EntryName, Ino>,
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 pub(crate) enum Step {
     /// Down to an entry.
     Down(EntryName),
-    /// To the parent (`..`); the root is its own.
+    /// Up to the parent (`..`); the root is its own.
     Up,
     /// Down to a name that nothing can have.
     TooLong,
@@ -20,11 +20,11 @@ pub(crate) enum Step {
 /// How a path ends, beyond its last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// With the step itself.
+    /// The path ends with the step itself.
     Plain,
-    /// With a slash: it names a directory.
+    /// The path ends with a slash: it names a directory.
     Slash,
-    /// With `.`.
+    /// The path ends with `.`.
     Dot,
 }
 

@@ -26,7 +26,7 @@ use crate::{
     path::{Step, Steps, Tail},
 };
 
-/// Until a server may have caught up with the others, at most.
+/// Maximum pause in which a server may catch up with the others.
 const VERSIONS_PAUSE: Duration = Duration::from_millis(2);
 /// How many names one request walks: symbolic links can make a path longer than any that is
 /// written.
@@ -35,13 +35,13 @@ const WALKED_NAMES_MAX: usize = 1000;
 /// How a path ends, for an operation on its last name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// With a name in the directory.
+    /// The path ends with a name in the directory.
     Name(EntryName),
     /// The path is the root.
     Root,
-    /// With `.`.
+    /// The path ends with `.`.
     Dot,
-    /// With `..`.
+    /// The path ends with `..`.
     DotDot,
 }
 
@@ -303,7 +303,7 @@ impl Core {
                 }
                 Some(Step::Down(_)) => {
                     if !way.fresh {
-                        // Of a directory that is cached the server of its own group is asked.
+                        // A cached directory at the end is asked of the server of its own group.
                         let ends_cached = way.end != End::Name && self.channels.are_several();
                         let keep = if ends_cached { keep } else { keep.max(1) };
                         self.advance_cached(cred, way, keep)?;

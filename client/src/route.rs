@@ -6,7 +6,7 @@
 
 use base::{ClusterMap, DirId, Epoch, ShardId, placement::shard_of};
 
-/// By what a request goes.
+/// Rule by which a request finds its shard or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     /// The group of this home.
@@ -25,7 +25,7 @@ impl From<DirId> for Route {
     }
 }
 
-/// Where a request goes.
+/// Shard of a request, and the epoch of the map by which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) shard: ShardId,

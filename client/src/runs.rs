@@ -4,7 +4,7 @@
 //! that restarts is told of them again; one that has lost the session knows none of them. Each
 //! table of such things keeps a [`Runs`].
 
-/// By whom, and when, something was answered.
+/// The run of a server, and the session there, that gave an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The server's position in the cluster map.
@@ -15,7 +15,7 @@ pub(crate) struct Run {
     pub(crate) life: u64,
 }
 
-/// For each server the session and the run that know of what is in a table.
+/// For each server, the session and the run that know the entries of a table.
 #[derive(Debug)]
 pub(crate) struct Runs(Vec<Known>);
 

@@ -61,7 +61,7 @@ pub(crate) struct Opened {
 /// Files and locks that a client had when the server restarted.
 #[derive(Default)]
 pub(crate) struct Claims {
-    /// With the user who has it open.
+    /// Open files, each with the user that has it open.
     files: Vec<(u32, ClaimedFile)>,
     locks: Vec<ClaimedLock>,
     /// See [`wire::LockClaim`].
@@ -158,7 +158,7 @@ fn patience(past: Option<&Past>) -> Duration {
     lease.map_or(SILENCE_MAX, |lease| SILENCE_MAX.min(lease / ATTEMPTS_A_LEASE))
 }
 
-/// Where a new session begins.
+/// Returns the address of the server at which a new session begins.
 fn root_address(map: &ClusterMap) -> Option<String> {
     let root = map.server_of(base::ShardId(0)).unwrap_or_default();
     map.servers.get(usize::from(root)).cloned()

@@ -1,10 +1,10 @@
 //! Answered changes that a power cut of their server may still take.
 //!
 //! The channel counts the changes that have succeeded. Changes are stable for certain when a sync
-//! that was asked for after them is answered; who asks for all to be stable counts these alone.
-//! They are taken to be when the run of the server that answered them is heard of a good while
-//! after its commit interval: it has begun a sync by itself within that interval, which a slow disk
-//! may not have ended. A server that is silent after its answers tells neither.
+//! that was asked for after them is answered; a caller that asks for all to be stable counts these
+//! alone. They are taken to be when the run of the server that answered them is heard of a good
+//! while after its commit interval: it has begun a sync by itself within that interval, which a
+//! slow disk may not have ended. A server that is silent after its answers tells neither.
 
 use std::time::Duration;
 

@@ -77,7 +77,7 @@ impl<'a> Ticket<'a> {
         self.channel
     }
 
-    /// By what it goes.
+    /// Returns the route of the request.
     pub(crate) fn route(&self) -> Route {
         self.channel.inner.lock().held(self.key).route
     }

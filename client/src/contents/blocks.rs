@@ -19,7 +19,7 @@ use crate::{Client, Error, Result, call::Failure, client::unexpected, route::Rou
 
 const UNIT_BYTES: u32 = 64 << 10;
 
-/// Where blocks are.
+/// Way to the store of blocks.
 pub(crate) enum BlockIo {
     /// The server reads and writes them for us.
     Server,
@@ -48,7 +48,7 @@ type Loaded = std::result::Result<Option<Bytes>, Error>;
 /// A range that is being read.
 #[derive(Clone)]
 struct Load {
-    /// Where it starts in the block.
+    /// Offset of the range within the block, in bytes.
     start: u32,
     result: watch::Receiver<Option<Loaded>>,
 }

@@ -24,7 +24,7 @@ use crate::{Error, Result, client::unexpected, core::Core, route::Route};
 const BATCH: u64 = 16;
 /// An address is used no more when it ends so soon: a request takes a while to arrive.
 const MARGIN: Duration = Duration::from_secs(15);
-/// After a request that failed all blocks go through the server for so long.
+/// Time for which all blocks go through the server after a request that failed.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// The number of batches that are kept at most.
 const BATCHES_MAX: usize = 1024;
@@ -38,7 +38,7 @@ pub(crate) struct Direct {
     avoided: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Key of a batch: access, whether the blocks are this session's, and the number of the first.
+/// Key of a batch: access, whether the blocks are stored compressed, and the first block.
 type Place = (SignedFor, bool, BlockId);
 
 #[derive(Debug, Default)]

@@ -30,7 +30,7 @@ fn len_of(data: &[u8]) -> u32 {
 /// A range of a chunk on its way to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where it starts within the chunk.
+    /// Offset of the piece within the chunk, in bytes.
     pub(crate) start: u32,
     pub(crate) data: Bytes,
 }
@@ -71,7 +71,7 @@ impl Dirty {
         self.bytes
     }
 
-    /// Where the last of it ends in the file.
+    /// Returns the offset in the file at which the last segment ends.
     pub(crate) fn end(&self) -> u64 {
         let last = self.chunks.last_key_value();
         last.and_then(|(chunk, segments)| {

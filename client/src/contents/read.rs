@@ -29,7 +29,7 @@ const AHEAD_BYTES_MAX: u64 = 4 << 20;
 /// How a handle is read.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// Where the next read starts if it goes on in sequence.
+    /// Offset at which the next read starts if it goes on in sequence.
     next: u64,
     /// How far ahead to read; 0 while reads jump about.
     window: u64,

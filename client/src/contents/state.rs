@@ -33,13 +33,13 @@ pub(crate) struct FileState {
 pub(crate) struct FlushSet {
     /// Chunks in order, each with the pieces that were written.
     pub(crate) chunks: Vec<(u32, Vec<Piece>)>,
-    /// Where the last piece ends in the file.
+    /// Offset in the file at which the last piece ends.
     pub(crate) end: u64,
     pub(crate) bytes: u64,
     pub(crate) clear_set_id: bool,
     /// When the last of it was written.
     pub(crate) at: Time,
-    /// With it everything is sent that was written up to this count.
+    /// Count of writes up to which everything is sent with this flush.
     upto: Option<u64>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     pub(crate) writer: Arc<Cred>,
     clear_set_id: bool,
     last_write: Time,
-    /// Counts of writes: all, those that are sent, those that somebody wants sent.
+    /// Counts of writes: all, those that are sent, those that a caller wants sent.
     written: u64,
     sent: u64,
     wanted: u64,
@@ -205,7 +205,7 @@ impl Inner {
         attr
     }
 
-    /// Where a read ends.
+    /// Returns the size of the file, at which reads end.
     pub(crate) fn size(&self) -> u64 {
         self.visible(self.attr).size
     }
@@ -348,7 +348,8 @@ impl Inner {
         self.changed_at = stamp;
         match result {
             Ok((attr, written)) => {
-                // Somebody else has made it longer: there is more than we know of.
+                // Another client has made the file longer: it has contents that this client does
+                // not know.
                 if attr.size > self.attr.size.max(set.end) {
                     self.map = SliceMap::unknown();
                 } else {

@@ -99,7 +99,7 @@ impl Client {
             return Err(FsError::FileTooBig.into());
         }
         let before = inner.dirty.bytes();
-        // Where no kernel has looked, the server would do it for whoever wrote last.
+        // Where no kernel has checked, the server would clear set-id bits for the last writer.
         let clear_set_id =
             clear_set_id || (!self.core.config.kernel_checks && !open.cred.is_root());
         let filled = inner.write(offset, data, clear_set_id, &open.cred, now);

@@ -1,7 +1,7 @@
 //! Listing a directory by its path.
 //!
-//! Of a directory of one partition a page is asked for when the one before it is used up, of a
-//! divided one before that. What is listed is not remembered.
+//! For a directory of one partition, the next page is asked for when the last one is used up; for a
+//! divided directory, before that. Listings are not cached.
 
 use std::path::Path;
 

@@ -213,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// Where a symbolic link points.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// As `readlink(2)`.

@@ -79,9 +79,9 @@ pub(super) struct Round {
     server: u16,
     from: u32,
     read: VecDeque<FsckFix>,
-    /// Something of this turn was repaired.
+    /// Whether anything of this turn was repaired.
     mended: bool,
-    /// Why something was not.
+    /// Reasons why findings were not repaired, by finding.
     reasons: HashMap<String, String>,
 }
 
@@ -184,7 +184,7 @@ pub(super) async fn fixes(client: &Client, server: u16, page: FsckFixes) -> Resu
     }
 }
 
-/// Where an inode is asked after.
+/// Returns the route to the server of an inode's shard of birth.
 fn of(ino: Ino) -> Route {
     Route::Shard(ino.shard())
 }

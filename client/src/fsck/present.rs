@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use super::Fsck;
 use crate::{Client, Error, Result};
 
-/// A server of which nothing is heard for so long is gone. One that is restarted is back before.
+/// Silence after which a server is gone. A server that is restarted is back before.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The others have so long to end their part.
+/// Time that the other servers have to end their part.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Client {

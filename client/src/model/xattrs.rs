@@ -142,7 +142,8 @@ impl State {
     }
 }
 
-/// Only what has contents can have them; in a sticky directory they are the owner's.
+/// Only files and directories can have `user.` attributes; in a sticky directory they are the
+/// owner's.
 fn may_have_user(who: Who<'_>, attr: &Attr) -> Result<()> {
     if !matches!(attr.kind, FileKind::File | FileKind::Directory) {
         return Err(FsError::NotPermitted);
