@@ -99,7 +99,7 @@ impl AccessCache {
         cache
     }
 
-    /// Lets entries expire so long after they were asked for, each by itself; see
+    /// Lets each entry expire by itself, `lease` after it was asked for; see
     /// [`crate::Config::cache_lease`].
     pub(crate) fn expire_after(&mut self, lease: Option<Duration>, now: Time) {
         self.lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));

@@ -51,8 +51,8 @@ pub(crate) enum Failure {
     StaleCache,
     /// The directory is not what it was: drop it and resolve its path again.
     StaleDir,
-    /// The partition of a directory that was asked, and no name in it, is not there, or no longer
-    /// has what it was asked for. Only who asks partitions gets it.
+    /// The asked partition of a directory does not exist, or no longer has what it was asked for.
+    /// Only requests to a partition, not to a name in it, fail so.
     StaleLayout(LayoutNews),
 }
 

@@ -49,7 +49,7 @@ const SILENCE_HALF: Duration = Duration::from_millis(250);
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
-/// A server that must be there is asked so often whether it is.
+/// Interval at which a server that must be up is asked whether it is.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of wrong partitions, per call, that the counters tell apart.

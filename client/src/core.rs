@@ -63,9 +63,9 @@ pub struct Config {
     pub access_times: AccessTimes,
     /// How paths are resolved where the cache does not reach, if there are several servers.
     pub resolution: Resolution,
-    /// Directories in the access cache are believed for so long after they were asked for, and not
-    /// validated; `None`: until a server says otherwise. To compare with: what others change is
-    /// seen late.
+    /// Time for which directories in the access cache are believed, from when they were asked for,
+    /// without validation; `None`: until a server says otherwise. A lease is for comparison only:
+    /// the client sees changes of others late.
     pub cache_lease: Option<Duration>,
     /// The network.
     pub dial: Arc<dyn Dial>,
@@ -163,7 +163,7 @@ impl Counters {
         self.wrong_partitions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call in a directory of several partitions has ended that had met so many wrong ones.
+    /// Counts a call in a directory of several partitions that has met `probes` wrong ones.
     pub(crate) fn probed(&self, probes: usize) {
         self.probes[probes.min(PROBES_COUNTED - 1)].fetch_add(1, Ordering::Relaxed);
     }

@@ -174,7 +174,7 @@ impl Client {
     }
 }
 
-/// An answer of a server, which is waited for for so long; the only server is waited for, as ever.
+/// Returns an answer of a server within `patience`; an only server is waited for without limit.
 async fn in_time<T>(
     patience: Duration,
     server: u16,

@@ -13,7 +13,7 @@ use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, ro
 pub(crate) enum Scope<'a> {
     /// All that was answered to this client before.
     Everything,
-    /// A file, with its name, whoever has written to it; and all else that was answered before,
+    /// A file, with its name and the writes of all clients; and all else that was answered before,
     /// unless its server is silent.
     File(&'a FileRef),
     /// The names in a directory, as a file's contents.

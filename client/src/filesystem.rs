@@ -1,7 +1,7 @@
 //! The file system as a program sees it: POSIX by handle.
 //!
 //! The mount calls this trait, and so do the model tests; [`crate::Client`] is one implementation,
-//! the model in memory is another, and a region will be a third. Paths are not in it: whoever has
+//! the model in memory is another, and a region will be a third. Paths are not in it: a caller with
 //! paths resolves them first ([`crate::Client`] has the same operations by path).
 //!
 //! Every operation is atomic. What it returns is what its own transaction left.

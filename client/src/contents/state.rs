@@ -171,8 +171,8 @@ fn inline_chunk(bytes: bytes::Bytes) -> ChunkSlices {
 }
 
 impl Inner {
-    /// Takes in the proof of another open. The latest of each user proves all his opens; `one_user`
-    /// where that is whoever asks, because a kernel checks.
+    /// Takes in the proof of another open. A user's latest proof holds for all opens of that user;
+    /// with `one_user` all callers count as one user, because a kernel checks.
     pub(crate) fn prove(&mut self, proof: Proof, one_user: bool) {
         self.number = self.number.max(proof.number);
         match self.proofs.iter_mut().find(|known| one_user || known.uid == proof.uid) {
