@@ -24,6 +24,10 @@ pub enum Bug {
     AnswerBeforeWrite,
     /// Whoever waits for stable storage is answered at once (`core`, `data`).
     SyncNotAwaited,
+    /// A sync makes the log stable, and not the blocks that it names (`unsynced`).
+    BlocksNotSynced,
+    /// A server opens a log that names blocks which a power cut took (whoever should have called `unsynced::kept`).
+    LogTakenUnseen,
     /// Inode numbers are given out that no record reserves (`server`).
     InosNotReserved,
     /// A file that loses its last name goes, though somebody has it open (`txn::files`).
@@ -120,7 +124,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 49] = [
+    pub const ALL: [Bug; 51] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -129,6 +133,8 @@ impl Bug {
         Bug::OpensIgnored,
         Bug::ReleaseNumberIgnored,
         Bug::ClaimsNotAwaited,
+        Bug::BlocksNotSynced,
+        Bug::LogTakenUnseen,
         Bug::MoveNotAnnounced,
         Bug::BlockDeletedEarly,
         Bug::LockClaimsNotAwaited,

@@ -30,10 +30,12 @@ mod signed;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod volatile;
 
 pub use config::BlocksConfig;
 use directory::{Directory, off_the_core};
 pub use packed::Compression;
+use volatile::Volatile;
 
 /// The most data one block holds, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = base::limits::CHUNK_BYTES;
@@ -48,6 +50,8 @@ pub struct Blocks {
     prefix: Arc<str>,
     /// The local directory, if it is one.
     directory: Option<Arc<Directory>>,
+    /// What a power cut would take, if it is memory that can lose anything.
+    volatile: Option<Arc<Volatile>>,
     /// How new blocks are stored, and which of its two names a block is looked for under first.
     compression: Compression,
     /// Makes addresses for others, where the store has such.
@@ -152,6 +156,7 @@ impl Blocks {
             objects,
             prefix: prefix.into(),
             directory: None,
+            volatile: None,
             compression: Compression::None,
             #[cfg(feature = "s3")]
             signer: None,
@@ -211,6 +216,9 @@ impl Blocks {
         let stored = self.put_object(id, &path, &data, &object).await;
         if let Some(directory) = &self.directory {
             directory.changed(path.as_ref());
+        }
+        if let (Some(volatile), Ok(true)) = (&self.volatile, &stored) {
+            volatile.has_put(&path);
         }
         stored
     }
@@ -297,7 +305,7 @@ impl Blocks {
     /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes it so.
     #[must_use]
     pub fn puts_are_stable(&self) -> bool {
-        self.directory.is_none()
+        self.directory.is_none() && self.volatile.is_none()
     }
 
     /// A block may have been put by an earlier process that did not sync it: the next sync will.
@@ -310,6 +318,9 @@ impl Blocks {
 
     /// Makes every block stable whose put has returned. The calling thread waits for the disk.
     pub fn sync(&self) -> Result<()> {
+        if let Some(volatile) = &self.volatile {
+            volatile.sync();
+        }
         self.directory.as_ref().map_or(Ok(()), |directory| Ok(directory.sync()?))
     }
 
@@ -408,6 +419,9 @@ impl Blocks {
             match self.objects.delete(&path).await {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(from_store(id, error)),
+            }
+            if let Some(volatile) = &self.volatile {
+                volatile.has_deleted(&path);
             }
         }
         Ok(())

@@ -13,6 +13,8 @@ use super::{
 const SELDOM: u64 = 4;
 /// Who was waiting for a server that clients did not reach comes back to it within this.
 const GAP: Duration = Duration::from_millis(200);
+/// So many writes have some with contents among them.
+const UNSYNCED: usize = 6;
 
 /// Lets things go wrong until it is dropped.
 ///
@@ -157,6 +159,9 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     let power = world.plan().power_cuts && random.one_in(2);
     let all = world.hosts().len() > 1 && random.one_in(5);
     let hosts = if all { world.hosts() } else { std::slice::from_ref(host) };
+    if power && world.plan().volatile_blocks {
+        until_unsynced(world, host).await;
+    }
     hosts.iter().for_each(|host| end(host, power));
     count_crash(world, power);
     for host in hosts {
@@ -166,6 +171,16 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
         host.start()?;
     }
     Ok(())
+}
+
+/// Waits until a power cut would take some of the newest writes, perhaps with their blocks, though not for long.
+async fn until_unsynced(world: &World, host: &Host) {
+    for _ in 0..100 {
+        if host.engine().unsynced() >= UNSYNCED {
+            return;
+        }
+        world.wait(Duration::from_millis(2)).await;
+    }
 }
 
 fn end(host: &Host, power: bool) {

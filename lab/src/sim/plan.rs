@@ -24,6 +24,8 @@ pub struct Plan {
     pub durability: Durability,
     /// The power is cut now and then.
     pub power_cuts: bool,
+    /// A power cut takes blocks that were not synced, as of a local directory; otherwise each is stable when it is put.
+    pub volatile_blocks: bool,
     /// See [`meta::ServerOptions`].
     pub commit_interval: Duration,
     /// See [`meta::ServerOptions`].
@@ -140,6 +142,7 @@ impl Plan {
     pub fn draw(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("plan");
         let strict = random.one_in(2);
+        let power_cuts = random.one_in(2);
         let several = SimRandom::new(seed).stream("servers");
         let server_lease = several.ms(400..3000);
         let aim = match servers {
@@ -155,7 +158,8 @@ impl Plan {
                 .stream("alone")
                 .pick(&[Duration::ZERO, Duration::from_secs(600)]),
             durability: if strict { Durability::Strict } else { Durability::Relaxed },
-            power_cuts: random.one_in(2),
+            power_cuts,
+            volatile_blocks: power_cuts && SimRandom::new(seed).stream("blocks").one_in(2),
             commit_interval: random.ms(1..200),
             lease: random.ms(3000..12_000),
             shards: random.pick(&[1, 2, 5, 16]).max(servers),

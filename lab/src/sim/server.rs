@@ -1,8 +1,9 @@
 //! The machine of a server: processes on it that are started, stopped, killed, and what outlives them.
 //!
 //! A process is a set of local tasks. It can be swept away between any two steps of any of them, and what
-//! it had in memory with it; the engine and the blocks stay, or, when the power is cut, what of the engine
-//! was on stable storage and a part of the rest.
+//! it had in memory with it; the engine and the blocks stay, or, when the power is cut, what of them
+//! was on stable storage and a part of the rest. Before a server opens the engine, the end of its log is looked at, as
+//! `cli` does: no block that it names is missing then.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,7 +23,7 @@ use anyhow::Context as _;
 use base::Clock;
 use futures::{TryStreamExt as _, future::join_all, join};
 use meta::{Bug, ClusterOptions, Core, FormatOptions, Limits, Offload, Server, ServerOptions};
-use store::{Batch, Blocks, Engine as _, MemoryEngine};
+use store::{Batch, Blocks, BlocksError, Engine as _, MemoryEngine};
 use tokio::{
     sync::mpsc,
     task::{LocalSet, spawn_local},
@@ -132,7 +133,7 @@ impl Host {
             inner: Rc::new(Inner {
                 server,
                 engine,
-                blocks: Blocks::memory(),
+                blocks: if plan.volatile_blocks { Blocks::volatile() } else { Blocks::memory() },
                 plan: plan.clone(),
                 bug,
                 network: network.clone(),
@@ -155,6 +156,7 @@ impl Host {
     /// When something cannot be read.
     pub async fn unite(hosts: &[Host]) -> anyhow::Result<Host> {
         let (engine, blocks) = (Arc::new(MemoryEngine::new()), Blocks::memory());
+        let plan = &hosts[0].inner.plan;
         for (server, host) in hosts.iter().enumerate() {
             let mut batch = Batch::default();
             host.inner.engine.scan(&[], &[u8::MAX; 16], &mut |key, value| {
@@ -176,8 +178,12 @@ impl Host {
             let mut list = host.inner.blocks.list();
             while let Some(block) = list.try_next().await? {
                 let len = block.bytes.context("blocks in memory know how long they are")?;
-                let data = host.inner.blocks.get(block.id, len, 0..len).await?;
-                blocks.put(block.id, data).await?;
+                match host.inner.blocks.get(block.id, len, 0..len).await {
+                    Ok(data) => drop(blocks.put(block.id, data).await?),
+                    // A power cut has torn it. If anything names it, it will be missing.
+                    Err(BlocksError::Corrupt { .. }) if plan.volatile_blocks => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         engine.sync()?;
@@ -232,6 +238,7 @@ impl Host {
         if inner.running.borrow().is_some() || inner.away.get() {
             return Ok(());
         }
+        self.take_log()?;
         let process = Process::new();
         let disk = Disk {
             engine: Arc::clone(&inner.engine),
@@ -254,6 +261,23 @@ impl Host {
         ))));
         spawn_local(run(Rc::clone(&body)));
         inner.running.replace(Some(Running { process, server, body }));
+        Ok(())
+    }
+
+    /// Cuts the log off before the first name whose block a power cut has taken.
+    fn take_log(&self) -> anyhow::Result<()> {
+        let Inner { engine, blocks, bug, trace, .. } = &*self.inner;
+        if blocks.puts_are_stable() {
+            return Ok(());
+        }
+        let log = engine.log();
+        let kept = meta::kept(&log, blocks)?;
+        if kept < log.len() && *bug != Some(Bug::LogTakenUnseen) {
+            trace.note("log cut", &[log.len() as u64, kept as u64]);
+            engine.cut_log(kept);
+            self.add_count("logs_cut", 1);
+        }
+        engine.begin_log();
         Ok(())
     }
 
@@ -316,9 +340,7 @@ impl Host {
     pub fn crash(&self, power: bool) {
         self.sweep_away(false);
         if power {
-            self.inner.trace.note("power cut", &[self.inner.engine.unsynced() as u64, 0]);
-            self.inner.engine.power_cut(0);
-            self.inner.kept_all.set(false);
+            self.lose(0, |_| 0);
         }
     }
 
@@ -330,26 +352,44 @@ impl Host {
         }
         self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
         self.inner.network.server_died(self.inner.server, reset);
-        let mut sum = self.inner.counters.borrow_mut();
         for (name, count) in running.server.counters() {
-            match sum.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, total)) => *total += count,
-                None => sum.push((name, count)),
-            }
+            self.add_count(&name, count);
         }
-        drop(sum);
         drop(running.body.tasks.take());
         running.body.wake();
+    }
+
+    fn add_count(&self, name: &str, count: u64) {
+        let mut sum = self.inner.counters.borrow_mut();
+        match sum.iter_mut().find(|(known, _)| known == name) {
+            Some((_, total)) => *total += count,
+            None => sum.push((name.to_owned(), count)),
+        }
     }
 
     /// The power is cut: as [`Host::kill`], and a part of what was not synced is lost.
     pub fn power_cut(&self) {
         self.kill();
-        let unsynced = self.inner.engine.unsynced();
-        let keep = self.inner.random.index(unsynced + 1);
-        self.inner.trace.note("power cut", &[unsynced as u64, keep as u64]);
-        self.inner.engine.power_cut(keep);
-        self.inner.kept_all.set(false);
+        let random = &self.inner.random;
+        let keep = random.index(self.inner.engine.unsynced() + 1);
+        self.lose(keep, |bytes| match random.below(3) {
+            0 => 0,
+            1 => random.index(bytes),
+            _ => bytes,
+        });
+    }
+
+    /// Of what was not synced the first `keep` writes are left, and of each block so many of its bytes.
+    fn lose(&self, keep: usize, left: impl FnMut(usize) -> usize) {
+        let Inner { engine, blocks, trace, kept_all, .. } = &*self.inner;
+        trace.note("power cut", &[engine.unsynced() as u64, keep as u64]);
+        engine.power_cut(keep);
+        let lost = blocks.power_cut(left) as u64;
+        if lost > 0 {
+            trace.note("blocks lost", &[lost]);
+            self.add_count("blocks_lost", lost);
+        }
+        kept_all.set(false);
     }
 
     /// The server will die with one of its next writes.
@@ -476,6 +516,7 @@ impl Host {
     /// # Errors
     /// When the engine cannot.
     pub fn settle(&self) -> anyhow::Result<()> {
+        self.inner.blocks.sync()?;
         Ok(self.inner.engine.sync()?)
     }
 }

@@ -50,6 +50,10 @@ pub struct Counts {
     pub kills: u64,
     /// Of these by a power cut.
     pub power_cuts: u64,
+    /// Blocks that these took,
+    pub blocks_lost: u64,
+    /// and logs that were cut off since they named such blocks.
+    pub logs_cut: u64,
     /// Connections cut.
     pub cuts: u64,
     /// Times that a server stood still.
@@ -348,6 +352,8 @@ impl World {
             transactions_aborted: sum("transactions_aborted"),
             transactions_recovered: sum("transactions_recovered"),
             ..*self.inner.counts.borrow()
+            blocks_lost: sum("blocks_lost"),
+            logs_cut: sum("logs_cut"),
         }
     }
 
@@ -413,6 +419,8 @@ impl Counts {
         self.losses += other.losses;
         self.duplicates_suppressed += other.duplicates_suppressed;
         self.sessions_expired += other.sessions_expired;
+        self.blocks_lost += other.blocks_lost;
+        self.logs_cut += other.logs_cut;
         self.inodes_reclaimed += other.inodes_reclaimed;
         self.handoffs_begun += other.handoffs_begun;
         self.handoffs_done += other.handoffs_done;

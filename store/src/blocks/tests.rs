@@ -113,6 +113,7 @@ async fn what_a_power_cut_has_torn_is_restored_and_nothing_else_is_replaced() {
 #[test]
 fn memory_behaves_and_needs_no_runtime() {
     futures::executor::block_on(behaves(&Blocks::memory()));
+    futures::executor::block_on(behaves(&Blocks::volatile()));
 }
 
 #[tokio::test]
@@ -241,4 +242,34 @@ async fn blocks_of_a_directory_are_stable_after_a_sync_and_others_at_once() {
     blocks.sync().expect("sync");
     assert!(Blocks::memory().puts_are_stable());
     Blocks::memory().sync().expect("nothing to do");
+}
+
+#[test]
+fn a_power_cut_takes_of_memory_what_was_not_synced() {
+    let blocks = Blocks::volatile();
+    assert!(!blocks.puts_are_stable());
+    let put = |number| {
+        let put = blocks.put(BlockId(number), data(1000));
+        futures::executor::block_on(put).expect("put");
+    };
+    let get = |number| {
+        let got = blocks.get(BlockId(number), 1000, 0..1000);
+        futures::executor::block_on(got)
+    };
+    put(1);
+    blocks.sync().expect("sync");
+    (2..=5).for_each(put);
+    futures::executor::block_on(blocks.delete(BlockId(5))).expect("delete");
+    let mut left = [0, 100, usize::MAX].into_iter();
+    assert_eq!(blocks.power_cut(|_| left.next().expect("three are not synced")), 2);
+    assert!(matches!(get(2), Err(BlocksError::Missing { .. })));
+    assert!(matches!(get(3), Err(BlocksError::Corrupt { .. })));
+    for number in [1, 4] {
+        assert_eq!(get(number).expect("it is left"), data(1000));
+    }
+    // What is left is stable, and what is torn can be stored again by who knows what it is.
+    assert_eq!(blocks.power_cut(|_| 0), 0);
+    futures::executor::block_on(blocks.restore(BlockId(3), data(1000))).expect("restore");
+    assert_eq!(blocks.power_cut(|_| 0), 1);
+    assert_eq!(Blocks::memory().power_cut(|_| 0), 0);
 }

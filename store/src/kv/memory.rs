@@ -4,7 +4,8 @@
 //! the two. A crash of the process is the caller dropping everything but the engine; a power cut is
 //! [`MemoryEngine::power_cut`]. It never touches a disk except for a checkpoint.
 //!
-//! Always true: `visible` is `stable` with all of `unsynced` applied, in order.
+//! Always true: `visible` is `stable` with all of `unsynced` applied, in order; where there is a log, `stable` is its beginning
+//! with all of it applied.
 
 use std::{fs, io::Write, ops::Bound, path::Path};
 
@@ -31,6 +32,26 @@ struct State {
     visible: Map,
     stable: Map,
     unsynced: Vec<Batch>,
+    log: Option<Log>,
+}
+
+/// What is stable and can still be cut off.
+struct Log {
+    /// What was stable when it began.
+    from: Map,
+    synced: Vec<Batch>,
+}
+
+impl State {
+    /// The first `count` of the unsynced batches become stable.
+    fn sync(&mut self, count: usize) {
+        for batch in self.unsynced.drain(..count) {
+            apply(&mut self.stable, &batch);
+            if let Some(log) = &mut self.log {
+                log.synced.push(batch);
+            }
+        }
+    }
 }
 
 impl MemoryEngine {
@@ -50,7 +71,7 @@ impl MemoryEngine {
         };
         let mut map = Map::new();
         apply(&mut map, &Batch::decode(batch.to_vec())?);
-        let state = State { visible: map.clone(), stable: map, unsynced: Vec::new() };
+        let state = State { visible: map.clone(), stable: map, ..State::default() };
         Ok(Self { state: RwLock::new(state) })
     }
 
@@ -63,10 +84,39 @@ impl MemoryEngine {
     /// Cuts the power: of the unsynced batches only the first `keep` survive, and they are stable.
     pub fn power_cut(&self, keep: usize) {
         let state = &mut *self.state.write();
-        for batch in state.unsynced.drain(..).take(keep) {
-            apply(&mut state.stable, &batch);
+        state.unsynced.truncate(keep);
+        state.sync(state.unsynced.len());
+        state.visible = state.stable.clone();
+    }
+
+    /// Begins a log with the next batch that is synced; an older one ends.
+    pub fn begin_log(&self) {
+        let state = &mut *self.state.write();
+        state.log = Some(Log { from: state.stable.clone(), synced: Vec::new() });
+    }
+
+    /// The batches since the log began, oldest first, synced or not; without a log, those that are not synced.
+    #[must_use]
+    pub fn log(&self) -> Vec<Batch> {
+        let state = self.state.read();
+        let synced = state.log.iter().flat_map(|log| &log.synced);
+        synced.chain(&state.unsynced).cloned().collect()
+    }
+
+    /// Cuts off the end of the log: the first `keep` batches stay as stable as they were.
+    pub fn cut_log(&self, keep: usize) {
+        let state = &mut *self.state.write();
+        let synced = state.log.as_ref().map_or(0, |log| log.synced.len());
+        state.unsynced.truncate(keep.saturating_sub(synced));
+        if let Some(log) = &mut state.log
+            && keep < synced
+        {
+            log.synced.truncate(keep);
+            state.stable = log.from.clone();
+            log.synced.iter().for_each(|batch| apply(&mut state.stable, batch));
         }
         state.visible = state.stable.clone();
+        state.unsynced.iter().for_each(|batch| apply(&mut state.visible, batch));
     }
 
     fn map(&self) -> Map {
@@ -101,7 +151,10 @@ impl Engine for MemoryEngine {
 
     fn sync(&self) -> Result<()> {
         let state = &mut *self.state.write();
-        state.unsynced.clear();
+        match &mut state.log {
+            Some(log) => log.synced.append(&mut state.unsynced),
+            None => state.unsynced.clear(),
+        }
         state.stable = state.visible.clone();
         Ok(())
     }
@@ -219,6 +272,38 @@ pub(crate) mod tests {
         assert!(matches!(MemoryEngine::open(&path), Err(Error::Corrupt(_))));
         fs::write(&path, b"pando memory engine 9\n").unwrap();
         assert!(matches!(MemoryEngine::open(&path), Err(Error::Version { .. })));
+    }
+
+    #[test]
+    fn a_log_is_cut_where_its_owner_says_whatever_was_synced() {
+        let write = |engine: &MemoryEngine, name: &[u8]| {
+            let mut batch = Batch::new();
+            batch.put(name, b"");
+            engine.write(batch).unwrap();
+        };
+        for keep in 0..6 {
+            let engine = MemoryEngine::new();
+            write(&engine, b"before");
+            engine.sync().unwrap();
+            engine.begin_log();
+            for name in [b"a", b"b", b"c"] {
+                write(&engine, name);
+            }
+            engine.sync().unwrap();
+            write(&engine, b"d");
+            assert_eq!(engine.log().len(), 4);
+            engine.cut_log(keep);
+            let there = |name: &[u8]| engine.get(name).unwrap().is_some();
+            assert!(there(b"before"));
+            let left = [b"a", b"b", b"c", b"d"].map(|name| there(name));
+            assert_eq!(left, [0, 1, 2, 3].map(|at| at < keep));
+            assert_eq!((engine.log().len(), engine.unsynced()), (keep.min(4), keep.min(4) / 4));
+            write(&engine, b"e");
+            engine.power_cut(1);
+            assert_eq!((engine.log().len(), engine.unsynced()), ((keep + 1).min(4), 0));
+            engine.begin_log();
+            assert!(engine.log().is_empty());
+        }
     }
 
     proptest! {

@@ -62,7 +62,7 @@ impl Lost {
         if self.power_cuts() != self.cuts {
             self.compare(None).await?;
         }
-        if self.random.one_in(9) {
+        if self.random.one_in(self.calm()) {
             match self.client.sync().await {
                 // What was answered before is durable, whatever was cut meanwhile: else it would say so.
                 Ok(()) => self.history.durable(),
@@ -104,12 +104,26 @@ impl Lost {
 
     fn draw(&self) -> Act {
         let name = || self.random.below(NAMES).to_string();
+    /// Every so many operations one is a sync. Where a power cut takes blocks there are some to take.
+    fn calm(&self) -> u64 {
+        if self.world.plan().volatile_blocks { 30 } else { 9 }
+    }
+
         match self.random.below(8) {
             0 | 1 => Act::Create(name()),
+        if self.world.plan().volatile_blocks && self.random.one_in(2) {
+            let files = self.history.now().iter().filter(|(_, thing)| **thing != Thing::Directory);
+            let files: Vec<_> = files.map(|(name, _)| name.clone()).collect();
+            if !files.is_empty() {
+                let name = files[self.random.index(files.len())].clone();
+                let len = self.random.index(9000) + 1;
+                return Act::Fill(name, vec![self.byte(); len]);
+            }
+        }
             2 => Act::Mkdir(name()),
             3 | 4 => {
                 let len = if self.random.one_in(4) { 9000 } else { 40 };
-                let byte = u8::try_from(self.random.below(256)).expect("a byte");
+                let byte = self.byte();
                 Act::Fill(name(), vec![byte; self.random.index(len) + 1])
             }
             5 => Act::Rename(name(), name()),
@@ -120,6 +134,10 @@ impl Lost {
 
     async fn act(&self, act: &Act, synced: bool) -> Result<(), Error> {
         let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.dir));
+    fn byte(&self) -> u8 {
+        u8::try_from(self.random.below(256)).expect("a byte")
+    }
+
         match act {
             Act::Create(name) => {
                 let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
