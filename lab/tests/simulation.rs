@@ -217,3 +217,4 @@ finds! {
     it_finds_a_sweep_of_what_is_owned: OwnedSwept,
     it_finds_a_page_that_ends_within_a_run: PageEndsInRun,
 }
+    it_finds_a_listing_that_ends_with_its_first_partition: ListingEndsEarly,

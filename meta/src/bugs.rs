@@ -118,13 +118,15 @@ pub enum Bug {
     PageEndsInRun,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
+    /// A partition of a directory that is listed to its end says that nothing is in the others (`ops::readdir`).
+    ListingEndsEarly,
     LateLookupTaken,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 51] = [
+    pub const ALL: [Bug; 52] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -178,6 +180,7 @@ impl Bug {
         Bug::LateLookupTaken,
     ];
 }
+        Bug::ListingEndsEarly,
 
 /// The bug of one server, if it has one.
 #[derive(Debug, Clone, Copy, Default)]

@@ -20,6 +20,12 @@
 //! * chmod, readdir, and link for the file that gets another name (its new name is one with the second point);
 //! * stat on several servers, where the server of the name need not know the attributes: the second point is theirs.
 //!
+//! A directory in several partitions is listed partition by partition, and names move from one to another. So there each
+//! name has a point of its own after the first: at that point it is in the directory as the listing has it, or it is not in
+//! the directory and not in the listing. What was there all the time is listed, what never was there is not, and what was
+//! renamed within the directory may be listed twice, or not at all. Where the directory is removed after the first point,
+//! the listing may end with `Stale`.
+//!
 //! An operation that was never answered, since its client died or its session was lost, has happened at any time after
 //! its call, or not at all. Operations that were refused must have a point at which they are refused for that reason;
 //! where a rename can be refused for several, any of them will do.
@@ -109,8 +115,8 @@ pub enum Seen {
     Made(Attributes),
     /// All that can be known.
     Found(Attributes),
-    /// Names, with what they are: the inode and whether it is a directory.
-    Names(BTreeMap<u8, (Ino, bool)>),
+    /// What is in a directory.
+    Names(Names),
 }
 
 /// What is known of an inode.
@@ -132,6 +138,20 @@ impl fmt::Debug for Attributes {
             None => write!(f, "file {ino} nlink={nlink}"),
         }
     }
+}
+
+/// Names, with what they are: the inode and whether it is a directory.
+pub type Names = BTreeMap<u8, (Ino, bool)>;
+
+/// Where the tree is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// On one server.
+    Server,
+    /// On several servers: a stat has two points.
+    Servers,
+    /// As well, and directories may be in several partitions: of a listing each name has a point.
+    Partitions,
 }
 
 /// What was answered.
@@ -158,8 +178,7 @@ struct Event {
 #[derive(Debug, Clone)]
 pub struct History {
     root: Ino,
-    /// See [the module](self): a stat has two points.
-    several_servers: bool,
+    extent: Extent,
     operations: Vec<Operation>,
     events: Vec<Event>,
 }
@@ -186,8 +205,8 @@ pub struct Refused {
 impl History {
     /// An empty directory of mode 0755.
     #[must_use]
-    pub fn new(root: Ino, several_servers: bool) -> History {
-        History { root, several_servers, operations: Vec::new(), events: Vec::new() }
+    pub fn new(root: Ino, extent: Extent) -> History {
+        History { root, extent, operations: Vec::new(), events: Vec::new() }
     }
 
     /// Somebody asks for something; returns the number of the operation.

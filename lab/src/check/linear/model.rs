@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt, rc::Rc};
 use base::{FsError, Ino};
 use wire::RenameMode;
 
-use super::{Answer, Attributes, By, Call, Path, Seen};
+use super::{Answer, Attributes, By, Call, Names, Path, Seen};
 
 /// An inode: 0 is the root, others are one more than the operation that made them.
 pub(super) type Id = u16;
@@ -241,11 +241,44 @@ impl State {
     }
 
     fn list(&self, id: Id, by: By) -> Result<(State, Want), Refusal> {
+        if !self.nodes.contains_key(&id) {
+            return Err(only(FsError::Stale));
+        }
         let entries = self.entries(id).ok_or_else(|| only(FsError::NotDirectory))?;
         if self.closed(id, by) {
             return Err(only(FsError::Denied));
         }
         Ok((self.clone(), Want::Names(entries.clone())))
+    }
+
+    /// Which names are in a directory now as a listing has them, a bit each; a name may be in neither.
+    pub(super) fn shown(&self, dir: Id, by: By, listed: &Names) -> u32 {
+        let Some(entries) = self.listable(dir, by) else { return 0 };
+        let is_shown = |name: &u8| match (entries.get(name), listed.get(name)) {
+            (None, None) => true,
+            (Some(id), Some((ino, directory))) => {
+                self.is_dir(*id) == *directory && self.nodes[id].ino == Some(*ino)
+            }
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        let shown = (b'a'..=b'z').zip(0..).filter(|(name, _)| is_shown(name));
+        shown.fold(0, |shown, (_, bit): (u8, u32)| shown | 1 << bit)
+    }
+
+    /// The state with the number of an inode that was not seen before, if a listing has one.
+    pub(super) fn learn(&self, dir: Id, by: By, listed: &Names) -> Vec<State> {
+        let entries = self.listable(dir, by).into_iter().flatten();
+        let learned = entries.filter_map(|(name, id)| {
+            let (ino, directory) = listed.get(name)?;
+            let is_new = self.nodes[id].ino.is_none() && self.is_dir(*id) == *directory;
+            let mut state = self.clone();
+            (is_new && state.is(*id, *ino)).then_some(state)
+        });
+        learned.collect()
+    }
+
+    fn listable(&self, dir: Id, by: By) -> Option<&BTreeMap<u8, Id>> {
+        self.entries(dir).filter(|_| !self.closed(dir, by))
     }
 
     /// The first point of an operation that has two.

@@ -5,15 +5,20 @@ use std::rc::Rc;
 use base::HashSet;
 
 use super::{
-    Call, History, Operation, Refused, STATES_MAX, Verdict,
+    By, Call, Extent, History, Names, Operation, Refused, STATES_MAX, Seen, Verdict,
     model::{After, Id, State},
 };
+
+/// A bit for each letter: nothing in a listing is to be explained any more.
+const ALL_SHOWN: u32 = (1 << 26) - 1;
 
 /// How far an operation that is under way has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Progress {
     /// It has found what it will work on.
     Looked(Id),
+    /// As well, and so much of what it has listed there was so at some moment since; see [`State::shown`].
+    Listed(Id, u32),
     /// It has happened, and its answer is on the way.
     Done,
 }
@@ -120,13 +125,32 @@ impl Search<'_> {
     fn has_two_points(&self, call: &Call) -> bool {
         match call {
             Call::Link(..) | Call::Chmod(..) | Call::List(..) => true,
-            Call::Stat(..) => self.history.several_servers,
+            Call::Stat(..) => self.history.extent != Extent::Server,
             Call::Mkdir(_)
             | Call::Create(_)
             | Call::Unlink(_)
             | Call::Rmdir(_)
             | Call::Rename(..) => false,
         }
+    }
+
+    /// What was listed, if it is of no one moment.
+    fn listed(&self, operation: usize) -> Option<(By, &Names)> {
+        let Operation { call, answer, .. } = &self.history.operations[operation];
+        match (self.history.extent, call, answer) {
+            (Extent::Partitions, Call::List(_, by), Some(Ok(Seen::Names(names)))) => {
+                Some((*by, names))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether what an operation has found can be worked on.
+    fn can_work_on(&self, state: &State, operation: usize, id: Id) -> bool {
+        let call = &self.history.operations[operation].call;
+        let may_be_gone =
+            self.history.extent == Extent::Partitions && matches!(call, Call::List(..));
+        may_be_gone || state.can_work_on(call, id)
     }
 
     /// What an operation does in a state, working on what it has found or finds now.
@@ -144,12 +168,16 @@ impl Search<'_> {
             let call = &self.history.operations[operation].call;
             let looked = match one.progress(operation) {
                 Some(Progress::Done) => continue,
-                Some(Progress::Looked(id)) => Some(id),
+                Some(Progress::Looked(id) | Progress::Listed(id, _)) => Some(id),
                 None => None,
             };
+            if let Some((by, names)) = self.listed(operation) {
+                found.extend(self.list_on(one, operation, looked, (by, names)));
+                continue;
+            }
             let mut acted = vec![self.act(one, operation, None)];
             if let Some(id) = looked
-                && one.state.can_work_on(call, id)
+                && self.can_work_on(&one.state, operation, id)
             {
                 acted.push(self.act(one, operation, Some(id)));
             }
@@ -175,6 +203,47 @@ impl Search<'_> {
         found
     }
 
+    /// How a listing can go on: it begins anew elsewhere, or shows the number of an inode.
+    fn list_on(
+        &self,
+        one: &Possible,
+        operation: usize,
+        looked: Option<Id>,
+        (by, names): (By, &Names),
+    ) -> Vec<Possible> {
+        let mut found = Vec::new();
+        if let Ok(dir) = one.state.look(&self.history.operations[operation].call)
+            && looked != Some(dir)
+        {
+            let mut next = one.clone();
+            next.set(operation, Some(Progress::Listed(dir, 0)));
+            found.push(next);
+        }
+        for state in looked.into_iter().flat_map(|dir| one.state.learn(dir, by, names)) {
+            found.push(Possible { state: Rc::new(state), ..one.clone() });
+        }
+        found.iter_mut().for_each(|next| self.do_harmless(next));
+        found
+    }
+
+    /// Takes note of what a listing may have seen by now.
+    fn list_now(&self, one: &mut Possible, operation: usize, (by, names): (By, &Names)) {
+        let begun = match one.progress(operation) {
+            Some(Progress::Done) => return,
+            Some(Progress::Looked(dir)) => Some((dir, 0)),
+            Some(Progress::Listed(dir, shown)) => Some((dir, shown)),
+            None => {
+                let looked = one.state.look(&self.history.operations[operation].call);
+                looked.ok().map(|dir| (dir, 0))
+            }
+        };
+        let Some((dir, shown)) = begun else { return };
+        let shown = shown | one.state.shown(dir, by, names);
+        // No state has other names.
+        let all = shown == ALL_SHOWN && names.keys().all(u8::is_ascii_lowercase);
+        one.set(operation, Some(if all { Progress::Done } else { Progress::Listed(dir, shown) }));
+    }
+
     /// Does all that never changes anything and is answered so now; and looks, where nothing was found before: whoever
     /// has found something may still look again.
     fn do_harmless(&self, one: &mut Possible) {
@@ -182,10 +251,14 @@ impl Search<'_> {
             let Operation { call, answer, .. } = &self.history.operations[operation];
             let looked = match one.progress(operation) {
                 Some(Progress::Done) => continue,
-                Some(Progress::Looked(id)) => Some(id),
+                Some(Progress::Looked(id) | Progress::Listed(id, _)) => Some(id),
                 None => None,
             };
-            let held = looked.filter(|id| one.state.can_work_on(call, *id));
+            if let Some(listed) = self.listed(operation) {
+                self.list_now(one, operation, listed);
+                continue;
+            }
+            let held = looked.filter(|id| self.can_work_on(&one.state, operation, *id));
             let now = self.act(one, operation, None);
             let then = held.and_then(|id| self.act(one, operation, Some(id)));
             let same = [now, then].into_iter().flatten().any(|After(state)| state.is_none());

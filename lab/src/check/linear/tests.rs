@@ -63,7 +63,12 @@ const NOT_FOUND: Answer = Err(FsError::NotFound);
 
 impl History {
     fn one() -> History {
-        History::new(ROOT, false)
+        History::new(ROOT, Extent::Server)
+    }
+
+    /// The same, where directories are in several partitions.
+    fn divided(self) -> History {
+        History { extent: Extent::Partitions, ..self }
     }
 
     /// One after another.
@@ -298,13 +303,95 @@ fn some_operations_find_at_one_point_and_work_at_another() {
     begun.clone().then(rename("a", "b"), DONE).then(list("a"), names(&[])).refused();
     let linked = |history: History| history.then(rename("f", "g"), DONE).then(stat("f"), NOT_FOUND);
     begun.clone().during(Call::Link(path("f"), path("h")), Some(DONE), linked).accepted();
-    let stat_of = |several| {
-        let mut history = begun.clone();
-        history.several_servers = several;
+    let stat_of = |extent| {
+        let history = History { extent, ..begun.clone() };
         history.during(stat("a"), Some(dir(2, 1, 2)), moved)
     };
-    stat_of(true).accepted();
-    stat_of(false).refused();
+    stat_of(Extent::Servers).accepted();
+    stat_of(Extent::Partitions).accepted();
+    stat_of(Extent::Server).refused();
+}
+
+#[test]
+fn a_listing_of_partitions_has_what_stayed_and_what_came_or_went_or_not() {
+    let begun = History::one()
+        .divided()
+        .then(create("a"), made_file(2))
+        .then(create("b"), made_file(3))
+        .then(mkdir("d"), made_dir(4));
+    let renamed = |listed: &[(char, u64, bool)]| {
+        begun.clone().during(list(""), Some(names(listed)), |history| {
+            history.then(rename("b", "c"), DONE).then(create("e"), made_file(5))
+        })
+    };
+    // Neither, both, or one of them.
+    renamed(&[('a', 2, false), ('d', 4, true)]).accepted();
+    renamed(&[('a', 2, false), ('b', 3, false), ('c', 3, false), ('d', 4, true)]).accepted();
+    renamed(&[('a', 2, false), ('b', 3, false), ('d', 4, true), ('e', 5, false)]).accepted();
+    // Of one moment none of these is so.
+    let whole = History { extent: Extent::Servers, ..renamed(&[('a', 2, false), ('d', 4, true)]) };
+    whole.refused();
+    // What stayed is missing, or is something else, or what never was is there.
+    renamed(&[('b', 3, false), ('d', 4, true)]).refused();
+    renamed(&[('a', 2, false)]).refused();
+    renamed(&[('a', 3, false), ('d', 4, true)]).refused();
+    renamed(&[('a', 2, false), ('d', 4, false)]).refused();
+    renamed(&[('a', 2, false), ('d', 4, true), ('x', 9, false)]).refused();
+    renamed(&[('a', 2, false), ('d', 4, true), ('?', 9, false)]).refused();
+}
+
+#[test]
+fn a_listing_of_partitions_that_is_alone_has_one_moment() {
+    let begun = History::one().divided().then(create("a"), made_file(2));
+    let begun = begun.then(rename("a", "b"), DONE);
+    begun.clone().then(list(""), names(&[('b', 2, false)])).accepted();
+    begun.clone().then(list(""), names(&[('a', 2, false), ('b', 2, false)])).refused();
+    begun.clone().then(list(""), names(&[('a', 2, false)])).refused();
+    begun.clone().then(list(""), names(&[])).refused();
+    begun.then(list(""), Err(FsError::Io)).refused();
+}
+
+#[test]
+fn a_listing_of_partitions_may_begin_anew_in_another_directory() {
+    let begun = History::one()
+        .divided()
+        .then(mkdir("a"), made_dir(2))
+        .then(create("ax"), made_file(3))
+        .then(mkdir("b"), made_dir(4))
+        .then(create("by"), made_file(5));
+    let swapped = |listed: &[(char, u64, bool)]| {
+        begun.clone().during(list("a"), Some(names(listed)), |history| {
+            history.then(exchange("a", "b"), DONE).then(create("az"), made_file(6))
+        })
+    };
+    swapped(&[('x', 3, false)]).accepted();
+    swapped(&[('y', 5, false)]).accepted();
+    swapped(&[('y', 5, false), ('z', 6, false)]).accepted();
+    swapped(&[('x', 3, false), ('y', 5, false)]).refused();
+    swapped(&[('x', 3, false), ('z', 6, false)]).refused();
+}
+
+#[test]
+fn a_listing_of_partitions_may_end_with_its_directory() {
+    let begun = History::one().divided().then(mkdir("a"), made_dir(2));
+    let removed = |history: History| history.then(Call::Rmdir(path("a")), DONE);
+    let stale = || Some(Err(FsError::Stale));
+    begun.clone().during(list("a"), stale(), removed).accepted();
+    begun.clone().during(list("a"), stale(), |history| history).refused();
+    begun.clone().during(list("a"), Some(NOT_FOUND), removed).accepted();
+    removed(begun).then(list("a"), Err(FsError::Stale)).refused();
+}
+
+#[test]
+fn a_listing_of_partitions_shows_what_was_never_answered() {
+    let begun = History::one()
+        .divided()
+        .during(create("a"), None, |history| history.then(list(""), names(&[])));
+    let seen = begun.clone().then(list(""), names(&[('a', 7, false)]));
+    seen.clone().then(stat("a"), file(7, 1)).accepted();
+    seen.clone().then(stat("a"), file(8, 1)).refused();
+    seen.then(list(""), names(&[])).refused();
+    begun.then(list(""), names(&[('a', 7, true)])).refused();
 }
 
 #[test]

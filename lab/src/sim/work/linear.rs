@@ -4,17 +4,19 @@
 //! Some clients do several things at once. Now and then one of them dies in the middle. At the end, when all is quiet,
 //! one looks at everything there is.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{cell::RefCell, rc::Rc};
 
 use anyhow::{Context as _, anyhow, bail};
-use base::{Attr, Cred, FileKind, FsError, Ino};
+use base::{Attr, Cred, FileKind, FsError};
 use client::{Client, Error, New};
 use futures::future::join_all;
 use tokio::time::timeout;
 use wire::RenameMode;
 
 use crate::{
-    check::linear::{self, Attributes, By, Call, History, Path, Seen, Verdict},
+    check::linear::{
+        self, Answer, Attributes, By, Call, Extent, History, Names, Path, Seen, Verdict,
+    },
     sim::{plan::Aim, random::SimRandom, world::World},
 };
 
@@ -47,12 +49,16 @@ pub(super) async fn set_up(
     let witness = world.connect("linear").await?;
     let root = witness.client.mkdir(&dir, 0o755).await?;
     world.divide(&witness.client, &dir).await?;
-    let several = world.plan().servers > 1;
+    let extent = match world.plan().servers {
+        1 => Extent::Server,
+        _ if world.plan().may_divide() => Extent::Partitions,
+        _ => Extent::Servers,
+    };
     let linear = Rc::new(Linear {
         world: world.clone(),
         dir,
         names: random.pick(&[b"ab", b"abc"]),
-        history: RefCell::new(History::new(root.ino, several)),
+        history: RefCell::new(History::new(root.ino, extent)),
     });
     let aim = world.plan().aim;
     Ok(async move {
@@ -130,13 +136,17 @@ impl Linear {
         user: &Client,
         call: Call,
     ) -> anyhow::Result<()> {
-        if self.world.plan().may_divide() && matches!(call, Call::List(..)) {
-            // Partitions are read one after the other: what is renamed meanwhile may be listed twice.
-            return match self.ask(client, user, &call).await {
-                Ok(_) | Err(Error::Fs(_) | Error::SessionLost) => Ok(()),
-                Err(error) => Err(anyhow!(error)).with_context(|| format!("{call:?}")),
-            };
-        }
+        self.answer_of(by, client, user, call).await.map(drop)
+    }
+
+    /// As [`Linear::operate`], and tells what was answered; `None`: nobody knows whether it happened.
+    async fn answer_of(
+        &self,
+        by: &str,
+        client: &Client,
+        user: &Client,
+        call: Call,
+    ) -> anyhow::Result<Option<Answer>> {
         let operation = self.history.borrow_mut().call(by, call.clone());
         self.world.count(|counts| counts.operations += 1);
         let answer = self.ask(client, user, &call).await;
@@ -144,12 +154,11 @@ impl Linear {
         let answer = match answer {
             Ok(seen) => Ok(seen),
             Err(Error::Fs(error)) => Err(error),
-            // Nobody knows whether it happened.
-            Err(Error::SessionLost) => return Ok(()),
+            Err(Error::SessionLost) => return Ok(None),
             Err(error) => return Err(anyhow!(error)).with_context(|| format!("{call:?}")),
         };
-        self.history.borrow_mut().answer(operation, answer);
-        Ok(())
+        self.history.borrow_mut().answer(operation, answer.clone());
+        Ok(Some(answer))
     }
 
     async fn ask(&self, client: &Client, user: &Client, call: &Call) -> Result<Seen, Error> {
@@ -209,12 +218,7 @@ impl Linear {
             19..=20 => {
                 let mut path = path();
                 path.0.truncate(random.index(path.0.len() + 1));
-                // A listing has one moment of each partition, and so no moment of a directory that has several.
-                if self.world.plan().may_divide() {
-                    Call::Stat(path, by())
-                } else {
-                    Call::List(path, by())
-                }
+                Call::List(path, by())
             }
             _ => Call::Stat(path(), by()),
         }
@@ -226,13 +230,12 @@ impl Linear {
         while let Some(path) = left.pop() {
             self.operate("w", client, client, Call::Stat(path.clone(), By::Root)).await?;
             let listing = Call::List(path.clone(), By::Root);
-            let names = match self.ask(client, client, &listing).await {
-                Ok(Seen::Names(names)) => names,
-                // What one that died had asked for may still come.
-                Err(Error::Fs(FsError::NotFound | FsError::NotDirectory)) => continue,
+            let names = match self.answer_of("w", client, client, listing.clone()).await? {
+                Some(Ok(Seen::Names(names))) => names,
+                // What one that died had asked for may still come; the history says whether it may.
+                Some(Err(FsError::NotFound | FsError::NotDirectory | FsError::Stale)) => continue,
                 other => bail!("{listing:?} gave {other:?}"),
             };
-            self.operate("w", client, client, listing).await?;
             for (name, (_, directory)) in names {
                 let mut below = path.clone();
                 below.0.push(name);
@@ -280,7 +283,7 @@ fn attributes(attr: &Attr) -> Attributes {
     Attributes { ino: attr.ino, dir, nlink: attr.nlink }
 }
 
-async fn list(client: &Client, path: String) -> Result<BTreeMap<u8, (Ino, bool)>, Error> {
+async fn list(client: &Client, path: String) -> Result<Names, Error> {
     let entries = client.read_dir(path).await?.all().await?;
     let named = entries.into_iter().map(|entry| {
         let name = entry.name.as_bytes().first().copied().unwrap_or(b'?');
