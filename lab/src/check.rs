@@ -38,7 +38,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let machine = world.connect("check").await?;
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
-    quota::fill(&machine.client).await?;
+    quota::fill(world, &machine.client).await?;
     if world.plan().trash {
         tree::check(&machine.client).await?;
         fsck(world, &machine.client).await.context("with what is in the trash")?;

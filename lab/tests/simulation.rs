@@ -62,7 +62,9 @@ fn every_world_keeps_its_promises() {
         ("inodes reclaimed", sum.inodes_reclaimed),
         ("histories of concurrent clients", sum.histories),
         ("changes that a quota refuses", sum.refused),
+        ("contents that a quota refuses", sum.refused_contents),
         ("locks", sum.locks),
+        ("locks that were waited for", sum.locks_awaited),
         ("trash", sum.thrown),
     ]);
     assert!(sum.histories_given_up * 100 <= sum.histories, "too many histories were given up");
@@ -88,10 +90,10 @@ fn every_cluster_keeps_its_promises() {
         assert_happened(&[
             ("kills", sum.kills),
             ("power cuts", sum.power_cuts),
-            ("cut connections", sum.cuts),
-            ("stops", sum.stops),
             ("blocks lost", sum.blocks_lost),
             ("logs cut off before a lost block", sum.logs_cut),
+            ("cut connections", sum.cuts),
+            ("stops", sum.stops),
             ("walls", sum.walls),
             ("slow machines", sum.slow),
             ("deaths of clients", sum.deaths),
@@ -108,7 +110,9 @@ fn every_cluster_keeps_its_promises() {
             ("aborted transactions", sum.transactions_aborted),
             ("transactions whose outcome was asked for", sum.transactions_recovered),
             ("changes that a quota refuses", sum.refused),
+            ("contents that a quota refuses", sum.refused_contents),
             ("locks", sum.locks),
+            ("locks that were waited for", sum.locks_awaited),
             ("trash", sum.thrown),
         ]);
         assert!(sum.histories >= CLUSTER_SEEDS / 2);
@@ -175,12 +179,12 @@ finds! {
     it_finds_that_echoes_are_executed: EchoExecuted,
     it_finds_that_answers_leave_before_the_write: AnswerBeforeWrite,
     it_finds_that_nobody_waits_for_the_sync: SyncNotAwaited,
+    it_finds_that_blocks_are_not_synced: BlocksNotSynced,
+    it_finds_that_a_log_is_taken_with_names_of_lost_blocks: LogTakenUnseen,
     it_finds_that_inode_numbers_are_not_reserved: InosNotReserved,
     it_finds_that_opens_are_ignored: OpensIgnored,
     it_finds_that_the_number_of_a_release_is_ignored: ReleaseNumberIgnored,
     it_finds_that_claims_are_not_awaited: ClaimsNotAwaited,
-    it_finds_that_blocks_are_not_synced: BlocksNotSynced,
-    it_finds_that_a_log_is_taken_with_names_of_lost_blocks: LogTakenUnseen,
     it_finds_that_moves_are_not_announced: MoveNotAnnounced,
     it_finds_that_blocks_are_deleted_early: BlockDeletedEarly,
     it_finds_that_claims_of_locks_are_not_awaited: LockClaimsNotAwaited,
@@ -208,6 +212,7 @@ finds! {
     it_finds_that_directories_are_confirmed_early: ConfirmedEarly,
     it_finds_that_a_lost_birth_is_forgotten: LostBirthForgotten,
     it_finds_that_what_is_given_back_below_a_quota_is_used: AllowanceKept,
+    it_finds_that_bytes_that_are_given_back_below_a_quota_are_used: BytesAllowanceKept,
     it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone,
     it_finds_that_a_merged_partition_is_forgotten: MergedForgotten,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken,
@@ -216,5 +221,5 @@ finds! {
     it_finds_names_that_move_while_they_are_changed: NotFrozen,
     it_finds_a_sweep_of_what_is_owned: OwnedSwept,
     it_finds_a_page_that_ends_within_a_run: PageEndsInRun,
-}
     it_finds_a_listing_that_ends_with_its_first_partition: ListingEndsEarly,
+}

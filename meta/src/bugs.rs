@@ -106,6 +106,8 @@ pub enum Bug {
     RefusedUnseen,
     /// What is allowed below a quota and given back is used all the same (`quota::allowance`).
     AllowanceKept,
+    /// As well, of bytes alone (`quota::allowance`).
+    BytesAllowanceKept,
     /// A server that does not say what it uses below a quota is taken to use nothing (`quota::ask`).
     UnheardHaveNone,
     /// Directories are confirmed before their entries are stable (`transact::births`).
@@ -116,27 +118,27 @@ pub enum Bug {
     MergedForgotten,
     /// A page of a listing ends between names of one position (`ops::readdir`).
     PageEndsInRun,
-    /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
-    #[cfg(feature = "bugs")]
     /// A partition of a directory that is listed to its end says that nothing is in the others (`ops::readdir`).
     ListingEndsEarly,
+    /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
+    #[cfg(feature = "bugs")]
     LateLookupTaken,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 52] = [
+    pub const ALL: [Bug; 53] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
         Bug::SyncNotAwaited,
+        Bug::BlocksNotSynced,
+        Bug::LogTakenUnseen,
         Bug::InosNotReserved,
         Bug::OpensIgnored,
         Bug::ReleaseNumberIgnored,
         Bug::ClaimsNotAwaited,
-        Bug::BlocksNotSynced,
-        Bug::LogTakenUnseen,
         Bug::MoveNotAnnounced,
         Bug::BlockDeletedEarly,
         Bug::LockClaimsNotAwaited,
@@ -172,15 +174,16 @@ impl Bug {
         Bug::PauseIgnored,
         Bug::RefusedUnseen,
         Bug::AllowanceKept,
+        Bug::BytesAllowanceKept,
         Bug::UnheardHaveNone,
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
         Bug::MergedForgotten,
         Bug::PageEndsInRun,
+        Bug::ListingEndsEarly,
         Bug::LateLookupTaken,
     ];
 }
-        Bug::ListingEndsEarly,
 
 /// The bug of one server, if it has one.
 #[derive(Debug, Clone, Copy, Default)]

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use base::{FileKind, FsError};
-use client::{Client, Error};
+use client::{Client, Error, OpenOptions};
 use wire::XattrMode;
 
 use super::tree::Tree;
@@ -108,22 +108,57 @@ pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<
     }
 }
 
-/// Fills the directory with a limit, if there is one: just so many inodes can be there as may be.
+/// Fills the directory with limits, if there is one: just so many bytes and inodes can be there as may be.
 ///
 /// # Errors
 /// When there are others.
-pub async fn fill(client: &Client) -> anyhow::Result<()> {
+pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
     let top = filled::path(0);
-    let max = match client.info(&top).await {
+    let facts: BTreeMap<_, _> = match client.info(&top).await {
         Err(Error::Fs(FsError::NotFound)) => return Ok(()),
-        info => info?.into_iter().find(|(name, _)| name == "quota.entries"),
+        info => info?.into_iter().collect(),
     };
     // A power cut may have taken it.
-    let Some(max) = max.and_then(|(_, max)| max.parse::<u64>().ok()) else { return Ok(()) };
+    let max = |name: &str| facts.get(name).and_then(|max| max.parse::<u64>().ok());
     let path = |number| format!("{top}/in-the-end-{number}");
+    if let Some(max) = max("quota.bytes") {
+        fill_bytes(world, client, &top, max).await.context("a limit of bytes")?;
+    }
+    let Some(max) = max("quota.entries") else { return Ok(()) };
     until_full(max + 1, async |number| client.mkdir(path(number), 0o755).await.map(drop)).await?;
     let (there, _) = walk(client, &top).await?;
     ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");
+    Ok(())
+}
+
+/// Writes one file with as many bytes as there is room for, and one more.
+async fn fill_bytes(world: &World, client: &Client, top: &str, max: u64) -> anyhow::Result<()> {
+    let (_, there) = walk(client, top).await?;
+    let Some(room) = max.checked_sub(there) else {
+        // Directories that lost their entries with the power have got them back.
+        ensure!(world.plan().is_lossy(), "{there} bytes are below {top}, and {max} may be");
+        return Ok(());
+    };
+    let path = format!("{top}/in-the-end");
+    let file = match client.open_with(&path, OpenOptions::both().create_new(0o644)).await {
+        // There is no room for an inode.
+        Err(Error::Fs(FsError::QuotaExceeded)) => return Ok(()),
+        file => file?,
+    };
+    let room = usize::try_from(room)?;
+    file.write_at(0, &vec![7; room]).await?;
+    file.flush().await.with_context(|| format!("there is room for {room} bytes"))?;
+    let passes = async {
+        file.write_at(room as u64, &[7]).await?;
+        file.flush().await
+    };
+    match passes.await {
+        Err(Error::Fs(FsError::QuotaExceeded)) => {}
+        other => bail!("a byte more than {max} gives {other:?}"),
+    }
+    file.close().await?;
+    let (_, there) = walk(client, top).await?;
+    ensure!(there == max, "{there} bytes are below {top} when it is full, and {max} may be");
     Ok(())
 }
 

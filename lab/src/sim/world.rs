@@ -96,10 +96,20 @@ pub struct Counts {
     pub beside_asked: u64,
     /// and how often it answered meanwhile.
     pub beside_answered: u64,
-    /// Changes that a quota has refused.
+    /// Changes that a quota has refused,
     pub refused: u64,
-    /// Locks that were taken, and given back.
+    /// and contents of files.
+    pub refused_contents: u64,
+    /// Locks that were taken, and given back,
     pub locks: u64,
+    /// those of them that somebody else had when they were asked for,
+    pub locks_awaited: u64,
+    /// and those that were not given in time.
+    pub locks_late: u64,
+    /// Comparisons with the model,
+    pub models: u64,
+    /// and those that ended early, since a removed file lived on after a restart.
+    pub models_ended: u64,
     /// Files and directories that were found in the trash.
     pub thrown: u64,
     /// Histories that were checked for linearizability.
@@ -342,6 +352,8 @@ impl World {
     pub fn counts(&self) -> Counts {
         let sum = |name| self.hosts().iter().map(|host| host.counter(name)).sum();
         Counts {
+            blocks_lost: sum("blocks_lost"),
+            logs_cut: sum("logs_cut"),
             duplicates_suppressed: sum("duplicates_suppressed"),
             sessions_expired: sum("sessions_expired"),
             inodes_reclaimed: sum("inodes_reclaimed"),
@@ -352,8 +364,6 @@ impl World {
             transactions_aborted: sum("transactions_aborted"),
             transactions_recovered: sum("transactions_recovered"),
             ..*self.inner.counts.borrow()
-            blocks_lost: sum("blocks_lost"),
-            logs_cut: sum("logs_cut"),
         }
     }
 
@@ -409,6 +419,8 @@ impl Counts {
         self.operations += other.operations;
         self.kills += other.kills;
         self.power_cuts += other.power_cuts;
+        self.blocks_lost += other.blocks_lost;
+        self.logs_cut += other.logs_cut;
         self.cuts += other.cuts;
         self.stops += other.stops;
         self.walls += other.walls;
@@ -419,8 +431,6 @@ impl Counts {
         self.losses += other.losses;
         self.duplicates_suppressed += other.duplicates_suppressed;
         self.sessions_expired += other.sessions_expired;
-        self.blocks_lost += other.blocks_lost;
-        self.logs_cut += other.logs_cut;
         self.inodes_reclaimed += other.inodes_reclaimed;
         self.handoffs_begun += other.handoffs_begun;
         self.handoffs_done += other.handoffs_done;
@@ -433,7 +443,12 @@ impl Counts {
         self.beside_asked += other.beside_asked;
         self.beside_answered += other.beside_answered;
         self.refused += other.refused;
+        self.refused_contents += other.refused_contents;
+        self.models += other.models;
+        self.models_ended += other.models_ended;
         self.locks += other.locks;
+        self.locks_awaited += other.locks_awaited;
+        self.locks_late += other.locks_late;
         self.thrown += other.thrown;
         self.histories += other.histories;
         self.history_operations += other.history_operations;

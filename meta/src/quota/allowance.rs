@@ -103,7 +103,14 @@ impl Quotas {
         let Some(quota) = table.get_mut(&QuotaId(give.root)) else {
             return Gave { roots, used: Usage::default().into() };
         };
-        let upto = if bugs.has(Bug::AllowanceKept) { quota.allowance.upto } else { quota.total };
+        let had = quota.allowance.upto;
+        let upto = if bugs.has(Bug::AllowanceKept) {
+            had
+        } else if bugs.has(Bug::BytesAllowanceKept) {
+            Usage { bytes: had.bytes, ..quota.total }
+        } else {
+            quota.total
+        };
         quota.allowance = Allowance { round: give.round, upto };
         Gave { roots, used: quota.total.into() }
     }

@@ -1,5 +1,5 @@
-//! Limits: clients make and remove what they can below a directory that may not have more than so many inodes. Never are there
-//! more, whatever happens, and in the end there can be just as many.
+//! Limits: clients make and remove what they can below a directory that may not have more than so many inodes, and so many
+//! bytes. Never are there more, whatever happens, and in the end there can be just as many.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
@@ -17,7 +17,8 @@ const CLIENTS: usize = 3;
 const OPERATIONS: u64 = 50;
 /// Directories below it, which stay.
 const DIRS: u64 = 3;
-const BYTES_MAX: u64 = 30_000;
+/// Files have fewer bytes.
+const FILE_BYTES: usize = 6000;
 
 /// Where it is.
 #[must_use]
@@ -42,8 +43,10 @@ pub(super) async fn set_up(
         client.mkdir(format!("{top}/{dir}"), 0o755).await?;
     }
     limit(world, client, &top, "entries", max).await?;
-    limit(world, client, &top, "bytes", BYTES_MAX).await?;
-    let there = Rc::new(Cell::new(1 + DIRS));
+    // About as many as files have, or fewer.
+    let bytes_max = world.random(&format!("{top} bytes")).within(6000..30_000);
+    limit(world, client, &top, "bytes", bytes_max).await?;
+    let there = Rc::new(Cell::new(Used { inodes: 1 + DIRS, bytes: 0 }));
     let fills = machines.iter().enumerate().map(|(number, machine)| Fills {
         world: world.clone(),
         client: machine.client.clone(),
@@ -54,7 +57,7 @@ pub(super) async fn set_up(
         names: BTreeMap::new(),
         made: 0,
         there: there.clone(),
-        max,
+        max: Used { inodes: max, bytes: bytes_max },
     });
     let fills: Vec<Fills> = fills.collect();
     Ok(async move {
@@ -73,6 +76,22 @@ enum Place {
     Beside,
 }
 
+/// What is used below it.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    inodes: u64,
+    bytes: u64,
+}
+
+/// One of its own.
+#[derive(Debug, Clone, Copy)]
+struct Thing {
+    place: Place,
+    is_dir: bool,
+    /// As far as they are stored for certain.
+    bytes: u64,
+}
+
 struct Fills {
     world: World,
     client: Client,
@@ -80,11 +99,11 @@ struct Fills {
     number: usize,
     top: String,
     beside: String,
-    names: BTreeMap<String, (Place, bool)>,
+    names: BTreeMap<String, Thing>,
     made: u64,
-    /// So many inodes are there for certain: made, and nobody has begun to remove them.
-    there: Rc<Cell<u64>>,
-    max: u64,
+    /// So much is there for certain: made, and nobody has begun to remove it.
+    there: Rc<Cell<Used>>,
+    max: Used,
 }
 
 impl Fills {
@@ -125,15 +144,26 @@ impl Fills {
     }
 
     /// One more is there: there may not be too many. Where a power cut may have taken others nobody knows.
-    fn counts(&self, place: Place, name: &str) -> anyhow::Result<()> {
-        if place == Place::Beside {
+    fn counts(&self, thing: Thing, name: &str) -> anyhow::Result<()> {
+        if thing.place == Place::Beside {
             return Ok(());
         }
-        self.there.set(self.there.get() + 1);
-        let (there, max, top) = (self.there.get(), self.max, &self.top);
-        let exceeds = there > max && !self.world.plan().is_lossy();
-        ensure!(!exceeds, "{there} are below {top} with {name}, where {max} may be");
-        Ok(())
+        let Used { inodes, bytes } = self.there.get();
+        let there = Used { inodes: inodes + 1, bytes: bytes + thing.bytes };
+        self.there.set(there);
+        if self.world.plan().is_lossy() {
+            return Ok(());
+        }
+        let passes = |what: &str, there, max| {
+            ensure!(
+                there <= max,
+                "{there} {what} are below {} with {name}, where {max} may be",
+                self.top
+            );
+            Ok(())
+        };
+        passes("inodes", there.inodes, self.max.inodes)?;
+        passes("bytes", there.bytes, self.max.bytes)
     }
 
     async fn make(&mut self) -> anyhow::Result<()> {
@@ -141,36 +171,52 @@ impl Fills {
         let (name, place) = (format!("{}-{}", self.number, self.made), self.place());
         let (path, is_dir) = (self.path(&name, place), self.random.one_in(3));
         let made = match is_dir {
-            true => self.client.mkdir(&path, 0o755).await.map(drop),
-            false => self.make_file(&path).await,
+            true => self.client.mkdir(&path, 0o755).await.map(|_| 0),
+            false => self.make_file(&path, place).await,
         };
         self.world.trace().say(format_args!("{path} made: {made:?}"));
-        match made {
+        let bytes = match made {
             Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => {
                 self.world.count(|counts| counts.refused += 1);
                 return Ok(());
             }
             made => made.with_context(|| format!("make {path}"))?,
-        }
-        self.counts(place, &name)?;
-        self.names.insert(name, (place, is_dir));
+        };
+        let thing = Thing { place, is_dir, bytes };
+        self.counts(thing, &name)?;
+        self.names.insert(name, thing);
         Ok(())
     }
 
-    /// Its contents may find no room.
-    async fn make_file(&self, path: &str) -> client::Result<()> {
+    /// How many bytes it has: all, or none where there is no room for its contents.
+    async fn make_file(&self, path: &str, place: Place) -> client::Result<u64> {
         let file = self.client.open_with(path, OpenOptions::both().create_new(0o644)).await?;
-        let bytes = self.random.bytes(self.random.index(6000));
-        let _ = file.write_at(0, &bytes).await;
-        let _ = file.close().await;
-        Ok(())
+        let bytes = self.random.bytes(self.random.index(FILE_BYTES));
+        let written = async {
+            file.write_at(0, &bytes).await?;
+            file.close().await
+        };
+        match written.await {
+            Ok(()) => Ok(bytes.len() as u64),
+            Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => {
+                self.world.count(|counts| counts.refused_contents += 1);
+                Ok(0)
+            }
+            // What was made is lost with its contents, or the session that had it open.
+            Err(Error::Fs(FsError::Io | FsError::Stale) | Error::SessionLost)
+                if self.world.plan().is_lossy() =>
+            {
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        let (place, is_dir) = self.names.remove(name).expect("it was chosen");
-        let path = self.path(name, place);
-        self.goes(place);
-        let removed = match is_dir {
+        let thing = self.names.remove(name).expect("it was chosen");
+        let path = self.path(name, thing.place);
+        self.goes(thing);
+        let removed = match thing.is_dir {
             true => self.client.rmdir(&path).await,
             false => self.client.unlink(&path).await,
         };
@@ -179,12 +225,12 @@ impl Fills {
     }
 
     async fn rename(&mut self, name: &str) -> anyhow::Result<()> {
-        let (from, is_dir) = self.names[name];
-        let to = self.place();
+        let thing = self.names[name];
+        let (from, to) = (thing.place, self.place());
         let (old, new) = (self.path(name, from), self.path(name, to));
         let crosses = (from == Place::Beside) != (to == Place::Beside);
         if crosses {
-            self.goes(from);
+            self.goes(thing);
         }
         let renamed = self.client.rename(&old, &new).await;
         self.world.trace().say(format_args!("{old} to {new}: {renamed:?}"));
@@ -199,17 +245,19 @@ impl Fills {
             }
             renamed => renamed.with_context(|| format!("rename {old} to {new}"))?,
         }
+        let thing = Thing { place: to, ..thing };
         if crosses {
-            self.counts(to, name)?;
+            self.counts(thing, name)?;
         }
-        self.names.insert(name.to_owned(), (to, is_dir));
+        self.names.insert(name.to_owned(), thing);
         Ok(())
     }
 
     /// Somebody begins to remove one.
-    fn goes(&self, place: Place) {
-        if place != Place::Beside {
-            self.there.set(self.there.get() - 1);
+    fn goes(&self, thing: Thing) {
+        if thing.place != Place::Beside {
+            let Used { inodes, bytes } = self.there.get();
+            self.there.set(Used { inodes: inodes - 1, bytes: bytes - thing.bytes });
         }
     }
 

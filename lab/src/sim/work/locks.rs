@@ -2,11 +2,14 @@
 //!
 //! At most one client has the lock: so no count is lost, whatever happens to the server, to connections and to
 //! sessions. A client whose session is gone may have counted or not; then the result may be one more.
+//!
+//! Where a power cut may lose what was answered, counts are sure when a sync of their client has succeeded; of those before
+//! one that failed nothing is known.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, mem::take, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use base::{ByteRange, LockKind, LockMode};
+use base::{ByteRange, FsError, LockKind, LockMode};
 use client::{Client, Error, File, OpenOptions};
 use futures::future::try_join_all;
 use tokio::time::timeout;
@@ -26,6 +29,16 @@ struct Locks {
     /// Counts that surely happened, and those that may have.
     sure: Cell<u64>,
     unsure: Cell<u64>,
+    /// Who was given the lock last and has not given it back.
+    holder: Cell<Option<usize>>,
+}
+
+/// One of those who count.
+struct Counter {
+    locks: Rc<Locks>,
+    client: Client,
+    random: SimRandom,
+    number: usize,
 }
 
 pub(super) async fn set_up(
@@ -42,13 +55,14 @@ pub(super) async fn set_up(
         kind: random.pick(&[LockKind::Range, LockKind::Whole]),
         sure: Cell::new(0),
         unsure: Cell::new(0),
+        holder: Cell::new(None),
     });
     Ok(async move {
         let runs = machines.iter().enumerate().map(|(number, machine)| {
             let random = locks.world.random(&format!("{} {number}", locks.path));
-            Rc::clone(&locks).run(machine.client.clone(), random)
+            Counter { locks: Rc::clone(&locks), client: machine.client.clone(), random, number }
         });
-        try_join_all(runs).await?;
+        try_join_all(runs.map(Counter::run)).await?;
         let found = machines[0].client.read(&locks.path).await?;
         let (found, sure, unsure) = (count(&found)?, locks.sure.get(), locks.unsure.get());
         ensure!(
@@ -67,35 +81,69 @@ fn count(bytes: &[u8]) -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes.try_into().context("a counter has eight bytes")?))
 }
 
-impl Locks {
-    async fn run(self: Rc<Self>, client: Client, random: SimRandom) -> anyhow::Result<()> {
-        let mut file = None;
+impl Counter {
+    async fn run(self) -> anyhow::Result<()> {
+        let Counter { locks, client, random, number } = &self;
+        let (mut file, mut unsynced) = (None, 0);
+        let lossy = locks.world.plan().is_lossy();
+        let add = |to: &Cell<u64>, count| to.set(to.get() + count);
         for _ in 0..ROUNDS {
             let open = match file.take() {
                 Some(file) => file,
-                None => client.open_with(&self.path, OpenOptions::both()).await?,
+                None => client.open_with(&locks.path, OpenOptions::both()).await?,
             };
-            match self.round(&open, &random).await {
-                Ok(false) => {}
+            let counted = self.round(&open).await;
+            if locks.holder.get() == Some(*number) {
+                locks.holder.set(None);
+            }
+            match counted {
+                Ok(false) => locks.world.count(|counts| counts.locks_late += 1),
                 Ok(true) => {
-                    self.sure.set(self.sure.get() + 1);
+                    if lossy {
+                        unsynced += 1;
+                    } else {
+                        add(&locks.sure, 1);
+                    }
                     file = Some(open).filter(|_| !random.one_in(4));
                 }
                 // Opened anew in the next round.
-                Err(Error::SessionLost) => self.unsure.set(self.unsure.get() + 1),
+                Err(Error::SessionLost) => add(&locks.unsure, 1 + take(&mut unsynced)),
+                Err(Error::Fs(FsError::Io)) if lossy => {
+                    add(&locks.unsure, 1 + take(&mut unsynced));
+                }
                 Err(error) => return Err(error.into()),
             }
-            self.world.count(|counts| counts.operations += 1);
-            self.world.wait(random.ms(0..40)).await;
+            if lossy && random.one_in(4) {
+                self.sync(take(&mut unsynced)).await?;
+            }
+            locks.world.count(|counts| counts.operations += 1);
+            locks.world.wait(random.ms(0..40)).await;
         }
+        if lossy {
+            self.sync(unsynced).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes so many counts stable.
+    async fn sync(&self, unsynced: u64) -> anyhow::Result<()> {
+        let Locks { sure, unsure, .. } = &*self.locks;
+        let to = match self.client.sync().await {
+            Ok(()) => sure,
+            Err(Error::SessionLost | Error::Fs(FsError::Io)) => unsure,
+            Err(error) => return Err(error.into()),
+        };
+        to.set(to.get() + unsynced);
         Ok(())
     }
 
     /// Counts once; `false` when it was not given the lock in time. Then the file is not used again: the lock is
     /// given up in the background.
-    async fn round(&self, file: &File, random: &SimRandom) -> Result<bool, Error> {
+    async fn round(&self, file: &File) -> Result<bool, Error> {
+        let Counter { locks, random, number, .. } = self;
+        let awaited = locks.holder.get().is_some();
         let lock = async {
-            match self.kind {
+            match locks.kind {
                 LockKind::Range => file.lock_range(COUNTER, LockMode::Exclusive).await,
                 LockKind::Whole => file.lock(LockMode::Exclusive).await,
             }
@@ -104,15 +152,17 @@ impl Locks {
             Ok(locked) => locked?,
             Err(_) => return Ok(false),
         }
+        locks.holder.set(Some(*number));
+        locks.world.count(|counts| counts.locks_awaited += u64::from(awaited));
         let bytes = file.read_at(0, 8).await?;
         let counted = <[u8; 8]>::try_from(&bytes[..]).map_or(u64::MAX / 2, u64::from_le_bytes);
-        self.world.trace().say(format_args!("{} has {counted}", self.path));
-        self.world.wait(random.ms(0..100)).await;
+        locks.world.trace().say(format_args!("{} has {counted}", locks.path));
+        locks.world.wait(random.ms(0..100)).await;
         file.write_at(0, &(counted + 1).to_le_bytes()).await?;
         if random.one_in(2) {
             file.flush().await?;
         }
-        match self.kind {
+        match locks.kind {
             LockKind::Range => file.unlock_range(COUNTER).await?,
             LockKind::Whole => file.unlock().await?,
         }

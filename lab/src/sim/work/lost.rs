@@ -66,7 +66,9 @@ impl Lost {
             match self.client.sync().await {
                 // What was answered before is durable, whatever was cut meanwhile: else it would say so.
                 Ok(()) => self.history.durable(),
-                Err(Error::Fs(FsError::Io)) => self.compare(None).await?,
+                Err(Error::Fs(FsError::Io)) if self.world.plan().is_lossy() => {
+                    self.compare(None).await?;
+                }
                 Err(error) => return Err(error.into()),
             }
             return Ok(());
@@ -102,15 +104,13 @@ impl Lost {
         }
     }
 
-    fn draw(&self) -> Act {
-        let name = || self.random.below(NAMES).to_string();
     /// Every so many operations one is a sync. Where a power cut takes blocks there are some to take.
     fn calm(&self) -> u64 {
         if self.world.plan().volatile_blocks { 30 } else { 9 }
     }
 
-        match self.random.below(8) {
-            0 | 1 => Act::Create(name()),
+    fn draw(&self) -> Act {
+        let name = || self.random.below(NAMES).to_string();
         if self.world.plan().volatile_blocks && self.random.one_in(2) {
             let files = self.history.now().iter().filter(|(_, thing)| **thing != Thing::Directory);
             let files: Vec<_> = files.map(|(name, _)| name.clone()).collect();
@@ -120,6 +120,8 @@ impl Lost {
                 return Act::Fill(name, vec![self.byte(); len]);
             }
         }
+        match self.random.below(8) {
+            0 | 1 => Act::Create(name()),
             2 => Act::Mkdir(name()),
             3 | 4 => {
                 let len = if self.random.one_in(4) { 9000 } else { 40 };
@@ -132,12 +134,12 @@ impl Lost {
         }
     }
 
-    async fn act(&self, act: &Act, synced: bool) -> Result<(), Error> {
-        let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.dir));
     fn byte(&self) -> u8 {
         u8::try_from(self.random.below(256)).expect("a byte")
     }
 
+    async fn act(&self, act: &Act, synced: bool) -> Result<(), Error> {
+        let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.dir));
         match act {
             Act::Create(name) => {
                 let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
@@ -173,7 +175,7 @@ impl Lost {
             match self.client.sync().await {
                 Ok(()) => {}
                 // It tells what the look has shown.
-                Err(Error::Fs(FsError::Io)) => continue,
+                Err(Error::Fs(FsError::Io)) if self.world.plan().is_lossy() => continue,
                 Err(error) => return Err(error.into()),
             }
             if self.power_cuts() != cuts {

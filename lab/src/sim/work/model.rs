@@ -53,16 +53,25 @@ pub(super) async fn set_up(
             // After a restart a removed file may live on until every session has said what it has open.
             Err(difference) if lives_on(&difference) && world.counts().kills > 0 => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
+                world.count(|counts| counts.models_ended += 1);
             }
             Err(difference) => return Err(difference).context(label),
         }
+        world.count(|counts| counts.models += 1);
         drop((real, client));
         machine.close().await
     })
 }
 
+/// Whether the model has no such file any more, and the server does with it what it does with any other: it may refuse that,
+/// for another reason.
 fn lives_on(difference: &Difference) -> bool {
-    *difference.right == Answer::Failed(FsError::Stale)
+    let does = match *difference.left {
+        Answer::Failed(error) => error != FsError::Io,
+        Answer::Broken(_) | Answer::Skipped => false,
+        _ => true,
+    };
+    *difference.right == Answer::Failed(FsError::Stale) && does
 }
 
 fn draw(random: &SimRandom) -> anyhow::Result<Vec<Step>> {

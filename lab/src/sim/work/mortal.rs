@@ -1,9 +1,17 @@
 //! Clients that die: with files open that have no name any more, with contents not sent, in the middle of a
 //! request. Their leases end, and nothing of them is left; what they did is there as a whole or not at all.
+//!
+//! What was answered before a client died stays: files that were made have one of the names that they were given last, those
+//! that were removed have none, and what was flushed or closed has all of its contents. Where a power cut may lose what was
+//! answered, that is so of files that were synced, and of others nothing is said but that they are whole or empty.
 
-use std::time::Duration;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, ensure};
 use base::FsError;
 use client::{Client, Error, OpenOptions};
 use tokio::time::timeout;
@@ -11,7 +19,29 @@ use tokio::time::timeout;
 use crate::sim::{random::SimRandom, world::World};
 
 const LIVES: u64 = 3;
+const FILES: u64 = 30;
 const BYTES: &[u8] = b"all of it, or none";
+
+/// What may have become of a file.
+#[derive(Debug, Clone)]
+struct Fate {
+    /// It has one of these names,
+    names: Vec<String>,
+    /// or, perhaps, none.
+    may_be_gone: bool,
+    /// Its contents are there.
+    is_whole: bool,
+    /// Whatever its client did since may be lost, but not what was done before.
+    is_synced: bool,
+}
+
+struct Mortal {
+    world: World,
+    dir: String,
+    random: SimRandom,
+    /// Of each file that was asked for.
+    fates: RefCell<Vec<Fate>>,
+}
 
 pub(super) async fn set_up(
     world: &World,
@@ -22,70 +52,134 @@ pub(super) async fn set_up(
     witness.client.mkdir(&dir, 0o755).await?;
     world.divide(&witness.client, &dir).await?;
     let random = world.random(&dir);
-    let world = world.clone();
+    let mortal = Mortal { world: world.clone(), dir, random, fates: RefCell::default() };
     Ok(async move {
+        let Mortal { world, random, .. } = &mortal;
         for life in 0..LIVES {
             let machine = world.connect("mortal").await?;
-            let living = live(&machine.client, &dir, life, &random);
             // It dies in the middle of what it does, whatever that is.
-            match timeout(random.ms(20..1500), living).await {
+            match timeout(random.ms(20..1500), mortal.live(&machine.client, life)).await {
+                Ok(Err(error)) if world.plan().is_lossy() && is_lost(&error) => {
+                    world.trace().say(format_args!("{} {life} has lost {error}", mortal.dir));
+                }
                 Ok(ended) => ended.context("life")?,
                 Err(_) => world.trace().note("in the middle", &[life]),
             }
             machine.die(random.one_in(2));
             world.wait(random.ms(0..200)).await;
         }
-        check(&witness.client, &dir).await?;
+        mortal.check(&witness.client).await?;
         witness.close().await
     })
 }
 
-async fn live(client: &Client, dir: &str, life: u64, random: &SimRandom) -> anyhow::Result<()> {
-    let mut held = Vec::new();
-    for name in 0..30 {
-        let path = format!("{dir}/{life}-{name}");
-        let file = client.open_with(&path, OpenOptions::both().create_new(0o644)).await?;
-        file.write_at(0, BYTES).await?;
-        match random.below(4) {
-            0 => file.close().await?,
-            1 => {
-                client.unlink(&path).await?;
-                held.push(file);
-            }
-            2 => {
-                file.flush().await?;
-                client.rename(&path, format!("{path}-moved")).await?;
-                held.push(file);
-            }
-            _ => held.push(file),
-        }
-    }
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    Ok(())
+/// Whether a power cut may be why: it took a file, or the session.
+fn is_lost(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::SessionLost | Error::Fs(FsError::NotFound | FsError::Io | FsError::Stale)
+    )
 }
 
-async fn check(client: &Client, dir: &str) -> anyhow::Result<()> {
-    loop {
-        let mut moved = false;
-        for entry in client.read_dir(dir).await?.all().await? {
-            let path = format!("{dir}/{}", entry.name);
-            match look(client, &path).await {
-                // What a client did last may take longer than it lived: a rename over two servers.
-                Err(Error::Fs(FsError::NotFound)) => moved = true,
-                looked => looked.with_context(|| path)??,
+impl Mortal {
+    async fn live(&self, client: &Client, life: u64) -> client::Result<()> {
+        let mut held = Vec::new();
+        for number in 0..FILES {
+            let name = format!("{life}-{number}");
+            let path = format!("{}/{name}", self.dir);
+            let fate = Fate {
+                names: vec![name.clone()],
+                may_be_gone: true,
+                is_whole: false,
+                is_synced: false,
+            };
+            let index = self.fates.borrow().len();
+            self.fates.borrow_mut().push(fate);
+            let note = |change: fn(&mut Fate)| change(&mut self.fates.borrow_mut()[index]);
+            let file = client.open_with(&path, OpenOptions::both().create_new(0o644)).await?;
+            note(|fate| fate.may_be_gone = false);
+            file.write_at(0, BYTES).await?;
+            let choice = self.random.below(4);
+            if self.world.plan().is_lossy() && choice != 1 && self.random.one_in(2) {
+                file.sync_all().await?;
+                note(|fate| (fate.is_whole, fate.is_synced) = (true, true));
+            }
+            match choice {
+                0 => {
+                    file.close().await?;
+                    note(|fate| fate.is_whole = true);
+                }
+                1 => {
+                    note(|fate| fate.may_be_gone = true);
+                    client.unlink(&path).await?;
+                    note(|fate| fate.names.clear());
+                    held.push(file);
+                }
+                2 => {
+                    file.flush().await?;
+                    let moved = format!("{name}-moved");
+                    self.fates.borrow_mut()[index].names.push(moved);
+                    note(|fate| fate.is_whole = true);
+                    client.rename(&path, format!("{path}-moved")).await?;
+                    note(|fate| drop(fate.names.remove(0)));
+                    held.push(file);
+                }
+                _ => held.push(file),
             }
         }
-        if !moved {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(())
+    }
+
+    async fn check(&self, client: &Client) -> anyhow::Result<()> {
+        let mut found = BTreeMap::new();
+        loop {
+            let mut moved = false;
+            for entry in client.read_dir(&self.dir).await?.all().await? {
+                let name = entry.name.to_string();
+                match take(client, &format!("{}/{name}", self.dir)).await {
+                    Ok(bytes) => drop(found.insert(name, bytes)),
+                    // What a client did last may take longer than it lived: a rename over two servers.
+                    Err(Error::Fs(FsError::NotFound)) => moved = true,
+                    Err(error) => return Err(error).context(name),
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        for fate in &*self.fates.borrow() {
+            self.compare(fate, &mut found).with_context(|| format!("{fate:?}"))?;
+        }
+        // Where a power cut took the removal, or the new name.
+        ensure!(found.is_empty() || self.world.plan().is_lossy(), "there are also {found:?}");
+        Ok(())
+    }
+
+    /// Takes out of what was found what is left of a file.
+    fn compare(&self, fate: &Fate, found: &mut BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
+        let lossy = self.world.plan().is_lossy();
+        let mut names: BTreeSet<&str> = fate.names.iter().map(String::as_str).collect();
+        if lossy {
+            // It may have its first name again.
+            names.extend(fate.names.iter().filter_map(|name| name.strip_suffix("-moved")));
+        }
+        let left: Vec<_> = names.into_iter().filter_map(|name| found.remove(name)).collect();
+        ensure!(left.len() <= 1, "it has {} names", left.len());
+        let may_be_gone = fate.may_be_gone || lossy && !fate.is_synced;
+        let Some(bytes) = left.first() else {
+            ensure!(may_be_gone || fate.names.is_empty(), "it has no name");
             return Ok(());
-        }
+        };
+        let may_be_empty = !fate.is_whole || lossy && !fate.is_synced;
+        ensure!(bytes == BYTES || bytes.is_empty() && may_be_empty, "it has {} bytes", bytes.len());
+        Ok(())
     }
 }
 
-/// Removes a file; what is wrong with it.
-async fn look(client: &Client, path: &str) -> client::Result<anyhow::Result<()>> {
+/// Removes a file; its contents.
+async fn take(client: &Client, path: &str) -> client::Result<Vec<u8>> {
     let bytes = client.read(path).await?;
-    if !bytes.is_empty() && bytes != BYTES {
-        return Ok(Err(anyhow!("it has {} bytes", bytes.len())));
-    }
-    client.unlink(path).await.map(Ok)
+    client.unlink(path).await?;
+    Ok(bytes.to_vec())
 }

@@ -482,6 +482,65 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
     }
 }
 
+/// What one core saw.
+#[derive(Default)]
+struct Tally {
+    refused: usize,
+    entries_most: i64,
+    bytes_most: i64,
+}
+
+#[test]
+fn limits_are_passed_at_no_moment_whatever_two_cores_do() {
+    const ENTRIES_MAX: i64 = 9;
+    const BYTES_MAX: i64 = 8000;
+    let (mut entries_most, mut bytes_most) = (0, 0);
+    for seed in 0..4 {
+        in_world_of(Setup { cores: 3, ..Setup::default() }, async |world| {
+            let mut client = world.client().await;
+            let top = client.root;
+            let top = client.mkdir(&top, "top").await.unwrap();
+            let mut dirs = vec![top];
+            for index in 0..3 {
+                dirs.push(client.mkdir(&top, &format!("n{index}")).await.unwrap());
+            }
+            limit(world, &mut client, &top, ENTRIES, &ENTRIES_MAX.to_string()).await;
+            limit(world, &mut client, &top, BYTES, &BYTES_MAX.to_string()).await;
+            let shared = std::sync::Arc::clone(&world.server.shared);
+            let id = crate::record::QuotaId(top.ino);
+            let [one, other] = on_two_cores(world, async |core, client| {
+                let mut random = seed * 2 + core as u64;
+                let mut tally = Tally::default();
+                for _ in 0..700 {
+                    let mut draw = |below: u64| {
+                        random = next(random);
+                        usize::try_from((random >> 33) % below).unwrap()
+                    };
+                    let picks = [draw(12), draw(4), draw(4), draw(4), draw(4), draw(2)];
+                    tally.refused += usize::from(!random_act(client, &dirs, picks).await);
+                    // The other core is in the middle of something.
+                    let used = shared.quotas.get(id).expect("it stays").total;
+                    assert!(used.entries <= ENTRIES_MAX && used.bytes <= BYTES_MAX, "{used:?}");
+                    tally.entries_most = tally.entries_most.max(used.entries);
+                    tally.bytes_most = tally.bytes_most.max(used.bytes);
+                }
+                tally
+            });
+            assert!(one.refused > 50 && other.refused > 50);
+            for tally in [one, other] {
+                entries_most = tally.entries_most.max(entries_most);
+                bytes_most = tally.bytes_most.max(bytes_most);
+            }
+            world.settle().await;
+            let (entries, bytes) = used(&mut client, &top).await;
+            assert!(entries <= 9 && bytes <= 8000, "{entries} entries with {bytes} bytes");
+        });
+    }
+    // A file has ten bytes, or 5010, and no two of these are there.
+    assert_eq!(entries_most, ENTRIES_MAX);
+    assert!(bytes_most >= 5010, "{bytes_most}");
+}
+
 #[test]
 fn attributes_of_what_a_quota_counts_stay_what_they_are() {
     in_world(async |world| {
