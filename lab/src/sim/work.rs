@@ -44,7 +44,7 @@ impl Work {
     }
 }
 
-/// Sets up the workloads of a world. Where a power cut may lose what was answered, all are about that.
+/// Sets up the workloads of a world. Where a power cut may lose what was answered, all can tell what may be lost.
 ///
 /// # Errors
 /// When a client cannot make what it needs.
@@ -63,6 +63,16 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     if world.plan().is_lossy() {
         works.push(Work::new("lost", lost::set_up(world, 1).await?));
         works.push(Work::new("below", below::set_up(world, 2).await?));
+        let more = world.random("works that lose");
+        if more.one_in(2) {
+            works.push(Work::new("opened", opened::set_up(world, 5).await?));
+        }
+        if more.one_in(2) {
+            works.push(Work::new("mortal", mortal::set_up(world, 6).await?));
+        }
+        if more.one_in(3) {
+            works.push(Work::new("locks", locks::set_up(world, 7).await?));
+        }
         return Ok(works);
     }
     for number in 0..3 {

@@ -1,5 +1,8 @@
 //! Open files outlive their names: what one client has open is removed, replaced and moved by another, and
 //! is read and written on.
+//!
+//! A power cut may lose what was answered. Then one of the clients is told so, by its next sync or before, and the files
+//! that have names have contents that they once had, as far as these were not synced. Nobody is told where nothing is lost.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +20,8 @@ struct Open {
     bytes: Vec<u8>,
     /// Its name, while it has one.
     name: Option<String>,
+    /// The name by which it was made or opened.
+    opened_as: Option<String>,
     /// It never had one, and may get one.
     linkable: bool,
 }
@@ -33,6 +38,12 @@ struct Opened {
     /// Files with a name that nobody has open.
     closed: BTreeMap<String, Vec<u8>>,
     made: u64,
+    /// Power cuts that were seen.
+    cuts: u64,
+    /// What files had at any time.
+    said: Vec<Vec<u8>>,
+    /// What is stable of files, under the names that they have.
+    synced: BTreeMap<String, Vec<u8>>,
 }
 
 pub(super) async fn set_up(
@@ -52,16 +63,27 @@ pub(super) async fn set_up(
         open: Vec::new(),
         closed: BTreeMap::new(),
         made: 0,
+        cuts: 0,
+        said: Vec::new(),
+        synced: BTreeMap::new(),
     };
     Ok(async move {
         for _ in 0..OPERATIONS {
-            opened.step().await?;
+            let done = opened.step().await;
+            opened.survive(done).await?;
             opened.world.count(|counts| counts.operations += 1);
             if opened.random.one_in(6) {
                 opened.world.wait(opened.random.ms(0..60)).await;
             }
         }
-        opened.end().await?;
+        loop {
+            let ended = opened.end().await;
+            let is_end = ended.is_ok();
+            opened.survive(ended).await?;
+            if is_end {
+                break;
+            }
+        }
         for machine in machines {
             machine.close().await?;
         }
@@ -92,6 +114,95 @@ impl Opened {
         }
     }
 
+    /// Goes on after a step. If the power was cut meanwhile, whoever had answers to what is lost is told: then it goes on from
+    /// what is there.
+    async fn survive(&mut self, step: anyhow::Result<()>) -> anyhow::Result<()> {
+        if !self.world.plan().is_lossy() || self.power_cuts() == self.cuts {
+            return step;
+        }
+        let mut told = step.as_ref().is_err_and(|error| error.downcast_ref().is_some_and(tells));
+        let mut step = Some(step);
+        loop {
+            let cuts = self.power_cuts();
+            told |= self.sync_both().await?;
+            if self.power_cuts() != cuts {
+                continue;
+            }
+            if !told {
+                self.cuts = cuts;
+                return step.take().unwrap_or(Ok(())).context("nobody was told of a loss");
+            }
+            for Open { file, .. } in self.open.drain(..) {
+                // It tells once more.
+                let _ = file.close().await;
+            }
+            let found = match self.find().await {
+                Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
+                found => found.context("look at what is left")?,
+            };
+            if self.sync_both().await? || self.power_cuts() != cuts {
+                continue;
+            }
+            self.check_left(&found)?;
+            self.say("lost", None);
+            self.closed = found;
+            self.synced.clear();
+            self.cuts = cuts;
+            return Ok(());
+        }
+    }
+
+    fn power_cuts(&self) -> u64 {
+        self.world.counts().power_cuts
+    }
+
+    /// Syncs what both clients did; whether one of them is told that something is lost.
+    async fn sync_both(&self) -> anyhow::Result<bool> {
+        let mut told = false;
+        for client in [&self.holder, &self.other] {
+            match client.sync().await {
+                Ok(()) => {}
+                Err(error) if tells(&error) => told = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(told)
+    }
+
+    /// What is under each name.
+    async fn find(&self) -> client::Result<BTreeMap<String, Vec<u8>>> {
+        let mut found = BTreeMap::new();
+        for entry in self.other.read_dir(&self.dir).await?.all().await? {
+            let name = entry.name.to_string();
+            let bytes = self.other.read(self.path(&name)).await?;
+            found.insert(name, bytes.to_vec());
+        }
+        Ok(found)
+    }
+
+    fn check_left(&self, found: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
+        // What was written after what is lost is where it was written.
+        let explains = |bytes: &[u8], said: &Vec<u8>| {
+            bytes.len() <= said.len()
+                && bytes.iter().zip(said).all(|(byte, said)| byte == said || *byte == 0)
+        };
+        for (name, bytes) in found {
+            let was = self.said.iter().any(|said| explains(bytes, said));
+            ensure!(was || bytes.is_empty(), "{name} has {} bytes that it never had", bytes.len());
+        }
+        for (name, synced) in &self.synced {
+            let bytes =
+                found.get(name).with_context(|| format!("{name} was synced, and is lost"))?;
+            ensure!(
+                bytes.starts_with(synced),
+                "{name} has {} bytes, and others than the {} that were synced",
+                bytes.len(),
+                synced.len()
+            );
+        }
+        Ok(())
+    }
+
     fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.dir)
     }
@@ -116,7 +227,8 @@ impl Opened {
             file.flush().await?;
         }
         self.say("made", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
+        self.said.push(bytes.clone());
+        self.hold(file, bytes, Some(name));
         Ok(())
     }
 
@@ -131,7 +243,9 @@ impl Opened {
         let file = self.holder.tmpfile(&self.dir, 0o600, linkable).await.context("tmpfile")?;
         file.write_at(0, &bytes).await?;
         self.say("made without a name", None);
-        self.open.push(Open { file, bytes, name: None, linkable });
+        self.said.push(bytes.clone());
+        self.hold(file, bytes, None);
+        self.open.last_mut().context("it was pushed")?.linkable = linkable;
         Ok(())
     }
 
@@ -163,8 +277,12 @@ impl Opened {
         let options = OpenOptions::both();
         let file = self.holder.open_with(self.path(&name), options).await.context("open")?;
         self.say("opened", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
+        self.hold(file, bytes, Some(name));
         Ok(())
+    }
+
+    fn hold(&mut self, file: File, bytes: Vec<u8>, name: Option<String>) {
+        self.open.push(Open { file, bytes, opened_as: name.clone(), name, linkable: false });
     }
 
     async fn look(&self, index: usize) -> anyhow::Result<()> {
@@ -184,13 +302,21 @@ impl Opened {
 
     async fn write(&mut self, index: usize) -> anyhow::Result<()> {
         let data = self.random.bytes(1 + self.random.index(3000));
-        let Open { file, bytes, name, .. } = &mut self.open[index];
+        let Open { file, bytes, name, opened_as, .. } = &mut self.open[index];
         file.write_at(bytes.len() as u64, &data)
             .await
             .with_context(|| format!("write {name:?}"))?;
         bytes.extend_from_slice(&data);
+        self.said.push(bytes.clone());
         if self.random.one_in(2) {
             file.flush().await.with_context(|| format!("flush {name:?}"))?;
+        }
+        if self.world.plan().is_lossy() && self.random.one_in(2) {
+            file.sync_all().await.with_context(|| format!("sync {name:?}"))?;
+            // A name that another client gave it may be on a server that this one knows nothing of.
+            if let Some(name) = name.as_ref().filter(|name| opened_as.as_ref() == Some(name)) {
+                self.synced.insert(name.clone(), bytes.clone());
+            }
         }
         Ok(())
     }
@@ -202,6 +328,7 @@ impl Opened {
 
     async fn unlink(&mut self, index: usize) -> anyhow::Result<()> {
         let Some(name) = self.open[index].name.take() else { return Ok(()) };
+        self.synced.remove(&name);
         let removed = self.remover().unlink(self.path(&name)).await;
         removed.with_context(|| format!("unlink {name}"))?;
         self.say("unlinked", Some(&name));
@@ -218,6 +345,9 @@ impl Opened {
             Some(other) => self.open[other].name.take().context("it has one")?,
             None => self.fresh(),
         };
+        for name in [&name, &to] {
+            self.synced.remove(name);
+        }
         let moved = self.remover().rename(self.path(&name), self.path(&to)).await;
         moved.with_context(|| format!("rename {name} {to}"))?;
         self.say("renamed to", Some(&to));
@@ -234,7 +364,7 @@ impl Opened {
         let options = OpenOptions::both();
         let file = self.holder.open_with(self.path(&name), options).await.context("reopen")?;
         self.say("reopened", Some(&name));
-        self.open.push(Open { file, bytes, name: Some(name), linkable: false });
+        self.hold(file, bytes, Some(name));
         let index = self.open.len() - 1;
         if self.random.one_in(2) { self.unlink(index).await } else { Ok(()) }
     }
@@ -268,4 +398,10 @@ impl Opened {
             other => anyhow::bail!("a name that was never made: {other:?}"),
         }
     }
+}
+
+/// Whether a client is told so that something is lost.
+fn tells(error: &Error) -> bool {
+    // A file whose making is lost cannot be written to.
+    matches!(error, Error::SessionLost | Error::Fs(base::FsError::Io | base::FsError::Stale))
 }
