@@ -1,7 +1,7 @@
-//! A directory as if it were a file system of its own, without times.
+//! A directory as if it were a file system of its own, whose every entry has all of its attributes.
 //!
 //! So a client's directory in a world, where other clients move the clock, can be compared step by step
-//! with one in the model.
+//! with one in the model: without times. [`Jail::over`] keeps them, where one clock is moved by hand.
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Time};
 use bytes::Bytes;
@@ -16,9 +16,16 @@ pub struct Jail<F> {
     inner: F,
     root: DirRef,
     attr: Attr,
+    has_times: bool,
 }
 
 impl<F: FileSystem> Jail<F> {
+    /// The whole of a file system, with times.
+    pub fn over(inner: F) -> Jail<F> {
+        let (root, attr) = inner.root();
+        Jail { inner, root, attr, has_times: true }
+    }
+
     /// Makes the directory `name` in the root, and stays in it.
     ///
     /// # Errors
@@ -27,29 +34,30 @@ impl<F: FileSystem> Jail<F> {
         let top = inner.root().0;
         let entry = inner.mkdir(&Cred::ROOT, &top, name, 0o755).await?;
         let Some(root) = entry.dir else { anyhow::bail!("mkdir made no directory") };
-        Ok(Jail { inner, root, attr: attr(entry.attr) })
+        let mut jail = Jail { inner, root, attr: entry.attr, has_times: false };
+        jail.attr = jail.shown(entry.attr);
+        Ok(jail)
     }
-}
 
-fn attr(attr: Attr) -> Attr {
-    let never = Time::default();
-    Attr { atime: never, mtime: never, ctime: never, btime: never, ..attr }
-}
-
-fn entry(entry: Entry) -> Entry {
-    Entry { attr: attr(entry.attr), ..entry }
-}
-
-fn made(made: Made) -> Made {
-    Made { entry: entry(made.entry), ..made }
-}
-
-fn page(mut page: ReaddirPage) -> ReaddirPage {
-    page.attr = attr(page.attr);
-    for listed in &mut page.entries {
-        listed.entry = listed.entry.take().map(entry);
+    fn shown(&self, attr: Attr) -> Attr {
+        let never = Time::default();
+        match self.has_times {
+            true => attr,
+            false => Attr { atime: never, mtime: never, ctime: never, btime: never, ..attr },
+        }
     }
-    page
+
+    fn entry(&self, entry: Entry) -> Entry {
+        Entry { attr: self.shown(entry.attr), ..entry }
+    }
+
+    fn page(&self, mut page: ReaddirPage) -> ReaddirPage {
+        page.attr = self.shown(page.attr);
+        for listed in &mut page.entries {
+            listed.entry = listed.entry.take().map(|entry| self.entry(entry));
+        }
+        page
+    }
 }
 
 impl<F: FileSystem> FileSystem for Jail<F> {
@@ -58,19 +66,19 @@ impl<F: FileSystem> FileSystem for Jail<F> {
     }
 
     fn opened_attr(&self, handle: Handle) -> Option<Attr> {
-        self.inner.opened_attr(handle).map(attr)
+        self.inner.opened_attr(handle).map(|attr| self.shown(attr))
     }
 
     async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
-        self.inner.lookup(cred, dir, name).await.map(entry)
+        self.inner.lookup(cred, dir, name).await.map(|entry| self.entry(entry))
     }
 
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
-        self.inner.getattr(cred, node).await.map(attr)
+        self.inner.getattr(cred, node).await.map(|attr| self.shown(attr))
     }
 
     async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
-        self.inner.setattr(cred, node, set).await.map(attr)
+        self.inner.setattr(cred, node, set).await.map(|attr| self.shown(attr))
     }
 
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
@@ -89,9 +97,9 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         let mut found = self.inner.create(cred, dir, name, new, exclusive, open).await?;
         if !found.entry.whole {
             // Another server has the attributes of what is there.
-            found.entry = self.inner.lookup(&Cred::ROOT, dir, name).await?;
+            found.entry = self.inner.lookup(cred, dir, name).await?;
         }
-        Ok(made(found))
+        Ok(Made { entry: self.entry(found.entry), ..found })
     }
 
     async fn tmpfile(
@@ -102,11 +110,11 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         linkable: bool,
     ) -> Result<Unnamed> {
         let made = self.inner.tmpfile(cred, dir, mode, linkable).await?;
-        Ok(Unnamed { attr: attr(made.attr), ..made })
+        Ok(Unnamed { attr: self.shown(made.attr), ..made })
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
-        self.inner.mkdir(cred, dir, name, mode).await.map(entry)
+        self.inner.mkdir(cred, dir, name, mode).await.map(|entry| self.entry(entry))
     }
 
     async fn symlink(
@@ -116,7 +124,7 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         name: &EntryName,
         target: Bytes,
     ) -> Result<Entry> {
-        self.inner.symlink(cred, dir, name, target).await.map(entry)
+        self.inner.symlink(cred, dir, name, target).await.map(|entry| self.entry(entry))
     }
 
     async fn link(
@@ -126,11 +134,11 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
-        self.inner.link(cred, target, dir, name).await.map(entry)
+        self.inner.link(cred, target, dir, name).await.map(|entry| self.entry(entry))
     }
 
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
-        self.inner.unlink(cred, dir, name).await.map(attr)
+        self.inner.unlink(cred, dir, name).await.map(|attr| self.shown(attr))
     }
 
     async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
@@ -158,9 +166,9 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         let mut found = self.inner.readdir(cred, dir, after, entries_max, plus).await?;
         // What another server knows of an entry is not in a listing.
         for listed in found.entries.iter_mut().filter(|listed| plus && listed.entry.is_none()) {
-            listed.entry = self.inner.lookup(&Cred::ROOT, dir, &listed.name).await.ok();
+            listed.entry = self.inner.lookup(cred, dir, &listed.name).await.ok();
         }
-        Ok(page(found))
+        Ok(self.page(found))
     }
 
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {

@@ -10,6 +10,7 @@ use client::{Client, model::Model};
 use lab::{
     clock::HandClock,
     ops::{Answer, Difference, Rules, Step, Tallies, Tally, User, compare, search},
+    sim::jail::Jail,
 };
 use meta::Durability;
 use wire::Token;
@@ -48,6 +49,7 @@ pub(super) struct Case {
 pub(super) const USUAL: Case = Case {
     sessions: Sessions::Mounts,
     setup: Setup {
+        servers: 1,
         shards: 8,
         locality: Locality::Directory,
         durability: Durability::Relaxed,
@@ -116,7 +118,8 @@ impl Sessions {
 fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Difference> {
     let clock = HandClock::at(START);
     in_world(case.setup, &clock, async |world| {
-        let left = case.sessions.open(world).await;
+        let clients = case.sessions.open(world).await;
+        let left = clients.clone().map(Jail::over);
         let right = case.sessions.of_model(&clock);
         let rules = Rules { page_entries: (case.page_entries, 100), flush: case.flush };
         let steps = case.sessions.steps(steps);
@@ -127,7 +130,8 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
         }
         same("the whole tree", &mine.unlike(&models), &models.unlike(&mine))?;
         same("a check", &world.fsck().await.findings, &Vec::new())?;
-        for client in left {
+        drop(left);
+        for client in clients {
             client.close().await.expect("everything is flushed");
         }
         leaves_nothing(world, case.sessions, &mine).await
@@ -214,4 +218,20 @@ fn limited_clients_answer_as_the_model() {
     let mounts = Case { sessions: Sessions::LimitedMounts, ..USUAL };
     let checked = Case { sessions: Sessions::Limited, ..USUAL };
     answers_as_the_model(&[mounts, checked], 600);
+}
+
+#[test]
+fn clients_of_several_servers_answer_as_the_model() {
+    let cluster = with(|setup| setup.servers = 3);
+    let subtrees = Setup { locality: Locality::Subtree, ..cluster.setup };
+    let strict = Setup { durability: Durability::Strict, inline_bytes_max: 0, ..cluster.setup };
+    let cases = [
+        cluster,
+        Case { setup: subtrees, ..cluster },
+        Case { setup: strict, sessions: Sessions::Mixed, ..cluster },
+        Case { sessions: Sessions::Checked, ..cluster },
+        // Checked sessions of a subtree are refused some links by handle here that one server allows them.
+        Case { sessions: Sessions::LimitedMounts, ..cluster },
+    ];
+    answers_as_the_model(&cases, 60);
 }

@@ -1,9 +1,10 @@
-//! A real server in this thread, and real clients that reach it through pipes in memory.
+//! Real servers in this thread, one or several, and real clients that reach them through pipes in memory.
 //!
 //! Nothing goes wrong in it: no delay, no loss, no restart; `lab::sim` is for that. Its file times come from a
 //! clock that is moved by hand, and what tokio waits for happens at once.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -19,14 +20,18 @@ use lab::{
     clock::HandClock,
     sim::trace::{self, Trace},
 };
-use meta::{Durability, FormatOptions, Server, ServerOptions, format};
+use meta::{
+    ClusterOptions, Durability, FormatOptions, Server, ServerOptions, format, format_joined,
+};
+use parking_lot::Mutex;
 use store::{Blocks, Engine, MemoryEngine};
 use tokio::{
     io::DuplexStream,
     sync::mpsc,
     task::{LocalSet, spawn_local},
+    time::Instant,
 };
-use wire::{FsckProgress, Token};
+use wire::{FsckProgress, Join, Token};
 
 const SIGNING_KEY: &[u8] = b"the key of a file system in tests";
 /// Longer than a client waits with what it does after its answers.
@@ -39,6 +44,7 @@ const PIPE_BYTES: usize = 1 << 20;
 /// What differs from one world to the next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
+    pub(crate) servers: u16,
     pub(crate) shards: u16,
     pub(crate) locality: Locality,
     pub(crate) durability: Durability,
@@ -66,7 +72,7 @@ pub(crate) fn in_world<T>(
     let runtime = runtime.enable_time().start_paused(true).build().expect("it needs no resources");
     let run = || {
         LocalSet::new().block_on(&runtime, async {
-            let world = World::new(setup, clock);
+            let world = World::new(setup, clock).await;
             test(&world).await
         })
     };
@@ -81,29 +87,57 @@ pub(crate) async fn settle() {
 }
 
 impl World {
-    fn new(setup: Setup, clock: &HandClock) -> World {
+    async fn new(setup: Setup, clock: &HandClock) -> World {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::default());
-        let (clock, random) = (clock.clone(), Arc::new(Seeded::default()));
         let options = FormatOptions {
             name: "model".into(),
             shards: setup.shards,
-            servers: 1,
+            servers: setup.servers,
             locality: setup.locality,
             inline_bytes_max: setup.inline_bytes_max,
             blocks: "memory".into(),
             signing_key: SIGNING_KEY.to_vec(),
         };
-        format(engine.as_ref(), &options, &clock, random.as_ref()).expect("the engine is empty");
-        let options = ServerOptions {
-            durability: setup.durability,
-            lease: Duration::from_secs(30),
-            ..ServerOptions::simulated("memory:1")
+        format(engine.as_ref(), &options, clock, &Seeded::default()).expect("the engine is empty");
+        let world = World { port: Arc::default(), clock: clock.clone(), setup };
+        world.start(0, engine);
+        for server in 1..setup.servers {
+            let client = Client::connect_incomplete(world.config(&Token::administrator(), true));
+            let client = client.await.expect("the first one runs");
+            let (engine, member) = (MemoryEngine::default(), u64::from(server) << 32);
+            let joined = client.join(Join { address: address(server), member }).await;
+            let joined = joined.expect("there is a place");
+            format_joined(&engine, &joined, member, setup.servers).expect("the engine is empty");
+            client.close().await.expect("nothing was written");
+            world.start(server, Arc::new(engine));
+        }
+        world
+    }
+
+    /// Starts a server.
+    fn start(&self, server: u16, engine: Arc<dyn Engine>) {
+        let random = Arc::new(Seeded(AtomicU64::new(u64::from(server) << 48)));
+        let started = Instant::now();
+        let cluster = ClusterOptions {
+            dial: self.port.clone(),
+            coordinators: if server == 0 { Vec::new() } else { vec![address(0)] },
+            lease: Duration::from_secs(3),
+            alone: Duration::ZERO,
+            awake_or_not: Arc::new(move || started.elapsed()),
+            kept_all: true,
         };
-        let server =
-            Server::open(engine, Blocks::memory(), options, Arc::new(clock.clone()), random)
-                .expect("it was just formatted");
+        let options = ServerOptions {
+            durability: self.setup.durability,
+            lease: Duration::from_secs(30),
+            cluster: (self.setup.servers > 1).then_some(cluster),
+            ..ServerOptions::simulated(&address(server))
+        };
+        let clock = Arc::new(self.clock.clone());
+        let server_of = Server::open(engine, Blocks::memory(), options, clock, random)
+            .expect("it was just formatted");
         let (port, mut arrivals) = mpsc::unbounded_channel();
-        let core = server.core(0);
+        self.port.0.lock().insert(address(server), port);
+        let core = server_of.core(0);
         spawn_local({
             let core = core.clone();
             async move { core.run().await }
@@ -118,12 +152,15 @@ impl World {
                 spawn_local(async move { core.serve(stream).await });
             }
         });
-        World { port: Arc::new(Port(port)), clock, setup }
     }
 
     /// A client with a token of its own; `kernel_checks`: as a mount.
     pub(crate) async fn client(&self, token: &Token, kernel_checks: bool) -> Client {
-        let config = Config {
+        Client::connect(self.config(token, kernel_checks)).await.expect("the token is right")
+    }
+
+    fn config(&self, token: &Token, kernel_checks: bool) -> Config {
+        Config {
             client_name: "model".into(),
             kernel_checks,
             read_cache_bytes: if self.setup.read_cache { 1 << 20 } else { 0 },
@@ -131,17 +168,16 @@ impl World {
             dial: self.port.clone(),
             clock: Arc::new(self.clock.clone()),
             random: Arc::new(Seeded::default()),
-            ..Config::new(vec!["memory:1".into()], token.sign(SIGNING_KEY))
-        };
-        Client::connect(config).await.expect("the token is right")
+            ..Config::new((0..self.setup.servers).map(address).collect(), token.sign(SIGNING_KEY))
+        }
     }
 
     /// What a check of the whole file system says.
     pub(crate) async fn fsck(&self) -> FsckProgress {
         let client = self.client(&Token::administrator(), true).await;
-        let job = client.fsck_start(false).await.expect("no other check runs");
+        let mut check = client.fsck_start_everywhere(false).await.expect("no other check runs");
         let progress = loop {
-            let progress = client.fsck_poll(job, false).await.expect("the job is there");
+            let progress = check.poll(&client, false).await.expect("the job is there");
             if progress.done {
                 break progress;
             }
@@ -165,13 +201,23 @@ impl World {
     }
 }
 
-/// Hands streams to the server.
-struct Port(mpsc::UnboundedSender<DuplexStream>);
+/// Where a server listens.
+fn address(server: u16) -> String {
+    format!("memory:{}", server + 1)
+}
+
+/// Hands streams to servers.
+#[derive(Default)]
+struct Port(Mutex<BTreeMap<String, mpsc::UnboundedSender<DuplexStream>>>);
 
 impl Dial for Port {
-    fn dial<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let sent = self.0.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused.into());
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let sent = match self.0.lock().get(address) {
+            Some(server) => server.send(theirs).map_err(|_| refused()),
+            None => Err(refused()),
+        };
         Box::pin(async move { sent.map(|()| Box::new(ours) as Box<dyn Stream>) })
     }
 }
