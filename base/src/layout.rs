@@ -17,9 +17,7 @@ mod subsets;
 mod tests;
 
 pub use splits::Splits;
-pub use subsets::Subsets;
-
-use std::sync::Arc;
+pub use subsets::{Pair, Subsets};
 
 use crate::{codec, placement::jump_hash};
 
@@ -67,8 +65,11 @@ codec! {
     pub enum Moving {
         /// Those whose positions are between these two, both included.
         Range((u64, u64)) = 1,
-        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it is there.
+        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it is there. Read, and
+        /// not written any more: a step had one such subset.
         Subset((u16, u16)) = 2,
+        /// Those of a subset that another one has, which comes or goes.
+        Pair(Pair) = 3,
     }
 }
 
@@ -78,7 +79,8 @@ impl Moving {
     pub fn contains(&self, pos: u64) -> bool {
         match *self {
             Moving::Range((first, last)) => (first..=last).contains(&pos),
-            Moving::Subset((pair, last)) => subsets::pair_of(pos, last) == Some(pair),
+            Moving::Subset(of_last) => Pair::of_last(of_last).contains(pos),
+            Moving::Pair(pair) => pair.contains(pos),
         }
     }
 
@@ -87,7 +89,7 @@ impl Moving {
     pub fn bounds(&self) -> (u64, u64) {
         match *self {
             Moving::Range(bounds) => bounds,
-            Moving::Subset(_) => (0, POS_MAX),
+            Moving::Subset(_) | Moving::Pair(_) => (0, POS_MAX),
         }
     }
 }
@@ -109,7 +111,7 @@ impl Layout {
         match self {
             Layout::Whole => partition == 0,
             Layout::Extendible(splits) => splits.is_active(partition),
-            Layout::Subsets(subsets) => partition < subsets.count(),
+            Layout::Subsets(subsets) => subsets.is_active(partition),
         }
     }
 
@@ -118,7 +120,7 @@ impl Layout {
         let end = match self {
             Layout::Whole => 1,
             Layout::Extendible(splits) => splits.end(),
-            Layout::Subsets(subsets) => subsets.count(),
+            Layout::Subsets(subsets) => subsets.many(),
         };
         (0..end).filter(|partition| self.is_active(*partition))
     }
@@ -136,7 +138,8 @@ impl Layout {
     /// Whether each partition has names at positions all over the listing, so that pages of all must be merged.
     #[must_use]
     pub fn scatters(&self) -> bool {
-        matches!(self, Layout::Subsets(subsets) if subsets.count() > 1)
+        // The second comes before any other one, and goes after them.
+        matches!(self, Layout::Subsets(subsets) if subsets.is_active(1))
     }
 
     /// Takes in another layout of the same directory; whether anything in it was news.
@@ -238,8 +241,12 @@ enum Part {
     Range((u64, u64)),
     /// Its subset of so many.
     Subset(u16),
-    /// It is the last of so many, and has what comes from these pairs.
-    Pairs(u16, Arc<[u64]>),
+    /// Its subset of `few` or of `many`, as each of the pairs is that it is of: the upper one may have its names.
+    Pairs {
+        few: u16,
+        many: u16,
+        upper: Vec<bool>,
+    },
 }
 
 impl Part {

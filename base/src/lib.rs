@@ -26,7 +26,7 @@ pub use codec::{Decode, DecodeError, Encode, Reader, Tagged};
 pub use error::FsError;
 pub use hash::{HashKey, HashMap, HashSet};
 pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};
-pub use layout::{Layout, Moving, Shift, Splits, Spread, Subsets};
+pub use layout::{Layout, Moving, Pair, Shift, Splits, Spread, Subsets};
 pub use locks::{ByteRange, LockKind, LockMode, LockOwner};
 pub use name::{EntryName, NameError};
 pub use placement::{ClusterMap, Locality};

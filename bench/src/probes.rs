@@ -89,17 +89,19 @@ impl Directory {
         }
     }
 
-    /// The master begins a subset more when the size asks for it.
+    /// The master begins to have more subsets when the size asks for it.
     fn grow(&mut self) {
         let Layout::Subsets(subsets) = &self.truth else { return };
         let count = subsets.target();
         let wanted = Subsets::wanted(count, self.total, self.crowd.threshold, 1);
         let Some(begun) = subsets.begin(wanted, self.crowd.shards) else { return };
-        let shifts: Vec<Shift> = begun.shifts().collect();
         self.truth = Layout::Subsets(begun.clone());
-        for shift in shifts {
-            self.views[usize::from(shift.giver)].learn(&Layout::Subsets(begun.clone()));
-            self.shift(shift, |had| had / (u64::from(count) + 1));
+        for giver in 0..count {
+            self.views[usize::from(giver)].learn(&Layout::Subsets(begun.clone()));
+            // Each subset has the same in the end.
+            for (shift, left) in begun.shifts_of(giver).zip((1..=u64::from(begun.target())).rev()) {
+                self.shift(shift, |had| had / left);
+            }
         }
     }
 

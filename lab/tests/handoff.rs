@@ -59,6 +59,8 @@ enum Scene {
     Merge,
     /// A third subset comes to be: both existing ones give.
     Subsets,
+    /// A third and a fourth do, at the same time.
+    TwoSubsets,
 }
 
 /// How servers die.
@@ -92,7 +94,7 @@ impl Scene {
     fn servers(self) -> u16 {
         match self {
             Scene::FirstSplit | Scene::Subsets => 3,
-            Scene::LaterSplit | Scene::Merge => 4,
+            Scene::LaterSplit | Scene::Merge | Scene::TwoSubsets => 4,
         }
     }
 
@@ -102,13 +104,14 @@ impl Scene {
             Scene::FirstSplit => &[&[0], &[1], &[0, 1]],
             Scene::LaterSplit | Scene::Merge => &[&[1], &[3], &[1, 3], &[0]],
             Scene::Subsets => &[&[0], &[1], &[2], &[0, 1, 2]],
+            Scene::TwoSubsets => &[&[0], &[1], &[3], &[0, 1, 2, 3]],
         }
     }
 
     /// Partition of the giver.
     fn giver(self) -> u16 {
         match self {
-            Scene::FirstSplit | Scene::Subsets => 0,
+            Scene::FirstSplit | Scene::Subsets | Scene::TwoSubsets => 0,
             Scene::LaterSplit => 1,
             Scene::Merge => 3,
         }
@@ -121,6 +124,15 @@ impl Scene {
             Scene::LaterSplit => [&[0, 1], &[0, 1, 3]],
             Scene::Merge => [&[0, 1, 3], &[0, 1]],
             Scene::Subsets => [&[0, 1], &[0, 1, 2]],
+            Scene::TwoSubsets => [&[0, 1], &[0, 1, 2, 3]],
+        }
+    }
+
+    /// With which threshold there are more partitions than that.
+    fn further(self) -> &'static str {
+        match self {
+            Scene::TwoSubsets => "5",
+            Scene::FirstSplit | Scene::LaterSplit | Scene::Merge | Scene::Subsets => "8",
         }
     }
 }
@@ -189,7 +201,7 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     let taken = steps.taken();
 
     stage.compare_names(&lists.client).await?;
-    stage.set("split_threshold", "8").await?;
+    stage.set("split_threshold", scene.further()).await?;
     stage.touch().await?;
     stage.until("more partitions", |is| is.len() > after.len()).await?;
     stage.compare_names(&lists.client).await.context("when it has split further")?;
@@ -220,7 +232,7 @@ impl Stage {
 
     /// Makes the names that exist all the time.
     async fn prepare(&mut self) -> anyhow::Result<()> {
-        if self.scene == Scene::Subsets {
+        if matches!(self.scene, Scene::Subsets | Scene::TwoSubsets) {
             self.set("spread", "subsets").await?;
         }
         for number in 0..NAMES {
@@ -231,7 +243,7 @@ impl Stage {
             self.settle(&[0, 1]).await?;
         }
         let fill = match self.scene {
-            Scene::FirstSplit | Scene::Subsets => return Ok(()),
+            Scene::FirstSplit | Scene::Subsets | Scene::TwoSubsets => return Ok(()),
             Scene::LaterSplit => 19,
             Scene::Merge => 20,
         };
@@ -269,6 +281,7 @@ impl Stage {
             }
             Scene::Merge => self.set("split_threshold", "100").await,
             Scene::Subsets => self.set("split_threshold", "10").await,
+            Scene::TwoSubsets => self.set("split_threshold", "7").await,
         }
     }
 
@@ -462,6 +475,11 @@ fn a_merge_outlives_each_crash() {
 #[test]
 fn a_step_of_subsets_outlives_each_crash() {
     crash_everywhere(Scene::Subsets);
+}
+
+#[test]
+fn a_step_of_two_subsets_outlives_each_crash() {
+    crash_everywhere(Scene::TwoSubsets);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Names move from one partition to another, though a server goes away meanwhile.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, ops::ControlFlow, time::Duration};
 
 use base::placement::shard_of;
 use client::Client;
@@ -11,6 +11,7 @@ use lab::sim::{
     server::Host,
     world::{Machine, World},
 };
+use store::Engine as _;
 use tokio::time::timeout;
 use wire::{DirRef, NodeRef, XattrMode};
 
@@ -118,11 +119,11 @@ fn a_step_of_subsets_goes_on_after_a_restart() {
         }
         set("pando.split_threshold", "20").await;
         client.write("/d/one more", b"").await.unwrap();
-        // The third subset gets names from the first, and from the second.
+        // Two more subsets get names from the first, and from the second, after that had got its own.
         while world.counts().handoffs_done < 2 {
             world.wait(Duration::from_millis(1)).await;
         }
-        assert_eq!(world.counts().handoffs_done, 2);
+        assert!(world.counts().handoffs_done < 1 + 4, "the step is done");
         // Partitions that are too large remind the master, for as long as they know that they are.
         world.hosts().iter().for_each(Host::kill);
         world.hosts().iter().for_each(|host| host.start().unwrap());
@@ -138,5 +139,56 @@ fn a_step_of_subsets_goes_on_after_a_restart() {
         };
         let ended = timeout(Duration::from_secs(120), settled).await;
         assert!(ended.is_ok(), "{:?}", client.info("/d").await);
+    });
+}
+
+/// How many partitions of all directories get names now.
+fn receiving(world: &World) -> usize {
+    let mut found = 0;
+    for host in world.hosts() {
+        let scanned = host.engine().scan(&[], &[u8::MAX; 16], &mut |key, value| {
+            // After the version of the record, its tag.
+            found += usize::from(key[2] == b'H' && value.get(1) == Some(&1));
+            ControlFlow::Continue(())
+        });
+        scanned.unwrap();
+    }
+    found
+}
+
+#[test]
+fn subsets_come_from_several_givers_at_a_time() {
+    in_a_world(1, u64::MAX, async |world, maker| {
+        let client = &maker.client;
+        client.mkdir("/d", 0o755).await.unwrap();
+        let set = async |name: &str, value: &str| {
+            client.set_xattr("/d", name, value.as_bytes(), XattrMode::Set).await.unwrap();
+        };
+        set("pando.spread", "subsets").await;
+        for number in 0..100 {
+            client.write(format!("/d/{number}"), b"").await.unwrap();
+        }
+        set("pando.split_threshold", "6").await;
+        client.write("/d/one more", b"").await.unwrap();
+        // Steps to 2, 4, 8 and 16 subsets. One more each time would be 120 handoffs.
+        let handoffs = 1 + 2 * 2 + 4 * 4 + 8 * 8;
+        let (mut most, mut waited_ms) = (0, 0);
+        let come = async {
+            while world.counts().handoffs_done < handoffs {
+                world.wait(Duration::from_millis(1)).await;
+                most = most.max(receiving(world));
+                waited_ms += 1;
+            }
+        };
+        let ended = timeout(Duration::from_secs(120), come).await;
+        assert!(ended.is_ok(), "{} handoffs", world.counts().handoffs_done);
+        world.wait(Duration::from_secs(2)).await;
+        let counts = world.counts();
+        let (begun, done) = (counts.handoffs_begun, counts.handoffs_done);
+        println!("{done} handoffs of {begun}, {most} at a time, in {waited_ms} ms of the world");
+        assert_eq!(done, handoffs);
+        assert!(most > usize::from(SERVERS), "{most} at a time");
+        let lines = client.info("/d").await.unwrap();
+        assert!(lines.contains(&("partitions".to_owned(), "16".to_owned())), "{lines:?}");
     });
 }

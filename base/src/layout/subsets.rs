@@ -1,9 +1,10 @@
 //! Subsets by consistent hashing: the master says how many there are.
 //!
-//! A name belongs to the subset that jump consistent hashing gives for their number, so with one subset more each of the
-//! others gives some of its names to the new one, and with one less that one gives all it has to the others. Both ways
-//! the names that go are told by a pair: who has them without the last subset. A *step* is from one number to the next,
-//! one pair after the other, in any order; the master begins a step only when all pairs of the one before have moved.
+//! A name belongs to the subset that jump consistent hashing gives for their number. A *step* is from one number to
+//! another, at most twice as many or half. The *lower* subsets are there before and after the step. The *upper* ones
+//! come, and get some names of each lower one, or go, and give these back. A lower and an upper subset are a *pair*. The
+//! pairs of a step move in any order, and those of different subsets at the same time; the master begins a step only
+//! when all pairs of the one before have moved.
 //!
 //! Paper: Duplex §III-C1, with a name for each step, so that nobody must stop while one is under way.
 
@@ -11,11 +12,18 @@ use std::sync::Arc;
 
 use super::{Moving, Part, Shift, subset_of};
 use crate::{
+    codec,
     codec::{Decode, DecodeError, Element, Encode, Reader},
     limits::SHARDS_MAX,
 };
 
+/// No step has more pairs, so that its layout has no more than so many bits.
+const PAIRS_MAX: u16 = SHARDS_MAX;
+
 /// How many subsets there are, and how far the latest change of that is.
+///
+/// When all pairs have moved, `from` is `to`, and `moved` is empty. Records of before steps had several subsets may still
+/// have all bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsets {
     turn: u32,
@@ -24,14 +32,36 @@ pub struct Subsets {
     /// The number before the latest change, and after it.
     from: u16,
     to: u16,
-    /// A bit for each pair that has moved, 64 in a word.
+    /// A bit for each pair that has moved, 64 in a word: those of one upper subset after those of the one before.
     moved: Arc<[u64]>,
 }
 
-/// What stands at `pos` belongs to subset `last` while that is there, and otherwise to this one; `None`: subset `last`
-/// does not have it as long as it is the last.
-pub(super) fn pair_of(pos: u64, last: u16) -> Option<u16> {
-    (subset_of(pos, last + 1) == last).then(|| subset_of(pos, last))
+codec! {
+    /// The names that change between two subsets with a step.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Pair {
+        /// The subset that is there before and after the step, and has these names of `few` subsets.
+        pub lower: u16,
+        /// The subset that comes or goes, and has these names of `many` subsets.
+        pub upper: u16,
+        /// The lesser of the numbers of subsets before and after the step.
+        pub few: u16,
+        /// The greater of them.
+        pub many: u16,
+    }
+}
+
+impl Pair {
+    /// The names that subset `lower` has without subset `upper`, which is the last one.
+    pub(super) fn of_last((lower, upper): (u16, u16)) -> Pair {
+        Pair { lower, upper, few: upper, many: upper.saturating_add(1) }
+    }
+
+    /// Whether what stands at `pos` is of these names.
+    #[must_use]
+    pub fn contains(&self, pos: u64) -> bool {
+        subset_of(pos, self.many) == self.upper && subset_of(pos, self.few) == self.lower
+    }
 }
 
 impl Subsets {
@@ -57,17 +87,11 @@ impl Subsets {
         self.turn
     }
 
-    /// How many subsets there are, and those that come or go included once the first names have moved, and until the
-    /// last have.
+    /// The number of subsets that have something.
     #[must_use]
     pub fn count(&self) -> u16 {
-        let (grows, moved) = (self.to > self.from, self.moved_count());
-        match (grows, moved) {
-            (true, 0) => self.from,
-            (true, _) => self.to,
-            (false, moved) if moved == self.pairs() => self.to,
-            (false, _) => self.from,
-        }
+        let upper = (self.few()..self.many()).filter(|upper| self.is_active(*upper));
+        self.few() + u16::try_from(upper.count()).expect("one for each shard at most")
     }
 
     /// How many subsets there will be when the latest change is done.
@@ -79,39 +103,60 @@ impl Subsets {
     /// Whether the latest change is done.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.moved_count() == self.pairs()
+        let moved: u32 = self.moved.iter().map(|word| word.count_ones()).sum();
+        moved == self.pairs()
     }
 
-    /// The subset that comes or goes; all others before it give to it, or get from it.
-    fn last(&self) -> u16 {
+    fn grows(&self) -> bool {
+        self.to > self.from
+    }
+
+    /// The number of lower subsets; all, while there is no step.
+    fn few(&self) -> u16 {
         self.from.min(self.to)
     }
 
+    /// The number of subsets with the upper ones.
+    pub(super) fn many(&self) -> u16 {
+        self.from.max(self.to)
+    }
+
     fn pairs(&self) -> u32 {
-        if self.from == self.to { 0 } else { u32::from(self.last()) }
+        u32::from(self.few()) * u32::from(self.many() - self.few())
     }
 
-    fn moved_count(&self) -> u32 {
-        self.moved.iter().map(|word| word.count_ones()).sum()
+    /// Where the bit of a pair is.
+    fn bit(&self, lower: u16, upper: u16) -> usize {
+        usize::from(upper - self.few()) * usize::from(self.few()) + usize::from(lower)
     }
 
-    fn has_moved(&self, pair: u16) -> bool {
-        let word = self.moved.get(usize::from(pair / 64)).copied().unwrap_or(0);
-        word & 1 << (pair % 64) != 0
+    fn has_moved(&self, lower: u16, upper: u16) -> bool {
+        let bit = self.bit(lower, upper);
+        let word = self.moved.get(bit / 64).copied().unwrap_or(0);
+        word & 1 << (bit % 64) != 0
+    }
+
+    /// Whether the upper one of a pair has its names.
+    fn is_upper(&self, lower: u16, upper: u16) -> bool {
+        self.grows() == self.has_moved(lower, upper)
+    }
+
+    /// Whether a subset is there.
+    #[must_use]
+    pub fn is_active(&self, subset: u16) -> bool {
+        let has_some = || (0..self.few()).any(|lower| self.is_upper(lower, subset));
+        subset < self.few() || (subset < self.many() && has_some())
     }
 
     /// The subset of what stands at `pos`.
     #[must_use]
     pub fn partition(&self, pos: u64) -> u16 {
-        if self.from == self.to {
-            return subset_of(pos, self.to);
+        let of_many = subset_of(pos, self.many());
+        if of_many < self.few() {
+            return of_many;
         }
-        let (last, grows) = (self.last(), self.to > self.from);
-        match pair_of(pos, last) {
-            None => subset_of(pos, last + 1),
-            Some(pair) if grows == self.has_moved(pair) => last,
-            Some(pair) => pair,
-        }
+        let of_few = subset_of(pos, self.few());
+        if self.is_upper(of_few, of_many) { of_many } else { of_few }
     }
 
     /// See [`Layout::agrees_about`](super::Layout::agrees_about).
@@ -121,74 +166,92 @@ impl Subsets {
             1 => Part::WHOLE,
             count => Part::Subset(count),
         };
-        if self.from == self.to {
-            return of(self.to);
+        let (few, many) = (self.few(), self.many());
+        // Of each of its pairs, whether the upper one has the names.
+        let upper: Vec<bool> = if partition < few {
+            (few..many).map(|upper| self.is_upper(partition, upper)).collect()
+        } else if partition < many {
+            (0..few).map(|lower| self.is_upper(lower, partition)).collect()
+        } else {
+            Vec::new()
+        };
+        match (upper.contains(&true), upper.contains(&false)) {
+            (false, _) => of(few),
+            (true, false) => of(many),
+            (true, true) => Part::Pairs { few, many, upper },
         }
-        let (last, grows) = (self.last(), self.to > self.from);
-        if partition != last {
-            // With what the last subset would have of it, or without.
-            return of(if grows == self.has_moved(partition) { last + 1 } else { last });
-        }
-        let had = if grows { self.moved_count() } else { self.pairs() - self.moved_count() };
-        match had {
-            0 => Part::Nothing,
-            had if had == self.pairs() => of(last + 1),
-            _ => Part::Pairs(last + 1, self.pairs_of_last()),
-        }
-    }
-
-    /// A bit for each pair that the last subset has.
-    fn pairs_of_last(&self) -> Arc<[u64]> {
-        let mut words = vec![0; usize::from(self.last() / 64) + 1];
-        let grows = self.to > self.from;
-        (0..self.last()).filter(|pair| grows == self.has_moved(*pair)).for_each(|pair| {
-            words[usize::from(pair / 64)] |= 1 << (pair % 64);
-        });
-        words.into()
     }
 
     /// All shifts of the latest change that are still to be made.
     pub fn shifts(&self) -> impl Iterator<Item = Shift> + '_ {
-        let (last, grows) = (self.last(), self.to > self.from);
-        let pairs = u16::try_from(self.pairs()).expect("at most one for each shard");
-        (0..pairs).filter(|pair| !self.has_moved(*pair)).map(move |pair| match grows {
-            true => Shift { giver: pair, taker: last },
-            false => Shift { giver: last, taker: pair },
-        })
+        let givers = if self.grows() { 0..self.few() } else { self.few()..self.many() };
+        givers.flat_map(|giver| self.shifts_of(giver))
     }
 
-    fn pair(&self, shift: Shift) -> Option<u16> {
-        self.shifts().find(|next| *next == shift).map(|shift| shift.giver.min(shift.taker))
+    /// All shifts that one giver is still to make, in the order in which it tries them. Each giver begins with another
+    /// taker, so that they do not all wait for the same one.
+    pub fn shifts_of(&self, giver: u16) -> impl Iterator<Item = Shift> + '_ {
+        let (first, takers) = match self.grows() {
+            true => (self.few(), self.many() - self.few()),
+            false => (0, self.few()),
+        };
+        let shifts = (0..takers).map(move |next| {
+            let taker = (u32::from(giver) + u32::from(next)) % u32::from(takers);
+            let taker = u16::try_from(taker).expect("less than the number of takers");
+            Shift { giver, taker: first + taker }
+        });
+        shifts.filter(|shift| self.pair(*shift).is_some())
+    }
+
+    /// The pair that is still to move with a shift.
+    fn pair(&self, shift: Shift) -> Option<Pair> {
+        let Shift { giver, taker } = shift;
+        let (lower, upper) = if self.grows() { (giver, taker) } else { (taker, giver) };
+        let pair = Pair { lower, upper, few: self.few(), many: self.many() };
+        let is_one = lower < pair.few && (pair.few..pair.many).contains(&upper);
+        (is_one && !self.has_moved(lower, upper)).then_some(pair)
     }
 
     /// See [`Layout::moving`](super::Layout::moving).
     #[must_use]
     pub fn moving(&self, shift: Shift) -> Option<Moving> {
-        self.pair(shift).map(|pair| Moving::Subset((pair, self.last())))
+        self.pair(shift).map(Moving::Pair)
     }
 
     /// See [`Layout::after`](super::Layout::after).
     #[must_use]
     pub fn after(&self, shift: Shift) -> Option<Subsets> {
         let pair = self.pair(shift)?;
+        let bit = self.bit(pair.lower, pair.upper);
         let mut moved = self.moved.to_vec();
-        let word = usize::from(pair / 64);
-        if moved.len() <= word {
-            moved.resize(word + 1, 0);
-        }
-        moved[word] |= 1 << (pair % 64);
-        Some(Subsets { moved: moved.into(), ..self.clone() })
+        moved.resize(moved.len().max(bit / 64 + 1), 0);
+        moved[bit / 64] |= 1 << (bit % 64);
+        Some(Subsets { moved: moved.into(), ..self.clone() }.without_a_done_step())
     }
 
-    /// The master begins to have one subset more or one less, as `target` lies; `None`: the change before is not done,
-    /// or there is nothing to change, or no shard for another.
+    /// Forgets a step that is done, so that a layout is short but for the time in which names move.
+    fn without_a_done_step(self) -> Subsets {
+        match self.is_settled() {
+            true => Subsets { from: self.to, moved: Arc::new([]), ..self },
+            false => self,
+        }
+    }
+
+    /// The master begins to have more or fewer subsets, as `target` lies: at most twice as many, or no fewer than half, and
+    /// so that there are not too many pairs. `None`: the change before is not done, or there is nothing to change, or no
+    /// shard for another.
     #[must_use]
     pub fn begin(&self, target: u16, shards: u16) -> Option<Subsets> {
         let (now, target) = (self.to, target.clamp(1, shards.min(SHARDS_MAX)));
         if !self.is_settled() || target == now {
             return None;
         }
-        let to = if target > now { now + 1 } else { now - 1 };
+        let most = PAIRS_MAX / now;
+        let to = if target > now {
+            now + (target - now).min(most.min(now))
+        } else {
+            now - (now - target).min(most.min(now / 2))
+        };
         let step = self.step.checked_add(1)?;
         Some(Subsets { turn: self.turn, step, from: now, to, moved: Arc::new([]) })
     }
@@ -208,34 +271,49 @@ impl Subsets {
 
     /// Takes in another layout of this turn; whether anything was news.
     pub fn learn(&mut self, other: &Subsets) -> bool {
-        if other.step != self.step {
-            let news = other.step > self.step;
-            if news {
-                *self = other.clone();
-            }
-            return news;
+        if other.step < self.step {
+            return false;
         }
-        let before = self.moved_count();
+        if !self.is_of_step(other) {
+            *self = other.clone();
+            return true;
+        }
+        if self.is_settled() {
+            return false;
+        }
+        if other.is_settled() {
+            *self = other.clone();
+            return true;
+        }
         let len = self.moved.len().max(other.moved.len());
         let of = |words: &[u64], at: usize| words.get(at).copied().unwrap_or(0);
         let moved: Arc<[u64]> =
             (0..len).map(|at| of(&self.moved, at) | of(&other.moved, at)).collect();
-        self.moved = moved;
-        self.moved_count() > before
+        let news = moved != self.moved;
+        *self = Subsets { moved, ..self.clone() }.without_a_done_step();
+        news
+    }
+
+    /// Whether both are of the same step. Of two with one number, only one was: a server has told of the other, and lost
+    /// it with its power.
+    fn is_of_step(&self, other: &Subsets) -> bool {
+        let is_done = self.is_settled() || other.is_settled();
+        (self.step, self.to) == (other.step, other.to) && (is_done || self.from == other.from)
     }
 
     fn is_sound(&self) -> bool {
         let numbers = [self.from, self.to].iter().all(|n| (1..=SHARDS_MAX).contains(n));
-        let only_pairs = || {
-            let words = u16::try_from(self.moved.len() * 64).unwrap_or(u16::MAX);
-            let mut moved = (0..words).filter(|pair| self.has_moved(*pair));
-            moved.all(|pair| u32::from(pair) < self.pairs())
+        let is_a_step =
+            || self.many() - self.few() <= self.few() && self.pairs() <= u32::from(PAIRS_MAX);
+        let only_pairs = || match self.moved.last() {
+            None => true,
+            Some(0) => false,
+            Some(last) => {
+                let bits = self.moved.len() * 64 - last.leading_zeros() as usize;
+                bits <= self.pairs() as usize
+            }
         };
-        numbers
-            && self.from.abs_diff(self.to) <= 1
-            && self.moved.len() <= usize::from(SHARDS_MAX) / 64
-            && self.moved.last() != Some(&0)
-            && only_pairs()
+        numbers && is_a_step() && only_pairs()
     }
 }
 

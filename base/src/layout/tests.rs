@@ -1,5 +1,7 @@
 //! Layouts under random changes that everybody hears of late, in another order, or never.
 
+mod steps;
+
 use bytes::Bytes;
 use proptest::{prelude::*, sample::Index};
 
@@ -25,12 +27,23 @@ fn extendible() -> Layout {
 
 fn subsets(count: u16) -> Layout {
     let mut subsets = Subsets::new(1);
-    for _ in 1..count {
-        subsets = subsets.begin(count, SHARDS).unwrap();
-        let all: Vec<Shift> = subsets.shifts().collect();
-        subsets = all.into_iter().fold(subsets, |at, shift| at.after(shift).unwrap());
+    while let Some(next) = subsets.begin(count, SHARDS) {
+        subsets = done(next);
     }
     Layout::Subsets(subsets)
+}
+
+/// All shifts of a step, one after the other.
+fn done(begun: Subsets) -> Subsets {
+    let all: Vec<Shift> = begun.shifts().collect();
+    all.into_iter().fold(begun, |at, shift| at.after(shift).unwrap())
+}
+
+fn subsets_of(layout: &Layout) -> &Subsets {
+    match layout {
+        Layout::Subsets(subsets) => subsets,
+        Layout::Whole | Layout::Extendible(_) => panic!("no subsets: {layout:?}"),
+    }
 }
 
 fn splits_of(layout: &Layout) -> &Splits {
@@ -164,9 +177,13 @@ fn layouts_have_known_bytes() {
     let split = split.after(Shift { giver: 1, taker: 3 }).unwrap();
     assert_eq!(Layout::Whole.to_vec(), [1]);
     assert_eq!(split.to_vec(), [2, 1, 4, 1, 1, 0, 1]);
-    let Layout::Subsets(three) = subsets(3) else { unreachable!("it has subsets") };
-    let fourth = three.begin(9, SHARDS).unwrap().after(Shift { giver: 2, taker: 3 }).unwrap();
+    let layout = subsets(3);
+    let three = subsets_of(&layout);
+    assert_eq!(layout.to_vec(), [3, 1, 2, 3, 3, 0]);
+    let fourth = three.begin(4, SHARDS).unwrap().after(Shift { giver: 2, taker: 3 }).unwrap();
     assert_eq!(Layout::Subsets(fourth).to_vec(), [3, 1, 3, 3, 4, 1, 4]);
+    let sixth = three.begin(9, SHARDS).unwrap().after(Shift { giver: 2, taker: 5 }).unwrap();
+    assert_eq!(Layout::Subsets(sixth).to_vec(), [3, 1, 3, 3, 6, 1, 128, 2]);
 }
 
 #[test]
@@ -178,9 +195,12 @@ fn what_splits_and_merges_cannot_make_is_no_layout() {
         &[2, 1, 4, 1, 0, 0, 1],
         &[2, 1, 3, 1, 2, 1],
         &[2, 1, 2, 1, 0],
-        // No subset; two more at once; a pair that is none; a word of no pair.
+        // No subset; more than twice as many, or less than half; too many pairs; a pair that is none; a word of no pair.
         &[3, 1, 0, 0, 0, 0],
         &[3, 1, 1, 1, 3, 0],
+        &[3, 1, 1, 5, 2, 0],
+        &[3, 1, 1, 128, 1, 161, 1, 0],
+        &[3, 1, 1, 2, 4, 1, 16],
         &[3, 1, 1, 3, 4, 1, 8],
         &[3, 1, 1, 3, 4, 1, 0],
     ] {
@@ -192,8 +212,7 @@ fn what_splits_and_merges_cannot_make_is_no_layout() {
 fn one_subset_more_takes_its_share_of_each_and_nothing_else_moves() {
     let mut layout = subsets(7);
     let before: Vec<u16> = positions().map(|pos| layout.partition(pos)).collect();
-    let Layout::Subsets(seven) = &layout else { unreachable!("it has subsets") };
-    layout = Layout::Subsets(seven.begin(8, SHARDS).unwrap());
+    layout = Layout::Subsets(subsets_of(&layout).begin(8, SHARDS).unwrap());
     for shift in shifts(&layout) {
         let moving = layout.moving(shift).unwrap();
         let (had, goes) = positions().fold((0, 0), |(had, goes), pos| {
@@ -251,8 +270,7 @@ fn names_lie_evenly_on_servers() {
     assert!(imbalance(&layout, 32, 32) < 1.05);
     let mut subsets = Subsets::new(1);
     while let Some(next) = subsets.begin(126, 4096) {
-        let all: Vec<Shift> = next.shifts().collect();
-        subsets = all.into_iter().fold(next, |at, shift| at.after(shift).unwrap());
+        subsets = done(next);
     }
     assert!(imbalance(&Layout::Subsets(subsets), 4096, 32) < 1.06);
 }
@@ -308,13 +326,13 @@ proptest! {
     fn a_shift_moves_just_what_it_says(
         drawn in prop::collection::vec(any::<Index>(), 0..60),
         count in 1..12u16,
-        target in 1..14u16,
+        target in 1..=SHARDS,
         which in any::<Index>(),
         scattered in any::<bool>(),
     ) {
         let layout = if scattered {
-            let Layout::Subsets(steady) = subsets(count) else { unreachable!("it has subsets") };
-            made(Layout::Subsets(steady.begin(target, SHARDS).unwrap_or(steady)), &drawn[..drawn.len() / 8])
+            let steady = subsets_of(&subsets(count)).clone();
+            made(Layout::Subsets(steady.begin(target, SHARDS).unwrap_or(steady)), &drawn[..drawn.len() / 3])
         } else {
             made(extendible(), &drawn)
         };
@@ -341,8 +359,15 @@ proptest! {
     fn shifts_of_different_partitions_commute(
         drawn in prop::collection::vec(any::<Index>(), 0..60),
         order in any::<[Index; 8]>(),
+        begun in prop::option::of((1..12u16, 1..=SHARDS)),
     ) {
-        let layout = made(extendible(), &drawn);
+        let layout = match begun {
+            None => made(extendible(), &drawn),
+            Some((count, target)) => {
+                let steady = subsets_of(&subsets(count)).clone();
+                made(Layout::Subsets(steady.begin(target, SHARDS).unwrap_or(steady)), &drawn)
+            }
+        };
         let mut busy = Vec::new();
         let mut apart = shifts(&layout);
         apart.retain(|shift| {

@@ -121,7 +121,7 @@ fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
     let master = Partition::of_share(at).filter(|of| of.number == 0 && key::is_content(at))?;
     let share = Content::from_record(&Bytes::copy_from_slice(value)).ok()?;
     match share.layout {
-        Layout::Subsets(subsets) if subsets.shifts().next().is_some() => Some(master),
+        Layout::Subsets(subsets) if !subsets.is_settled() => Some(master),
         Layout::Subsets(_) | Layout::Extendible(_) | Layout::Whole => None,
     }
 }

@@ -4,8 +4,8 @@
 //! everything goes on: what changes since it began is noted, and is sent after. Where splits are by a locked scan, to be
 //! compared with, all of the partition is frozen, and then all of it is read.
 //!
-//! Inodes leave the names that are to move before anything else, with either scan: no name is frozen meanwhile, but
-//! for those that got an inode since.
+//! Inodes leave the names that are to move when the target has agreed, and before anything is copied, with either scan:
+//! no name is frozen meanwhile, but for those that got an inode since. A target that is busy has cost nothing then.
 //!
 //! Paper: SFS §3.4 has the locked scan: lock the partition, scan all of its entries, migrate those that move, unlock.
 //!
@@ -66,6 +66,19 @@ pub(super) struct Giving {
     foreseen: Box<Remote>,
     /// Until when transactions are kept off that would hold names up which are to be frozen.
     wanted_until: Option<Instant>,
+    /// The target has no time for it, or no room.
+    refused: bool,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parted {
+    /// The names have moved.
+    Moved,
+    /// The target did not let it begin.
+    Refused,
+    /// Something else was in the way.
+    Failed,
 }
 
 /// Why it is given up.
@@ -106,17 +119,14 @@ impl Giving {
             frozen,
             foreseen: Box::default(),
             wanted_until,
+            refused: false,
         })
     }
 
-    /// Sees it through; whether the names have moved.
-    pub(super) async fn run(mut self) -> bool {
+    /// Sees it through.
+    pub(super) async fn run(mut self) -> Parted {
         let shared = self.core.inner.shared.clone();
         Counters::add(&shared.counters.handoffs_begun);
-        // Inodes leave their names before anything is noted: what is noted is sent.
-        if self.detach_all().await.is_err() {
-            return false;
-        }
         shared.initiated.begin(self.txn);
         let (mut source, mut action) = Source::begin(self.scan);
         let moved = loop {
@@ -129,12 +139,17 @@ impl Giving {
         shared.prepared.no_longer_wanted(self.txn);
         shared.handoffs.unwatch(self.txn);
         shared.initiated.end(self.txn);
+        let refused = self.refused;
         if moved {
             Counters::add(&shared.counters.handoffs_done);
         } else {
             self.give_up();
         }
-        moved
+        match moved {
+            true => Parted::Moved,
+            false if refused => Parted::Refused,
+            false => Parted::Failed,
+        }
     }
 
     /// Tells the target that nothing will come of it. It finds out by itself if it does not hear.
@@ -154,8 +169,12 @@ impl Giving {
     async fn act(&mut self, action: Action) -> Event {
         let shared = self.core.inner.shared.clone();
         match action {
-            Action::Begin => self.begin().await,
-            Action::Watch => match self.step(Act::Watch(self.txn, self.giver, self.moving)).await {
+            Action::Begin => {
+                let event = self.begin().await;
+                self.refused = event == Event::Refused;
+                event
+            }
+            Action::Watch => match self.watch().await {
                 Ok(()) => Event::Watching,
                 Err(stops) => self.gives_up(stops),
             },
@@ -180,6 +199,12 @@ impl Giving {
             }
             Action::End(_) => unreachable!("it has ended"),
         }
+    }
+
+    /// Inodes leave their names before anything is noted: what is noted is sent.
+    async fn watch(&mut self) -> Result<(), Stops> {
+        self.detach_all().await?;
+        self.step(Act::Watch(self.txn, self.giver, self.moving)).await
     }
 
     /// Freezes the names, and insists on it for as long as they may be frozen: transactions that come one after the other

@@ -32,7 +32,7 @@ const SLOW_MS_MAX: u32 = 16;
 pub(crate) enum Action {
     /// Tell the target what will come. Ends with `Taken`, `Refused` or `Lost`.
     Begin,
-    /// Remember from now on which moving names change. Ends with `Watching`.
+    /// Remember from now on which moving names change. Ends with `Watching`, or with `Refused` where they cannot be read.
     Watch,
     /// Read on in what is stored; it may have changed since. Ends with `Copied`.
     Copy { records_max: usize },
@@ -219,9 +219,8 @@ impl Source {
             (State::Frozen | State::CopyingFrozen, Event::Refused | Event::Lost) => {
                 self.thaw_and_end(false)
             }
-            (State::Beginning | State::Copying | State::Catching, Event::Refused) => {
-                self.end(false)
-            }
+            (State::Beginning | State::Copying | State::Catching, Event::Refused)
+            | (State::Watching, Event::Refused | Event::Lost) => self.end(false),
             (State::Beginning | State::Copying | State::Catching, Event::Lost) => self.ask_again(),
             (state, event) => unreachable!("{event:?} in state {state:?}"),
         }

@@ -175,6 +175,16 @@ pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
         txn.settle_change(&at.share())?;
         txn.put_content(at.share(), share.clone());
     }
-    txn.shared.handoffs.again(at);
+    if at.number == 0 && is_stepping(&share.layout) {
+        // A master looks when the last giver has told it, and until then only now and then.
+        txn.shared.handoffs.want(std::iter::once(at.share()));
+    } else {
+        txn.shared.handoffs.again(at);
+    }
     Ok(share.layout)
+}
+
+/// Whether a directory is on the way to another number of subsets.
+fn is_stepping(layout: &Layout) -> bool {
+    matches!(layout, Layout::Subsets(subsets) if !subsets.is_settled())
 }

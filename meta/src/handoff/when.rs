@@ -2,8 +2,9 @@
 //!
 //! A part of the background of one core. A partition that is too large, or too small, is known from the write that made
 //! it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by another one. Splits and merges are decided by
-//! the giver alone; how many subsets there are is decided by the master, which tells one giver after the other. What
-//! could not be done is tried again, later each time, and what cannot be done is left alone.
+//! the giver alone; how many subsets there are is decided by the master, which tells all givers at once. Each gives to
+//! one taker after the other, and where one is busy with another giver it goes on with the next. What could not be done
+//! is tried again, later each time, and what cannot be done is left alone.
 //!
 //! Paper: SFS §3.3, §3.5; Duplex §III-C.
 
@@ -11,13 +12,14 @@ use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use base::{HashMap, Layout, Shift, Splits, Spread, Subsets};
 use bytes::Bytes;
+use futures::future::join_all;
 use tokio::sync::Semaphore;
 use wire::{PeerRead, Reply, Request};
 
 use super::{
     HandoffRecord,
     finish::{finish, read, tell},
-    give::Giving,
+    give::{Giving, Parted},
     table::Partition,
 };
 use crate::{
@@ -30,6 +32,10 @@ const GIVEN_MAX: usize = 2;
 /// The pause before a partition that could not give tries again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The pause is so many times the first one at most where takers only have no time: a handoff takes some 20 ms.
+const PAUSES_MAX_BUSY: u32 = 4;
+/// So many givers are told at a time that a step has begun.
+const TOLD_MAX: usize = 16;
 /// The pause before a partition that need not give is looked at again.
 const REST: Duration = Duration::from_secs(1);
 /// The pause before one that has nowhere to give to is.
@@ -53,7 +59,7 @@ pub(super) async fn run(core: &Core) {
             let did = see_to(&core, at).await;
             drop(slot);
             let handoffs = &core.inner.shared.handoffs;
-            if !matches!(did, Did::Failed) {
+            if !matches!(did, Did::Failed | Did::Refused) {
                 failed.borrow_mut().remove(&at);
             }
             match did {
@@ -70,14 +76,17 @@ pub(super) async fn run(core: &Core) {
                     handoffs.pause(at, FULL_REST).await;
                     handoffs.done(at, false);
                 }
-                Did::Failed => {
+                Did::Failed | Did::Refused => {
                     let times = {
                         let mut failed = failed.borrow_mut();
                         let times = failed.entry(at).or_default();
                         *times += 1;
                         *times
                     };
-                    let pause = PAUSE_FIRST * 2_u32.saturating_pow(times.min(8) - 1);
+                    let pause = match did {
+                        Did::Refused => PAUSE_FIRST * times.min(PAUSES_MAX_BUSY),
+                        _ => PAUSE_FIRST * 2_u32.saturating_pow(times.min(8) - 1),
+                    };
                     handoffs.pause(at, pause.min(PAUSE_MAX)).await;
                     handoffs.done(at, true);
                 }
@@ -96,6 +105,8 @@ enum Did {
     Fits,
     /// Nothing: something was in the way.
     Failed,
+    /// Nothing: no taker has time now.
+    Refused,
     /// Nothing, however large it is.
     Full,
 }
@@ -166,7 +177,30 @@ impl Seen<'_> {
         let Some(_under_way) = self.core.inner.shared.pauses.handoff() else { return Did::Failed };
         let giving = Giving::new(self.core, self.at, &self.share, (shift, spread), moving);
         let Some(giving) = giving else { return Did::Failed };
-        if giving.run().await { Did::Gave } else { Did::Failed }
+        match giving.run().await {
+            Parted::Moved => Did::Gave,
+            Parted::Refused => Did::Refused,
+            Parted::Failed => Did::Failed,
+        }
+    }
+
+    /// Splits it off, or merges it. There is no other taker.
+    async fn give_alone(&self, shift: Shift) -> Did {
+        match self.give(shift, Spread::Extendible).await {
+            Did::Refused => Did::Failed,
+            did => did,
+        }
+    }
+
+    /// Makes the first of these shifts whose taker has time.
+    async fn give_one(&self, shifts: &[Shift]) -> Did {
+        for shift in shifts {
+            match self.give(*shift, Spread::Subsets).await {
+                Did::Refused => {}
+                did => return did,
+            }
+        }
+        Did::Refused
     }
 
     /// Splits it when it is too large, and merges it into the one that it was split off from when both are small.
@@ -176,7 +210,7 @@ impl Seen<'_> {
             let shift = splits.split(number, self.partitions_max());
             let shift = shift.filter(|_| policy.spread() == Spread::Extendible);
             return match shift {
-                Some(shift) => self.give(shift, Spread::Extendible).await,
+                Some(shift) => self.give_alone(shift).await,
                 None => Did::Full,
             };
         }
@@ -191,7 +225,7 @@ impl Seen<'_> {
             // It may have split since.
             let merges = layout.moving(shift).is_some();
             if merges && entries.saturating_mul(4) <= self.threshold {
-                return self.give(shift, Spread::Extendible).await;
+                return self.give_alone(shift).await;
             }
             return Did::Fits;
         }
@@ -206,18 +240,24 @@ impl Seen<'_> {
 
     /// Gives what the master has decided, or decides.
     async fn subsets(&self, subsets: &Subsets) -> Did {
-        if let Some(shift) = subsets.shifts().find(|shift| shift.giver == self.at.number) {
-            return self.give(shift, Spread::Subsets).await;
+        let is_master = self.at.number == 0;
+        let mine: Vec<Shift> = subsets.shifts_of(self.at.number).collect();
+        if !mine.is_empty() {
+            let did = self.give_one(&mine).await;
+            if is_master && !matches!(did, Did::Gave) {
+                self.tell_givers(subsets).await;
+            }
+            return did;
         }
-        if self.at.number > 0 {
+        if !is_master {
             if self.is_large() || self.is_small() {
                 self.tell(0, &self.share.layout).await;
             }
             return Did::Fits;
         }
-        if let Some(shift) = subsets.shifts().next() {
-            self.tell(shift.giver, &self.share.layout).await;
-            // The giver tells when it is done. It may have not heard, or not be there.
+        if !subsets.is_settled() {
+            // Who has heard goes on until it has given everything. Who has not, or was not there, hears again.
+            self.tell_givers(subsets).await;
             return Did::Failed;
         }
         let mut entries = self.share.entries;
@@ -227,9 +267,22 @@ impl Seen<'_> {
         }
         let least = self.share.policy.partitions();
         let wanted = Subsets::wanted(subsets.count(), entries, self.threshold, least);
-        match subsets.begin(wanted, self.shards()) {
-            Some(begun) => self.change(Layout::Subsets(begun)).await,
-            None => Did::Fits,
+        let Some(begun) = subsets.begin(wanted, self.shards()) else { return Did::Fits };
+        let did = self.change(Layout::Subsets(begun.clone())).await;
+        if matches!(did, Did::Changed) {
+            self.tell_givers(&begun).await;
+        }
+        did
+    }
+
+    /// Tells all others that have something to give in a step that is under way.
+    async fn tell_givers(&self, subsets: &Subsets) {
+        let layout = Layout::Subsets(subsets.clone());
+        let gives = |giver: &u16| subsets.shifts_of(*giver).next().is_some();
+        let others: Vec<u16> =
+            layout.active().filter(|other| *other != self.at.number).filter(gives).collect();
+        for some in others.chunks(TOLD_MAX) {
+            join_all(some.iter().map(|other| self.tell(*other, &layout))).await;
         }
     }
 

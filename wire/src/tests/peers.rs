@@ -1,6 +1,8 @@
 //! A value of everything that servers say to each other.
 
-use base::{ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Splits, Time};
+use base::{
+    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, Shift, Splits, Subsets, Time,
+};
 use bytes::Bytes;
 
 use super::{
@@ -76,6 +78,13 @@ pub(super) fn rooms() -> Vec<Room> {
     vec![Room::Allowed(Allowed { round: 1 << 60, amounts }), Room::Full, Room::Unknown]
 }
 
+/// On the way from five subsets to ten.
+fn step() -> Layout {
+    let begun = Subsets::started(2, 5).begin(10, 64).expect("five more");
+    let shift = Shift { giver: 3, taker: 9 };
+    Layout::Subsets(begun.after(shift).expect("it is one of its shifts"))
+}
+
 pub(super) fn requests() -> Vec<Request> {
     let key = || Bytes::from_static(b"\0\x05Nkey");
     let there =
@@ -124,6 +133,15 @@ pub(super) fn requests() -> Vec<Request> {
             taker: 5,
             moving: Moving::Range((1 << 61, (1 << 62) - 1)),
         }),
+        Request::HandoffBegin(HandoffBegin {
+            txn: txn(),
+            dir: dir().id,
+            ino: dir().ino,
+            home: dir().home,
+            giver: 2,
+            taker: 6,
+            moving: Moving::Pair(Pair { lower: 2, upper: 6, few: 5, many: 10 }),
+        }),
         Request::HandoffPut(HandoffPut {
             txn: txn(),
             dir: dir().id,
@@ -139,6 +157,13 @@ pub(super) fn requests() -> Vec<Request> {
             home: dir().home,
             partition: 6,
             layout: Layout::Extendible(Splits::started(1, 2)),
+        }),
+        Request::LayoutLearnt(LayoutLearnt {
+            dir: dir().id,
+            ino: dir().ino,
+            home: dir().home,
+            partition: 6,
+            layout: step(),
         }),
         Request::Born(Born { txns: vec![txn()], confirmed: true }),
         Request::AskBirths,

@@ -1,8 +1,8 @@
 //! Values of the records, every variant of them.
 
 use base::{
-    BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality,
-    NameVersion, ShardId, Spread, Subsets, Time,
+    BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality, Moving,
+    NameVersion, Pair, ShardId, Spread, Subsets, Time,
 };
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
@@ -285,11 +285,19 @@ pub(super) fn roster() -> Roster {
     Roster { members: vec![member], versions_end: 70_002, lease_ms: 3000 }
 }
 
-pub(super) fn receiving() -> crate::handoff::HandoffRecord {
+pub(super) fn of_last() -> Moving {
+    Moving::Subset((2, 5))
+}
+
+pub(super) fn of_a_pair() -> Moving {
+    Moving::Pair(Pair { lower: 2, upper: 6, few: 5, many: 300 })
+}
+
+pub(super) fn receiving(moving: Moving) -> crate::handoff::HandoffRecord {
     crate::handoff::HandoffRecord::Receiving(crate::handoff::Receiving {
         txn: wire::TxnId { server: 3, run: 0x1111_2222_3333_4444, number: 70_000 },
         ino: Ino(0x0001_0203_0405_0607),
         giver: 1,
-        moving: base::Moving::Subset((2, 5)),
+        moving,
     })
 }
