@@ -165,10 +165,10 @@ fn subsets_come_from_several_givers_at_a_time() {
             client.set_xattr("/d", name, value.as_bytes(), XattrMode::Set).await.unwrap();
         };
         set("pando.spread", "subsets").await;
-        for number in 0..100 {
+        for number in 0..130 {
             client.write(format!("/d/{number}"), b"").await.unwrap();
         }
-        set("pando.split_threshold", "6").await;
+        set("pando.split_threshold", "8").await;
         client.write("/d/one more", b"").await.unwrap();
         // Steps to 2, 4, 8 and 16 subsets. One more each time would be 120 handoffs.
         let handoffs = 1 + 2 * 2 + 4 * 4 + 8 * 8;
