@@ -136,9 +136,13 @@ impl State {
 
     /// Versions up to this one may be given.
     fn reserve(&mut self, shared: &Shared, version: u64) -> Result<()> {
-        if version >= self.roster.versions_end {
+        let before = self.roster.versions_end;
+        if version >= before {
             self.roster.versions_end = version + VERSIONS_RESERVED;
-            self.store_for(shared)?;
+            if let Err(fault) = self.store_for(shared) {
+                self.roster.versions_end = before;
+                return Err(fault);
+            }
         }
         Ok(())
     }
@@ -195,7 +199,11 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
 }
 
 /// A server is there and wants its lease.
-pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<Lease> {
+pub(crate) fn heartbeat(
+    shared: &Shared,
+    (from, run): (u16, u64),
+    req: &Heartbeat,
+) -> Result<Lease> {
     let (cluster, coordinator) = here(shared)?;
     let mut state = coordinator.state.lock();
     if usize::from(from) >= state.roster.members.len() {
@@ -214,7 +222,8 @@ pub(crate) fn heartbeat(shared: &Shared, from: u16, req: &Heartbeat) -> Result<L
     }
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
-    if req.version == 0 && !req.kept_all {
+    // A server may ask many times before it has its list.
+    if req.version == 0 && !req.kept_all && state.leases.is_first_loss(from, run) {
         begin_anew(shared, state)?;
     }
     let events = events_since(&shared.invalidations, req.version);
@@ -245,7 +254,11 @@ fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
         return log.all();
     }
     let now = log.version();
-    log.since(version).unwrap_or(CacheEvents { version: now, reset: false, dirs: Vec::new() })
+    match log.since(version) {
+        None => CacheEvents { version: now, reset: false, dirs: Vec::new() },
+        Some(events) if events.reset => log.all(),
+        Some(events) => events,
+    }
 }
 
 /// Gives the next versions of the log to `dirs`, and returns the last of them when every server has them in its list,

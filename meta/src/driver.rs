@@ -344,7 +344,7 @@ fn between_servers(
             };
         }
         Request::Heartbeat(beat) => {
-            let from = connection.peer().expect("it was looked at");
+            let from = connection.run_of_peer().expect("it was looked at");
             drop(txn);
             return match coordinator::heartbeat(shared, from, beat) {
                 // The other server acts on these for good, and stores them.
@@ -472,7 +472,7 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
     if !(Visit { uuid, to, challenge }).is_proven(&shared.config.signing_key, hello) {
         return Err(stranger());
     }
-    connection.is_of_peer(hello.from);
+    connection.is_of_peer(hello.from, hello.run);
     Ok(Reply::Nothing)
 }
 

@@ -57,7 +57,7 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
     /// The server at the other end; `None` for a client.
-    peer: Cell<Option<u16>>,
+    peer: Cell<Option<(u16, u64)>>,
     /// The number that a dialling server must prove itself with, once.
     challenge: Cell<Option<u128>>,
     out: RefCell<Vec<u8>>,
@@ -115,6 +115,11 @@ impl Connection {
 
     /// The server at the other end; `None` for a client.
     pub(crate) fn peer(&self) -> Option<u16> {
+        self.peer.get().map(|(server, _)| server)
+    }
+
+    /// The server at the other end and the number of its run.
+    pub(crate) fn run_of_peer(&self) -> Option<(u16, u64)> {
         self.peer.get()
     }
 
@@ -129,8 +134,8 @@ impl Connection {
     }
 
     /// Notes that the other end is a server, which has proven itself.
-    pub(crate) fn is_of_peer(&self, server: u16) {
-        self.peer.set(Some(server));
+    pub(crate) fn is_of_peer(&self, server: u16, run: u64) {
+        self.peer.set(Some((server, run)));
     }
 
     fn is_introduced(&self) -> bool {

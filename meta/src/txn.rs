@@ -710,7 +710,7 @@ impl<'a> Txn<'a> {
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         let shared = self.shared;
         debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
-        let draw = || shared.inos.next(shard, shared.engine.as_ref());
+        let draw = || shared.inos.next(shard, shared);
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),

@@ -24,6 +24,8 @@ struct Holder {
     roots: u64,
     in_doubt: Option<InDoubt>,
     strict: bool,
+    /// Number of the latest run in which the server said that it had lost something.
+    lost_in: Option<u64>,
 }
 
 /// What a server says of itself.
@@ -77,6 +79,7 @@ impl Leases {
             roots: 0,
             in_doubt: None,
             strict: false,
+            lost_in: None,
         };
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
@@ -96,6 +99,12 @@ impl Leases {
         if grant {
             holder.until = holder.until.max(ends);
         }
+    }
+
+    /// Whether this is the first time that a server says, in this run of it, that it has lost something.
+    pub(crate) fn is_first_loss(&mut self, server: u16, run: u64) -> bool {
+        let Some(holder) = self.holders.get_mut(usize::from(server)) else { return false };
+        holder.lost_in.replace(run) != Some(run)
     }
 
     fn margin(&self) -> Duration {

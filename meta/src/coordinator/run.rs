@@ -89,7 +89,7 @@ async fn ask(
     let beat = heartbeat_of(shared, cluster);
     let lease = if cluster.coordinates() {
         // It is refused only when it cannot be stored.
-        heartbeat(shared, cluster.me, &beat).map_err(|fault| {
+        heartbeat(shared, (cluster.me, cluster.run), &beat).map_err(|fault| {
             answer_of(shared, fault);
             Lost
         })?

@@ -101,8 +101,8 @@ fn complete() -> (Arc<MemoryEngine>, Server, u64) {
     let engine = formatted(2);
     let server = open(&engine, true).unwrap();
     join(&server.shared, &Join { address: "b:1".into(), member: 2 }).unwrap();
-    heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap();
-    let lease = heartbeat(&server.shared, 1, &beat("b:1", 0)).unwrap();
+    heartbeat(&server.shared, (0, 1), &beat("a:1", 0)).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &beat("b:1", 0)).unwrap();
     (engine, server, lease.events.version)
 }
 
@@ -133,7 +133,7 @@ async fn a_server_of_a_cluster_is_not_opened_as_the_only_one() {
 async fn nobody_has_a_lease_until_all_have_joined_and_serve() {
     let engine = formatted(2);
     let server = open(&engine, true).unwrap();
-    let lease = heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap();
+    let lease = heartbeat(&server.shared, (0, 1), &beat("a:1", 0)).unwrap();
     assert_eq!((lease.ms, lease.map), (0, None));
     let told = status(&server.shared).unwrap();
     assert!(told.problems[0].contains("1 of 2 servers have not joined"), "{:?}", told.problems);
@@ -143,27 +143,43 @@ async fn nobody_has_a_lease_until_all_have_joined_and_serve() {
     assert_eq!(join(&server.shared, &asked).unwrap().server, 1);
     let third = Join { address: "c:1".into(), member: 3 };
     assert!(refused(join(&server.shared, &third)).contains("all of the 2 servers"));
-    assert_eq!(heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap().ms, 0);
+    assert_eq!(heartbeat(&server.shared, (0, 1), &beat("a:1", 0)).unwrap().ms, 0);
 
-    let lease = heartbeat(&server.shared, 1, &beat("b:2", 0)).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &beat("b:2", 0)).unwrap();
     let map = lease.map.unwrap();
     assert_eq!((lease.ms, lease.events.reset), (8000, true));
     assert_eq!(map.servers, ["a:1", "b:2"]);
     assert_eq!(map.shards, [0, 1, 0, 1, 0]);
-    assert_eq!(heartbeat(&server.shared, 0, &beat("a:1", 0)).unwrap().ms, 8000);
+    assert_eq!(heartbeat(&server.shared, (0, 1), &beat("a:1", 0)).unwrap().ms, 8000);
     let told = status(&server.shared).unwrap();
     assert_eq!((told.servers[0].shards, told.servers[1].shards), (3, 2));
     assert!(told.problems.is_empty(), "{:?}", told.problems);
-    heartbeat(&server.shared, 1, &Heartbeat { strict: true, ..beat("b:2", 0) }).unwrap();
+    heartbeat(&server.shared, (1, 1), &Heartbeat { strict: true, ..beat("b:2", 0) }).unwrap();
     let told = status(&server.shared).unwrap();
     let said = "server 1 has --durability strict, and the coordinator relaxed: start both alike";
     assert_eq!(told.problems, [said]);
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_has_lost_something_begins_the_list_anew_once_in_each_run() {
+    let (_engine, server, before) = complete();
+    let list = &server.shared.invalidations;
+    let lost = Heartbeat { kept_all: false, ..beat("b:1", 0) };
+    for (run, version) in [(2, before + 1), (2, before + 1), (3, before + 2)] {
+        let events = heartbeat(&server.shared, (1, run), &lost).unwrap().events;
+        assert_eq!((events.version, events.reset, events.dirs.len()), (version, true, 0));
+        assert_eq!(list.version(), version);
+    }
+    // Whoever is behind that gets what came after it, too.
+    list.add(&[DirId(7)]);
+    let events = heartbeat(&server.shared, (1, 3), &beat("b:1", before)).unwrap().events;
+    assert_eq!((events.version, events.reset, events.dirs), (before + 3, true, vec![DirId(7)]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_told_outlives_a_power_cut() {
     let (engine, server, version) = complete();
-    heartbeat(&server.shared, 1, &beat("elsewhere:1", version)).unwrap();
+    heartbeat(&server.shared, (1, 1), &beat("elsewhere:1", version)).unwrap();
     drop(server);
     engine.power_cut(0);
     let server = open(&engine, true).unwrap();
@@ -177,11 +193,11 @@ async fn settings_that_have_changed_come_with_the_next_lease() {
     let (_engine, server, version) = complete();
     let has = |settings: Bytes| Heartbeat { settings, ..beat("b:1", version) };
     let old = server.shared.settings();
-    let lease = heartbeat(&server.shared, 1, &has(old.to_record())).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &has(old.to_record())).unwrap();
     assert_eq!(lease.settings, None);
     let new = crate::record::Settings { inline_bytes_max: 7, ..old };
     server.shared.set_settings(new);
-    let lease = heartbeat(&server.shared, 1, &has(old.to_record())).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &has(old.to_record())).unwrap();
     assert_eq!(lease.settings, Some(new.to_record()));
 
     // The server that gets it has it from then on, also when it starts again.
@@ -200,10 +216,10 @@ async fn an_announcement_waits_for_the_list_of_every_server() {
     tokio::pin!(announced);
     assert!(announced.as_mut().now_or_never().is_none());
     // What a lease brings is not what the server had when it asked for it.
-    let lease = heartbeat(&server.shared, 1, &beat("b:1", version)).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &beat("b:1", version)).unwrap();
     assert_eq!(lease.events.dirs, [DirId(700), DirId(701)]);
     assert!(announced.as_mut().now_or_never().is_none());
-    heartbeat(&server.shared, 1, &beat("b:1", version + 2)).unwrap();
+    heartbeat(&server.shared, (1, 1), &beat("b:1", version + 2)).unwrap();
     assert_eq!(announced.await.unwrap(), version + 2);
 }
 
@@ -228,7 +244,7 @@ async fn a_coordinator_that_was_restarted_waits_for_leases_it_knows_nothing_of()
     let now = announce(&server.shared, &[DirId(700)]).await.unwrap();
     assert!(now > version + 1, "no version is given twice");
     assert_eq!(began.elapsed(), LEASE + LEASE / 8);
-    let lease = heartbeat(&server.shared, 1, &beat("b:1", version)).unwrap();
+    let lease = heartbeat(&server.shared, (1, 1), &beat("b:1", version)).unwrap();
     assert_eq!((lease.events.version, lease.events.reset), (now, true));
 }
 

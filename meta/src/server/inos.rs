@@ -7,10 +7,13 @@ use base::{Ino, ShardId};
 use parking_lot::Mutex;
 use store::{Batch, Engine};
 
+use super::Shared;
 use crate::{
     OpenError,
     bugs::{Bug, Planted},
+    error::Fault,
     record::{Record as _, key, system::Reserved},
+    unsynced,
 };
 
 /// Number of inode numbers reserved at a time on each shard.
@@ -61,14 +64,15 @@ impl InoCounters {
     }
 
     /// The next number of `shard`. One in many thousands waits for a sync.
-    pub(crate) fn next(&self, shard: ShardId, engine: &dyn Engine) -> crate::error::Result<Ino> {
+    pub(crate) fn next(&self, shard: ShardId, shared: &Shared) -> crate::error::Result<Ino> {
         let mut range = self.shards[usize::from(shard.0)].lock();
         if range.next == range.end {
             let end = range.end + INOS_RESERVED;
             let mut batch = Batch::default();
             batch.put(&key::counter(shard), &Reserved { end }.to_record());
-            engine.write(batch)?;
-            engine.sync()?;
+            shared.engine.write(batch)?;
+            // With the blocks that the log names before it, or a power cut may take it with them.
+            unsynced::sync(shared).map_err(Fault::Halt)?;
             range.end = end;
         }
         range.next += 1;
