@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::InDoubt;
 
-/// What is known of one server.
+/// The state that the coordinator keeps about one server.
 #[derive(Debug, Clone)]
 struct Holder {
-    /// Its lease has ended then for certain.
+    /// Time at which the server's lease has ended for certain.
     until: Instant,
     /// Its list has come as far as this, or it has no lease.
     has: u64,
@@ -35,11 +35,11 @@ pub(crate) struct Beat {
     pub(crate) requests: u64,
     pub(crate) roots: u64,
     pub(crate) in_doubt: Option<InDoubt>,
-    /// It answers when what was done is on stable storage.
+    /// Whether the server answers only when an operation is on stable storage.
     pub(crate) strict: bool,
 }
 
-/// What is left of a lease, for people.
+/// The state of a server's lease, to be shown to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) left: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct Standing {
     pub(crate) version: u64,
     pub(crate) requests: u64,
     pub(crate) in_doubt: Option<InDoubt>,
-    /// It answers when what was done is on stable storage.
+    /// Whether the server answers only when an operation is on stable storage.
     pub(crate) strict: bool,
 }
 
@@ -153,7 +153,7 @@ impl Leases {
         let holder = self.holders.get(usize::from(server))?;
         let left = match holder.heard {
             Some(_) => holder.until.saturating_duration_since(now).saturating_sub(self.margin()),
-            // It was given by another run, if at all.
+            // Another run of the coordinator gave the lease, if any did.
             None => Duration::ZERO,
         };
         let silent = holder.heard.map(|heard| now.saturating_duration_since(heard));

@@ -22,7 +22,7 @@ codec! {
 }
 
 codec! {
-    /// What only the coordinator stores.
+    /// The record that only the coordinator stores.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Roster {
         /// In the order of their numbers in the map.
@@ -39,11 +39,11 @@ impl Record for Roster {}
 /// The answer to a server that wants to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is this one since now.
+    /// The server gets this number now.
     New(u16),
-    /// It was before.
+    /// The server had this number before.
     Known(u16),
-    /// There is none left.
+    /// No number is left.
     Full,
 }
 
