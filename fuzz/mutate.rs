@@ -1,8 +1,8 @@
 //! What runs the fuzz targets as plain tests: corpus, seeds, and changes of both.
 //!
-//! The tests of `wire`, `meta` and `fuse` take this file in by its path, as those crates share no other one. The
-//! changes are the same in every run; a fuzzer (`fuzz/README.md`) finds others, and what it finds goes into the
-//! corpus.
+//! The tests of `wire`, `meta` and `fuse` take this file in by its path, as those crates share no
+//! other one. The changes are the same in every run; a fuzzer (`fuzz/README.md`) finds others, and
+//! what it finds goes into the corpus.
 
 use std::{fs, path::Path};
 

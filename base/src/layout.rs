@@ -1,13 +1,15 @@
 //! How the entries of one directory are divided into partitions, and which partition has a name.
 //!
-//! Clients and servers compute with it; nobody has to have the newest one. Every change is made by two partitions, a
-//! *giver* and a *taker* ([`Shift`]), and counted in the layout. What a partition has seen is a cut through the history
-//! of these changes: so two layouts of one directory can always be joined ([`Layout::learn`]), in any order, and the
-//! result is again how the directory was, or could have been, at one moment. A partition's own layout is always right
-//! about what that partition has.
+//! Clients and servers compute with it; nobody has to have the newest one. Every change is made by
+//! two partitions, a *giver* and a *taker* ([`Shift`]), and counted in the layout. What a partition
+//! has seen is a cut through the history of these changes: so two layouts of one directory can
+//! always be joined ([`Layout::learn`]), in any order, and the result is again how the directory
+//! was, or could have been, at one moment. A partition's own layout is always right about what that
+//! partition has.
 //!
-//! Always true: each position belongs to exactly one partition, and that one is active. Partition 0, the master, always
-//! is. No partition has a number that is not less than the number of shards, so each shard has one of them at most.
+//! Always true: each position belongs to exactly one partition, and that one is active. Partition
+//! 0, the master, always is. No partition has a number that is not less than the number of shards,
+//! so each shard has one of them at most.
 //!
 //! Paper: SFS §3.3 to §3.5 (`splits`), Duplex §III-C (`subsets`).
 
@@ -65,8 +67,8 @@ codec! {
     pub enum Moving {
         /// Those whose positions are between these two, both included.
         Range((u64, u64)) = 1,
-        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it is there. Read, and
-        /// not written any more: a step had one such subset.
+        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it
+        /// is there. Read, and not written any more: a step had one such subset.
         Subset((u16, u16)) = 2,
         /// Those of a subset that another one has, which comes or goes.
         Pair(Pair) = 3,
@@ -125,8 +127,8 @@ impl Layout {
         (0..end).filter(|partition| self.is_active(*partition))
     }
 
-    /// Up to which position, from `pos` on, everything belongs to the partition that has `pos` or, where names are
-    /// scattered over all partitions, how far anything can.
+    /// Up to which position, from `pos` on, everything belongs to the partition that has `pos` or,
+    /// where names are scattered over all partitions, how far anything can.
     #[must_use]
     pub fn reach(&self, pos: u64) -> u64 {
         match self {
@@ -135,7 +137,8 @@ impl Layout {
         }
     }
 
-    /// Whether each partition has names at positions all over the listing, so that pages of all must be merged.
+    /// Whether each partition has names at positions all over the listing, so that pages of all
+    /// must be merged.
     #[must_use]
     pub fn scatters(&self) -> bool {
         // The second comes before any other one, and goes after them.
@@ -161,8 +164,9 @@ impl Layout {
         news
     }
 
-    /// Whether both say the same of what a partition has. What a partition says of itself is right; so answers of several
-    /// partitions go together when a layout agrees with each about itself: no name was in two of them, or in none.
+    /// Whether both say the same of what a partition has. What a partition says of itself is right;
+    /// so answers of several partitions go together when a layout agrees with each about itself: no
+    /// name was in two of them, or in none.
     #[must_use]
     pub fn agrees_about(&self, other: &Layout, partition: u16) -> bool {
         self.part(partition) == other.part(partition)
@@ -180,8 +184,8 @@ impl Layout {
         }
     }
 
-    /// How often the directory has changed the way in which it is divided. A layout of a later turn takes the place of
-    /// any earlier one.
+    /// How often the directory has changed the way in which it is divided. A layout of a later turn
+    /// takes the place of any earlier one.
     #[must_use]
     pub fn turn(&self) -> u32 {
         match self {
@@ -191,8 +195,8 @@ impl Layout {
         }
     }
 
-    /// The layout by which a directory that is in one partition can be divided as `spread` says; `None`: it cannot be
-    /// now, or is not to be.
+    /// The layout by which a directory that is in one partition can be divided as `spread` says;
+    /// `None`: it cannot be now, or is not to be.
     #[must_use]
     pub fn turned(&self, spread: Spread) -> Option<Layout> {
         let changes = matches!(self, Layout::Subsets(subsets) if !subsets.is_settled());
@@ -212,7 +216,8 @@ impl Layout {
         }
     }
 
-    /// Which names go with a shift that this layout is the giver's for; `None`: there is no such shift now.
+    /// Which names go with a shift that this layout is the giver's for; `None`: there is no such
+    /// shift now.
     #[must_use]
     pub fn moving(&self, shift: Shift) -> Option<Moving> {
         match self {
@@ -241,7 +246,8 @@ enum Part {
     Range((u64, u64)),
     /// Its subset of so many.
     Subset(u16),
-    /// Its subset of `few` or of `many`, as each of the pairs is that it is of: the upper one may have its names.
+    /// Its subset of `few` or of `many`, as each of the pairs is that it is of: the upper one may
+    /// have its names.
     Pairs {
         few: u16,
         many: u16,

@@ -1,7 +1,9 @@
-//! What is put together from several partitions of one directory, without any IO: listings and attributes.
+//! What is put together from several partitions of one directory, without any IO: listings and
+//! attributes.
 //!
-//! Partitions answer one after the other, while names go from one to another. Both machines say whom to ask, take in what
-//! is answered, and say when that is how the directory was at one moment, or as good as it.
+//! Partitions answer one after the other, while names go from one to another. Both machines say
+//! whom to ask, take in what is answered, and say when that is how the directory was at one moment,
+//! or as good as it.
 //!
 //! * `merge`: a listing (`listing` drives it). `shares`: attributes (`stat` does).
 
@@ -14,7 +16,8 @@ use std::collections::BTreeMap;
 
 use base::Layout;
 
-/// What was read of each partition, and how the directory is divided as far as all answers and news have said.
+/// What was read of each partition, and how the directory is divided as far as all answers and news
+/// have said.
 ///
 /// Always true: what was read fits the layout.
 #[derive(Debug)]
@@ -45,7 +48,8 @@ impl<T: Reading> View<T> {
         news
     }
 
-    /// What is known may never have been so: a server may have told of something that it lost with its power.
+    /// What is known may never have been so: a server may have told of something that it lost with
+    /// its power.
     fn forget(&mut self, layout: Layout) {
         self.layout = layout;
         self.drop_outdated();

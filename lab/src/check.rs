@@ -1,5 +1,5 @@
-//! What must be true at the end of every world: a file for each sentence of DESIGN.md §12 that applies to
-//! one server.
+//! What must be true at the end of every world: a file for each sentence of DESIGN.md §12 that
+//! applies to one server.
 //!
 //! `durable`, `visible` and `linear` are what workloads compare answers with; the others look at
 //! what is left when it ends. `planted` shows that they can fail.
@@ -77,8 +77,8 @@ fn is_at_work(world: &World) -> store::Result<bool> {
     Ok(false)
 }
 
-/// What all servers of a cluster have together is a file system of one server, which checks itself: that the cluster's
-/// own check has found nothing is worth as much as that check.
+/// What all servers of a cluster have together is a file system of one server, which checks itself:
+/// that the cluster's own check has found nothing is worth as much as that check.
 async fn united(world: &World) -> anyhow::Result<()> {
     let host = world.unite().await?;
     let machine = world.connect("check").await?;

@@ -1,14 +1,16 @@
-//! A whole file system in one process: servers, clients, their network, their clock and their disks, all from one
-//! seed.
+//! A whole file system in one process: servers, clients, their network, their clock and their
+//! disks, all from one seed.
 //!
-//! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts servers and workloads
-//! on them, lets things go wrong (`faults`) until the workloads are done, and then checks what DESIGN.md §12
-//! promises (`check`). Nothing in it waits for real time, opens a socket or touches a file.
+//! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts servers and
+//! workloads on them, lets things go wrong (`faults`) until the workloads are done, and then checks
+//! what DESIGN.md §12 promises (`check`). Nothing in it waits for real time, opens a socket or
+//! touches a file.
 //!
 //! * `network`, `pipe`: connections that delay, cut up, break and echo.
 //! * `disk`, `server`: processes that die at any moment, and what outlives them.
 //! * `world`: what a workload is given. `work`: the workloads.
-//! * `play`: worlds of tests that do by themselves what goes wrong. `planted`: the bugs that worlds must find.
+//! * `play`: worlds of tests that do by themselves what goes wrong. `planted`: the bugs that worlds
+//!   must find.
 //! * `trace`: what happened; one seed has one history, and the same hash every time.
 
 pub mod clock;

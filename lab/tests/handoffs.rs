@@ -119,7 +119,8 @@ fn a_step_of_subsets_goes_on_after_a_restart() {
         }
         set("pando.split_threshold", "20").await;
         client.write("/d/one more", b"").await.unwrap();
-        // Two more subsets get names from the first, and from the second, after that had got its own.
+        // Two more subsets get names from the first, and from the second, after that had got its
+        // own.
         while world.counts().handoffs_done < 2 {
             world.wait(Duration::from_millis(1)).await;
         }

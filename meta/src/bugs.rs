@@ -1,7 +1,8 @@
 //! Deliberate bugs, which the simulation in `lab` must find: they show that its checks can fail.
 //!
-//! Each is one wrong step in the code that it names, asked for with [`Planted::has`]. Without the feature
-//! `bugs` nothing can be planted and the compiler drops every one of them; `cli` never has the feature.
+//! Each is one wrong step in the code that it names, asked for with [`Planted::has`]. Without the
+//! feature `bugs` nothing can be planted and the compiler drops every one of them; `cli` never has
+//! the feature.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub enum Bug {
     SyncNotAwaited,
     /// A sync makes the log stable, and not the blocks that it names (`unsynced`).
     BlocksNotSynced,
-    /// A server opens a log that names blocks which a power cut took (whoever should have called `unsynced::kept`).
+    /// A server opens a log that names blocks which a power cut took (whoever should have called
+    /// `unsynced::kept`).
     LogTakenUnseen,
     /// Inode numbers are given out that no record reserves (`server`).
     InosNotReserved,
@@ -50,7 +52,8 @@ pub enum Bug {
     VersionWithoutEvent,
     /// A transaction is prepared and holds no keys (`transact::participant`).
     PreparedNotHeld,
-    /// What others are not to see while it is announced that a directory moves they see (`transact::participant`).
+    /// What others are not to see while it is announced that a directory moves they see
+    /// (`transact::participant`).
     HoldNotKept,
     /// After a restart nobody knows what is prepared (`transact::recover`).
     PreparedForgotten,
@@ -84,9 +87,11 @@ pub enum Bug {
     LeaseIgnored,
     /// What is above the place where a directory goes may move meanwhile (`txn::dirs`).
     GraphIgnored,
-    /// A transaction does not expect the content records that it has read as they were (`txn::remote`).
+    /// A transaction does not expect the content records that it has read as they were
+    /// (`txn::remote`).
     ShareNotExpected,
-    /// Whoever changes all of a directory knows only the partitions that its master knows (`txn::shares`).
+    /// Whoever changes all of a directory knows only the partitions that its master knows
+    /// (`txn::shares`).
     ClosureStops,
     /// After a restart nobody sees to what handoffs have left (`handoff::finish`).
     HandoffForgotten,
@@ -108,19 +113,23 @@ pub enum Bug {
     AllowanceKept,
     /// As well, of bytes alone (`quota::allowance`).
     BytesAllowanceKept,
-    /// A server that does not say what it uses below a quota is taken to use nothing (`quota::ask`).
+    /// A server that does not say what it uses below a quota is taken to use nothing
+    /// (`quota::ask`).
     UnheardHaveNone,
     /// Directories are confirmed before their entries are stable (`transact::births`).
     ConfirmedEarly,
     /// A directory whose record was lost is not made again (`transact::births`).
     LostBirthForgotten,
-    /// A partition that gave everything away is forgotten before the master knows (`handoff::finish`).
+    /// A partition that gave everything away is forgotten before the master knows
+    /// (`handoff::finish`).
     MergedForgotten,
     /// A page of a listing ends between names of one position (`ops::readdir`).
     PageEndsInRun,
-    /// A partition of a directory that is listed to its end says that nothing is in the others (`ops::readdir`).
+    /// A partition of a directory that is listed to its end says that nothing is in the others
+    /// (`ops::readdir`).
     ListingEndsEarly,
-    /// The client takes an answer into its cache that was overtaken by news (`client`, feature `bugs`).
+    /// The client takes an answer into its cache that was overtaken by news (`client`, feature
+    /// `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
 }

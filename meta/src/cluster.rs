@@ -1,7 +1,8 @@
-//! A server as one of several: which shards it owns, who has the others, and whether it may serve now.
+//! A server as one of several: which shards it owns, who has the others, and whether it may serve
+//! now.
 //!
-//! The coordinator decides all of it (`coordinator`); what is known here is a copy. A file system of one server has
-//! none of this, and never looks.
+//! The coordinator decides all of it (`coordinator`); what is known here is a copy. A file system
+//! of one server has none of this, and never looks.
 
 use std::{
     sync::{
@@ -33,15 +34,18 @@ use crate::{
 pub struct ClusterOptions {
     /// The network.
     pub dial: Arc<dyn Dial>,
-    /// Where the coordinator may be, tried in turn with where the map says; empty: nobody said, or this server is it.
+    /// Where the coordinator may be, tried in turn with where the map says; empty: nobody said, or
+    /// this server is it.
     pub coordinators: Vec<String>,
     /// A server serves for so long after it has last asked for its lease.
     pub lease: Duration,
     /// A server whose lease has ended serves requests that stand on no cached path for so long.
     pub alone: Duration,
-    /// What leases are measured with: a time since some start that goes on while the machine sleeps.
+    /// What leases are measured with: a time since some start that goes on while the machine
+    /// sleeps.
     pub awake_or_not: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// All that this server had answered when it last ended is still there: its machine has not been started anew since.
+    /// All that this server had answered when it last ended is still there: its machine has not
+    /// been started anew since.
     pub kept_all: bool,
 }
 
@@ -88,7 +92,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster as this server knew it when it stopped, and the version at which its invalidation list begins.
+    /// The cluster as this server knew it when it stopped, and the version at which its
+    /// invalidation list begins.
     pub(crate) fn open(
         engine: &dyn Engine,
         run: u64,
@@ -163,8 +168,8 @@ impl Cluster {
         known.or_else(|| self.places(server).into_iter().next())
     }
 
-    /// Where a server may be: the coordinator where this one was told, and all where the map says, as any of these may
-    /// be out of date.
+    /// Where a server may be: the coordinator where this one was told, and all where the map says,
+    /// as any of these may be out of date.
     pub(crate) fn places(&self, server: u16) -> Vec<String> {
         let told = if server == 0 { &self.options.coordinators[..] } else { &[] };
         let map = self.map();
@@ -213,13 +218,15 @@ impl Cluster {
         ends.saturating_sub(self.time())
     }
 
-    /// For how long there has been no lease: since it ended, or since the start. `None`: there is one.
+    /// For how long there has been no lease: since it ended, or since the start. `None`: there is
+    /// one.
     pub(crate) fn without_lease(&self) -> Option<Duration> {
         let (now, ends) = (millis(self.time()), self.lease_ends.load(Ordering::Acquire));
         (now >= ends).then(|| Duration::from_millis(now.saturating_sub(ends.max(self.opened))))
     }
 
-    /// For how long the server still serves without a lease; zero while it has one, or no longer may.
+    /// For how long the server still serves without a lease; zero while it has one, or no longer
+    /// may.
     pub(crate) fn alone_left(&self) -> Duration {
         if self.has_lease() || !self.serves_alone() {
             return Duration::ZERO;
@@ -233,7 +240,8 @@ impl Cluster {
         self.heard.store(millis(self.time()).max(1), Ordering::Release);
     }
 
-    /// Whether the coordinator has answered within a lease, as far as this server knows how long one is.
+    /// Whether the coordinator has answered within a lease, as far as this server knows how long
+    /// one is.
     pub(crate) fn coordinator_answers(&self) -> bool {
         let heard = self.heard.load(Ordering::Acquire);
         heard > 0 && millis(self.time()).saturating_sub(heard) < millis(self.options.lease)
@@ -241,9 +249,10 @@ impl Cluster {
 
     /// Whether requests that stand on no cached path may be served, although the lease has ended.
     ///
-    /// A lease is needed for what clients have cached: others may change it when this server cannot hear of that. Who
-    /// names directories and files by their ids needs only that nobody else has them, and nobody can take them from a
-    /// server that is silent. The limit is for what a coordinator decides about sessions and settings.
+    /// A lease is needed for what clients have cached: others may change it when this server cannot
+    /// hear of that. Who names directories and files by their ids needs only that nobody else has
+    /// them, and nobody can take them from a server that is silent. The limit is for what a
+    /// coordinator decides about sessions and settings.
     pub(crate) fn serves_alone(&self) -> bool {
         let ends =
             self.lease_ends.load(Ordering::Acquire).saturating_add(millis(self.options.alone));
@@ -265,8 +274,8 @@ impl Cluster {
         PeerHello { from: self.me, run: self.run, proof: Bytes::new() }
     }
 
-    /// What somebody who comes has to prove himself with: no two are the same, neither of this run nor, as `random` is
-    /// drawn anew, of any other.
+    /// What somebody who comes has to prove himself with: no two are the same, neither of this run
+    /// nor, as `random` is drawn anew, of any other.
     pub(crate) fn next_challenge(&self, random: u64) -> u128 {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed);
         u128::from(random) << 64 | u128::from(number)
@@ -279,11 +288,12 @@ impl Cluster {
     }
 }
 
-/// Takes in a lease that was asked for at `asked`: first what the invalidation list lacks and a newer map, which is
-/// stable before it counts, and then the time.
+/// Takes in a lease that was asked for at `asked`: first what the invalidation list lacks and a
+/// newer map, which is stable before it counts, and then the time.
 ///
-/// Race: while this server had no lease others may have gone on without it. What its cores had executed before, and not
-/// written, is there before anybody may look; so is what they had checked without the events that the lease brings.
+/// Race: while this server had no lease others may have gone on without it. What its cores had
+/// executed before, and not written, is there before anybody may look; so is what they had checked
+/// without the events that the lease brings.
 pub(crate) async fn take_lease(
     shared: &Shared,
     cluster: &Cluster,

@@ -1,13 +1,16 @@
-//! What one server of a cluster decides for all of them: the coordinator, which is the owner of shard 0.
+//! What one server of a cluster decides for all of them: the coordinator, which is the owner of
+//! shard 0.
 //!
-//! It has the cluster map, gives leases, gives the versions of the invalidation log and tells every server what is in
-//! it, and knows which renames of directories may go on together. `driver` hands it what servers and administrators
-//! ask; initiators of renames and permission changes of directories call [`announce`]. The decisions are pure, in the
-//! files below; here are the lock around them and their IO. What must outlive a restart is on stable storage before
-//! anybody sees it: that waits for a sync, and happens when servers join or move, and once in many thousand versions.
+//! It has the cluster map, gives leases, gives the versions of the invalidation log and tells every
+//! server what is in it, and knows which renames of directories may go on together. `driver` hands
+//! it what servers and administrators ask; initiators of renames and permission changes of
+//! directories call [`announce`]. The decisions are pure, in the files below; here are the lock
+//! around them and their IO. What must outlive a restart is on stable storage before anybody sees
+//! it: that waits for a sync, and happens when servers join or move, and once in many thousand
+//! versions.
 //!
-//! Always true: what was announced is in the list of every server that may serve, and what any of them had checked
-//! without it is written. Versions are never given twice.
+//! Always true: what was announced is in the list of every server that may serve, and what any of
+//! them had checked without it is written. Versions are never given twice.
 
 pub(crate) mod graph;
 mod leases;
@@ -103,7 +106,8 @@ impl Coordinator {
         self.ways.lock()
     }
 
-    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing before they do.
+    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing
+    /// before they do.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         self.state.lock().leases.all_know_roots(version, me, now)
     }
@@ -127,8 +131,8 @@ impl State {
         engine.sync()
     }
 
-    /// Makes it stable. Blocks that the log names before it are made so, too: after a power cut that took one of them, the log
-    /// would be cut there.
+    /// Makes it stable. Blocks that the log names before it are made so, too: after a power cut
+    /// that took one of them, the log would be cut there.
     fn store_for(&self, shared: &Shared) -> Result<()> {
         shared.engine.write(self.to_batch())?;
         unsynced::sync(shared).map_err(Fault::Halt)
@@ -238,8 +242,9 @@ pub(crate) fn heartbeat(
     Ok(Lease { ms, map, events, settings, roots })
 }
 
-/// A server has lost something that it had answered. That is undone without an event, so nobody may stand on what was cached
-/// before: the list begins anew, here and, with the next heartbeat, everywhere.
+/// A server has lost something that it had answered. That is undone without an event, so nobody may
+/// stand on what was cached before: the list begins anew, here and, with the next heartbeat,
+/// everywhere.
 fn begin_anew(shared: &Shared, state: &mut State) -> Result<()> {
     let version = shared.invalidations.version() + 1;
     state.reserve(shared, version)?;
@@ -247,8 +252,8 @@ fn begin_anew(shared: &Shared, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// What a server that has come to `version` must take in. One that was started anew gets the list, so that clients who were
-/// told by it before need not drop what they have cached.
+/// What a server that has come to `version` must take in. One that was started anew gets the list,
+/// so that clients who were told by it before need not drop what they have cached.
 fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     if version == 0 {
         return log.all();
@@ -261,8 +266,9 @@ fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     }
 }
 
-/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has them in its list,
-/// and has written what it had checked without them, or may not serve before it has. What was prepared for the change stays prepared until the caller has committed.
+/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has
+/// them in its list, and has written what it had checked without them, or may not serve before it
+/// has. What was prepared for the change stays prepared until the caller has committed.
 ///
 /// # Errors
 /// When this server is not the coordinator, or cannot store that the versions are used.
@@ -302,7 +308,8 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
     }
 }
 
-/// The coordinator has told what is about to change; `Busy` when something before it is missing here.
+/// The coordinator has told what is about to change; `Busy` when something before it is missing
+/// here.
 pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> {
     if from != 0 {
         return Err(Fault::Refused("only the coordinator announces".into()));
@@ -318,7 +325,8 @@ pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> 
     }
 }
 
-/// Number of servers that were heard of within a lease; `None` on a server that is not the coordinator.
+/// Number of servers that were heard of within a lease; `None` on a server that is not the
+/// coordinator.
 pub(crate) fn heard(shared: &Shared) -> Option<u16> {
     let Some(cluster) = &shared.cluster else { return Some(1) };
     let state = cluster.coordinator.as_ref()?.state.lock();

@@ -1,9 +1,10 @@
 //! Handoff: names of a directory go from one partition to another, while everybody uses them.
 //!
-//! Two ends. The *source* has the names and decides everything ([`source`]); the *target* keeps what it is sent, where
-//! it will rest but where nobody looks for it yet ([`target`]). The switch is a transaction over both (`transact`),
-//! which the source initiates: its write changes the layout of both partitions, so there is one owner at every moment.
-//! The transaction has its number from the beginning, and it is the name of the handoff.
+//! Two ends. The *source* has the names and decides everything ([`source`]); the *target* keeps
+//! what it is sent, where it will rest but where nobody looks for it yet ([`target`]). The switch
+//! is a transaction over both (`transact`), which the source initiates: its write changes the
+//! layout of both partitions, so there is one owner at every moment. The transaction has its number
+//! from the beginning, and it is the name of the handoff.
 //!
 //! | what | where | while |
 //! |---|---|---|
@@ -14,16 +15,18 @@
 //! | [`HandoffRecord::Sweeping`] | either | names may be stored that the partition does not have |
 //!
 //! What each crash leaves:
-//! - of the source, before its write: nothing. Who asks how the transaction ended hears that it did not happen;
+//! - of the source, before its write: nothing. Who asks how the transaction ended hears that it did
+//!   not happen;
 //! - of the source, after it: `X` and `Given`, so it tells the target, the master, and sweeps;
-//! - of the target, before it has promised: `Receiving`, which becomes `Sweeping`; the source meets a target that does
-//!   not know the handoff, or a record that is not what it was, and gives up;
+//! - of the target, before it has promised: `Receiving`, which becomes `Sweeping`; the source meets
+//!   a target that does not know the handoff, or a record that is not what it was, and gives up;
 //! - of the target, after it: `P`. It keeps all it was sent, and asks the source until it knows.
 //!
-//! The last is the case that SFS leaves open (§3.6: a target that never hears of phase 2 deems that the split fails, and
-//! the source that it did not). Here no time-out ends what was promised.
+//! The last is the case that SFS leaves open (§3.6: a target that never hears of phase 2 deems that
+//! the split fails, and the source that it did not). Here no time-out ends what was promised.
 //!
-//! Always true: a partition shows only names that its own layout gives it; a sweep removes only others.
+//! Always true: a partition shows only names that its own layout gives it; a sweep removes only
+//! others.
 //!
 //! Paper: SFS §3.4, §3.6.
 
@@ -49,7 +52,8 @@ use crate::record::Record;
 pub(crate) type Change = (Bytes, Option<Bytes>);
 
 codec! {
-    /// What a partition must not forget of a handoff. Its key is that of its directory and partition.
+    /// What a partition must not forget of a handoff. Its key is that of its directory and
+    /// partition.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) enum HandoffRecord {
         /// It gets names, and they may be stored already.

@@ -1,9 +1,10 @@
 //! The invalidation list: which directories were moved or changed permissions, in order.
 //!
-//! Clients cache what they resolved and are not told of changes; a request that stands on a cached path
-//! carries the version it was resolved at and the directories of the path, and is refused when something newer in the list
-//! has to do with one of them (InfiniFS §3.4, lazy invalidation). The list is bounded: who is half of it behind is refused,
-//! too, and told of all that it has missed, and who is behind its start drops the whole cache.
+//! Clients cache what they resolved and are not told of changes; a request that stands on a cached
+//! path carries the version it was resolved at and the directories of the path, and is refused when
+//! something newer in the list has to do with one of them (InfiniFS §3.4, lazy invalidation). The
+//! list is bounded: who is half of it behind is refused, too, and told of all that it has missed,
+//! and who is behind its start drops the whole cache.
 
 use std::{
     collections::VecDeque,
@@ -15,15 +16,15 @@ use parking_lot::Mutex;
 use wire::{CacheEvents, Stand, way_mark};
 
 const EVENTS_MAX: usize = 10_000;
-/// A client that has missed more than this is told, though nothing has happened on its way: it must hear of the events while
-/// the list has them.
+/// A client that has missed more than this is told, though nothing has happened on its way: it must
+/// hear of the events while the list has them.
 const MISSED_MAX: u64 = EVENTS_MAX as u64 / 2;
 /// A longer way is not compared, which bounds the work: whatever happened makes it stale.
 const WAY_MAX: usize = 1024;
 
-/// The list. Its first version is drawn at start, so that no version of an earlier run is current. In a cluster the
-/// coordinator gives the versions, and the lists of all servers are the same as far as they have come; there, 0 means
-/// that it has not begun.
+/// The list. Its first version is drawn at start, so that no version of an earlier run is current.
+/// In a cluster the coordinator gives the versions, and the lists of all servers are the same as
+/// far as they have come; there, 0 means that it has not begun.
 pub(crate) struct Invalidations {
     version: AtomicU64,
     /// What was executed under an earlier version than this is written.
@@ -86,7 +87,8 @@ impl Invalidations {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The latest version of which it is known that no core has anything unwritten that was checked under an earlier one.
+    /// The latest version of which it is known that no core has anything unwritten that was checked
+    /// under an earlier one.
     pub(crate) fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
@@ -118,8 +120,8 @@ impl Invalidations {
         self.version.store(after + dirs.len() as u64, Ordering::Release);
     }
 
-    /// Takes in events that another server has given the versions after `after`; `false` when some before them are
-    /// missing. Those that are here already are not added again.
+    /// Takes in events that another server has given the versions after `after`; `false` when some
+    /// before them are missing. Those that are here already are not added again.
     pub(crate) fn take_in(&self, after: u64, dirs: &[DirId]) -> bool {
         let mut events = self.events.lock();
         let now = self.version();
@@ -131,8 +133,8 @@ impl Invalidations {
         true
     }
 
-    /// Begins anew at `version`, with the events that led to it, unless the list is there already: who knows a version before
-    /// these drops everything.
+    /// Begins anew at `version`, with the events that led to it, unless the list is there already:
+    /// who knows a version before these drops everything.
     pub(crate) fn begin_anew(&self, version: u64, dirs: &[DirId]) {
         let mut events = self.events.lock();
         if self.version() < version {
@@ -151,7 +153,8 @@ impl Invalidations {
         }
     }
 
-    /// Whether it has begun anew since it had come to `version`, or so much has come that it is as if it had.
+    /// Whether it has begun anew since it had come to `version`, or so much has come that it is as
+    /// if it had.
     pub(crate) fn began_anew_since(&self, version: u64) -> bool {
         self.since(version).is_some_and(|events| events.reset)
     }
@@ -165,8 +168,8 @@ impl Invalidations {
         Some(events.since(version, self.version()))
     }
 
-    /// What makes a request stale that stands on this: all that has happened since, if any of it has to do with its way, or if
-    /// it is very much. `None`: nothing does.
+    /// What makes a request stale that stands on this: all that has happened since, if any of it
+    /// has to do with its way, or if it is very much. `None`: nothing does.
     pub(crate) fn outdates(&self, stand: &Stand) -> Option<CacheEvents> {
         if stand.version == self.version() {
             return None;

@@ -1,8 +1,8 @@
 //! Stable storage, for all cores and connections at once.
 //!
-//! Whoever must wait for stable storage joins a queue; one task takes the whole queue, syncs blocks and the
-//! engine once, and answers everyone in it. Without anybody waiting it syncs what was written within the commit
-//! interval.
+//! Whoever must wait for stable storage joins a queue; one task takes the whole queue, syncs blocks
+//! and the engine once, and answers everyone in it. Without anybody waiting it syncs what was
+//! written within the commit interval.
 
 use std::{
     future::pending,
@@ -53,7 +53,8 @@ impl SyncQueue {
         }
     }
 
-    /// Returns when everything written before this call is on stable storage; never, if it cannot be.
+    /// Returns when everything written before this call is on stable storage; never, if it cannot
+    /// be.
     pub(crate) async fn wait(&self) {
         let (done, stable) = oneshot::channel();
         self.waiting.lock().push(done);
@@ -75,11 +76,13 @@ impl SyncQueue {
         }
     }
 
-    /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit interval.
+    /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit
+    /// interval.
     pub(crate) async fn ride(&self) {
         let (done, stable) = oneshot::channel();
         self.riding.lock().push(done);
-        // Race: what was written may be in a sync that has begun, and nothing need be written after it.
+        // Race: what was written may be in a sync that has begun, and nothing need be written after
+        // it.
         self.sync_soon();
         if stable.await.is_err() {
             pending::<()>().await;

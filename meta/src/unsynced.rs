@@ -1,16 +1,19 @@
 //! Blocks that are named and not yet known to be on stable storage.
 //!
-//! A block in a local directory is put without a sync, so a write is answered at the speed of the page cache. The
-//! write that names it leaves a note beside the name, in the same batch. Whoever syncs makes the blocks stable first, then
-//! the log, and then forgets the notes; `sync`, `ops::write` and the server's start call this.
+//! A block in a local directory is put without a sync, so a write is answered at the speed of the
+//! page cache. The write that names it leaves a note beside the name, in the same batch. Whoever
+//! syncs makes the blocks stable first, then the log, and then forgets the notes; `sync`,
+//! `ops::write` and the server's start call this.
 //!
-//! The kernel may write the log back on its own, before the block: then a power cut leaves a name without a block,
-//! and its note. Before the log is opened again, [`kept`] looks at each block that it notes, and says how much of
-//! the log may be kept so that every name has its block. What comes after is cut off, as if the power had failed a
-//! moment earlier: so what is lost is the newest, in whole operations and in order. What was synced is never cut.
+//! The kernel may write the log back on its own, before the block: then a power cut leaves a name
+//! without a block, and its note. Before the log is opened again, [`kept`] looks at each block that
+//! it notes, and says how much of the log may be kept so that every name has its block. What comes
+//! after is cut off, as if the power had failed a moment earlier: so what is lost is the newest, in
+//! whole operations and in order. What was synced is never cut.
 //!
-//! Invariants: a note is forgotten only when its block is stable or deleted. A note without a `G` record beside it is of
-//! a block that is named. Only the end of the log notes blocks that are not stable, never a table.
+//! Invariants: a note is forgotten only when its block is stable or deleted. A note without a `G`
+//! record beside it is of a block that is named. Only the end of the log notes blocks that are not
+//! stable, never a table.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -89,12 +92,14 @@ pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
     }
     let mut forget = Batch::new();
     notes.iter().for_each(|key| forget.delete(key));
-    // Should a power cut bring them back, their blocks are found to be whole, or are garbage and deleted.
+    // Should a power cut bring them back, their blocks are found to be whole, or are garbage and
+    // deleted.
     shared.engine.write(forget).map_err(|error| Problem::of(&error))
 }
 
-/// How many of these batches, which are the end of a log, may be kept after an unclean stop: as many as there can be
-/// with every block whole that is named after the last of them. All blocks that these name are stable when it returns.
+/// How many of these batches, which are the end of a log, may be kept after an unclean stop: as
+/// many as there can be with every block whole that is named after the last of them. All blocks
+/// that these name are stable when it returns.
 ///
 /// # Errors
 /// When the batches are not a server's, or blocks cannot be read.
@@ -168,8 +173,8 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
     Ok(found)
 }
 
-/// Waits for the store, also on a runtime's own thread. Without a budget: the runtime gives a new one only between
-/// tasks, and this is within one.
+/// Waits for the store, also on a runtime's own thread. Without a budget: the runtime gives a new
+/// one only between tasks, and this is within one.
 pub(crate) fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
     match block_on(unconstrained(blocks.get(block, bytes, 0..bytes))) {
         Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => Ok(false),

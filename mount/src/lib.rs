@@ -6,13 +6,15 @@
 //!
 //! What it leaves to others:
 //!
-//! * Permissions are the kernel's (`default_permissions` is always on), so the client's session must be one
-//!   that leaves them to it. Requests carry the caller's user and group, for what is made.
-//! * Locks of directories are the kernel's, which asks nobody for them. Those of files are the file system's.
-//! * The set-id bits that a write or truncation takes away are the file system's (`clear_set_id`): the kernel
-//!   says when.
-//! * Nothing is written back late by the kernel: every write arrives here before it returns. After one that
-//!   is to be stable (`O_SYNC`, a mount with `sync`) it asks for an fsync by itself.
+//! * Permissions are the kernel's (`default_permissions` is always on), so the client's session
+//!   must be one that leaves them to it. Requests carry the caller's user and group, for what is
+//!   made.
+//! * Locks of directories are the kernel's, which asks nobody for them. Those of files are the file
+//!   system's.
+//! * The set-id bits that a write or truncation takes away are the file system's (`clear_set_id`):
+//!   the kernel says when.
+//! * Nothing is written back late by the kernel: every write arrives here before it returns. After
+//!   one that is to be stable (`O_SYNC`, a mount with `sync`) it asks for an fsync by itself.
 //!
 //! Caches of the kernel: names and attributes for [`Options::entry_timeout`] and
 //! [`Options::attr_timeout`]; a name that is not there is never cached. Contents are close-to-open:

@@ -2,12 +2,13 @@
 //!
 //! The server puts and gets them for its clients when the store is a local directory; with S3 the
 //! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
-//! metadata; nothing here knows it. A block is never changed: a new one gets a new id, and a put never takes the place
-//! of anything.
+//! metadata; nothing here knows it. A block is never changed: a new one gets a new id, and a put
+//! never takes the place of anything.
 //!
-//! Always true: a block that was put survives a crash of the process at once, and a power cut as soon
-//! as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes that a get returns
-//! are the bytes that were put, in the same block and place, or the checksums have failed us.
+//! Always true: a block that was put survives a crash of the process at once, and a power cut as
+//! soon as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes
+//! that a get returns are the bytes that were put, in the same block and place, or the checksums
+//! have failed us.
 
 use std::{io, ops::Range, path::Path as FsPath, sync::Arc, time::SystemTime};
 
@@ -70,7 +71,8 @@ pub enum SignedFor {
 
 /// Addresses that a server has signed.
 pub trait SignedUrls: std::fmt::Debug + Send + Sync + 'static {
-    /// The address of a block, stored compressed (`packed`) or as it is; `None` where there is none that is still good.
+    /// The address of a block, stored compressed (`packed`) or as it is; `None` where there is none
+    /// that is still good.
     fn url(&self, id: BlockId, packed: bool, access: SignedFor) -> Option<String>;
 }
 
@@ -172,7 +174,8 @@ impl Blocks {
         false
     }
 
-    /// The same store, with new blocks compressed so. Every block can be read and deleted whatever is chosen here.
+    /// The same store, with new blocks compressed so. Every block can be read and deleted whatever
+    /// is chosen here.
     #[must_use]
     pub fn compressing(self, compression: Compression) -> Self {
         Self { compression, ..self }
@@ -194,8 +197,9 @@ impl Blocks {
         config::open_directory(path)
     }
 
-    /// Stores a block unless something of its id is stored; see [`Blocks::puts_are_stable`]. Doing it again, after an
-    /// error or not, is fine when the data is the same, and [`BlocksError::Exists`] when it is not.
+    /// Stores a block unless something of its id is stored; see [`Blocks::puts_are_stable`]. Doing
+    /// it again, after an error or not, is fine when the data is the same, and
+    /// [`BlocksError::Exists`] when it is not.
     ///
     /// Cost: one request; more only where something of this id is stored already.
     ///
@@ -205,7 +209,8 @@ impl Blocks {
         let Some(len) = len else {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
-        // All blocks that are compressed alike have one name, so that the store can tell that there is one.
+        // All blocks that are compressed alike have one name, so that the store can tell that there
+        // is one.
         let (path, object) = match self.pack(id, &data, len).await? {
             Some(packed) => (name::packed(&self.prefix, id), packed.into()),
             None => {
@@ -278,8 +283,8 @@ impl Blocks {
         Ok(off_the_core(move || Ok(compare())).await?.is_some())
     }
 
-    /// Whether what is stored of an id may be what a power cut has left of this block: it is no whole one, or a part of
-    /// this one that ends where a piece does.
+    /// Whether what is stored of an id may be what a power cut has left of this block: it is no
+    /// whole one, or a part of this one that ends where a piece does.
     async fn is_torn(&self, id: BlockId, data: &Bytes) -> Result<bool> {
         let (path, is_packed) = match self.compression {
             Compression::None => (name::path(&self.prefix, id), false),
@@ -302,7 +307,8 @@ impl Blocks {
         self.objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)
     }
 
-    /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes it so.
+    /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes
+    /// it so.
     #[must_use]
     pub fn puts_are_stable(&self) -> bool {
         self.directory.is_none() && self.volatile.is_none()
@@ -335,8 +341,8 @@ impl Blocks {
 
     /// Reads a range of a block, checked. `len` is the block's length as its writer recorded it.
     ///
-    /// Cost: one request, for the 64 KiB pieces that cover the range. One more for a part of a compressed block,
-    /// and one where the block is not stored as blocks now are.
+    /// Cost: one request, for the 64 KiB pieces that cover the range. One more for a part of a
+    /// compressed block, and one where the block is not stored as blocks now are.
     pub async fn get(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
         if !format::is_block_len(len) || range.start > range.end || range.end > len {
             return Err(BlocksError::Bounds { id, len: len as usize, range });

@@ -1,15 +1,17 @@
-//! Extendible hashing: partitions that split in two and merge again, each without asking the others.
+//! Extendible hashing: partitions that split in two and merge again, each without asking the
+//! others.
 //!
-//! A partition of depth `r` has the names whose hashes end in the `r` bits of its number. It splits by giving those
-//! whose next bit is set to partition `i + 2^r`; then both have depth `r + 1`. As a position is the reversed hash, each
-//! partition is one range of positions, and the half that goes is its upper half. The partition that was split off last
-//! merges back first.
+//! A partition of depth `r` has the names whose hashes end in the `r` bits of its number. It splits
+//! by giving those whose next bit is set to partition `i + 2^r`; then both have depth `r + 1`. As a
+//! position is the reversed hash, each partition is one range of positions, and the half that goes
+//! is its upper half. The partition that was split off last merges back first.
 //!
-//! For each partition it is counted how often it was split off or merged back: an odd number means that it is there.
-//! Only a partition and the one that it is split off from change that count, together. So of two layouts the greater
-//! count is the later one, partition by partition.
+//! For each partition it is counted how often it was split off or merged back: an odd number means
+//! that it is there. Only a partition and the one that it is split off from change that count,
+//! together. So of two layouts the greater count is the later one, partition by partition.
 //!
-//! Paper: SFS §3.3, §3.4. There is no merging in the paper, so a bit for each partition is enough there.
+//! Paper: SFS §3.3, §3.4. There is no merging in the paper, so a bit for each partition is enough
+//! there.
 
 use std::sync::Arc;
 
@@ -112,15 +114,17 @@ impl Splits {
         (first, first | (POS_MAX >> self.depth(partition)))
     }
 
-    /// Into how many partitions a directory is split on so many servers, at most: some for each server, so that all have
-    /// nearly as many names, and are still of use when there are more servers. What goes further only moves names.
+    /// Into how many partitions a directory is split on so many servers, at most: some for each
+    /// server, so that all have nearly as many names, and are still of use when there are more
+    /// servers. What goes further only moves names.
     #[must_use]
     pub fn partitions_max(servers: u16, shards: u16) -> u16 {
         let enough = servers.saturating_mul(FOR_EACH_SERVER).checked_next_power_of_two();
         enough.map_or(shards, |enough| enough.min(shards))
     }
 
-    /// The split of a partition, if there is room for what it splits off: a shard for each of so many partitions.
+    /// The split of a partition, if there is room for what it splits off: a shard for each of so
+    /// many partitions.
     ///
     /// Paper: SFS §3.3, `i + 2^r`.
     #[must_use]
@@ -129,7 +133,8 @@ impl Splits {
         taker.filter(|_| self.is_active(giver)).map(|taker| Shift { giver, taker })
     }
 
-    /// The merge of a partition into the one that it was split off from, if neither has been split since.
+    /// The merge of a partition into the one that it was split off from, if neither has been split
+    /// since.
     #[must_use]
     pub fn merge(&self, giver: u16) -> Option<Shift> {
         let taker = parent(giver).filter(|_| self.is_active(giver))?;
@@ -181,7 +186,8 @@ impl Splits {
         true
     }
 
-    /// Whether it is what splits and merges can make: whoever is there was split off from who is there, in order.
+    /// Whether it is what splits and merges can make: whoever is there was split off from who is
+    /// there, in order.
     fn is_sound(&self) -> bool {
         let in_order = |partition: u16| {
             let highest = bits(partition).saturating_sub(1);

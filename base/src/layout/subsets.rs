@@ -1,12 +1,14 @@
 //! Subsets by consistent hashing: the master says how many there are.
 //!
-//! A name belongs to the subset that jump consistent hashing gives for their number. A *step* is from one number to
-//! another, at most twice as many or half. The *lower* subsets are there before and after the step. The *upper* ones
-//! come, and get some names of each lower one, or go, and give these back. A lower and an upper subset are a *pair*. The
-//! pairs of a step move in any order, and those of different subsets at the same time; the master begins a step only
-//! when all pairs of the one before have moved.
+//! A name belongs to the subset that jump consistent hashing gives for their number. A *step* is
+//! from one number to another, at most twice as many or half. The *lower* subsets are there before
+//! and after the step. The *upper* ones come, and get some names of each lower one, or go, and give
+//! these back. A lower and an upper subset are a *pair*. The pairs of a step move in any order, and
+//! those of different subsets at the same time; the master begins a step only when all pairs of the
+//! one before have moved.
 //!
-//! Paper: Duplex §III-C1, with a name for each step, so that nobody must stop while one is under way.
+//! Paper: Duplex §III-C1, with a name for each step, so that nobody must stop while one is under
+//! way.
 
 use std::sync::Arc;
 
@@ -22,8 +24,8 @@ const PAIRS_MAX: u16 = SHARDS_MAX;
 
 /// How many subsets there are, and how far the latest change of that is.
 ///
-/// When all pairs have moved, `from` is `to`, and `moved` is empty. Records of before steps had several subsets may still
-/// have all bits.
+/// When all pairs have moved, `from` is `to`, and `moved` is empty. Records of before steps had
+/// several subsets may still have all bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsets {
     turn: u32,
@@ -32,7 +34,8 @@ pub struct Subsets {
     /// The number before the latest change, and after it.
     from: u16,
     to: u16,
-    /// A bit for each pair that has moved, 64 in a word: those of one upper subset after those of the one before.
+    /// A bit for each pair that has moved, 64 in a word: those of one upper subset after those of
+    /// the one before.
     moved: Arc<[u64]>,
 }
 
@@ -40,7 +43,8 @@ codec! {
     /// The names that change between two subsets with a step.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Pair {
-        /// The subset that is there before and after the step, and has these names of `few` subsets.
+        /// The subset that is there before and after the step, and has these names of `few`
+        /// subsets.
         pub lower: u16,
         /// The subset that comes or goes, and has these names of `many` subsets.
         pub upper: u16,
@@ -188,8 +192,8 @@ impl Subsets {
         givers.flat_map(|giver| self.shifts_of(giver))
     }
 
-    /// All shifts that one giver is still to make, in the order in which it tries them. Each giver begins with another
-    /// taker, so that they do not all wait for the same one.
+    /// All shifts that one giver is still to make, in the order in which it tries them. Each giver
+    /// begins with another taker, so that they do not all wait for the same one.
     pub fn shifts_of(&self, giver: u16) -> impl Iterator<Item = Shift> + '_ {
         let (first, takers) = match self.grows() {
             true => (self.few(), self.many() - self.few()),
@@ -237,9 +241,9 @@ impl Subsets {
         }
     }
 
-    /// The master begins to have more or fewer subsets, as `target` lies: at most twice as many, or no fewer than half, and
-    /// so that there are not too many pairs. `None`: the change before is not done, or there is nothing to change, or no
-    /// shard for another.
+    /// The master begins to have more or fewer subsets, as `target` lies: at most twice as many, or
+    /// no fewer than half, and so that there are not too many pairs. `None`: the change before is
+    /// not done, or there is nothing to change, or no shard for another.
     #[must_use]
     pub fn begin(&self, target: u16, shards: u16) -> Option<Subsets> {
         let (now, target) = (self.to, target.clamp(1, shards.min(SHARDS_MAX)));
@@ -256,9 +260,9 @@ impl Subsets {
         Some(Subsets { turn: self.turn, step, from: now, to, moved: Arc::new([]) })
     }
 
-    /// How many subsets a directory with `entries` should have that has `count` now, if one is to have `entries_max`,
-    /// and there are never fewer than `least`. It shrinks when half a subset would be free, so that a directory whose
-    /// size goes up and down a little stays as it is.
+    /// How many subsets a directory with `entries` should have that has `count` now, if one is to
+    /// have `entries_max`, and there are never fewer than `least`. It shrinks when half a subset
+    /// would be free, so that a directory whose size goes up and down a little stays as it is.
     ///
     /// Paper: Duplex §III-C1, `floor(size / max) + 1`.
     #[must_use]
@@ -294,8 +298,8 @@ impl Subsets {
         news
     }
 
-    /// Whether both are of the same step. Of two with one number, only one was: a server has told of the other, and lost
-    /// it with its power.
+    /// Whether both are of the same step. Of two with one number, only one was: a server has told
+    /// of the other, and lost it with its power.
     fn is_of_step(&self, other: &Subsets) -> bool {
         let is_done = self.is_settled() || other.is_settled();
         (self.step, self.to) == (other.step, other.to) && (is_done || self.from == other.from)

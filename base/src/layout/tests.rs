@@ -195,7 +195,8 @@ fn what_splits_and_merges_cannot_make_is_no_layout() {
         &[2, 1, 4, 1, 0, 0, 1],
         &[2, 1, 3, 1, 2, 1],
         &[2, 1, 2, 1, 0],
-        // No subset; more than twice as many, or less than half; too many pairs; a pair that is none; a word of no pair.
+        // No subset; more than twice as many, or less than half; too many pairs; a pair that is
+        // none; a word of no pair.
         &[3, 1, 0, 0, 0, 0],
         &[3, 1, 1, 1, 3, 0],
         &[3, 1, 1, 5, 2, 0],
@@ -378,7 +379,8 @@ proptest! {
             free
         });
         let all = |shifts: &[Shift]| shifts.iter().fold(layout.clone(), |at, shift| at.after(*shift).unwrap());
-        // Each alone, and then joined, is the same as all of them one after the other, in any order.
+        // Each alone, and then joined, is the same as all of them one after the other, in any
+        // order.
         let joined = apart.iter().fold(layout.clone(), |mut joined, shift| {
             joined.learn(&layout.after(*shift).unwrap());
             joined

@@ -31,10 +31,11 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
 ///
-/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in DIR/server-I, its log
-/// in DIR/server-I.log. DIR/admin.token is the administrator's token. A directory that is missing or empty is formatted;
-/// one that has a cluster is served again, by as many servers; any other is refused. What is printed are the addresses,
-/// status pages and process ids: a server that is killed shows what a cluster does then.
+/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in
+/// DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the administrator's token. A
+/// directory that is missing or empty is formatted; one that has a cluster is served again, by as
+/// many servers; any other is refused. What is printed are the addresses, status pages and process
+/// ids: a server that is killed shows what a cluster does then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of servers.
@@ -43,8 +44,8 @@ pub(crate) struct Args {
     /// Where everything is.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Where server 0 listens; the others take the ports after it, and the status pages of all the ports after these.
-    /// Port 0: each takes a free one.
+    /// Where server 0 listens; the others take the ports after it, and the status pages of all the
+    /// ports after these. Port 0: each takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
     /// Mount the file system there, too.
@@ -264,7 +265,8 @@ fn say(text: &str) {
     }
 }
 
-/// Sees that a directory without a cluster has nothing but what an earlier attempt to make one may have left.
+/// Sees that a directory without a cluster has nothing but what an earlier attempt to make one may
+/// have left.
 fn holds_nothing_else(dir: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let name = entry?.file_name();
@@ -279,7 +281,8 @@ fn holds_nothing_else(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the administrator's token beside the servers, unless it is there. That of another file system is left.
+/// Puts the administrator's token beside the servers, unless it is there. That of another file
+/// system is left.
 fn copy_token(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         ensure!(

@@ -60,20 +60,14 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
     /// Mount options, separated by commas:
-    ///   ro                    change nothing
-    ///   allow_other           let other users in
-    ///   dev, suid             devices can be opened, set-id bits have effect
-    ///   noexec                programs cannot be executed
-    ///   subdir=/PATH          mount only this directory
-    ///   attr_timeout=S        for how many seconds attributes may be out of date: 1 unless given, 0 asks each time
-    ///   entry_timeout=S       the same for names
-    ///   relatime              reads set access times now and then (the default)
-    ///   noatime, strictatime  never, or always
-    ///   sync                  what is answered is on stable storage
-    ///   dirsync               so is what was done to names
-    ///   context=LABEL ...     labels, for SELinux
-    /// rw, nodev, nosuid, exec and async undo. Those that mount(8) and systemd act on (_netdev, nofail, noauto, user,
-    /// x-...) change nothing.
+    ///   ro change nothing allow_other let other users in dev, suid devices can be opened, set-id
+    ///   bits have effect noexec programs cannot be executed subdir=/PATH mount only this directory
+    ///   attr_timeout=S for how many seconds attributes may be out of date: 1 unless given, 0 asks
+    ///   each time entry_timeout=S the same for names relatime reads set access times now and then
+    ///   (the default) noatime, strictatime never, or always sync what is answered is on stable
+    ///   storage dirsync so is what was done to names context=LABEL ... labels, for SELinux
+    /// rw, nodev, nosuid, exec and async undo. Those that mount(8) and systemd act on (_netdev,
+    /// nofail, noauto, user, x-...) change nothing.
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = options, verbatim_doc_comment)]
     options: Vec<String>,
 }

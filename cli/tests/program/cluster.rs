@@ -1,4 +1,5 @@
-//! A file system on several servers: `pando format --servers`, `serve --coordinator`, `serve --join`, `dev`.
+//! A file system on several servers: `pando format --servers`, `serve --coordinator`, `serve
+//! --join`, `dev`.
 
 use std::{
     fs,

@@ -513,8 +513,8 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
         for (token, cred, _) in &tokens {
             let own = Raw::open(&site.address, token, cred.clone());
             for address in &servers {
-                // An administrator's session, known in whole, in part, or by its number only; then our
-                // own with another root or another number.
+                // An administrator's session, known in whole, in part, or by its number only; then
+                // our own with another root or another number.
                 let guesses = [
                     real,
                     Resume { proof: own.welcome.proof, ..real },

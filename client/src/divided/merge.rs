@@ -1,15 +1,19 @@
-//! What a listing of a directory of several partitions has read, and what it asks for next: without any IO.
+//! What a listing of a directory of several partitions has read, and what it asks for next: without
+//! any IO.
 //!
-//! `listing` asks and hands in what is answered. Partitions split, merge and give names away while a directory is listed;
-//! what was there all the time is handed out exactly once all the same, for one of two reasons:
+//! `listing` asks and hands in what is answered. Partitions split, merge and give names away while
+//! a directory is listed; what was there all the time is handed out exactly once all the same, for
+//! one of two reasons:
 //!
-//! * Where each partition has a *range* of positions, a page says for which positions it is complete, and was read
-//!   while its partition owned them. Each position is handed out from one page.
-//! * Where names are *scattered*, pages of all partitions are merged as far as all of them reach, if the newest layout
-//!   agrees with each page about what the partition has that it comes from: then every move was before the pages of both
-//!   partitions that it concerns, or after.
+//! * Where each partition has a *range* of positions, a page says for which positions it is
+//!   complete, and was read while its partition owned them. Each position is handed out from one
+//!   page.
+//! * Where names are *scattered*, pages of all partitions are merged as far as all of them reach,
+//!   if the newest layout agrees with each page about what the partition has that it comes from:
+//!   then every move was before the pages of both partitions that it concerns, or after.
 //!
-//! Always true: all up to `after` was handed out. Of each partition one page is asked for at a time.
+//! Always true: all up to `after` was handed out. Of each partition one page is asked for at a
+//! time.
 
 use std::{
     cmp::Reverse,
@@ -228,8 +232,8 @@ impl Merge {
         self.asked.remove(&ask.partition);
     }
 
-    /// What comes next, about `max` entries at most: a run of equal positions is not parted. `None`: it must be read
-    /// first.
+    /// What comes next, about `max` entries at most: a run of equal positions is not parted.
+    /// `None`: it must be read first.
     pub(crate) fn next(&mut self, max: usize) -> Option<Vec<ReaddirEntry>> {
         let of: Vec<u16> = match self.view.layout.scatters() {
             true => self.view.layout.active().collect(),

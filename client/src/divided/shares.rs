@@ -1,8 +1,10 @@
-//! The attributes of a directory from those of its partitions: counts are added up, of times the latest is taken.
+//! The attributes of a directory from those of its partitions: counts are added up, of times the
+//! latest is taken.
 //!
-//! Each partition tells of its own entries and of how the directory is divided. Answers are put together when the newest
-//! layout agrees with each about what its partition has: then no name was counted twice, or not at all, because it was
-//! on its way. Whether nothing was made or removed between the answers it does not say: who needs to know asks again.
+//! Each partition tells of its own entries and of how the directory is divided. Answers are put
+//! together when the newest layout agrees with each about what its partition has: then no name was
+//! counted twice, or not at all, because it was on its way. Whether nothing was made or removed
+//! between the answers it does not say: who needs to know asks again.
 
 use base::{Attr, Layout};
 use wire::{LayoutNews, ShareStat};
@@ -66,8 +68,8 @@ impl Shares {
         }
     }
 
-    /// What all have answered, to be compared with what they answer the next time; all are to be asked again then.
-    /// `None`: some are still to be asked.
+    /// What all have answered, to be compared with what they answer the next time; all are to be
+    /// asked again then. `None`: some are still to be asked.
     pub(crate) fn complete(&mut self) -> Option<Vec<Attr>> {
         if !self.wants().is_empty() {
             return None;

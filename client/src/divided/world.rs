@@ -1,4 +1,5 @@
-//! A directory whose partitions split, merge and step, as its servers see it: what the tests of `divided` ask.
+//! A directory whose partitions split, merge and step, as its servers see it: what the tests of
+//! `divided` ask.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! "Nothing that was answered as durable is lost; nothing that was refused happened."
 //!
 //! A client that works alone in a directory knows each state it went through. After a power cut the
-//! directory must be in one of these states, none older than what was durable: what is lost is a suffix of
-//! whole operations. The operation that was under way may have happened on top of it, for its client asked
-//! again. A write asks for the file that was opened, not for its name: where a rename of that file is among what was
-//! lost, it is in the file under the name that it has again.
+//! directory must be in one of these states, none older than what was durable: what is lost is a
+//! suffix of whole operations. The operation that was under way may have happened on top of it, for
+//! its client asked again. A write asks for the file that was opened, not for its name: where a
+//! rename of that file is among what was lost, it is in the file under the name that it has again.
 
 use std::collections::BTreeMap;
 
@@ -130,8 +130,8 @@ impl History {
         self.names.insert(name.to_owned(), self.states.len() - 1);
     }
 
-    /// A write to a file that was opened in the present state, as one of the state `at`: to the name that it had there.
-    /// `None` for any other operation, and where the file was not made yet.
+    /// A write to a file that was opened in the present state, as one of the state `at`: to the
+    /// name that it had there. `None` for any other operation, and where the file was not made yet.
     fn then(&self, act: &Act, at: usize) -> Option<Act> {
         let Act::Fill(name, bytes) = act else { return None };
         let mut name = name;
@@ -160,8 +160,8 @@ impl History {
         self.check_each(found, act)
     }
 
-    /// As [`History::check`], of a directory in several partitions: each has lost what it has lost, so only of each name
-    /// can something be said.
+    /// As [`History::check`], of a directory in several partitions: each has lost what it has lost,
+    /// so only of each name can something be said.
     ///
     /// # Errors
     /// As [`History::check`].

@@ -1,47 +1,57 @@
-//! Linearizability of the namespace: "every operation happens at one point in time between its call and its answer".
+//! Linearizability of the namespace: "every operation happens at one point in time between its call
+//! and its answer".
 //!
-//! A [`History`] is what concurrent clients did on a small tree: calls and answers in the order in which they really
-//! happened. [`check`] looks for an order of the operations, each between its call and its answer, in which a file system
-//! that does one thing after another (`model`) gives the same answers. If there is none, some answer cannot be explained:
-//! something stale was read, a change was lost, done twice or seen by half.
+//! A [`History`] is what concurrent clients did on a small tree: calls and answers in the order in
+//! which they really happened. [`check`] looks for an order of the operations, each between its
+//! call and its answer, in which a file system that does one thing after another (`model`) gives
+//! the same answers. If there is none, some answer cannot be explained: something stale was read, a
+//! change was lost, done twice or seen by half.
 //!
 //! # What is promised of what
 //!
-//! A path is resolved in several steps, and still most operations have one point in time, that of their last request:
-//! a directory on the way cannot be removed while something is in it, and of one that was moved or closed meanwhile the
-//! client is told, and begins anew. So it is with
+//! A path is resolved in several steps, and still most operations have one point in time, that of
+//! their last request: a directory on the way cannot be removed while something is in it, and of
+//! one that was moved or closed meanwhile the client is told, and begins anew. So it is with
 //!
-//! * mkdir, create, unlink, rmdir and rename in each of its modes: one point, for the whole of both paths;
+//! * mkdir, create, unlink, rmdir and rename in each of its modes: one point, for the whole of both
+//!   paths;
 //! * stat on a single server: one point.
 //!
-//! As everywhere in POSIX, some operations find an inode by its path and then work on that inode, wherever it is by
-//! then. They have two points, the second not before the first, and each is checked:
+//! As everywhere in POSIX, some operations find an inode by its path and then work on that inode,
+//! wherever it is by then. They have two points, the second not before the first, and each is
+//! checked:
 //!
-//! * chmod, readdir, and link for the file that gets another name (its new name is one with the second point);
-//! * stat on several servers, where the server of the name need not know the attributes: the second point is theirs.
+//! * chmod, readdir, and link for the file that gets another name (its new name is one with the
+//!   second point);
+//! * stat on several servers, where the server of the name need not know the attributes: the second
+//!   point is theirs.
 //!
-//! A directory in several partitions is listed partition by partition, and names move from one to another. So there each
-//! name has a point of its own after the first: at that point it is in the directory as the listing has it, or it is not in
-//! the directory and not in the listing. What was there all the time is listed, what never was there is not, and what was
-//! renamed within the directory may be listed twice, or not at all. Where the directory is removed after the first point,
-//! the listing may end with `Stale`.
+//! A directory in several partitions is listed partition by partition, and names move from one to
+//! another. So there each name has a point of its own after the first: at that point it is in the
+//! directory as the listing has it, or it is not in the directory and not in the listing. What was
+//! there all the time is listed, what never was there is not, and what was renamed within the
+//! directory may be listed twice, or not at all. Where the directory is removed after the first
+//! point, the listing may end with `Stale`.
 //!
-//! An operation that was never answered, since its client died or its session was lost, has happened at any time after
-//! its call, or not at all. Operations that were refused must have a point at which they are refused for that reason;
-//! where a rename can be refused for several, any of them will do.
+//! An operation that was never answered, since its client died or its session was lost, has
+//! happened at any time after its call, or not at all. Operations that were refused must have a
+//! point at which they are refused for that reason; where a rename can be refused for several, any
+//! of them will do.
 //!
 //! # How it is searched
 //!
-//! As Lowe's just-in-time linearization ("Testing for linearizability", 2017): the events are taken one by one with the
-//! set of all states that the file system may be in. At a call nothing has to happen. At an answer, the operation is
-//! done in each of the states, after any of the others that are under way; what gives another answer is dropped. States
-//! are remembered, so that each is looked at once, whatever order led to it. What never
-//! changes anything (a look, or what is refused) and gives its answer now is done at once: whatever comes of doing it
-//! later comes of this too, since it hinders nobody.
+//! As Lowe's just-in-time linearization ("Testing for linearizability", 2017): the events are taken
+//! one by one with the set of all states that the file system may be in. At a call nothing has to
+//! happen. At an answer, the operation is done in each of the states, after any of the others that
+//! are under way; what gives another answer is dropped. States are remembered, so that each is
+//! looked at once, whatever order led to it. What never changes anything (a look, or what is
+//! refused) and gives its answer now is done at once: whatever comes of doing it later comes of
+//! this too, since it hinders nobody.
 //!
-//! The tree is checked as a whole. To look at its directories one by one would be sound only where no directory is
-//! renamed, and what is gained is small: with a handful of clients and a hundred operations there are few states at any
-//! time. When there are more than [`STATES_MAX`] all in all, it gives up and says so.
+//! The tree is checked as a whole. To look at its directories one by one would be sound only where
+//! no directory is renamed, and what is gained is small: with a handful of clients and a hundred
+//! operations there are few states at any time. When there are more than [`STATES_MAX`] all in all,
+//! it gives up and says so.
 //!
 //! Workloads (`sim::work::linear`) call it; it never waits or draws anything.
 

@@ -1,10 +1,10 @@
 //! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
 //!
-//! Each server has the records of its own shards only, the names of a directory are where one of its partitions is, each once,
-//! and no transaction is left open. That it is the right partition is what a check of all servers taken together shows.
-//! Looks at the keys of stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), beside what a walk
-//! of the tree found. All clients have said goodbye, so no session, stored answer, orphan, or note of work
-//! may be left.
+//! Each server has the records of its own shards only, the names of a directory are where one of
+//! its partitions is, each once, and no transaction is left open. That it is the right partition is
+//! what a check of all servers taken together shows. Looks at the keys of stopped servers, which
+//! are `shard · kind · …` (`docs/BYTES.md`), beside what a walk of the tree found. All clients have
+//! said goodbye, so no session, stored answer, orphan, or note of work may be left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,17 +1,18 @@
 //! A planted bug is found: by a pinned seed, by a word of the failure, and not without the bug.
 //!
-//! Tests that plant a bug call [`find`], and `lab planted` does for all bugs of the simulation. A *seed* is any number by
-//! which a run can be repeated.
+//! Tests that plant a bug call [`find`], and `lab planted` does for all bugs of the simulation. A
+//! *seed* is any number by which a run can be repeated.
 //!
-//! Invariant: a seed shows a bug only if its run fails with the bug, says the word, and goes well without the bug. A fault of
-//! the program itself is never taken for the planted one.
+//! Invariant: a seed shows a bug only if its run fails with the bug, says the word, and goes well
+//! without the bug. A fault of the program itself is never taken for the planted one.
 
 use std::ops::Range;
 
 /// What shows a bug.
 #[derive(Debug, Clone)]
 pub struct Pin<'a> {
-    /// The seed that is run; `None` where nobody has pinned one yet, so that all are searched each time.
+    /// The seed that is run; `None` where nobody has pinned one yet, so that all are searched each
+    /// time.
     pub seed: Option<u64>,
     /// The failure says this.
     pub word: &'a str,

@@ -1,6 +1,8 @@
-//! What is charged to a quota is what there is below it: of all servers together, after everything that happened.
+//! What is charged to a quota is what there is below it: of all servers together, after everything
+//! that happened.
 //!
-//! In some worlds `/` has a quota, from the beginning or from some moment on, and perhaps has lost it and got it again meanwhile.
+//! In some worlds `/` has a quota, from the beginning or from some moment on, and perhaps has lost
+//! it and got it again meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +20,8 @@ use crate::sim::{plan::Quotas, work::filled, world::World};
 const BYTES: &str = "bytes";
 /// How often it is looked whether everything was counted.
 const PERIOD: Duration = Duration::from_millis(200);
-/// And so often while servers die: a count begins anew with its coordinator, so where that never lives for long it stays as it is.
+/// And so often while servers die: a count begins anew with its coordinator, so where that never
+/// lives for long it stays as it is.
 const LOOKS_MAX: u32 = 25;
 
 /// Sets the quota, and counts again while everything goes on, as it is in the plan.
@@ -108,7 +111,8 @@ pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<
     }
 }
 
-/// Fills the directory with limits, if there is one: just so many bytes and inodes can be there as may be.
+/// Fills the directory with limits, if there is one: just so many bytes and inodes can be there as
+/// may be.
 ///
 /// # Errors
 /// When there are others.
@@ -162,7 +166,8 @@ async fn fill_bytes(world: &World, client: &Client, top: &str, max: u64) -> anyh
     Ok(())
 }
 
-/// Makes something again and again until there is no room for it, or `max` times; how often there was room.
+/// Makes something again and again until there is no room for it, or `max` times; how often there
+/// was room.
 ///
 /// # Errors
 /// When anything else is wrong.
@@ -180,7 +185,8 @@ pub async fn until_full(
     Ok(max)
 }
 
-/// What is below a directory: inodes and bytes. A file with several names is counted with the first.
+/// What is below a directory: inodes and bytes. A file with several names is counted with the
+/// first.
 ///
 /// # Errors
 /// When something cannot be looked at.

@@ -1,4 +1,5 @@
-//! "What is removed is kept for some days": where each thing in the trash was is known, and when its days are over it goes.
+//! "What is removed is kept for some days": where each thing in the trash was is known, and when
+//! its days are over it goes.
 //!
 //! That it is in the trash at all is what the workload `thrown` shows.
 

@@ -1,9 +1,9 @@
-//! "The namespace is a tree: every directory reachable from the root, no loops, exactly one entry per
-//! directory."
+//! "The namespace is a tree: every directory reachable from the root, no loops, exactly one entry
+//! per directory."
 //!
-//! Walks the whole tree through a client, as `find` does, and compares what it sees with what the attributes
-//! say: link counts are numbers of names, a directory's size is the number of its entries, `..` is where it
-//! was entered from.
+//! Walks the whole tree through a client, as `find` does, and compares what it sees with what the
+//! attributes say: link counts are numbers of names, a directory's size is the number of its
+//! entries, `..` is where it was entered from.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! "An operation that was answered is visible to every later operation, on every client", and: "No client
-//! reads or changes what its permissions and its token do not allow."
+//! "An operation that was answered is visible to every later operation, on every client", and: "No
+//! client reads or changes what its permissions and its token do not allow."
 //!
-//! Clients that take turns see one namespace, as if there were one client: what any of them finds by a path
-//! follows from what was answered to any of them before, whatever they have in their caches. This is that
-//! namespace, by paths, and what a user may see of it.
+//! Clients that take turns see one namespace, as if there were one client: what any of them finds
+//! by a path follows from what was answered to any of them before, whatever they have in their
+//! caches. This is that namespace, by paths, and what a user may see of it.
 
 use std::collections::BTreeMap;
 

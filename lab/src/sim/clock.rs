@@ -1,4 +1,5 @@
-//! The wall clock of a world: the time of its runtime, which passes only when everybody waits, and what was skipped.
+//! The wall clock of a world: the time of its runtime, which passes only when everybody waits, and
+//! what was skipped.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 

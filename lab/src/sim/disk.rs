@@ -1,8 +1,8 @@
 //! The disk of a world, and the moment at which a process on it dies.
 //!
-//! A server writes through a [`Disk`] of its own process; the engine below outlives it. A process can be
-//! told to die with one of its next writes, just before or just after it: from that moment on nothing that
-//! it does can be seen, on the disk or in the network, until it is swept away.
+//! A server writes through a [`Disk`] of its own process; the engine below outlives it. A process
+//! can be told to die with one of its next writes, just before or just after it: from that moment
+//! on nothing that it does can be seen, on the disk or in the network, until it is swept away.
 
 use std::{
     io,
@@ -36,8 +36,9 @@ pub struct Process {
     steps: Mutex<Option<Arc<Steps>>>,
 }
 
-/// What processes do that outlives them or others rely on, counted over all of them: writes and syncs that are done, and
-/// what servers send to each other. With one of these steps some of them die.
+/// What processes do that outlives them or others rely on, counted over all of them: writes and
+/// syncs that are done, and what servers send to each other. With one of these steps some of them
+/// die.
 #[derive(Debug, Default)]
 pub struct Steps {
     taken: AtomicU64,

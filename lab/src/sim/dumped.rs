@@ -67,8 +67,8 @@ impl World {
         Ok(Dumped { stores, records, paused })
     }
 
-    /// Starts servers that have what a dump had, in the place of those that there were, none of which runs. Clients find
-    /// them.
+    /// Starts servers that have what a dump had, in the place of those that there were, none of
+    /// which runs. Clients find them.
     ///
     /// # Errors
     /// When they cannot start.

@@ -1,5 +1,5 @@
-//! Everything that goes wrong: kills, power cuts, cut connections, servers that stand still or are slow, machines that do
-//! not reach each other.
+//! Everything that goes wrong: kills, power cuts, cut connections, servers that stand still or are
+//! slow, machines that do not reach each other.
 
 use std::time::Duration;
 
@@ -109,7 +109,8 @@ async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     }
 }
 
-/// What a server says to clients arrives late; what it says to servers, and what others say, does not.
+/// What a server says to clients arrives late; what it says to servers, and what others say, does
+/// not.
 async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     let max = Duration::from_millis(short(world));
     let mut spells = vec![Spell::before(Instant::now()); world.hosts().len()];
@@ -128,8 +129,8 @@ async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> 
     }
 }
 
-/// A time in which the answers of a server were late, all the time or nearly. Nobody can connect to it then, so if it is
-/// killed in one that is as long as a lease, sessions end.
+/// A time in which the answers of a server were late, all the time or nearly. Nobody can connect to
+/// it then, so if it is killed in one that is as long as a lease, sessions end.
 #[derive(Debug, Clone)]
 struct Spell {
     begun: Instant,
@@ -154,7 +155,8 @@ impl Spell {
     }
 }
 
-/// A server is killed, or its power cut, and started again some time later; now and then all of them at once.
+/// A server is killed, or its power cut, and started again some time later; now and then all of
+/// them at once.
 async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result<()> {
     let power = world.plan().power_cuts && random.one_in(2);
     let all = world.hosts().len() > 1 && random.one_in(5);
@@ -173,7 +175,8 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     Ok(())
 }
 
-/// Waits until a power cut would take some of the newest writes, perhaps with their blocks, though not for long.
+/// Waits until a power cut would take some of the newest writes, perhaps with their blocks, though
+/// not for long.
 async fn until_unsynced(world: &World, host: &Host) {
     for _ in 0..100 {
         if host.engine().unsynced() >= UNSYNCED {
@@ -248,7 +251,8 @@ async fn stop(world: &World, host: &Host, random: &SimRandom) {
     host.stop(false);
 }
 
-/// A server does not reach a client, or another server, for less than a lease; or is not reached; or both.
+/// A server does not reach a client, or another server, for less than a lease; or is not reached;
+/// or both.
 fn part(world: &World, host: &Host, random: &SimRandom) {
     let mut others: Vec<_> = world.hosts().iter().map(Host::place).collect();
     others.retain(|place| *place != host.place());

@@ -1,7 +1,8 @@
 //! A directory as if it were a file system of its own, whose every entry has all of its attributes.
 //!
-//! So a client's directory in a world, where other clients move the clock, can be compared step by step
-//! with one in the model: without times. [`Jail::over`] keeps them, where one clock is moved by hand.
+//! So a client's directory in a world, where other clients move the clock, can be compared step by
+//! step with one in the model: without times. [`Jail::over`] keeps them, where one clock is moved
+//! by hand.
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Time};
 use bytes::Bytes;

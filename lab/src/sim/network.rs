@@ -1,13 +1,13 @@
 //! The network of a world: connections in memory with the semantics of TCP.
 //!
-//! Within a connection bytes arrive in order and once, in pieces of any size, each after a delay. Between
-//! connections there is no order: what was sent on one that broke may still reach the server after the
-//! client has come back on another, so the server hears echoes. Nobody learns of a lost machine but by its
-//! silence.
+//! Within a connection bytes arrive in order and once, in pieces of any size, each after a delay.
+//! Between connections there is no order: what was sent on one that broke may still reach the
+//! server after the client has come back on another, so the server hears echoes. Nobody learns of a
+//! lost machine but by its silence.
 //!
-//! Every machine has a [`Place`] in it: servers listen at their addresses, clients and servers dial. Between any two
-//! places there can be a wall for a while, one way or both: what is sent meets it and goes on when it falls, as
-//! TCP repeats what was not acknowledged.
+//! Every machine has a [`Place`] in it: servers listen at their addresses, clients and servers
+//! dial. Between any two places there can be a wall for a while, one way or both: what is sent
+//! meets it and goes on when it falls, as TCP repeats what was not acknowledged.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
@@ -223,8 +223,8 @@ impl Network {
         true
     }
 
-    /// The machine of a client is gone: nothing goes to it or comes from it any more. With `closed` it was
-    /// only the process, and its connections end.
+    /// The machine of a client is gone: nothing goes to it or comes from it any more. With `closed`
+    /// it was only the process, and its connections end.
     pub fn client_died(&self, client: u64, closed: bool) {
         let mut inner = self.inner.lock();
         inner.gone.push(client);

@@ -70,7 +70,8 @@ impl Pipe {
         self.lost || self.ended
     }
 
-    /// Both sides of this direction are told that the connection is lost, and with it what was under way.
+    /// Both sides of this direction are told that the connection is lost, and with it what was
+    /// under way.
     pub(super) fn lose(&mut self) {
         self.sent.clear();
         self.bytes = 0;
@@ -79,7 +80,8 @@ impl Pipe {
         self.wake();
     }
 
-    /// The writer is told that the connection is lost; what it wrote arrives late, and then the stream ends.
+    /// The writer is told that the connection is lost; what it wrote arrives late, and then the
+    /// stream ends.
     pub(super) fn linger(&mut self, late: Duration) {
         self.sent.iter_mut().for_each(|(due, _)| *due += late);
         self.last += late;

@@ -24,7 +24,8 @@ pub struct Plan {
     pub durability: Durability,
     /// The power is cut now and then.
     pub power_cuts: bool,
-    /// A power cut takes blocks that were not synced, as of a local directory; otherwise each is stable when it is put.
+    /// A power cut takes blocks that were not synced, as of a local directory; otherwise each is
+    /// stable when it is put.
     pub volatile_blocks: bool,
     /// See [`meta::ServerOptions`].
     pub commit_interval: Duration,
@@ -68,8 +69,8 @@ pub struct Plan {
     pub aim: Aim,
 }
 
-/// Faults hit anything at any time. In some worlds of several servers most of them are aimed at one thing, which would
-/// be hit by chance too seldom.
+/// Faults hit anything at any time. In some worlds of several servers most of them are aimed at one
+/// thing, which would be hit by chance too seldom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aim {
     /// At nothing.
@@ -127,8 +128,9 @@ impl Plan {
         SimRandom::new(seed).stream("how many").pick(&[1, 1, 2, 3, 4])
     }
 
-    /// As it is, but servers may have several cores, and in one of three worlds a server, or the coordinator, is away for longer
-    /// than a lease, in place of other faults that are aimed at something.
+    /// As it is, but servers may have several cores, and in one of three worlds a server, or the
+    /// coordinator, is away for longer than a lease, in place of other faults that are aimed at
+    /// something.
     #[must_use]
     pub fn wide(self) -> Plan {
         let random = SimRandom::new(self.seed).stream("wide");

@@ -1,6 +1,8 @@
-//! The bugs that simulated worlds must find, each with the seed that shows it: `lab/testdata/planted.txt`.
+//! The bugs that simulated worlds must find, each with the seed that shows it:
+//! `lab/testdata/planted.txt`.
 //!
-//! `lab/tests/simulation.rs` has a test for each of them. `lab planted` runs them all, and with `--pin` writes the table anew.
+//! `lab/tests/simulation.rs` has a test for each of them. `lab planted` runs them all, and with
+//! `--pin` writes the table anew.
 
 use std::{
     fs,
@@ -91,8 +93,8 @@ pub fn all() -> anyhow::Result<Vec<Planted>> {
     lines.map(|line| Planted::parse(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Runs each line of the table, on two threads, and tells what came of it; how many missed their bug. With `pin` the table
-/// is written with the seeds that show their bugs now.
+/// Runs each line of the table, on two threads, and tells what came of it; how many missed their
+/// bug. With `pin` the table is written with the seeds that show their bugs now.
 ///
 /// # Errors
 /// When the table cannot be read or written.

@@ -19,7 +19,8 @@ use super::{
 /// Longer than any test of days and leases, and not too long to wait for where it hangs.
 const DAYS: Duration = Duration::from_secs(20 * 86_400);
 
-/// Runs `play` in the world of a plan, whose cluster is formed. It lasts no longer than `longest`, in its own time.
+/// Runs `play` in the world of a plan, whose cluster is formed. It lasts no longer than `longest`,
+/// in its own time.
 ///
 /// # Errors
 /// What `play` says, and all that servers and clients had to say as well.

@@ -1,7 +1,7 @@
 //! Random numbers from the seed: every part of a world has a stream of its own.
 //!
-//! A stream depends on the seed and its label only, so what one part draws does not change what another
-//! part will.
+//! A stream depends on the seed and its label only, so what one part draws does not change what
+//! another part will.
 
 use std::{
     ops::Range,

@@ -1,9 +1,10 @@
-//! The machine of a server: processes on it that are started, stopped, killed, and what outlives them.
+//! The machine of a server: processes on it that are started, stopped, killed, and what outlives
+//! them.
 //!
-//! A process is a set of local tasks. It can be swept away between any two steps of any of them, and what
-//! it had in memory with it; the engine and the blocks stay, or, when the power is cut, what of them
-//! was on stable storage and a part of the rest. Before a server opens the engine, the end of its log is looked at, as
-//! `cli` does: no block that it names is missing then.
+//! A process is a set of local tasks. It can be swept away between any two steps of any of them,
+//! and what it had in memory with it; the engine and the blocks stay, or, when the power is cut,
+//! what of them was on stable storage and a part of the rest. Before a server opens the engine, the
+//! end of its log is looked at, as `cli` does: no block that it names is missing then.
 
 use std::{
     cell::{Cell, RefCell},
@@ -89,8 +90,8 @@ struct Body {
     waker: RefCell<Option<Waker>>,
 }
 
-/// The key of what a core of a server has charged to a quota, as that of a core of the one that has all: each server has
-/// records of any quota. `None` of another key.
+/// The key of what a core of a server has charged to a quota, as that of a core of the one that has
+/// all: each server has records of any quota. `None` of another key.
 fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
     let (root, core) = key.split_last_chunk::<2>().filter(|_| key.get(2) == Some(&b'A'))?;
     let core = u16::from_be_bytes(*core).checked_sub(1)?;
@@ -100,7 +101,8 @@ fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
 }
 
 impl Host {
-    /// The machine of a server, by its number. On the first one is an empty file system, on others nothing yet.
+    /// The machine of a server, by its number. On the first one is an empty file system, on others
+    /// nothing yet.
     ///
     /// # Errors
     /// When it cannot be formatted.
@@ -190,8 +192,8 @@ impl Host {
         Ok(hosts[0].with(0, 1, (engine, blocks)))
     }
 
-    /// The machine of a server, of so many, in the place of those that there were, with what is stored there. It does
-    /// everything right.
+    /// The machine of a server, of so many, in the place of those that there were, with what is
+    /// stored there. It does everything right.
     pub(super) fn with(
         &self,
         server: u16,
@@ -319,12 +321,14 @@ impl Host {
                 return (Duration::from_millis(slow), Duration::ZERO);
             }
             let takes = random.ms(0..max);
-            // A sync is done when it has begun, or when it ends: either is as late as it may be for something.
+            // A sync is done when it has begun, or when it ends: either is as late as it may be for
+            // something.
             if random.one_in(2) { (takes, Duration::ZERO) } else { (Duration::ZERO, takes) }
         }))
     }
 
-    /// Whatever it syncs from now on is stable so much later; where syncs take no time they still take none.
+    /// Whatever it syncs from now on is stable so much later; where syncs take no time they still
+    /// take none.
     pub fn slow_down_disk(&self, ms: u64) {
         self.inner.disk_ms_slow.store(ms, Ordering::Relaxed);
     }
@@ -336,7 +340,8 @@ impl Host {
         }
     }
 
-    /// As [`Host::kill`], and what it had sent arrives. With `power` all that was not synced is lost.
+    /// As [`Host::kill`], and what it had sent arrives. With `power` all that was not synced is
+    /// lost.
     pub fn crash(&self, power: bool) {
         self.sweep_away(false);
         if power {
@@ -379,7 +384,8 @@ impl Host {
         });
     }
 
-    /// Of what was not synced the first `keep` writes are left, and of each block so many of its bytes.
+    /// Of what was not synced the first `keep` writes are left, and of each block so many of its
+    /// bytes.
     fn lose(&self, keep: usize, left: impl FnMut(usize) -> usize) {
         let Inner { engine, blocks, trace, kept_all, .. } = &*self.inner;
         trace.note("power cut", &[engine.unsynced() as u64, keep as u64]);
@@ -490,7 +496,8 @@ impl Host {
         of(&self.inner.counters.borrow()) + now.map_or(0, |now| of(&now))
     }
 
-    /// How long something that is timed took altogether since it was started, such as `handoff_frozen_nanos`.
+    /// How long something that is timed took altogether since it was started, such as
+    /// `handoff_frozen_nanos`.
     #[must_use]
     pub fn time_of(&self, name: &str) -> Duration {
         let load = self.inner.running.borrow().as_ref().map(|running| running.server.load());

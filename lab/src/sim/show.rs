@@ -1,5 +1,5 @@
-//! What goes over a connection: in words, for a run that is printed, and what servers rely on, for faults that are aimed
-//! at it.
+//! What goes over a connection: in words, for a run that is printed, and what servers rely on, for
+//! faults that are aimed at it.
 
 use std::mem;
 

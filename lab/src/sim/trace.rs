@@ -1,8 +1,9 @@
 //! What happened in a world: a hash of all events, and everything that should not have happened.
 //!
-//! Two runs of a seed must have the same hash; so whatever could differ between them goes in: bytes that
-//! arrive, batches that are written, faults, answers. A run that is printed shows its events with their
-//! times. Log lines of level ERROR and panics count as things that should not have happened.
+//! Two runs of a seed must have the same hash; so whatever could differ between them goes in: bytes
+//! that arrive, batches that are written, faults, answers. A run that is printed shows its events
+//! with their times. Log lines of level ERROR and panics count as things that should not have
+//! happened.
 
 use std::{
     cell::RefCell,
@@ -98,7 +99,8 @@ impl Trace {
         inner.problems.push(text);
     }
 
-    /// Lines of level ERROR with these words are no problems from now on: a test has damaged something.
+    /// Lines of level ERROR with these words are no problems from now on: a test has damaged
+    /// something.
     pub fn expect(&self, words: &'static str) {
         self.inner.lock().expected.push(words);
     }
@@ -164,7 +166,8 @@ fn listen(trace: &Trace) -> impl Sized {
     (log, Listening)
 }
 
-/// Runs something on this thread and takes in its log. `None` of a run that panicked; and what should not have happened.
+/// Runs something on this thread and takes in its log. `None` of a run that panicked; and what
+/// should not have happened.
 pub fn hear<T>(trace: &Trace, run: impl FnOnce() -> T) -> (Option<T>, Vec<String>) {
     let listening = listen(trace);
     // A panic is a problem of the trace.
@@ -185,8 +188,8 @@ impl Drop for Listening {
     }
 }
 
-/// Makes panics problems of the world in whose thread they happen: many tasks have nobody who looks at how
-/// they ended.
+/// Makes panics problems of the world in whose thread they happen: many tasks have nobody who looks
+/// at how they ended.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

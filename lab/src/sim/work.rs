@@ -1,7 +1,7 @@
 //! The workloads: what clients do while things go wrong, and what must have come of it.
 //!
-//! Each has three parts: it is set up before anything goes wrong, it runs, and it checks. Which of them a
-//! world gets, the seed decides.
+//! Each has three parts: it is set up before anything goes wrong, it runs, and it checks. Which of
+//! them a world gets, the seed decides.
 
 mod below;
 mod beside;
@@ -44,7 +44,8 @@ impl Work {
     }
 }
 
-/// Sets up the workloads of a world. Where a power cut may lose what was answered, all can tell what may be lost.
+/// Sets up the workloads of a world. Where a power cut may lose what was answered, all can tell
+/// what may be lost.
 ///
 /// # Errors
 /// When a client cannot make what it needs.

@@ -202,7 +202,8 @@ impl World {
         Ok(machines)
     }
 
-    /// As [`World::connect`]; with `kernel_checks` as a mount whose kernel has checked every permission.
+    /// As [`World::connect`]; with `kernel_checks` as a mount whose kernel has checked every
+    /// permission.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -287,7 +288,8 @@ impl World {
         &self.inner.hosts
     }
 
-    /// Starts a server that has alone what the servers of a cluster have, none of which runs. Clients find it.
+    /// Starts a server that has alone what the servers of a cluster have, none of which runs.
+    /// Clients find it.
     ///
     /// # Errors
     /// As [`Host::unite`].
@@ -297,7 +299,8 @@ impl World {
         Ok(host)
     }
 
-    /// Divides a directory in which nothing is yet, and perhaps all that will be made in it, if that is in the plan.
+    /// Divides a directory in which nothing is yet, and perhaps all that will be made in it, if
+    /// that is in the plan.
     ///
     /// # Errors
     /// When it is refused.
@@ -318,7 +321,8 @@ impl World {
         Ok(())
     }
 
-    /// The name of a directory in `dir` that is born on a server, and its id; every directory is placed by its own.
+    /// The name of a directory in `dir` that is born on a server, and its id; every directory is
+    /// placed by its own.
     ///
     /// # Panics
     /// Never: there is always another name.

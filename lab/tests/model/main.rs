@@ -1,7 +1,8 @@
-//! Random operations on two file systems give equal answers; and where they should not, that is noticed.
+//! Random operations on two file systems give equal answers; and where they should not, that is
+//! noticed.
 //!
-//! `real` compares the native client and a server with the model. Here the model is compared with itself, and
-//! with file systems that have a bug.
+//! `real` compares the native client and a server with the model. Here the model is compared with
+//! itself, and with file systems that have a bug.
 #![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
 
 mod paths;

@@ -1,7 +1,8 @@
-//! The native client and a server answer as the model does, whatever the session, the shape and the order.
+//! The native client and a server answer as the model does, whatever the session, the shape and the
+//! order.
 //!
-//! After each sequence both hold the same tree, a check of the server finds nothing, and when the clients
-//! have left nothing is kept that has no name.
+//! After each sequence both hold the same tree, a check of the server finds nothing, and when the
+//! clients have left nothing is kept that has no name.
 
 use std::cell::RefCell;
 
@@ -230,7 +231,8 @@ fn clients_of_several_servers_answer_as_the_model() {
         Case { setup: subtrees, ..cluster },
         Case { setup: strict, sessions: Sessions::Mixed, ..cluster },
         Case { sessions: Sessions::Checked, ..cluster },
-        // Checked sessions of a subtree are refused some links by handle here that one server allows them.
+        // Checked sessions of a subtree are refused some links by handle here that one server
+        // allows them.
         Case { sessions: Sessions::LimitedMounts, ..cluster },
     ];
     answers_as_the_model(&cases, 60);

@@ -1,4 +1,5 @@
-//! Everything that a file system holds, as its superuser sees it, in a form that two can be compared by.
+//! Everything that a file system holds, as its superuser sees it, in a form that two can be
+//! compared by.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,9 @@ pub(crate) struct Tree(BTreeMap<Vec<u8>, Item>);
 /// Something with a name.
 #[derive(Debug, PartialEq)]
 struct Item {
-    /// Inodes are numbered in the order of paths. Access times are left out, and so are what is allocated, and
-    /// nanoseconds of `ctime`: each write that reaches a server has a `ctime` of its own.
+    /// Inodes are numbered in the order of paths. Access times are left out, and so are what is
+    /// allocated, and nanoseconds of `ctime`: each write that reaches a server has a `ctime` of its
+    /// own.
     attr: Attr,
     target: Option<Bytes>,
     xattrs: Vec<(Bytes, Bytes)>,

@@ -1,7 +1,8 @@
-//! Real servers in this thread, one or several, and real clients that reach them through pipes in memory.
+//! Real servers in this thread, one or several, and real clients that reach them through pipes in
+//! memory.
 //!
-//! Nothing goes wrong in it: no delay, no loss, no restart; `lab::sim` is for that. Its file times come from a
-//! clock that is moved by hand, and what tokio waits for happens at once.
+//! Nothing goes wrong in it: no delay, no loss, no restart; `lab::sim` is for that. Its file times
+//! come from a clock that is moved by hand, and what tokio waits for happens at once.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! Limits: nothing exceeds them, whichever servers it is made by, and nobody is refused while there is room.
+//! Limits: nothing exceeds them, whichever servers it is made by, and nobody is refused while there
+//! is room.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Quotas of several servers: what is used below a directory is counted whichever server has it, exactly.
+//! Quotas of several servers: what is used below a directory is counted whichever server has it,
+//! exactly.
 //!
 //! Each test ends with a check of all servers, which compares what is charged with what there is.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
@@ -332,7 +333,8 @@ fn it_is_counted_while_everything_changes() {
     with_both(async |world, maker| counts_meanwhile(world, maker, async |_| {}).await);
 }
 
-/// Moves directories, and one name of files with two, from partition to partition of a directory, until it is told to stop.
+/// Moves directories, and one name of files with two, from partition to partition of a directory,
+/// until it is told to stop.
 async fn shuffle(client: Client, rounds: u32) {
     let was = |what: &str, round: u32| format!("/d/{what}-{round}");
     for number in 0..8 {
@@ -383,7 +385,8 @@ fn it_is_counted_while_names_move_within_a_directory() {
 #[test]
 fn it_is_counted_though_servers_die_meanwhile() {
     for power in [false, true] {
-        // Until all sessions have claimed what they had open, or have ended, nothing is removed that may be.
+        // Until all sessions have claimed what they had open, or have ended, nothing is removed
+        // that may be.
         let lease = Duration::from_secs(5);
         let strict = Plan { durability: meta::Durability::Strict, lease, ..plan() };
         in_world(strict, async |world, maker| {

@@ -1,22 +1,25 @@
 //! The graph of directory renames in flight: which of them may go on at the same time.
 //!
-//! Two renames, each of them sound by itself, can make a loop that no root reaches: `a` goes below `b` while `b` goes
-//! below `a`. So a rename has the directories that it moves for itself, and shares all directories above the place
-//! that they go to, that place included; who would be in the way waits (InfiniFS §4.2). Initiators of renames call it,
-//! on the coordinator only; it does no IO and keeps nothing when the coordinator ends: what was prepared then is settled
-//! before anybody reads a chain through it.
+//! Two renames, each of them sound by itself, can make a loop that no root reaches: `a` goes below
+//! `b` while `b` goes below `a`. So a rename has the directories that it moves for itself, and
+//! shares all directories above the place that they go to, that place included; who would be in the
+//! way waits (InfiniFS §4.2). Initiators of renames call it, on the coordinator only; it does no IO
+//! and keeps nothing when the coordinator ends: what was prepared then is settled before anybody
+//! reads a chain through it.
 //!
-//! How a rename goes (`transact::run`): read the chain above the new parent, [`Graph::begin`], and look again. If the
-//! chain is what it was, it is true until [`Graph::end`]: a move changes only the chains below what it moves, which have
-//! the moved directory in them, and so whoever could change it is kept out. The second look is at the records of this
-//! server within the group that commits, and at those of others when they prepare; if anything is not as it was, a rename
-//! that ended meanwhile has changed it: end, and begin anew.
+//! How a rename goes (`transact::run`): read the chain above the new parent, [`Graph::begin`], and
+//! look again. If the chain is what it was, it is true until [`Graph::end`]: a move changes only
+//! the chains below what it moves, which have the moved directory in them, and so whoever could
+//! change it is kept out. The second look is at the records of this server within the group that
+//! commits, and at those of others when they prepare; if anything is not as it was, a rename that
+//! ended meanwhile has changed it: end, and begin anew.
 //!
-//! Who waits has a turn: who came later does not get what he waits for. Otherwise a directory below which others move
-//! without a pause could never be moved itself. Somebody always goes on, as who has waited longest waits only for renames
-//! in flight.
+//! Who waits has a turn: who came later does not get what he waits for. Otherwise a directory below
+//! which others move without a pause could never be moved itself. Somebody always goes on, as who
+//! has waited longest waits only for renames in flight.
 //!
-//! Invariant: no directory that one rename moves is moved by another, or above the place where another goes.
+//! Invariant: no directory that one rename moves is moved by another, or above the place where
+//! another goes.
 
 use std::collections::BTreeMap;
 
@@ -66,10 +69,10 @@ impl Graph {
         self.flights.len()
     }
 
-    /// Begins a rename of the directories `moved` to below the first of each `chain`, which are all directories from
-    /// the new parent to the root (of an exchange: from both new parents). That a directory does not go below
-    /// itself is not asked here: the operation sees it in the chain. A change of permissions moves its directory and
-    /// goes nowhere: its chain is empty.
+    /// Begins a rename of the directories `moved` to below the first of each `chain`, which are all
+    /// directories from the new parent to the root (of an exchange: from both new parents). That a
+    /// directory does not go below itself is not asked here: the operation sees it in the chain. A
+    /// change of permissions moves its directory and goes nowhere: its chain is empty.
     pub(crate) fn begin(&mut self, moved: &[DirId], chain: &[DirId]) -> Begun {
         let busy = |dir: &DirId| self.moved.contains_key(dir);
         let stood_on = |dir: &DirId| self.above.contains_key(dir);
@@ -92,8 +95,8 @@ impl Graph {
         Turn(self.turns)
     }
 
-    /// As [`Graph::begin`], of who has a turn: it also waits for what others wait for since longer, and keeps what it
-    /// waits for from those who came later.
+    /// As [`Graph::begin`], of who has a turn: it also waits for what others wait for since longer,
+    /// and keeps what it waits for from those who came later.
     pub(crate) fn begin_in_turn(&mut self, turn: Turn, moved: &[DirId], chain: &[DirId]) -> Begun {
         let older = || self.waiting.range(..turn).flat_map(|(_, dirs)| dirs);
         let is_awaited = older().any(|dir| moved.contains(dir) || chain.contains(dir));
@@ -112,8 +115,8 @@ impl Graph {
         self.waiting.remove(&turn);
     }
 
-    /// A rename has ended: it was committed and every server has applied it, or it will never happen. Of a token that
-    /// has ended already nothing is left to do.
+    /// A rename has ended: it was committed and every server has applied it, or it will never
+    /// happen. Of a token that has ended already nothing is left to do.
     pub(crate) fn end(&mut self, token: Token) {
         let Some(flight) = self.flights.remove(&token) else { return };
         for dir in &flight.moved {

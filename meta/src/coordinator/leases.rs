@@ -1,8 +1,10 @@
-//! Who may serve until when, and how far each server's invalidation list has come. Pure; times come in.
+//! Who may serve until when, and how far each server's invalidation list has come. Pure; times come
+//! in.
 //!
-//! A server that has a lease may answer from what clients have cached, so nothing that they cached may change before
-//! the server knows of it, or its lease has ended. Leases are counted by the server from when it asked, and here from
-//! when it was answered, which is later; the margin is for clocks that do not run equally fast.
+//! A server that has a lease may answer from what clients have cached, so nothing that they cached
+//! may change before the server knows of it, or its lease has ended. Leases are counted by the
+//! server from when it asked, and here from when it was answered, which is later; the margin is for
+//! clocks that do not run equally fast.
 
 use std::time::Duration;
 
@@ -84,8 +86,8 @@ impl Leases {
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
 
-    /// A server was heard of at `now`; with `grant` it has a lease from now on, and takes in all up to `version`
-    /// before it uses it.
+    /// A server was heard of at `now`; with `grant` it has a lease from now on, and takes in all up
+    /// to `version` before it uses it.
     pub(crate) fn beat(&mut self, server: u16, now: Instant, beat: Beat, grant: bool) {
         let ends = now + self.lease + self.margin();
         let Some(holder) = self.holders.get_mut(usize::from(server)) else { return };
@@ -101,7 +103,8 @@ impl Leases {
         }
     }
 
-    /// Whether this is the first time that a server says, in this run of it, that it has lost something.
+    /// Whether this is the first time that a server says, in this run of it, that it has lost
+    /// something.
     pub(crate) fn is_first_loss(&mut self, server: u16, run: u64) -> bool {
         let Some(holder) = self.holders.get_mut(usize::from(server)) else { return false };
         holder.lost_in.replace(run) != Some(run)
@@ -128,8 +131,8 @@ impl Leases {
         self.holders.iter().map(|holder| holder.until).collect()
     }
 
-    /// Until when somebody must be waited for, who does not have `version`, of leases that ended as `ends` says;
-    /// `None`: for nobody. Leases that were given later came with it.
+    /// Until when somebody must be waited for, who does not have `version`, of leases that ended as
+    /// `ends` says; `None`: for nobody. Leases that were given later came with it.
     pub(crate) fn wait_until(
         &self,
         version: u64,
@@ -140,8 +143,9 @@ impl Leases {
         lacking.map(|(_, ends)| *ends).filter(|ends| *ends > now).min()
     }
 
-    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing any more: it comes with
-    /// the next lease. One without a lease goes on for a while, and charges to what it does not know to be a limit.
+    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing any
+    /// more: it comes with the next lease. One without a lease goes on for a while, and charges to
+    /// what it does not know to be a limit.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         let alone = self.alone + self.alone / 8;
         let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);

@@ -1,5 +1,5 @@
-//! A connection to another server, for one request at a time: leases and announcements do not queue behind the
-//! transactions of clients. When it is lost, the next request opens another one.
+//! A connection to another server, for one request at a time: leases and announcements do not queue
+//! behind the transactions of clients. When it is lost, the next request opens another one.
 
 use std::io;
 

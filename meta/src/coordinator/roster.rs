@@ -1,7 +1,8 @@
-//! Who belongs to the cluster, and which map that makes. Pure: `coordinator` stores what is decided here before anybody
-//! hears of it.
+//! Who belongs to the cluster, and which map that makes. Pure: `coordinator` stores what is decided
+//! here before anybody hears of it.
 //!
-//! Always true: a member keeps its number; the map has as many servers as the cluster was formatted for, or none.
+//! Always true: a member keeps its number; the map has as many servers as the cluster was formatted
+//! for, or none.
 
 use base::{ClusterMap, Epoch, ShardId, codec};
 use wire::Join;
@@ -48,7 +49,8 @@ pub(crate) enum Place {
 }
 
 impl Roster {
-    /// The roster of a cluster that was just formatted: its first server made it, and has not served yet.
+    /// The roster of a cluster that was just formatted: its first server made it, and has not
+    /// served yet.
     pub(crate) fn new(member: u64) -> Roster {
         Roster::of(&[member])
     }
@@ -86,7 +88,8 @@ impl Roster {
         news
     }
 
-    /// The map that should be known in place of `known`; `None` when that is the one, or there can be none yet.
+    /// The map that should be known in place of `known`; `None` when that is the one, or there can
+    /// be none yet.
     ///
     /// The first deals the shards out in turn; later ones have other addresses.
     pub(crate) fn deal(&self, servers: u16, shards: u16, known: &ClusterMap) -> Option<ClusterMap> {

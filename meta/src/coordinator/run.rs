@@ -1,9 +1,10 @@
-//! What goes between the coordinator and the other servers unasked: each asks for its lease again and again, and the
-//! coordinator tells each what it has announced. One core runs it.
+//! What goes between the coordinator and the other servers unasked: each asks for its lease again
+//! and again, and the coordinator tells each what it has announced. One core runs it.
 //!
-//! Always true: a server has a lease only after it has taken in all that was announced before it was given, and what its
-//! cores had executed without that, or under a lease that has ended, is written. To a server
-//! what was announced goes in order, one message at a time; what it did not acknowledge is told again.
+//! Always true: a server has a lease only after it has taken in all that was announced before it
+//! was given, and what its cores had executed without that, or under a lease that has ended, is
+//! written. To a server what was announced goes in order, one message at a time; what it did not
+//! acknowledge is told again.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -25,7 +26,8 @@ use crate::{
 
 /// A lease is asked for so many times while it lasts.
 const BEATS_A_LEASE: u32 = 4;
-/// A server that could not be told is told again after so long; so is the coordinator asked by who has no lease yet.
+/// A server that could not be told is told again after so long; so is the coordinator asked by who
+/// has no lease yet.
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs for as long as the server does.
@@ -52,7 +54,8 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
         watch.look(shared, cluster);
-        // Until it has said that it has begun its list anew, nothing that is announced can be told to it.
+        // Until it has said that it has begun its list anew, nothing that is announced can be told
+        // to it.
         if shared.invalidations.began_anew_since(version) {
             continue;
         }
@@ -63,8 +66,9 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
 
 /// Lets requests that stand on no cached path go on whenever the lease has ended.
 ///
-/// Race: a core may have executed a request under the lease, and write it only now. Who looks must find it: a directory that
-/// it stood on may have moved since, and its effect counts as done before that.
+/// Race: a core may have executed a request under the lease, and write it only now. Who looks must
+/// find it: a directory that it stood on may have moved since, and its effect counts as done before
+/// that.
 async fn go_alone(shared: &Shared, cluster: &Cluster) {
     let mut alone = false;
     loop {

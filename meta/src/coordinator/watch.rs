@@ -1,7 +1,8 @@
-//! What the log is told of leases: that this server has lost its own and has it again, and, at the coordinator, which
-//! servers are silent, are back, or are missing from the start.
+//! What the log is told of leases: that this server has lost its own and has it again, and, at the
+//! coordinator, which servers are silent, are back, or are missing from the start.
 //!
-//! `run` looks each time it has asked for a lease. Always true: whatever was logged as gone is logged when it is back.
+//! `run` looks each time it has asked for a lease. Always true: whatever was logged as gone is
+//! logged when it is back.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::{
     server::{Counters, Shared},
 };
 
-/// A server that has no lease so long after its start says so. A cluster that is being started takes less.
+/// A server that has no lease so long after its start says so. A cluster that is being started
+/// takes less.
 const FIRST_LEASE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What was logged.

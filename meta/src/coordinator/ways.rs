@@ -1,8 +1,10 @@
-//! What the coordinator remembers of the ways that renames of directories took: what to read at once.
+//! What the coordinator remembers of the ways that renames of directories took: what to read at
+//! once.
 //!
-//! A rename reads the directories between its new place and the root, and the record of its directory's birth place. Each
-//! names the next, so that whoever knows nothing reads one after the other. `ops::rename` asks here first and reads all
-//! that was ever seen there in one round; what has changed since is found out by that, and read after it.
+//! A rename reads the directories between its new place and the root, and the record of its
+//! directory's birth place. Each names the next, so that whoever knows nothing reads one after the
+//! other. `ops::rename` asks here first and reads all that was ever seen there in one round; what
+//! has changed since is found out by that, and read after it.
 //!
 //! Nothing here is believed: a wrong hint is a record read for nothing.
 

@@ -1,8 +1,8 @@
 //! What is left to do after a handoff, or a crash.
 //!
-//! A part of the background of one core. After a handoff the giver tells the master how the directory is divided now,
-//! until that is stored there, and then removes what it does not have any more. So does, without telling anybody, a
-//! partition whose names did not come.
+//! A part of the background of one core. After a handoff the giver tells the master how the
+//! directory is divided now, until that is stored there, and then removes what it does not have any
+//! more. So does, without telling anybody, a partition whose names did not come.
 //!
 //! Always true: a record of a handoff is there until nothing of it is left to do.
 
@@ -85,8 +85,9 @@ fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
     found
 }
 
-/// Has masters go on whose directories are on the way to another number of subsets: who gives next, they tell, and what
-/// they were about to do a restart has forgotten. Everything that is stored of directories is read for that, slowly.
+/// Has masters go on whose directories are on the way to another number of subsets: who gives next,
+/// they tell, and what they were about to do a restart has forgotten. Everything that is stored of
+/// directories is read for that, slowly.
 async fn look_for_steps(core: &Core) {
     let shared = &core.inner.shared;
     for shard in (0..shared.config.shards).map(ShardId) {
@@ -115,8 +116,8 @@ async fn look_for_steps(core: &Core) {
     }
 }
 
-/// The master that has this record, if its directory is on the way to another number of subsets. What is damaged is not
-/// reported here.
+/// The master that has this record, if its directory is on the way to another number of subsets.
+/// What is damaged is not reported here.
 fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
     let master = Partition::of_share(at).filter(|of| of.number == 0 && key::is_content(at))?;
     let share = Content::from_record(&Bytes::copy_from_slice(value)).ok()?;
@@ -173,7 +174,8 @@ async fn tell_master(core: &Core, at: Partition) -> bool {
     tell(core, at.dir, &share, 0, &share.layout).await
 }
 
-/// Tells a partition of a directory, of which this is a share, how that is divided; whether it has stored it, or is gone.
+/// Tells a partition of a directory, of which this is a share, how that is divided; whether it has
+/// stored it, or is gone.
 pub(super) async fn tell(
     core: &Core,
     dir: DirId,

@@ -1,13 +1,16 @@
 //! Drives the source's side of a handoff: does what [`Source`] says, one thing after the other.
 //!
-//! `finish` starts it for a partition that is to give names away. Copying reads the store as it is, page by page, while
-//! everything goes on: what changes since it began is noted, and is sent after. Where splits are by a locked scan, to be
-//! compared with, all of the partition is frozen, and then all of it is read.
+//! `finish` starts it for a partition that is to give names away. Copying reads the store as it is,
+//! page by page, while everything goes on: what changes since it began is noted, and is sent after.
+//! Where splits are by a locked scan, to be compared with, all of the partition is frozen, and then
+//! all of it is read.
 //!
-//! Inodes leave the names that are to move when the target has agreed, and before anything is copied, with either scan:
-//! no name is frozen meanwhile, but for those that got an inode since. A target that is busy has cost nothing then.
+//! Inodes leave the names that are to move when the target has agreed, and before anything is
+//! copied, with either scan: no name is frozen meanwhile, but for those that got an inode since. A
+//! target that is busy has cost nothing then.
 //!
-//! Paper: SFS §3.4 has the locked scan: lock the partition, scan all of its entries, migrate those that move, unlock.
+//! Paper: SFS §3.4 has the locked scan: lock the partition, scan all of its entries, migrate those
+//! that move, unlock.
 //!
 //! The target may be another server or this one.
 
@@ -207,8 +210,9 @@ impl Giving {
         self.step(Act::Watch(self.txn, self.giver, self.moving)).await
     }
 
-    /// Freezes the names, and insists on it for as long as they may be frozen: transactions that come one after the other
-    /// would keep it from that for ever, and one that nobody ends must not keep others off.
+    /// Freezes the names, and insists on it for as long as they may be frozen: transactions that
+    /// come one after the other would keep it from that for ever, and one that nobody ends must not
+    /// keep others off.
     async fn freeze(&mut self) -> Event {
         let limit = self.core.inner.shared.options.limits.frozen_max;
         if self.core.inner.shared.bugs.has(Bug::LayoutPublishedEarly) {
@@ -249,7 +253,8 @@ impl Giving {
         self.frozen.map(|since| since + limit)
     }
 
-    /// What cannot be read here is as good as a target that takes nothing, and one that takes too long as one that is lost.
+    /// What cannot be read here is as good as a target that takes nothing, and one that takes too
+    /// long as one that is lost.
     fn gives_up(&self, stops: Stops) -> Event {
         match stops {
             Stops::Unreadable => {
@@ -260,8 +265,9 @@ impl Giving {
         }
     }
 
-    /// Has something executed, which may wait for others, or for room on the disk; while names are frozen not for longer
-    /// than they may be. It may then happen later, as what is sent to another server may.
+    /// Has something executed, which may wait for others, or for room on the disk; while names are
+    /// frozen not for longer than they may be. It may then happen later, as what is sent to another
+    /// server may.
     async fn step(&self, act: Act) -> Result<(), Stops> {
         let done = self.core.step(Step::Handoff(act));
         match self.frozen_until() {

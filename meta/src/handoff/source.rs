@@ -1,12 +1,13 @@
 //! The source's side: what to do next.
 //!
-//! Pure. Whoever drives it does one thing after the other, as it says, and tells how that ended. It copies what is stored
-//! while everything goes on, then what was written meanwhile, round by round, until little is left; only then are the
-//! moving names frozen, and only for the last round and the switch. Where it is to be compared with, names are frozen before
-//! anything is copied ([`Scan::Locked`]).
+//! Pure. Whoever drives it does one thing after the other, as it says, and tells how that ended. It
+//! copies what is stored while everything goes on, then what was written meanwhile, round by round,
+//! until little is left; only then are the moving names frozen, and only for the last round and the
+//! switch. Where it is to be compared with, names are frozen before anything is copied
+//! ([`Scan::Locked`]).
 //!
-//! Always true: nothing is asked of the target that it was not asked to begin; the switch is asked for once, frozen,
-//! when the target has taken everything; who froze thaws.
+//! Always true: nothing is asked of the target that it was not asked to begin; the switch is asked
+//! for once, frozen, when the target has taken everything; who froze thaws.
 
 use wire::Tally;
 
@@ -32,18 +33,20 @@ const SLOW_MS_MAX: u32 = 16;
 pub(crate) enum Action {
     /// Tell the target what will come. Ends with `Taken`, `Refused` or `Lost`.
     Begin,
-    /// Remember from now on which moving names change. Ends with `Watching`, or with `Refused` where they cannot be read.
+    /// Remember from now on which moving names change. Ends with `Watching`, or with `Refused`
+    /// where they cannot be read.
     Watch,
     /// Read on in what is stored; it may have changed since. Ends with `Copied`.
     Copy { records_max: usize },
-    /// Send this. The first number is 0; what is sent again has its number again. With `stable`, it is answered when it
-    /// is on stable storage. Ends with `Taken`, `Refused` or `Lost`.
+    /// Send this. The first number is 0; what is sent again has its number again. With `stable`, it
+    /// is answered when it is on stable storage. Ends with `Taken`, `Refused` or `Lost`.
     Put { number: u64, changes: Vec<Change>, stable: bool },
-    /// Take what was remembered, as it is now. Writers of moving names wait for so long each: 0 mostly. Ends with
-    /// `Collected`.
+    /// Take what was remembered, as it is now. Writers of moving names wait for so long each: 0
+    /// mostly. Ends with `Collected`.
     Collect { slow_ms: u32 },
-    /// Let nobody change moving names any more, and let those end who do; they are still read. Ends with `Frozen`, or
-    /// with `Held` when a prepared transaction holds one of them: then nothing is frozen, and it is waited a little.
+    /// Let nobody change moving names any more, and let those end who do; they are still read. Ends
+    /// with `Frozen`, or with `Held` when a prepared transaction holds one of them: then nothing is
+    /// frozen, and it is waited a little.
     Freeze,
     /// Commit: both layouts, both counts, and what is to be swept. Ends with `Switched`.
     Switch(Tally),
@@ -252,8 +255,8 @@ impl Source {
         self.number += 1;
     }
 
-    /// Changes of the names while everything goes on. They are stable before the names are frozen, so that what is sent
-    /// then has little to wait for.
+    /// Changes of the names while everything goes on. They are stable before the names are frozen,
+    /// so that what is sent then has little to wait for.
     fn round(&mut self, changes: Vec<Change>) -> Action {
         self.rounds += 1;
         if self.rounds > ROUNDS {
@@ -261,7 +264,8 @@ impl Source {
         }
         let len = changes.len();
         self.little = len <= LITTLE;
-        // A round takes as long as it has changes: where they do not become fewer, writers are too fast.
+        // A round takes as long as it has changes: where they do not become fewer, writers are too
+        // fast.
         self.slow_ms = match len {
             0..=LITTLE => 0,
             _ if len > self.last_round / 2 => (self.slow_ms * 2).clamp(1, SLOW_MS_MAX),

@@ -1,7 +1,7 @@
 //! What a handoff does within groups of a core, among the requests around it.
 //!
-//! [`give`](super::give) and [`finish`](super::finish) have these executed one after the other. Each is a small
-//! transaction, which may be run again before its group is written.
+//! [`give`](super::give) and [`finish`](super::finish) have these executed one after the other.
+//! Each is a small transaction, which may be run again before its group is written.
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc};
 
@@ -24,17 +24,20 @@ use crate::{
 pub(super) const NAMES_A_STEP: usize = 256;
 /// So many names are looked at by one that removes.
 const LOOKED_AT: usize = 4096;
-/// What is in so many rows at most is removed as ranges, which cost one write each. Each is a little in the way of reads
-/// until the store has merged it, and what a subset gives is in as many rows as names.
+/// What is in so many rows at most is removed as ranges, which cost one write each. Each is a
+/// little in the way of reads until the store has merged it, and what a subset gives is in as many
+/// rows as names.
 const RANGES_MAX: usize = 4;
 
 /// What can be done.
 pub(crate) enum Act {
     /// Remember which of the names that are about to move change.
     Watch(TxnId, Partition, Moving),
-    /// Take the inodes out of names, so that these can move; whose they were when the names were read.
+    /// Take the inodes out of names, so that these can move; whose they were when the names were
+    /// read.
     Detach(TxnId, Partition, Vec<(Key, Ino)>),
-    /// Let nobody change the moving names, and until then keep others off who would, for so long; whether that is so.
+    /// Let nobody change the moving names, and until then keep others off who would, for so long;
+    /// whether that is so.
     Freeze { txn: TxnId, of: Partition, moving: Moving, until: Instant, frozen: Rc<Cell<bool>> },
     /// Be the target, of a source on this server.
     Begin(HandoffBegin, Rc<Cell<Option<Tally>>>),
@@ -108,7 +111,8 @@ fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
 fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let Some(share) = txn.get_content(&of.share())? else { return Ok(()) };
-    // Everything is read before anything is written: what an operation has written, each of its reads looks through.
+    // Everything is read before anything is written: what an operation has written, each of its
+    // reads looks through.
     let mut found = Vec::with_capacity(names.len());
     for (at, ino) in names {
         let inode = inode_of(txn, at, *ino)?;
@@ -134,7 +138,8 @@ pub(crate) fn inode_in(at: &Key, value: &Bytes) -> Option<(Key, Ino)> {
     }
 }
 
-/// The inode in a name, which is locked. It is `seen` unless another file has got the name since that was read.
+/// The inode in a name, which is locked. It is `seen` unless another file has got the name since
+/// that was read.
 fn inode_of(txn: &mut Txn<'_>, at: &Key, mut seen: Ino) -> Result<Option<Inode>> {
     loop {
         txn.lock(lock::ino_lock(seen))?;
@@ -181,8 +186,8 @@ fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
     Ok(())
 }
 
-/// Race: what the partition does not have nobody reads or changes, but for who looked at its layout before that
-/// changed; and who misses a name then looks at the layout again.
+/// Race: what the partition does not have nobody reads or changes, but for who looked at its layout
+/// before that changed; and who misses a name then looks at the layout again.
 fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     txn.lock(lock::dir_lock(of.dir))?;
     // What is removed as a range is what is stored there.
@@ -207,7 +212,8 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     Ok(next)
 }
 
-/// The next names that a partition does not have, in rows between which nothing else is stored, and where to go on.
+/// The next names that a partition does not have, in rows between which nothing else is stored, and
+/// where to go on.
 fn junk(
     shared: &Shared,
     of: Partition,

@@ -1,7 +1,7 @@
 //! The switch: names belong to the taker from here on.
 //!
-//! An operation of the server itself, which `transact` runs as it runs those of clients: over what it reads and writes
-//! at the taker's server it is one transaction with what it writes here.
+//! An operation of the server itself, which `transact` runs as it runs those of clients: over what
+//! it reads and writes at the taker's server it is one transaction with what it writes here.
 
 use std::hash::Hasher as _;
 
@@ -66,7 +66,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     let Some(after) = layout.after(switch.shift()) else { return Err(changed) };
 
     let subdirs = u32::try_from(switch.tally.subdirs).unwrap_or(u32::MAX);
-    // Others go on in what stays, so its times are not those of this moment. Of all shares the latest are shown.
+    // Others go on in what stays, so its times are not those of this moment. Of all shares the
+    // latest are shown.
     let mut theirs = theirs.unwrap_or_else(|| {
         let times = Times { mtime: Time::default(), ctime: Time::default(), ..own.times };
         Content { times, ..own.share() }
@@ -104,10 +105,12 @@ fn least(threshold: u64) -> u64 {
     threshold / 4 * 3
 }
 
-/// From how many entries on partition `number` splits, of a directory with this inode that is divided already.
+/// From how many entries on partition `number` splits, of a directory with this inode that is
+/// divided already.
 ///
-/// Partitions of one directory grow alike. So that they do not all split at once, each has its own measure, between three and
-/// five quarters of the threshold, the same at any time; where that is small, it is the threshold.
+/// Partitions of one directory grow alike. So that they do not all split at once, each has its own
+/// measure, between three and five quarters of the threshold, the same at any time; where that is
+/// small, it is the threshold.
 fn splits_at(ino: Ino, number: u16, threshold: u64) -> u64 {
     if threshold < VARIES_FROM {
         return threshold;
@@ -142,8 +145,8 @@ impl Content {
         }
     }
 
-    /// Whether it may have names to give away, being too large or too small, as `number` says which partition it is of.
-    /// The least for a directory in one partition: two comparisons.
+    /// Whether it may have names to give away, being too large or too small, as `number` says which
+    /// partition it is of. The least for a directory in one partition: two comparisons.
     pub(crate) fn is_out_of_bounds(&self, number: impl FnOnce() -> u16, threshold: u64) -> bool {
         let threshold = self.policy.threshold(threshold);
         let is_small = || self.layout != Layout::Whole && self.is_small(threshold);

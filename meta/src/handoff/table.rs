@@ -1,7 +1,8 @@
 //! What a server knows of handoffs while it runs.
 //!
-//! `core` notes here which moving names a write has changed, and asks how long who changes one has to wait; while no
-//! handoff is under way that is one look at a number. `steps` and `take` keep what they are about.
+//! `core` notes here which moving names a write has changed, and asks how long who changes one has
+//! to wait; while no handoff is under way that is one look at a number. `steps` and `take` keep
+//! what they are about.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -139,7 +140,8 @@ impl Handoffs {
         }
     }
 
-    /// How long a request waits before: it changes a directory whose changes come faster than they can be sent.
+    /// How long a request waits before: it changes a directory whose changes come faster than they
+    /// can be sent.
     pub(crate) fn slows(&self, request: &Request) -> Option<Duration> {
         let about = request.kind().about.filter(|_| request.mutates())?;
         let (dir, given) = (about.id, self.given.lock());
@@ -185,7 +187,8 @@ impl Handoffs {
         act(&mut self.received.lock())
     }
 
-    /// The partition whose handoff this is, which will not happen: nobody waits for anything of it any more.
+    /// The partition whose handoff this is, which will not happen: nobody waits for anything of it
+    /// any more.
     pub(super) fn is_given_up(&self, id: TxnId) -> Option<Partition> {
         let mut received = self.received.lock();
         let mut all = received.iter_mut();

@@ -92,7 +92,8 @@ fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
     Ok(empty)
 }
 
-/// Names have come, or have changed; `None`: this is of no handoff that is known here, or there is no room for more.
+/// Names have come, or have changed; `None`: this is of no handoff that is known here, or there is
+/// no room for more.
 pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
     if !txn.shared.room.is_enough() {
         return Ok(None);
@@ -165,7 +166,8 @@ fn weigh(key: &[u8], value: &Bytes) -> Tally {
     Tally { entries: u64::from(is_entry), subdirs: u64::from(is_entry && is_dir()) }
 }
 
-/// A partition learns how its directory is divided, says what it knows, and looks whether it has names to give.
+/// A partition learns how its directory is divided, says what it knows, and looks whether it has
+/// names to give.
 pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
     let at = locked(txn, req.home, req.dir, req.partition)?;
     let Some(mut share) = txn.get_content(&at.share())?.filter(|share| share.ino == req.ino) else {

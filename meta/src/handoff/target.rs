@@ -1,10 +1,12 @@
 //! The target's side: what it takes, what it stores for it, and what becomes of that.
 //!
-//! Pure. Whoever drives it reads and writes the record of the partition, [`HandoffRecord`], within a group of a core,
-//! as an operation does, and holds the lock of the directory. What is received counts only for as long as the server
-//! runs: it is not all stable before it is promised. So a handoff that was not promised ends with the run.
+//! Pure. Whoever drives it reads and writes the record of the partition, [`HandoffRecord`], within
+//! a group of a core, as an operation does, and holds the lock of the directory. What is received
+//! counts only for as long as the server runs: it is not all stable before it is promised. So a
+//! handoff that was not promised ends with the run.
 //!
-//! Always true: there is one handoff into a partition at a time, and none while anything is to be swept there.
+//! Always true: there is one handoff into a partition at a time, and none while anything is to be
+//! swept there.
 
 use bytes::Bytes;
 
@@ -19,8 +21,8 @@ pub(crate) struct Target {
     /// The number of the next message.
     next: u64,
     tally: Tally,
-    /// Nothing was stored where the names come to when it began, and all that has come since has come in order: the last
-    /// of it. `None` when that is not so.
+    /// Nothing was stored where the names come to when it began, and all that has come since has
+    /// come in order: the last of it. `None` when that is not so.
     came: Option<Bytes>,
 }
 
@@ -36,8 +38,9 @@ pub(crate) enum Taking {
 }
 
 impl Target {
-    /// A source wants to begin. `record` is what is stored; `received` what this run has begun to receive. The record
-    /// to store; `None`: it is not free for that. `empty` when nothing is stored where the names come to.
+    /// A source wants to begin. `record` is what is stored; `received` what this run has begun to
+    /// receive. The record to store; `None`: it is not free for that. `empty` when nothing is
+    /// stored where the names come to.
     pub(crate) fn begin(
         what: Receiving,
         record: Option<&HandoffRecord>,
@@ -60,8 +63,8 @@ impl Target {
         HandoffRecord::Receiving(self.what)
     }
 
-    /// Whether nothing is stored under any of the keys of these changes, as is known without a look; all of them put
-    /// something, then.
+    /// Whether nothing is stored under any of the keys of these changes, as is known without a
+    /// look; all of them put something, then.
     pub(crate) fn are_new(&self, changes: &[Change]) -> bool {
         let Some(came) = &self.came else { return false };
         let mut last = came;
@@ -72,7 +75,8 @@ impl Target {
         })
     }
 
-    /// A message of changes has come. `was` finds what is stored under a key, and `weigh` says what a record counts.
+    /// A message of changes has come. `was` finds what is stored under a key, and `weigh` says what
+    /// a record counts.
     pub(crate) fn put(
         &mut self,
         number: u64,
@@ -98,8 +102,8 @@ impl Target {
     }
 }
 
-/// What becomes of what was being received when its transaction did not happen, or this server has stopped before it
-/// had promised anything. `None`: nothing, it stays.
+/// What becomes of what was being received when its transaction did not happen, or this server has
+/// stopped before it had promised anything. `None`: nothing, it stays.
 pub(crate) fn abandoned(record: &HandoffRecord) -> Option<HandoffRecord> {
     match record {
         HandoffRecord::Receiving(what) => Some(HandoffRecord::Sweeping(what.ino)),

@@ -1,8 +1,9 @@
-//! Two partitions on two servers that crash, with a network that loses messages and says some twice, and clients that
-//! use the names meanwhile.
+//! Two partitions on two servers that crash, with a network that loses messages and says some
+//! twice, and clients that use the names meanwhile.
 //!
-//! Directed: one schedule, and at each of its steps either end or both are killed, or lose their power. Random: many
-//! schedules, with several crashes. At the end every name has one owner, and is there if and only if it should be.
+//! Directed: one schedule, and at each of its steps either end or both are killed, or lose their
+//! power. Random: many schedules, with several crashes. At the end every name has one owner, and is
+//! there if and only if it should be.
 
 mod disk;
 mod world;

@@ -1,10 +1,11 @@
 //! Which partitions give names away, and when.
 //!
-//! A part of the background of one core. A partition that is too large, or too small, is known from the write that made
-//! it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by another one. Splits and merges are decided by
-//! the giver alone; how many subsets there are is decided by the master, which tells all givers at once. Each gives to
-//! one taker after the other, and where one is busy with another giver it goes on with the next. What could not be done
-//! is tried again, later each time, and what cannot be done is left alone.
+//! A part of the background of one core. A partition that is too large, or too small, is known from
+//! the write that made it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by
+//! another one. Splits and merges are decided by the giver alone; how many subsets there are is
+//! decided by the master, which tells all givers at once. Each gives to one taker after the other,
+//! and where one is busy with another giver it goes on with the next. What could not be done is
+//! tried again, later each time, and what cannot be done is left alone.
 //!
 //! Paper: SFS §3.3, §3.5; Duplex §III-C.
 
@@ -32,7 +33,8 @@ const GIVEN_MAX: usize = 2;
 /// The pause before a partition that could not give tries again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The pause is so many times the first one at most where takers only have no time: a handoff takes some 20 ms.
+/// The pause is so many times the first one at most where takers only have no time: a handoff takes
+/// some 20 ms.
 const PAUSES_MAX_BUSY: u32 = 4;
 /// So many givers are told at a time that a step has begun.
 const TOLD_MAX: usize = 16;
@@ -203,7 +205,8 @@ impl Seen<'_> {
         Did::Refused
     }
 
-    /// Splits it when it is too large, and merges it into the one that it was split off from when both are small.
+    /// Splits it when it is too large, and merges it into the one that it was split off from when
+    /// both are small.
     async fn splits(&self, splits: &Splits) -> Did {
         let (number, policy) = (self.at.number, self.share.policy);
         if self.is_large() {
@@ -256,7 +259,8 @@ impl Seen<'_> {
             return Did::Fits;
         }
         if !subsets.is_settled() {
-            // Who has heard goes on until it has given everything. Who has not, or was not there, hears again.
+            // Who has heard goes on until it has given everything. Who has not, or was not there,
+            // hears again.
             self.tell_givers(subsets).await;
             return Did::Failed;
         }
@@ -301,7 +305,8 @@ impl Seen<'_> {
         if self.tell(self.at.number, &layout).await { Did::Changed } else { Did::Failed }
     }
 
-    /// Tells another partition, or this one, how the directory is divided, so that it looks what it has to give.
+    /// Tells another partition, or this one, how the directory is divided, so that it looks what it
+    /// has to give.
     async fn tell(&self, partition: u16, layout: &Layout) -> bool {
         tell(self.core, self.at.dir, &self.share, partition, layout).await
     }

@@ -41,8 +41,8 @@ pub(crate) enum Mode {
     Stands,
     /// The transaction adds to counts and moves times forward; everything else stays.
     Adds,
-    /// The transaction is a handoff, which changes the names that a partition has, or the birth of a
-    /// directory that everybody sees and that is not confirmed. Reads here go on with the content
+    /// The transaction is a handoff, which changes the names that a partition has, or the birth of
+    /// a directory that everybody sees and that is not confirmed. Reads here go on with the content
     /// record until it ends, and no other transaction stands on the record.
     Shifts,
     /// The transaction changes or removes the value.

@@ -1,12 +1,12 @@
-//! A local directory of blocks, beyond what `object_store` does with it: reading it fast, making it stable, and
-//! sweeping it.
+//! A local directory of blocks, beyond what `object_store` does with it: reading it fast, making it
+//! stable, and sweeping it.
 //!
-//! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it, files and
-//! folders alike, however many they are. An error that the kernel met while writing back is told by the next sync,
-//! because the directory is open for as long as this lives.
+//! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it,
+//! files and folders alike, however many they are. An error that the kernel met while writing back
+//! is told by the next sync, because the directory is open for as long as this lives.
 //!
-//! On a FUSE file system `syncfs` succeeds and does nothing (Linux hands it to virtiofs only), so there each
-//! file is synced by itself, and then the folders on the way to it.
+//! On a FUSE file system `syncfs` succeeds and does nothing (Linux hands it to virtiofs only), so
+//! there each file is synced by itself, and then the folders on the way to it.
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +39,8 @@ pub(super) struct Directory {
     directory: PathBuf,
     handle: fs::File,
     changes: Changes,
-    /// Held while a sync is under way: who comes meanwhile may have put what it covers, and must wait for its end.
+    /// Held while a sync is under way: who comes meanwhile may have put what it covers, and must
+    /// wait for its end.
     syncing: Mutex<()>,
 }
 
@@ -128,8 +129,8 @@ pub(super) async fn off_the_core<T: Send + 'static>(
     }
 }
 
-/// The kernel is told of the whole range first: it then asks the disk for all of it at once, where a read by
-/// itself asks step by step.
+/// The kernel is told of the whole range first: it then asks the disk for all of it at once, where
+/// a read by itself asks step by step.
 fn read(path: &Path, range: &Range<u64>) -> io::Result<Bytes> {
     let file = fs::File::open(path)?;
     let len = range.end - range.start;

@@ -1,5 +1,5 @@
-//! The name of a block's object: `blocks/ab/cd/<id as 32 hexadecimal digits>`, with `.z` behind it where the block
-//! is stored compressed.
+//! The name of a block's object: `blocks/ab/cd/<id as 32 hexadecimal digits>`, with `.z` behind it
+//! where the block is stored compressed.
 //!
 //! Persisted: `abcd` is the upper half of the CRC-32C of the id (16 bytes BE) with its low 10 bits
 //! cleared. So up to 1,024 blocks that a session wrote one after the other share a folder, which
@@ -41,7 +41,8 @@ pub(super) fn packed(prefix: &str, id: BlockId) -> Path {
     Path::from(format!("{}{PACKED}", path(prefix, id)))
 }
 
-/// The block with this name, and whether it is the name of a compressed one; `None` when it is no block's.
+/// The block with this name, and whether it is the name of a compressed one; `None` when it is no
+/// block's.
 pub(super) fn parse(path: &Path) -> Option<(BlockId, bool)> {
     let path = path.as_ref();
     let plain = path.strip_suffix(PACKED);

@@ -1,12 +1,13 @@
 //! Compressed blocks: pieces that are each compressed alone, behind a table of their lengths.
 //!
-//! Persisted: 4 bytes for each piece of 64 KiB of data (LE: the low 24 bits its stored length, the high 8 how it
-//! is stored: 0 as it is, 1 LZ4 block, 2 Zstandard frame), 4 bytes of checksum of this table, then the stored
-//! pieces, each followed by its checksum. Checksums are those of `format`, over what is stored; the table counts
-//! as piece 2³² - 1. How a block was compressed is thus in the block, whatever the file system's setting is now.
+//! Persisted: 4 bytes for each piece of 64 KiB of data (LE: the low 24 bits its stored length, the
+//! high 8 how it is stored: 0 as it is, 1 LZ4 block, 2 Zstandard frame), 4 bytes of checksum of
+//! this table, then the stored pieces, each followed by its checksum. Checksums are those of
+//! `format`, over what is stored; the table counts as piece 2³² - 1. How a block was compressed is
+//! thus in the block, whatever the file system's setting is now.
 //!
-//! A piece that would not become smaller is stored as it is. So every block of a store that compresses has one name, by
-//! which the store knows whether there is one.
+//! A piece that would not become smaller is stored as it is. So every block of a store that
+//! compresses has one name, by which the store knows whether there is one.
 
 use std::{fmt, ops::Range, str::FromStr};
 
@@ -89,7 +90,8 @@ pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> By
     object.freeze()
 }
 
-/// The data of a block of this length, from its whole object; `None` when it is none, or of another length.
+/// The data of a block of this length, from its whole object; `None` when it is none, or of another
+/// length.
 pub(super) fn read(id: BlockId, object: &[u8], len: u32) -> Option<Bytes> {
     let table = Table::read(id, len, object)?;
     table.decode(0..len, object.get(table_len(len)..)?)
@@ -159,8 +161,8 @@ impl Table {
         start..start + bytes(&self.pieces[numbers])
     }
 
-    /// The data in `range`, from the part of the object that `covering` named; `None` when it is not what
-    /// `encode` made.
+    /// The data in `range`, from the part of the object that `covering` named; `None` when it is
+    /// not what `encode` made.
     pub(super) fn decode(&self, range: Range<u32>, mut stored: &[u8]) -> Option<Bytes> {
         let numbers = Table::numbers(&range);
         let start = u32::try_from(numbers.start).ok()? * PIECE_BYTES;
@@ -312,7 +314,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever can write to the store can make checksums, so what is behind them is not trusted either.
+        /// Whoever can write to the store can make checksums, so what is behind them is not trusted
+        /// either.
         #[test]
         fn no_bytes_of_a_block_make_a_panic(
             zstd in any::<bool>(),

@@ -54,7 +54,8 @@ pub(super) fn choose_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Options by which each request has headers that an address does not have: with one of them nothing is signed for others.
+/// Options by which each request has headers that an address does not have: with one of them
+/// nothing is signed for others.
 const HEADERS: [&str; 6] = [
     "aws_server_side_encryption",
     "aws_sse_kms_key_id",

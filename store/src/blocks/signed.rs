@@ -1,11 +1,12 @@
 //! Blocks under signed addresses: a store that is reached without its keys.
 //!
-//! Who has the keys signs an address for one block and one kind of request, good for a short time ([`Blocks::sign`]). Who has
-//! the address, and nothing else, sends that request ([`Blocks::signed`]). A put carries `If-None-Match: *`, which is a part of
-//! what is signed: so it stores a block where there is none, and never replaces one.
+//! Who has the keys signs an address for one block and one kind of request, good for a short time
+//! ([`Blocks::sign`]). Who has the address, and nothing else, sends that request
+//! ([`Blocks::signed`]). A put carries `If-None-Match: *`, which is a part of what is signed: so it
+//! stores a block where there is none, and never replaces one.
 //!
-//! The requests are made by the client that [`super::s3`] uses as well, with what it does about errors. It believes that it
-//! talks to a store that asks for no keys; the address is put in last.
+//! The requests are made by the client that [`super::s3`] uses as well, with what it does about
+//! errors. It believes that it talks to a store that asks for no keys; the address is put in last.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -27,12 +28,13 @@ use super::{Blocks, Compression, Result, SignedFor, SignedUrls, from_listing, na
 /// What stands in the place of the address until it is known.
 const ENDPOINT: &str = "http://signed.invalid";
 const BUCKET: &str = "blocks";
-/// A request is repeated for so long: whoever was given an address has another way, and it ends soon.
+/// A request is repeated for so long: whoever was given an address has another way, and it ends
+/// soon.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Blocks {
-    /// An address under which anybody may get a block, or put it if it is not there, until `valid` has passed by the clocks of
-    /// this machine and of the store. `None`: this store signs nothing.
+    /// An address under which anybody may get a block, or put it if it is not there, until `valid`
+    /// has passed by the clocks of this machine and of the store. `None`: this store signs nothing.
     ///
     /// Cost: nothing is sent, unless the keys themselves come from elsewhere.
     pub async fn sign(
@@ -57,8 +59,8 @@ impl Blocks {
         Ok(Some(url.map_err(from_listing)?.into()))
     }
 
-    /// A store that is reached under the addresses that `urls` has, and in no other way. New blocks are compressed as
-    /// `compression` says.
+    /// A store that is reached under the addresses that `urls` has, and in no other way. New blocks
+    /// are compressed as `compression` says.
     ///
     /// # Errors
     /// When the program cannot speak HTTP.

@@ -9,8 +9,8 @@ use base::BlockId;
 const TEXT: &[u8] = b"Pando has tried whether this store takes objects; this one can be deleted.\n";
 
 impl Blocks {
-    /// Puts an object that is not there, reads and deletes it: four requests. `nonce` makes its name, so that nobody else
-    /// tries with the same one.
+    /// Puts an object that is not there, reads and deletes it: four requests. `nonce` makes its
+    /// name, so that nobody else tries with the same one.
     ///
     /// # Errors
     /// Those of a put; `Corrupt` where something else is read than was put.

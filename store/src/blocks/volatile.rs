@@ -1,9 +1,11 @@
-//! Blocks in memory that a power cut takes, as far as nobody has synced them: what a local directory is to a simulation.
+//! Blocks in memory that a power cut takes, as far as nobody has synced them: what a local
+//! directory is to a simulation.
 //!
-//! [`Blocks::volatile`] makes such a store, and its owner cuts the power with [`Blocks::power_cut`]. A delete is final.
+//! [`Blocks::volatile`] makes such a store, and its owner cuts the power with
+//! [`Blocks::power_cut`]. A delete is final.
 //!
-//! Always true: what a sync has covered is never lost. Each block that is not in `unsynced` was covered by one, or has
-//! survived a power cut.
+//! Always true: what a sync has covered is never lost. Each block that is not in `unsynced` was
+//! covered by one, or has survived a power cut.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -44,9 +46,10 @@ impl Blocks {
         Self { volatile, ..Self::over(Arc::new(InMemory::new()), "") }
     }
 
-    /// Cuts the power: of each block that was not synced `left` tells how many bytes of its object are still there, given how
-    /// many there were. Where none are, it is gone. What is left is stable. Returns the number of blocks that are not whole any
-    /// more; 0 for other stores than [`Blocks::volatile`].
+    /// Cuts the power: of each block that was not synced `left` tells how many bytes of its object
+    /// are still there, given how many there were. Where none are, it is gone. What is left is
+    /// stable. Returns the number of blocks that are not whole any more; 0 for other stores than
+    /// [`Blocks::volatile`].
     ///
     /// # Panics
     /// Never: memory answers at once, and what was put is there.

@@ -4,8 +4,8 @@
 //! the two. A crash of the process is the caller dropping everything but the engine; a power cut is
 //! [`MemoryEngine::power_cut`]. It never touches a disk except for a checkpoint.
 //!
-//! Always true: `visible` is `stable` with all of `unsynced` applied, in order; where there is a log, `stable` is its beginning
-//! with all of it applied.
+//! Always true: `visible` is `stable` with all of `unsynced` applied, in order; where there is a
+//! log, `stable` is its beginning with all of it applied.
 
 use std::{fs, io::Write, ops::Bound, path::Path};
 
@@ -95,7 +95,8 @@ impl MemoryEngine {
         state.log = Some(Log { from: state.stable.clone(), synced: Vec::new() });
     }
 
-    /// The batches since the log began, oldest first, synced or not; without a log, those that are not synced.
+    /// The batches since the log began, oldest first, synced or not; without a log, those that are
+    /// not synced.
     #[must_use]
     pub fn log(&self) -> Vec<Batch> {
         let state = self.state.read();

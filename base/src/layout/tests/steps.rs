@@ -1,5 +1,5 @@
-//! Steps from one number of subsets to another: what they move, who knows of it, and how many handoffs can be under way
-//! at once.
+//! Steps from one number of subsets to another: what they move, who knows of it, and how many
+//! handoffs can be under way at once.
 
 use super::*;
 use crate::placement::jump_hash;
@@ -175,8 +175,9 @@ fn subsets_of_a_directory_that_is_there_come_in_few_rounds() {
             rounds.go(most);
         }
     }
-    // A step from n to m takes as many as the greater of n and m - n, here 1, 2, 4, 8 and 16, and some more where givers meet
-    // at a taker. One subset after the other, each from one giver after the other, would take 1 + 2 + ... + 25 = 325.
+    // A step from n to m takes as many as the greater of n and m - n, here 1, 2, 4, 8 and 16, and
+    // some more where givers meet at a taker. One subset after the other, each from one giver after
+    // the other, would take 1 + 2 + ... + 25 = 325.
     assert_eq!((all.handoffs, alone.rounds), (245, 245));
     assert!((31..=36).contains(&all.rounds), "{}", all.rounds);
 }
@@ -314,7 +315,8 @@ proptest! {
                 if view.partition(pos) == asked {
                     break;
                 }
-                // Who was there and is not any more says so until the master knows; later the master is asked.
+                // Who was there and is not any more says so until the master knows; later the
+                // master is asked.
                 let news = stale.learn(view) || stale.learn(&world.views[0]);
                 prop_assert!(news, "who does not have it knows more");
                 wrong += 1;

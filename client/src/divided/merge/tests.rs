@@ -1,4 +1,5 @@
-//! Listings of a directory whose partitions split, merge and step while it is listed, in pages of a few entries.
+//! Listings of a directory whose partitions split, merge and step while it is listed, in pages of a
+//! few entries.
 
 use proptest::{prelude::*, sample::Index};
 

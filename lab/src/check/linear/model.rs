@@ -1,7 +1,7 @@
 //! A file system that does one thing after another, small and quick to copy.
 //!
-//! Inodes are known by the operation that made them, so that the same operations lead to the same state whatever
-//! their order was; which inode number that is, the first answer that shows it says.
+//! Inodes are known by the operation that made them, so that the same operations lead to the same
+//! state whatever their order was; which inode number that is, the first answer that shows it says.
 
 use std::{collections::BTreeMap, fmt, rc::Rc};
 
@@ -251,7 +251,8 @@ impl State {
         Ok((self.clone(), Want::Names(entries.clone())))
     }
 
-    /// Which names are in a directory now as a listing has them, a bit each; a name may be in neither.
+    /// Which names are in a directory now as a listing has them, a bit each; a name may be in
+    /// neither.
     pub(super) fn shown(&self, dir: Id, by: By, listed: &Names) -> u32 {
         let Some(entries) = self.listable(dir, by) else { return 0 };
         let is_shown = |name: &u8| match (entries.get(name), listed.get(name)) {
@@ -294,13 +295,14 @@ impl State {
         }
     }
 
-    /// Whether what was found at the first point can be worked on: otherwise the client looks again.
+    /// Whether what was found at the first point can be worked on: otherwise the client looks
+    /// again.
     pub(super) fn can_work_on(&self, call: &Call, id: Id) -> bool {
         self.nodes.contains_key(&id) || matches!(call, Call::Link(..))
     }
 
-    /// Does an operation; `looked` is what it works on, if it has two points. `None` when it would be answered
-    /// otherwise, or when it was never answered and changes nothing.
+    /// Does an operation; `looked` is what it works on, if it has two points. `None` when it would
+    /// be answered otherwise, or when it was never answered and changes nothing.
     pub(super) fn act(
         &self,
         call: &Call,

@@ -17,7 +17,8 @@ const ALL_SHOWN: u32 = (1 << 26) - 1;
 enum Progress {
     /// It has found what it will work on.
     Looked(Id),
-    /// As well, and so much of what it has listed there was so at some moment since; see [`State::shown`].
+    /// As well, and so much of what it has listed there was so at some moment since; see
+    /// [`State::shown`].
     Listed(Id, u32),
     /// It has happened, and its answer is on the way.
     Done,
@@ -244,8 +245,8 @@ impl Search<'_> {
         one.set(operation, Some(if all { Progress::Done } else { Progress::Listed(dir, shown) }));
     }
 
-    /// Does all that never changes anything and is answered so now; and looks, where nothing was found before: whoever
-    /// has found something may still look again.
+    /// Does all that never changes anything and is answered so now; and looks, where nothing was
+    /// found before: whoever has found something may still look again.
     fn do_harmless(&self, one: &mut Possible) {
         for operation in self.open.iter().copied() {
             let Operation { call, answer, .. } = &self.history.operations[operation];

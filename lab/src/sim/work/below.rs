@@ -1,5 +1,6 @@
-//! Power cuts: whatever was stable in a directory is there with it, and with all the directories above it, on whichever
-//! servers these are; or in `/lost+found`, if some of these were lost before it was made.
+//! Power cuts: whatever was stable in a directory is there with it, and with all the directories
+//! above it, on whichever servers these are; or in `/lost+found`, if some of these were lost before
+//! it was made.
 
 use std::collections::BTreeMap;
 
@@ -74,8 +75,8 @@ pub(super) async fn set_up(
 }
 
 impl Below {
-    /// Makes some directories, each in the one before, and a stable file in the last. Now and then the first are old
-    /// ones, moved elsewhere, or removed on the way.
+    /// Makes some directories, each in the one before, and a stable file in the last. Now and then
+    /// the first are old ones, moved elsewhere, or removed on the way.
     async fn deepen(&mut self, round: u64) -> Result<(), Error> {
         let mut path = format!("{}/{round}", self.dir);
         self.client.mkdir(&path, 0o755).await?;

@@ -1,5 +1,5 @@
-//! Beside a server that is away for longer than a lease the others answer: looks at open files of theirs, and, while the
-//! coordinator is there, what makes new ones of a path.
+//! Beside a server that is away for longer than a lease the others answer: looks at open files of
+//! theirs, and, while the coordinator is there, what makes new ones of a path.
 
 use std::{collections::BTreeSet, time::Duration};
 

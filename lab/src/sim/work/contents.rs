@@ -1,5 +1,6 @@
-//! Contents: a file is written at random places, cut, grown and read back, and is at every moment what a
-//! vector of bytes is. Two clients do it in turn; who opens it sees what the other flushed (close-to-open).
+//! Contents: a file is written at random places, cut, grown and read back, and is at every moment
+//! what a vector of bytes is. Two clients do it in turn; who opens it sees what the other flushed
+//! (close-to-open).
 
 use anyhow::{Context as _, ensure};
 use base::limits::CHUNK_BYTES;

@@ -1,8 +1,9 @@
-//! Loops: directories are moved below each other at the same time, in a ring. By themselves all of these renames are sound;
-//! together they would leave a loop that no root reaches. One of them has to fail, and all directories stay in the tree.
+//! Loops: directories are moved below each other at the same time, in a ring. By themselves all of
+//! these renames are sound; together they would leave a loop that no root reaches. One of them has
+//! to fail, and all directories stay in the tree.
 //!
-//! They are named as a kernel does that has looked them up long ago, so nothing but the rename itself looks at what is
-//! above them.
+//! They are named as a kernel does that has looked them up long ago, so nothing but the rename
+//! itself looks at what is above them.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
-//! A crowd: several clients make, rename, remove and list names in one directory, while its partitions split and merge.
+//! A crowd: several clients make, rename, remove and list names in one directory, while its
+//! partitions split and merge.
 //!
-//! Each has names of its own there, and is alone with them: it knows what must be found, and what must not. A listing in
-//! small pages has each of its names once. It makes more than it removes, and then less, again and again. Some names
-//! come from a directory beside it, and go there.
+//! Each has names of its own there, and is alone with them: it knows what must be found, and what
+//! must not. A listing in small pages has each of its names once. It makes more than it removes,
+//! and then less, again and again. Some names come from a directory beside it, and go there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,6 @@
-//! Limits: clients make and remove what they can below a directory that may not have more than so many inodes, and so many
-//! bytes. Never are there more, whatever happens, and in the end there can be just as many.
+//! Limits: clients make and remove what they can below a directory that may not have more than so
+//! many inodes, and so many bytes. Never are there more, whatever happens, and in the end there can
+//! be just as many.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
@@ -143,7 +144,8 @@ impl Fills {
         if self.random.one_in(6) { Place::Beside } else { Place::Below(self.random.below(DIRS)) }
     }
 
-    /// One more is there: there may not be too many. Where a power cut may have taken others nobody knows.
+    /// One more is there: there may not be too many. Where a power cut may have taken others nobody
+    /// knows.
     fn counts(&self, thing: Thing, name: &str) -> anyhow::Result<()> {
         if thing.place == Place::Beside {
             return Ok(());

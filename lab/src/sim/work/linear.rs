@@ -1,8 +1,8 @@
-//! Concurrency: several clients work in one small tree at once, by paths, and there is an order of all they did that
-//! explains all they saw (`check::linear`).
+//! Concurrency: several clients work in one small tree at once, by paths, and there is an order of
+//! all they did that explains all they saw (`check::linear`).
 //!
-//! Some clients do several things at once. Now and then one of them dies in the middle. At the end, when all is quiet,
-//! one looks at everything there is.
+//! Some clients do several things at once. Now and then one of them dies in the middle. At the end,
+//! when all is quiet, one looks at everything there is.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -139,7 +139,8 @@ impl Linear {
         self.answer_of(by, client, user, call).await.map(drop)
     }
 
-    /// As [`Linear::operate`], and tells what was answered; `None`: nobody knows whether it happened.
+    /// As [`Linear::operate`], and tells what was answered; `None`: nobody knows whether it
+    /// happened.
     async fn answer_of(
         &self,
         by: &str,

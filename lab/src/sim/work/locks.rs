@@ -1,10 +1,11 @@
 //! Locks: several clients count in one file, each under a lock.
 //!
-//! At most one client has the lock: so no count is lost, whatever happens to the server, to connections and to
-//! sessions. A client whose session is gone may have counted or not; then the result may be one more.
+//! At most one client has the lock: so no count is lost, whatever happens to the server, to
+//! connections and to sessions. A client whose session is gone may have counted or not; then the
+//! result may be one more.
 //!
-//! Where a power cut may lose what was answered, counts are sure when a sync of their client has succeeded; of those before
-//! one that failed nothing is known.
+//! Where a power cut may lose what was answered, counts are sure when a sync of their client has
+//! succeeded; of those before one that failed nothing is known.
 
 use std::{cell::Cell, mem::take, rc::Rc, time::Duration};
 
@@ -18,7 +19,8 @@ use crate::sim::{random::SimRandom, world::World};
 
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 15;
-/// While the server dies more often than a lease is long, and a client is gone for good, nobody is given a lock.
+/// While the server dies more often than a lease is long, and a client is gone for good, nobody is
+/// given a lock.
 const PATIENCE: Duration = Duration::from_secs(20);
 const COUNTER: ByteRange = ByteRange { first: 0, last: 7 };
 
@@ -137,8 +139,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Counts once; `false` when it was not given the lock in time. Then the file is not used again: the lock is
-    /// given up in the background.
+    /// Counts once; `false` when it was not given the lock in time. Then the file is not used
+    /// again: the lock is given up in the background.
     async fn round(&self, file: &File) -> Result<bool, Error> {
         let Counter { locks, random, number, .. } = self;
         let awaited = locks.holder.get().is_some();

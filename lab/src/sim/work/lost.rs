@@ -1,5 +1,5 @@
-//! Power cuts: a client alone in its directory remembers every state it went through, and what of it was
-//! durable; whenever the power was cut, it compares.
+//! Power cuts: a client alone in its directory remembers every state it went through, and what of
+//! it was durable; whenever the power was cut, it compares.
 
 use anyhow::Context as _;
 use base::{FileKind, FsError};
@@ -64,7 +64,8 @@ impl Lost {
         }
         if self.random.one_in(self.calm()) {
             match self.client.sync().await {
-                // What was answered before is durable, whatever was cut meanwhile: else it would say so.
+                // What was answered before is durable, whatever was cut meanwhile: else it would
+                // say so.
                 Ok(()) => self.history.durable(),
                 Err(Error::Fs(FsError::Io)) if self.world.plan().is_lossy() => {
                     self.compare(None).await?;
@@ -104,7 +105,8 @@ impl Lost {
         }
     }
 
-    /// Every so many operations one is a sync. Where a power cut takes blocks there are some to take.
+    /// Every so many operations one is a sync. Where a power cut takes blocks there are some to
+    /// take.
     fn calm(&self) -> u64 {
         if self.world.plan().volatile_blocks { 30 } else { 9 }
     }

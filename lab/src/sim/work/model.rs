@@ -1,5 +1,5 @@
-//! The model: a client alone in its directory does random operations by handle, and each is answered as the
-//! model answers it, whatever went wrong in between.
+//! The model: a client alone in its directory does random operations by handle, and each is
+//! answered as the model answers it, whatever went wrong in between.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,8 @@ pub(super) async fn set_up(
         let rules = Rules { page_entries: (2, 100), ..Rules::default() };
         let settle = async || {
             world.count(|counts| counts.operations += 1);
-            // The client releases what was closed a moment later; until then the server knows it as open.
+            // The client releases what was closed a moment later; until then the server knows it as
+            // open.
             world.wait(RELEASED).await;
             let answered = client.statfs().await;
             answered.expect("the session outlives what goes wrong here");
@@ -50,7 +51,8 @@ pub(super) async fn set_up(
         let compared = compare(&clock, rules, (&real, &model), &steps, &mut tallies, settle).await;
         match compared {
             Ok(()) => {}
-            // After a restart a removed file may live on until every session has said what it has open.
+            // After a restart a removed file may live on until every session has said what it has
+            // open.
             Err(difference) if lives_on(&difference) && world.counts().kills > 0 => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
                 world.count(|counts| counts.models_ended += 1);
@@ -63,8 +65,8 @@ pub(super) async fn set_up(
     })
 }
 
-/// Whether the model has no such file any more, and the server does with it what it does with any other: it may refuse that,
-/// for another reason.
+/// Whether the model has no such file any more, and the server does with it what it does with any
+/// other: it may refuse that, for another reason.
 fn lives_on(difference: &Difference) -> bool {
     let does = match *difference.left {
         Answer::Failed(error) => error != FsError::Io,

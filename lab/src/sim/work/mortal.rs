@@ -1,9 +1,11 @@
-//! Clients that die: with files open that have no name any more, with contents not sent, in the middle of a
-//! request. Their leases end, and nothing of them is left; what they did is there as a whole or not at all.
+//! Clients that die: with files open that have no name any more, with contents not sent, in the
+//! middle of a request. Their leases end, and nothing of them is left; what they did is there as a
+//! whole or not at all.
 //!
-//! What was answered before a client died stays: files that were made have one of the names that they were given last, those
-//! that were removed have none, and what was flushed or closed has all of its contents. Where a power cut may lose what was
-//! answered, that is so of files that were synced, and of others nothing is said but that they are whole or empty.
+//! What was answered before a client died stays: files that were made have one of the names that
+//! they were given last, those that were removed have none, and what was flushed or closed has all
+//! of its contents. Where a power cut may lose what was answered, that is so of files that were
+//! synced, and of others nothing is said but that they are whole or empty.
 
 use std::{
     cell::RefCell,
@@ -139,7 +141,8 @@ impl Mortal {
                 let name = entry.name.to_string();
                 match take(client, &format!("{}/{name}", self.dir)).await {
                     Ok(bytes) => drop(found.insert(name, bytes)),
-                    // What a client did last may take longer than it lived: a rename over two servers.
+                    // What a client did last may take longer than it lived: a rename over two
+                    // servers.
                     Err(Error::Fs(FsError::NotFound)) => moved = true,
                     Err(error) => return Err(error).context(name),
                 }

@@ -1,8 +1,8 @@
-//! Visibility at once: a directory is moved, closed and opened again, while others look at what is below it, each at the
-//! same depth all the time, by what it has in its cache.
+//! Visibility at once: a directory is moved, closed and opened again, while others look at what is
+//! below it, each at the same depth all the time, by what it has in its cache.
 //!
-//! Whoever begins to look after a change was answered sees it, whichever servers it asks and whatever they have heard:
-//! what a look shows was so at some time between its call and its answer.
+//! Whoever begins to look after a change was answered sees it, whichever servers it asks and
+//! whatever they have heard: what a look shows was so at some time between its call and its answer.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,8 +1,8 @@
 //! Exactly once: a client alone in its directory does what it can do exactly once.
 //!
-//! A name that nobody else uses is made: `EEXIST` would say that it was made before. It is removed: `ENOENT`
-//! would say that it was removed before. At the end there is what should be there: a request that arrived
-//! late on an old connection has not made anything anew.
+//! A name that nobody else uses is made: `EEXIST` would say that it was made before. It is removed:
+//! `ENOENT` would say that it was removed before. At the end there is what should be there: a
+//! request that arrived late on an old connection has not made anything anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
-//! Open files outlive their names: what one client has open is removed, replaced and moved by another, and
-//! is read and written on.
+//! Open files outlive their names: what one client has open is removed, replaced and moved by
+//! another, and is read and written on.
 //!
-//! A power cut may lose what was answered. Then one of the clients is told so, by its next sync or before, and the files
-//! that have names have contents that they once had, as far as these were not synced. Nobody is told where nothing is lost.
+//! A power cut may lose what was answered. Then one of the clients is told so, by its next sync or
+//! before, and the files that have names have contents that they once had, as far as these were not
+//! synced. Nobody is told where nothing is lost.
 
 use std::collections::BTreeMap;
 
@@ -114,8 +115,8 @@ impl Opened {
         }
     }
 
-    /// Goes on after a step. If the power was cut meanwhile, whoever had answers to what is lost is told: then it goes on from
-    /// what is there.
+    /// Goes on after a step. If the power was cut meanwhile, whoever had answers to what is lost is
+    /// told: then it goes on from what is there.
     async fn survive(&mut self, step: anyhow::Result<()>) -> anyhow::Result<()> {
         if !self.world.plan().is_lossy() || self.power_cuts() == self.cuts {
             return step;

@@ -1,6 +1,7 @@
 //! Visibility: clients take turns in one tree, by paths, and find what any of them has done.
 //!
-//! Directories are moved, closed to others and opened again under clients that have them in their caches.
+//! Directories are moved, closed to others and opened again under clients that have them in their
+//! caches.
 
 use anyhow::{Context as _, ensure};
 use base::{Cred, FsError, Ino};

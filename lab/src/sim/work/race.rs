@@ -1,8 +1,9 @@
 //! Contention: several clients at once want the same names.
 //!
-//! * *Winners*: of all who make a name exclusively, exactly one succeeds, and it is its file that is there.
-//! * *Rename ring*: names in a ring are rotated by concurrent renames; at the end there are as many names,
-//!   each inode once.
+//! * *Winners*: of all who make a name exclusively, exactly one succeeds, and it is its file that
+//!   is there.
+//! * *Rename ring*: names in a ring are rotated by concurrent renames; at the end there are as many
+//!   names, each inode once.
 //! * *Links*: a file gets and loses names; at the end it has as many as its link count says.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};

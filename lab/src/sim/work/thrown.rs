@@ -1,7 +1,8 @@
 //! Thrown away: what a client removes is in the trash, once, as it was, and comes back.
 //!
-//! A client alone in its directory makes, moves and removes files and directories. At the end the trash has each thing
-//! that has lost its last name, by its path, and nothing else of there; and all of it that finds its place free is put back.
+//! A client alone in its directory makes, moves and removes files and directories. At the end the
+//! trash has each thing that has lost its last name, by its path, and nothing else of there; and
+//! all of it that finds its place free is put back.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use crate::{
 };
 
 const OPERATIONS: u64 = 80;
-/// Few names, so that they are used again; on one server no more than 16 directories of a name are kept.
+/// Few names, so that they are used again; on one server no more than 16 directories of a name are
+/// kept.
 const NAMES: u64 = 12;
 const DEPTH_MAX: usize = 3;
 

@@ -1,5 +1,5 @@
-//! Paths for the model: it is asked name by name, by a walk that knows nothing but what `path_resolution(7)`
-//! says.
+//! Paths for the model: it is asked name by name, by a walk that knows nothing but what
+//! `path_resolution(7)` says.
 
 use base::{Access, Cred, EntryName, FsError, SetAttr, limits::SYMLINKS_FOLLOWED_MAX as LINKS_MAX};
 use client::{Error, FileSystem as _, model::Model};

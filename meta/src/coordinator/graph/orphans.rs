@@ -1,10 +1,12 @@
-//! Concurrent renames of directories over several servers leave a tree, whatever the order and whoever crashes.
+//! Concurrent renames of directories over several servers leave a tree, whatever the order and
+//! whoever crashes.
 //!
-//! A model of what the cluster does, explored over every order of its steps: the real graph at the coordinator, which
-//! initiates all renames, and servers that keep the entries and the parents of directories, prepare and apply. A step
-//! is what one server does at once; a message that is late, or lost and sent again, is a step that comes later. Each
-//! server has what it shows and what a power cut leaves of it; a crash of the coordinator also takes the graph, what it
-//! is at, and whatever it has not synced. What was prepared and has no commit record is aborted.
+//! A model of what the cluster does, explored over every order of its steps: the real graph at the
+//! coordinator, which initiates all renames, and servers that keep the entries and the parents of
+//! directories, prepare and apply. A step is what one server does at once; a message that is late,
+//! or lost and sent again, is a step that comes later. Each server has what it shows and what a
+//! power cut leaves of it; a crash of the coordinator also takes the graph, what it is at, and
+//! whatever it has not synced. What was prepared and has no commit record is aborted.
 //!
 //! The search is exhaustive: every state that can be reached is visited once.
 
@@ -66,7 +68,8 @@ struct Case {
 /// What a server has: bits are set by what they stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Store {
-    /// `entries[parent]`: the directories that have a name there. Of the directories of this server only.
+    /// `entries[parent]`: the directories that have a name there. Of the directories of this server
+    /// only.
     entries: [u8; DIRS],
     /// The parent of each directory, by its own record. Of the directories of this server only.
     parents: [u8; DIRS],
@@ -248,7 +251,8 @@ impl Case {
                         return;
                     }
                     let parent = shown[at].parents[usize::from(dir)];
-                    // A chain that has no end was read while it changed: nobody goes round for ever.
+                    // A chain that has no end was read while it changed: nobody goes round for
+                    // ever.
                     let stage = if chain & 1 << parent != 0 {
                         Stage::Begin
                     } else {
@@ -303,7 +307,8 @@ impl Case {
     fn enter(&self, next: &mut State, rename: usize, chain: u8, fresh: bool) {
         let moved = self.moves[rename];
         if chain & 1 << moved.dir != 0 {
-            // Below itself: the caller is told so. A chain that is not true any more may say it, too.
+            // Below itself: the caller is told so. A chain that is not true any more may say it,
+            // too.
             let again = !fresh && self.without == Without::Nothing;
             next.key.renames[rename].stage = if again { Stage::Begin } else { Stage::Done };
             return;
@@ -491,7 +496,8 @@ fn all_moves(tree: [u8; DIRS]) -> Vec<Move> {
     moves.filter(|moved| moved.to != moved.from && moved.to != moved.dir).collect()
 }
 
-/// Every pair of renames on every tree; `everywhere`: with every way to place it, and not one for each pair.
+/// Every pair of renames on every tree; `everywhere`: with every way to place it, and not one for
+/// each pair.
 fn pairs(everywhere: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for tree in TREES {

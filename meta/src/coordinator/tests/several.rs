@@ -375,7 +375,8 @@ fn without_the_coordinator_requests_by_handle_go_on_for_a_while() {
             assert!(asked(three, server, 0).is_ok());
             assert!(away(asked(three, server, version)));
         }
-        // One that starts anew does not know what became of what was said before, and waits for its first lease.
+        // One that starts anew does not know what became of what was said before, and waits for its
+        // first lease.
         three.kill(2);
         three.start(2);
         three.settle().await;
@@ -408,7 +409,8 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
     });
 }
 
-/// A connection to the first server, the file system's id, and what was answered to who said that it is a server.
+/// A connection to the first server, the file system's id, and what was answered to who said that
+/// it is a server.
 async fn strangers(three: &Three) -> (Open, Visit) {
     let (node, dial) = (three.node(0), &three.node(1).cluster().options.dial);
     let mut open = Open::dial(dial.as_ref(), "a:1").await.unwrap();

@@ -1,4 +1,5 @@
-//! The world of the tests: a small store for each end, the transaction as `transact` makes it, clients, crashes.
+//! The world of the tests: a small store for each end, the transaction as `transact` makes it,
+//! clients, crashes.
 
 mod clients;
 mod messages;
@@ -262,8 +263,8 @@ impl Run {
         self.count()
     }
 
-    /// One schedule in which the taker does nothing from the moment that it is asked to promise: so long the names are
-    /// frozen. It is there again later, and the handoff is done in the end.
+    /// One schedule in which the taker does nothing from the moment that it is asked to promise: so
+    /// long the names are frozen. It is there again later, and the handoff is done in the end.
     pub(super) fn taker_away(mut self) -> Check<u32> {
         let giver = self.giver();
         let frozen = |run: &Run| run.ends[giver].giving.as_ref().is_some_and(|own| own.frozen);

@@ -1,5 +1,5 @@
-//! Settings, and quotas on directories. After every test a check compares what each quota has charged with a
-//! walk over all records.
+//! Settings, and quotas on directories. After every test a check compares what each quota has
+//! charged with a walk over all records.
 
 use base::{FsError, SetAttr};
 use wire::{Allocate, AllocateMode, DirRef, RenameMode, Request, Token};

@@ -1,5 +1,5 @@
-//! Figure 5 of Duplex: how evenly entries lie on servers, by the way in which directories are divided. Layouts and
-//! placement by themselves; no server runs.
+//! Figure 5 of Duplex: how evenly entries lie on servers, by the way in which directories are
+//! divided. Layouts and placement by themselves; no server runs.
 
 use std::{num::NonZeroU64, path::PathBuf, process::ExitCode};
 
@@ -28,14 +28,16 @@ const SPREADS: [(Spread, &str); 3] =
 const NAME: &str = "duplex-balance";
 /// Servers of many directories have no more than so many times the mean.
 const MANY_MAX: f64 = 1.1;
-/// Beside the threshold that is given, the directories with the fewest entries are divided at so many.
+/// Beside the threshold that is given, the directories with the fewest entries are divided at so
+/// many.
 const THRESHOLDS: [u64; 5] = [4000, 2000, 1000, 500, 250];
 
 /// The load balance of Duplex (figure 5), for each way in which directories are divided.
 ///
-/// One directory that grows to --entries, and 512 directories with --files in each as the paper has them (3125 of 100,000 for each
-/// of 16 servers), are divided as servers do it: layouts and placement decide where each name goes, but no server runs. Writes DIR/duplex-balance.json and .svg,
-/// and prints what was aimed at and reached, which is also DIR/reach.jsonl.
+/// One directory that grows to --entries, and 512 directories with --files in each as the paper has
+/// them (3125 of 100,000 for each of 16 servers), are divided as servers do it: layouts and
+/// placement decide where each name goes, but no server runs. Writes DIR/duplex-balance.json and
+/// .svg, and prints what was aimed at and reached, which is also DIR/reach.jsonl.
 #[derive(Debug, clap::Args)]
 pub(super) struct Params {
     /// Where results go; it is made if need be.
@@ -44,7 +46,8 @@ pub(super) struct Params {
     /// Entries of the one directory.
     #[arg(long, default_value = "1000000", value_name = "N")]
     entries: NonZeroU64,
-    /// Entries of each of the 512 directories, one case after the other; the paper has 3125 to 200000.
+    /// Entries of each of the 512 directories, one case after the other; the paper has 3125 to
+    /// 200000.
     #[arg(long, default_value = "3125,20000", value_name = "N,...", value_delimiter = ',')]
     files: Vec<u64>,
     /// Entries with which a partition is too large.
@@ -157,7 +160,8 @@ impl Params {
         Division::new(Rules { spread, threshold, shards: self.shards })
     }
 
-    /// The imbalance over the last number of servers for each file system, as a row beside its goal.
+    /// The imbalance over the last number of servers for each file system, as a row beside its
+    /// goal.
     fn one_directory(&self, spread: Spread, name: &str, charts: &mut Charts) -> Option<TargetRow> {
         let entries = self.entries.get();
         let looks = (1..=LOOKS).map(|look| entries * look / LOOKS);
@@ -200,7 +204,8 @@ impl Params {
         TargetRow::of(&target, ("", Goal::Below(1.05)), of_last, None, &command)
     }
 
-    /// What servers hold of many directories; over the first number of them, as a row beside its goal.
+    /// What servers hold of many directories; over the first number of them, as a row beside its
+    /// goal.
     fn many_directories(
         &self,
         files: u64,

@@ -1,4 +1,5 @@
-//! A storm of renames: clients look at files while other directories are moved as fast as they can be.
+//! A storm of renames: clients look at files while other directories are moved as fast as they can
+//! be.
 
 use std::{cell::Cell, time::Duration};
 
@@ -20,7 +21,8 @@ use super::{
 /// Branches of the tree that is looked at, and its depth.
 const BRANCHES: usize = 8;
 const DEPTH: usize = 4;
-/// Directories that are moved to and fro, and how often in a second all of them together, if the machine allows it.
+/// Directories that are moved to and fro, and how often in a second all of them together, if the
+/// machine allows it.
 const MOVED: usize = 64;
 const RENAMES_PER_SECOND: u64 = 5_000;
 /// Runs of each, in turn.
@@ -114,7 +116,8 @@ async fn look(
     load::run(clients, watcher, under_way, work.collect()).await
 }
 
-/// Moves the directories to and fro, and counts, until it is told to stop. Then all of them are where they were.
+/// Moves the directories to and fro, and counts, until it is told to stop. Then all of them are
+/// where they were.
 async fn storm(
     client: &Client,
     dirs: &[String],

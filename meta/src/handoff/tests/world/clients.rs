@@ -78,8 +78,9 @@ impl Run {
         Err(format!("a client does not find name {name}"))
     }
 
-    /// Partition `asked` does not have what stands at `pos`, and says what it knows. Who would go there again knows a switch
-    /// that a power cut has taken, and believes the master, as `client::layouts` has it.
+    /// Partition `asked` does not have what stands at `pos`, and says what it knows. Who would go
+    /// there again knows a switch that a power cut has taken, and believes the master, as
+    /// `client::layouts` has it.
     fn corrected(&mut self, news: &Layout, (pos, asked): (u64, usize)) -> Check {
         self.client.learn(news);
         if usize::from(self.client.partition(pos)) == asked {
