@@ -9,6 +9,7 @@ mod layers;
 mod matrix;
 mod pjdfstest;
 mod promises;
+mod prose;
 mod served;
 mod step;
 mod tidy;
