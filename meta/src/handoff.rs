@@ -52,15 +52,16 @@ use crate::record::Record;
 pub(crate) type Change = (Bytes, Option<Bytes>);
 
 codec! {
-    /// What a partition must not forget of a handoff. Its key is that of its directory and
+    /// Work that a partition still has to do for a handoff. The key names the directory and the
     /// partition.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) enum HandoffRecord {
-        /// It gets names, and they may be stored already.
+        /// The partition is the target: it receives names, and some may be stored already.
         Receiving(Receiving) = 1,
-        /// It gave names away: they may still be stored, and the master may not know the layout.
+        /// The partition gave names away. They may still be stored, and the master may not know the
+        /// layout.
         Given(Ino) = 2,
-        /// Names may be stored here that it does not have.
+        /// Names that the partition does not own may be stored here, and are to be swept.
         Sweeping(Ino) = 3,
     }
 }
@@ -69,13 +70,13 @@ codec! {
     /// A handoff, as its target stores it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Receiving {
-        /// The transaction that will end it.
+        /// The transaction that will end the handoff.
         pub txn: TxnId,
-        /// Of which directory, besides its id.
+        /// Inode number of the directory, whose id is in the key.
         pub ino: Ino,
-        /// Who gives,
+        /// Number of the partition that gives.
         pub giver: u16,
-        /// and which names.
+        /// The names that move.
         pub moving: Moving,
     }
 }

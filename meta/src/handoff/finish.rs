@@ -1,10 +1,11 @@
-//! What is left to do after a handoff, or a crash.
+//! Finishes handoffs after their commit, their failure or a crash.
 //!
-//! A part of the background of one core. After a handoff the giver tells the master how the
-//! directory is divided now, until that is stored there, and then removes what it does not have any
-//! more. So does, without telling anybody, a partition whose names did not come.
+//! A part of the background of one core. After a handoff the giver tells the master the new layout
+//! of the directory, until the master has stored it. Then the giver removes the names that it does
+//! not own any more. A partition whose names did not come removes what it received, and tells
+//! nobody.
 //!
-//! Always true: a record of a handoff is there until nothing of it is left to do.
+//! Always true: the record of a handoff stays until all its work is done.
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc, sync::Arc, time::Duration};
 
@@ -26,11 +27,11 @@ use crate::{
 /// The pause before a master that could not be told is told again, at first and at most.
 const TELL_FIRST: Duration = Duration::from_millis(2);
 const TELL_MAX: Duration = Duration::from_millis(500);
-/// How often it is looked for handoffs of which nothing is heard,
+/// Interval between two searches for handoffs that have gone silent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// and for how long nothing was.
+/// A handoff is silent when its source has sent nothing for this long.
 const PATIENCE: Duration = Duration::from_millis(1000);
-/// After a start so many content records are read at a time, and the pause after them.
+/// Number of content records that are read at once after a start, and the pause after each batch.
 const READ_AT_ONCE: usize = 500;
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
@@ -44,7 +45,7 @@ pub(crate) async fn run(core: Core) {
     tokio::join!(when::run(&core), look_after(&core), look_for_steps(&core));
 }
 
-/// Goes on with what the last run has left.
+/// Resumes the handoffs that the last run left unfinished.
 fn resume(core: &Core) {
     if core.inner.shared.bugs.has(Bug::HandoffForgotten) {
         return;
@@ -52,7 +53,7 @@ fn resume(core: &Core) {
     for (at, record) in stored(&core.inner.shared) {
         let core = core.clone();
         tokio::task::spawn_local(async move {
-            // What was promised ends as its transaction does: this waits for that.
+            // A handoff that was promised ends with its transaction: this step waits for that.
             if let HandoffRecord::Receiving(what) = record {
                 step(&core, Act::Abandon(at, what.txn)).await;
             }
@@ -61,7 +62,7 @@ fn resume(core: &Core) {
     }
 }
 
-/// All handoffs that are not over.
+/// Reads the records of all unfinished handoffs of this server.
 fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
     let mut found = Vec::new();
     for shard in (0..shared.config.shards).map(ShardId).filter(|shard| shared.owns(*shard)) {
@@ -85,9 +86,9 @@ fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
     found
 }
 
-/// Has masters go on whose directories are on the way to another number of subsets: who gives next,
-/// they tell, and what they were about to do a restart has forgotten. Everything that is stored of
-/// directories is read for that, slowly.
+/// Resumes steps to another number of subsets after a restart. A restart forgets which masters were
+/// in such a step, and it is the masters that tell the next givers. So this reads all content
+/// records, slowly, and queues each master whose directory is in a step.
 async fn look_for_steps(core: &Core) {
     let shared = &core.inner.shared;
     for shard in (0..shared.config.shards).map(ShardId) {
@@ -96,7 +97,7 @@ async fn look_for_steps(core: &Core) {
         let mut next = Some(all).filter(|_| shared.owns(shard));
         while let Some(from) = next.take() {
             let mut read = 0;
-            // As of one moment: that leaves the cache to others.
+            // A snapshot does not fill the engine's cache, which is left to others.
             let scanned = shared.engine.snapshot().scan(&from, &end, &mut |at, value| {
                 if read == READ_AT_ONCE {
                     next = Some(Key::from_slice(at));
@@ -116,8 +117,8 @@ async fn look_for_steps(core: &Core) {
     }
 }
 
-/// The master that has this record, if its directory is on the way to another number of subsets.
-/// What is damaged is not reported here.
+/// Returns the master that this record belongs to, if its directory is on the way to another number
+/// of subsets. Damaged records are not reported here.
 fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
     let master = Partition::of_share(at).filter(|of| of.number == 0 && key::is_content(at))?;
     let share = Content::from_record(&Bytes::copy_from_slice(value)).ok()?;
@@ -131,13 +132,14 @@ async fn step(core: &Core, act: Act) {
     core.step(Step::Handoff(act)).await;
 }
 
-/// A record as it is stored.
+/// Reads a record as it is stored.
 pub(super) fn read<R: Record>(shared: &Shared, at: &[u8]) -> Result<Option<R>> {
     let found = shared.engine.get(at)?;
     Ok(found.map(|bytes| R::from_record(&bytes)).transpose()?)
 }
 
-/// Tells the master, and removes what the partition does not have: until nothing is left to do.
+/// Tells the master and sweeps the names that the partition does not own, until nothing is left to
+/// do.
 pub(super) async fn finish(core: Core, at: Partition) {
     let shared = core.inner.shared.clone();
     let mut pause = TELL_FIRST;
@@ -162,20 +164,21 @@ pub(super) async fn finish(core: Core, at: Partition) {
     }
 }
 
-/// Whether a partition has given everything away.
+/// Whether the partition has given all its names away.
 fn is_merged(shared: &Shared, at: Partition) -> bool {
     matches!(read::<Content>(shared, &at.share()), Ok(Some(share)) if !share.is_live())
 }
 
-/// Whether the master has stored how the directory is divided, or is gone.
+/// Tells the master the layout of the directory. Returns whether the master has stored it, or is
+/// gone.
 async fn tell_master(core: &Core, at: Partition) -> bool {
     let shared = &core.inner.shared;
     let Ok(Some(share)) = read::<Content>(shared, &at.share()) else { return false };
     tell(core, at.dir, &share, 0, &share.layout).await
 }
 
-/// Tells a partition of a directory, of which this is a share, how that is divided; whether it has
-/// stored it, or is gone.
+/// Tells `partition` of the directory that `share` belongs to how the directory is divided. Returns
+/// whether that partition has stored the layout, or is gone.
 pub(super) async fn tell(
     core: &Core,
     dir: DirId,
@@ -194,7 +197,8 @@ pub(super) async fn tell(
         shared.sync.wait().await;
         return true;
     }
-    // What a power cut may take is not told: who has learnt it does not forget it.
+    // The layout must be stable first: a power cut may take it here, but not from a partition that
+    // has learnt it.
     if !shared.bugs.has(Bug::LayoutToldEarly) {
         shared.sync.until_stable().await;
     }
@@ -214,13 +218,13 @@ async fn sweep(core: &Core, at: Partition) {
     }
 }
 
-/// Asks how handoffs ended of which nothing is heard any more.
+/// Asks how the handoffs ended that have gone silent or were given up.
 async fn look_after(core: &Core) {
     let shared = core.inner.shared.clone();
     loop {
         tokio::time::sleep(PERIOD).await;
         for (at, id) in silent(&shared) {
-            // What was promised is ended by its transaction.
+            // A handoff that was promised is ended by its transaction.
             if shared.prepared.has(id) {
                 continue;
             }
@@ -259,12 +263,12 @@ fn silent(shared: &Arc<Shared>) -> Vec<(Partition, TxnId)> {
     })
 }
 
-/// Whether a handoff into here has ended without what was to come.
+/// Whether a handoff into this server has ended without its names.
 async fn is_over(core: &Core, what: Receiving) -> bool {
     let shared = &core.inner.shared;
     if shared.cluster.as_ref().is_some_and(|cluster| cluster.me == what.txn.server) {
         return !shared.initiated.is_open(what.txn);
     }
-    // Committed: it was promised here, so its end is told here.
+    // A committed handoff was promised here, so its end is told here.
     outcome_of(core, what.txn, &[]).await == Some(Outcome::Aborted)
 }

@@ -1,13 +1,13 @@
 //! Drives the source's side of a handoff: does what [`Source`] says, one thing after the other.
 //!
-//! `finish` starts it for a partition that is to give names away. Copying reads the store as it is,
-//! page by page, while everything goes on: what changes since it began is noted, and is sent after.
-//! Where splits are by a locked scan, to be compared with, all of the partition is frozen, and then
-//! all of it is read.
+//! [`when`](super::when) starts it for a partition that is to give names away. Copying reads the
+//! store page by page while requests go on. Changes since its beginning are noted and sent
+//! afterwards. Where splits are by a locked scan, for comparison, all of the partition is frozen
+//! first, and then all of it is read.
 //!
-//! Inodes leave the names that are to move when the target has agreed, and before anything is
-//! copied, with either scan: no name is frozen meanwhile, but for those that got an inode since. A
-//! target that is busy has cost nothing then.
+//! With either scan, inodes leave the names that are to move when the target has agreed, and before
+//! anything is copied. No name is frozen meanwhile, except names that got an inode since. So a
+//! target that is busy costs nothing.
 //!
 //! Paper: SFS §3.4 has the locked scan: lock the partition, scan all of its entries, migrate those
 //! that move, unlock.
@@ -40,15 +40,15 @@ use crate::{
     txn::Remote,
 };
 
-/// So much is sent with one message, but for one record that is larger.
+/// Bytes of one message at most, except for one larger record.
 const PUT_BYTES_MAX: usize = 256 << 10;
-/// So many changes are sent with one message.
+/// Number of changes in one message at most.
 const ROUND_MAX: usize = 2000;
-/// So many records are looked at for one message.
+/// Number of records that are looked at for one message at most.
 const SEEN_MAX: usize = 8000;
-/// Names are frozen for so long at most where they are copied meanwhile.
+/// Longest time for which a locked scan freezes the names that it copies.
 const LOCKED_MAX: Duration = Duration::from_secs(5);
-/// The pause before names that are held are frozen again.
+/// Pause before the next attempt to freeze names that a transaction holds.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
 /// One handoff that this server gives.
@@ -62,18 +62,18 @@ pub(super) struct Giving {
     moving: Moving,
     scan: Scan,
     spread: Spread,
-    /// Where copying goes on; `None`: at the first name.
+    /// Key at which copying goes on; `None` at the first name.
     next: Option<Key>,
     frozen: Option<Instant>,
-    /// What the switch has to know of the taker, read before the names are frozen.
+    /// Records of the taker that the switch needs, read before the names are frozen.
     foreseen: Box<Remote>,
-    /// Until when transactions are kept off that would hold names up which are to be frozen.
+    /// Until this moment, new transactions that would hold the names to be frozen are kept off.
     wanted_until: Option<Instant>,
-    /// The target has no time for it, or no room.
+    /// Whether the target refused: it has no time for the handoff, or no room.
     refused: bool,
 }
 
-/// How it ended.
+/// How a handoff ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parted {
     /// The names have moved.
@@ -84,7 +84,7 @@ pub(super) enum Parted {
     Failed,
 }
 
-/// Why it is given up.
+/// Why a handoff is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stops {
     /// Something cannot be read here.
@@ -94,7 +94,7 @@ enum Stops {
 }
 
 impl Giving {
-    /// A handoff from a partition with this share, by which `shift` can be.
+    /// A handoff by `shift` from the partition `giver`, whose content record is `share`.
     pub(super) fn new(
         core: &Core,
         giver: Partition,
@@ -126,7 +126,7 @@ impl Giving {
         })
     }
 
-    /// Sees it through.
+    /// Runs the handoff to its end.
     pub(super) async fn run(mut self) -> Parted {
         let shared = self.core.inner.shared.clone();
         Counters::add(&shared.counters.handoffs_begun);
@@ -155,7 +155,8 @@ impl Giving {
         }
     }
 
-    /// Tells the target that nothing will come of it. It finds out by itself if it does not hear.
+    /// Tells the target that the handoff will not happen. A target that does not hear it finds out
+    /// by itself.
     fn give_up(self) {
         let Some(server) = self.server() else { return };
         tokio::task::spawn_local(async move {
@@ -163,7 +164,7 @@ impl Giving {
             if self.is_me(server) {
                 self.core.step(Step::Decide(decide)).await;
             } else {
-                // Nobody waits for it.
+                // The answer does not matter: the target also finds out by itself.
                 let _ = self.core.inner.peers.ask(server, &Request::Decide(decide)).await;
             }
         });
@@ -204,15 +205,16 @@ impl Giving {
         }
     }
 
-    /// Inodes leave their names before anything is noted: what is noted is sent.
+    /// Takes the inodes out of their names, then begins to note changes. The order matters: every
+    /// noted change is sent.
     async fn watch(&mut self) -> Result<(), Stops> {
         self.detach_all().await?;
         self.step(Act::Watch(self.txn, self.giver, self.moving)).await
     }
 
-    /// Freezes the names, and insists on it for as long as they may be frozen: transactions that
-    /// come one after the other would keep it from that for ever, and one that nobody ends must not
-    /// keep others off.
+    /// Freezes the names, and keeps new transactions off for as long as names may be frozen.
+    /// Otherwise a sequence of transactions could prevent the freeze for ever; and a transaction
+    /// that nobody ends must not keep others off for longer.
     async fn freeze(&mut self) -> Event {
         let limit = self.core.inner.shared.options.limits.frozen_max;
         if self.core.inner.shared.bugs.has(Bug::LayoutPublishedEarly) {
@@ -244,7 +246,7 @@ impl Giving {
         }
     }
 
-    /// Until when others wait for frozen names at most, but for a commit that is decided.
+    /// Until when others wait for frozen names at most, except for a commit that is decided.
     fn frozen_until(&self) -> Option<Instant> {
         let limit = match self.scan {
             Scan::Open => self.core.inner.shared.options.limits.frozen_max,
@@ -253,8 +255,8 @@ impl Giving {
         self.frozen.map(|since| since + limit)
     }
 
-    /// What cannot be read here is as good as a target that takes nothing, and one that takes too
-    /// long as one that is lost.
+    /// Names that cannot be read here end the handoff as a refusal of the target does, and a freeze
+    /// that takes too long ends it as a lost answer does.
     fn gives_up(&self, stops: Stops) -> Event {
         match stops {
             Stops::Unreadable => {
@@ -265,9 +267,9 @@ impl Giving {
         }
     }
 
-    /// Has something executed, which may wait for others, or for room on the disk; while names are
-    /// frozen not for longer than they may be. It may then happen later, as what is sent to another
-    /// server may.
+    /// Has a step executed, which may wait for other transactions or for room on the disk. While
+    /// names are frozen the wait is bounded: then the step may still happen later, as a request
+    /// sent to another server may.
     async fn step(&self, act: Act) -> Result<(), Stops> {
         let done = self.core.step(Step::Handoff(act));
         match self.frozen_until() {
@@ -325,7 +327,7 @@ impl Giving {
         self.core.inner.shared.cluster.as_ref().is_some_and(|cluster| cluster.me == server)
     }
 
-    /// Has this server be the target.
+    /// Has this server take the step as the target.
     async fn take_here(&self, act: impl FnOnce(Rc<Cell<Option<Tally>>>) -> Act) -> Event {
         let taken = Rc::new(Cell::new(None));
         match self.step(act(Rc::clone(&taken))).await {
@@ -355,7 +357,7 @@ impl Giving {
         }
     }
 
-    /// Takes the inodes out of those of the names that have them still; whether there were any.
+    /// Takes the inodes out of those names that still embed one. Returns whether there were any.
     async fn detach(&self, page: &[(Key, Bytes)]) -> Result<bool, Stops> {
         let has_inode = |(at, value): &(Key, Bytes)| inode_in(at, value);
         let names: Vec<(Key, Ino)> = page.iter().filter_map(has_inode).collect();
@@ -367,7 +369,7 @@ impl Giving {
         Ok(!names.is_empty())
     }
 
-    /// The names that are looked at, and frozen: those that move, or all.
+    /// The names that are looked at and frozen: those that move, or with a locked scan all.
     fn scanned(&self) -> Moving {
         match self.scan {
             Scan::Open => self.moving,
@@ -375,7 +377,7 @@ impl Giving {
         }
     }
 
-    /// The next records that are to move, and whether there are no more.
+    /// Reads the next records that are to move, and returns whether there are no more.
     fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Stops> {
         let Partition { shard, dir, .. } = self.giver;
         let (first, last) = self.scanned().bounds();
@@ -424,7 +426,7 @@ impl Giving {
         Ok(found.into_iter().map(|(at, is)| (self.at_taker(&at), is)).collect())
     }
 
-    /// Records as they are now.
+    /// Reads records as they are stored now.
     fn present(&self, keys: Vec<Key>) -> Result<Vec<(Key, Option<Bytes>)>, Stops> {
         let refs: Vec<&[u8]> = keys.iter().map(|at| &at[..]).collect();
         let found =
@@ -432,7 +434,7 @@ impl Giving {
         Ok(keys.into_iter().zip(found).collect())
     }
 
-    /// The key that a record has at the taker: that of its shard.
+    /// The key of a record at the taker: it begins with the taker's shard.
     fn at_taker(&self, at: &[u8]) -> Bytes {
         let shard = self.taker.shard.0.to_be_bytes();
         [&shard[..], &at[shard.len()..]].concat().into()
@@ -456,7 +458,7 @@ impl Giving {
     }
 }
 
-/// Refuses to send what must stay: an inode that could not be taken out of its name.
+/// Fails when a record still embeds its inode, which must stay: its inode could not be taken out.
 fn is_bare<'a>(records: impl Iterator<Item = (&'a Key, &'a Bytes)>) -> Result<(), Stops> {
     let stays = |(at, is): (&Key, &Bytes)| {
         key::is_entry(at)
@@ -486,11 +488,11 @@ mod tests {
 
     thread_local! {
         static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
-        /// Inodes that left their names: before any were frozen, and while they were.
+        /// Number of inodes that left their names: before any were frozen, and while they were.
         static LEFT: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
     }
 
-    /// So many inodes leave their names now.
+    /// Counts inodes that leave their names now.
     pub(super) fn detaches(giving: &Giving, inodes: usize) {
         let mut left = LEFT.get();
         left[usize::from(giving.frozen.is_some())] += inodes;

@@ -1,111 +1,114 @@
 //! The source's side: what to do next.
 //!
-//! Pure. Whoever drives it does one thing after the other, as it says, and tells how that ended. It
-//! copies what is stored while everything goes on, then what was written meanwhile, round by round,
-//! until little is left; only then are the moving names frozen, and only for the last round and the
-//! switch. Where it is to be compared with, names are frozen before anything is copied
-//! ([`Scan::Locked`]).
+//! Pure. The caller executes one action after the other and reports how each ended. The source
+//! copies what is stored while requests go on, then sends what was written meanwhile, round by
+//! round, until little is left. Only then are the moving names frozen, for the last round and the
+//! switch. With [`Scan::Locked`], which is there for comparison, names are frozen before anything
+//! is copied.
 //!
-//! Always true: nothing is asked of the target that it was not asked to begin; the switch is asked
-//! for once, frozen, when the target has taken everything; who froze thaws.
+//! Always true: the target is asked for nothing before it was asked to begin; the switch is asked
+//! for once, with names frozen, when the target has taken everything; a source that froze names
+//! thaws them.
 
 use wire::Tally;
 
 use super::Change;
 
-/// Records in one message.
+/// Number of records in one message.
 const RUN_RECORDS: usize = 1000;
-/// When a round has no more than so many changes, the names are frozen.
+/// A round of at most so many changes is followed by the freeze.
 const LITTLE: usize = 256;
-/// When so many more come until they are, they thaw again.
+/// When more changes than this have come before the freeze, the names thaw again.
 const TOO_MANY: usize = 4 * LITTLE;
-/// The target is asked so often before it is given up.
+/// Number of times that the target is asked before the handoff is given up.
 const ATTEMPTS: u32 = 8;
-/// So often it is tried to freeze names of which some are prepared.
+/// Number of attempts to freeze names of which some are prepared.
 const HELD_MAX: u32 = 100;
-/// After so many rounds without an end it is given up.
+/// Number of rounds after which a handoff is given up.
 const ROUNDS: u32 = 1000;
-/// Who writes moving names waits no longer than this.
+/// Longest wait imposed on a request that changes moving names.
 const SLOW_MS_MAX: u32 = 16;
 
-/// What to do next.
+/// The next step of a handoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Tell the target what will come. Ends with `Taken`, `Refused` or `Lost`.
     Begin,
-    /// Remember from now on which moving names change. Ends with `Watching`, or with `Refused`
-    /// where they cannot be read.
+    /// Note from now on which moving names change. Ends with `Watching`, or with `Refused` where
+    /// they cannot be read.
     Watch,
-    /// Read on in what is stored; it may have changed since. Ends with `Copied`.
+    /// Read on in what is stored, which may have changed since. Ends with `Copied`.
     Copy { records_max: usize },
-    /// Send this. The first number is 0; what is sent again has its number again. With `stable`, it
-    /// is answered when it is on stable storage. Ends with `Taken`, `Refused` or `Lost`.
+    /// Send these changes. Messages are numbered from 0; a message that is sent again keeps its
+    /// number. With `stable`, the answer comes when the changes are on stable storage. Ends with
+    /// `Taken`, `Refused` or `Lost`.
     Put { number: u64, changes: Vec<Change>, stable: bool },
-    /// Take what was remembered, as it is now. Writers of moving names wait for so long each: 0
-    /// mostly. Ends with `Collected`.
+    /// Take the noted changes, with their present values. From now on each writer of moving names
+    /// waits for `slow_ms`, which is mostly 0. Ends with `Collected`.
     Collect { slow_ms: u32 },
-    /// Let nobody change moving names any more, and let those end who do; they are still read. Ends
-    /// with `Frozen`, or with `Held` when a prepared transaction holds one of them: then nothing is
-    /// frozen, and it is waited a little.
+    /// Let nobody change moving names any more, and let present changes end; the names can still be
+    /// read. Ends with `Frozen`, or with `Held` when a prepared transaction holds one of them. Then
+    /// nothing is frozen, and the caller waits a little.
     Freeze,
-    /// Commit: both layouts, both counts, and what is to be swept. Ends with `Switched`.
+    /// Commit both layouts, both counts, and the record of what is to be swept. Ends with
+    /// `Switched`.
     Switch(Tally),
-    /// Let everybody go on. Ends with `Thawed`.
+    /// Let writers of the moving names go on. Ends with `Thawed`.
     Thaw,
-    /// It is over; whether the names have moved. The transaction ends with it.
+    /// The handoff and its transaction are over. The value says whether the names have moved.
     End(bool),
 }
 
-/// How that ended.
+/// How an action ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The target has it; what it has of the handoff altogether.
+    /// The target has taken it. The tally counts all that it has of the handoff.
     Taken(Tally),
-    /// The target does not take it: it does not know of this handoff, or is not free for it.
+    /// The target does not take it: it does not know this handoff, or is not free for it.
     Refused,
-    /// Nobody knows. It may be asked again.
+    /// The answer was lost, so the outcome is unknown. The same may be asked again.
     Lost,
-    /// Changes are remembered.
+    /// Changes are noted from now on.
     Watching,
     /// The next records that move, and whether there are no more.
     Copied(Vec<Change>, bool),
-    /// What was remembered.
+    /// The noted changes.
     Collected(Vec<Change>),
-    /// Nobody changes moving names.
+    /// The names are frozen.
     Frozen,
-    /// Somebody may still.
+    /// A prepared transaction holds some of the names, so nothing is frozen.
     Held,
-    /// Whether it is committed.
+    /// Whether the switch is committed.
     Switched(bool),
-    /// Everybody goes on.
+    /// The names are not frozen any more.
     Thawed,
 }
 
-/// When what is stored is copied.
+/// When the source copies what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scan {
-    /// While everything goes on.
+    /// While requests go on.
     Open,
-    /// While nobody changes any name of the partition: to compare with.
+    /// While all names of the partition are frozen, for comparison.
     Locked,
 }
 
-/// Where it is.
+/// Where a handoff stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Beginning,
     Watching,
     Copying,
-    /// The same with names frozen.
+    /// Copying, with names frozen.
     CopyingFrozen,
-    /// The last page was sent, or a round.
+    /// The last page was sent; rounds of changes follow.
     Catching,
     Freezing,
     Frozen,
     Switching,
-    /// It thaws, and then goes on.
+    /// The names thaw, and then the handoff goes on.
     Yielding,
-    /// It thaws, and then ends.
+    /// The names thaw, and then the handoff ends.
     Ending(bool),
     Ended,
 }
@@ -115,26 +118,26 @@ enum State {
 pub(crate) struct Source {
     state: State,
     scan: Scan,
-    /// The number of the next message.
+    /// Number of the next message.
     number: u64,
-    /// What was sent, until it is taken.
+    /// The last message, its changes and its `stable`, until the target has taken it.
     sent: Option<(Vec<Change>, bool)>,
     attempts: u32,
-    /// What the target has.
+    /// Counts of the records that the target has.
     tally: Tally,
-    /// There are no more pages.
+    /// Whether all pages are copied.
     copied: bool,
-    /// The latest round had little.
+    /// Whether the latest round had at most [`LITTLE`] changes.
     little: bool,
     rounds: u32,
-    /// So often the names could not be frozen.
+    /// Number of attempts at freezing that failed.
     held: u32,
     slow_ms: u32,
     last_round: usize,
 }
 
 impl Source {
-    /// A handoff begins.
+    /// Begins a handoff, and returns its first action.
     pub(crate) fn begin(scan: Scan) -> (Source, Action) {
         let source = Source {
             state: State::Beginning,
@@ -153,10 +156,10 @@ impl Source {
         (source, Action::Begin)
     }
 
-    /// What was done has ended; what to do next.
+    /// Takes how the last action ended, and returns the next action.
     ///
     /// # Panics
-    /// When it ended in a way that it cannot.
+    /// When the action cannot end in this way.
     pub(crate) fn next(&mut self, event: Event) -> Action {
         match (self.state, event) {
             (State::Beginning, Event::Taken(_)) => self.go(State::Watching, Action::Watch),
@@ -196,7 +199,8 @@ impl Source {
                 } else if self.copied {
                     self.collect(State::Catching)
                 } else {
-                    // What has changed is sent after what is copied, which may be older.
+                    // Nothing may be sent yet: a page that is copied later may be older than these
+                    // changes.
                     self.go(State::Freezing, Action::Freeze)
                 }
             }
@@ -218,7 +222,8 @@ impl Source {
             }
             (State::Switching, Event::Switched(committed)) => self.thaw_and_end(committed),
             (State::Ending(committed), Event::Thawed) => self.end(committed),
-            // Who waits for frozen names does not wait for a target that is not there.
+            // Requests that wait for frozen names do not also wait for a target that does not
+            // answer.
             (State::Frozen | State::CopyingFrozen, Event::Refused | Event::Lost) => {
                 self.thaw_and_end(false)
             }
@@ -255,8 +260,8 @@ impl Source {
         self.number += 1;
     }
 
-    /// Changes of the names while everything goes on. They are stable before the names are frozen,
-    /// so that what is sent then has little to wait for.
+    /// Sends a round of changes while requests go on. The round is stable before the names are
+    /// frozen, so that the last message has little to wait for.
     fn round(&mut self, changes: Vec<Change>) -> Action {
         self.rounds += 1;
         if self.rounds > ROUNDS {
@@ -264,8 +269,8 @@ impl Source {
         }
         let len = changes.len();
         self.little = len <= LITTLE;
-        // A round takes as long as it has changes: where they do not become fewer, writers are too
-        // fast.
+        // A round takes time in proportion to its changes. Where rounds do not shrink, writers are
+        // too fast.
         self.slow_ms = match len {
             0..=LITTLE => 0,
             _ if len > self.last_round / 2 => (self.slow_ms * 2).clamp(1, SLOW_MS_MAX),
@@ -316,7 +321,7 @@ mod tests {
         Event::Taken(Tally { entries: 5, subdirs: 1 })
     }
 
-    /// A handoff of which everything was sent once.
+    /// A handoff that has sent all pages once.
     fn copied() -> Source {
         let (mut source, begin) = Source::begin(Scan::Open);
         assert_eq!(begin, Action::Begin);
@@ -328,7 +333,7 @@ mod tests {
         source
     }
 
-    /// One whose names are frozen.
+    /// A handoff whose names are frozen.
     fn frozen() -> Source {
         let mut source = copied();
         let put = source.next(Event::Collected(changes(1)));
@@ -414,7 +419,7 @@ mod tests {
         source.next(Event::Copied(changes(3), true));
         assert!(matches!(source.next(taken()), Action::Collect { .. }));
         assert!(matches!(source.next(Event::Collected(Vec::new())), Action::Switch(_)));
-        // Who waits for frozen names does not wait for a target that is not there.
+        // Requests that wait for frozen names do not also wait for a target that does not answer.
         let (mut source, _) = Source::begin(Scan::Locked);
         source.next(taken());
         source.next(Event::Watching);

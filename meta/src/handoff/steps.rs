@@ -1,7 +1,7 @@
-//! What a handoff does within groups of a core, among the requests around it.
+//! The steps of a handoff that a core executes within its groups, among the requests.
 //!
-//! [`give`](super::give) and [`finish`](super::finish) have these executed one after the other.
-//! Each is a small transaction, which may be run again before its group is written.
+//! [`give`](super::give) and [`finish`](super::finish) have these steps executed one after the
+//! other. Each is a small transaction, which may be run again before its group is written.
 
 use std::{cell::Cell, ops::ControlFlow, rc::Rc};
 
@@ -20,41 +20,43 @@ use crate::{
     txn::{Located, Place, Txn},
 };
 
-/// The inodes of so many names are taken out of them by one step.
+/// Number of names whose inodes one step takes out.
 pub(super) const NAMES_A_STEP: usize = 256;
-/// So many names are looked at by one that removes.
+/// Number of names that one step of a sweep looks at.
 const LOOKED_AT: usize = 4096;
-/// What is in so many rows at most is removed as ranges, which cost one write each. Each is a
-/// little in the way of reads until the store has merged it, and what a subset gives is in as many
-/// rows as names.
+/// A sweep that finds at most so many rows of names removes them as ranges, at one write each. Each
+/// range slows reads a little until the store has merged it, and a subset that gives away leaves as
+/// many rows as names.
 const RANGES_MAX: usize = 4;
 
-/// What can be done.
+/// One step.
 pub(crate) enum Act {
     /// Remember which of the names that are about to move change.
     Watch(TxnId, Partition, Moving),
-    /// Take the inodes out of names, so that these can move; whose they were when the names were
-    /// read.
+    /// Take the inodes out of names, so that these can move. Each name comes with the inode number
+    /// that it had when it was read.
     Detach(TxnId, Partition, Vec<(Key, Ino)>),
-    /// Let nobody change the moving names, and until then keep others off who would, for so long;
-    /// whether that is so.
+    /// Freeze the moving names. Where that fails, keep new writers off until `until`. `frozen` says
+    /// whether the names are frozen.
     Freeze { txn: TxnId, of: Partition, moving: Moving, until: Instant, frozen: Rc<Cell<bool>> },
-    /// Be the target, of a source on this server.
+    /// Begin a handoff as its target, for a source on this server.
     Begin(HandoffBegin, Rc<Cell<Option<Tally>>>),
-    /// As [`Act::Begin`].
+    /// Take records as the target, for a source on this server.
     Put(HandoffPut, Rc<Cell<Option<Tally>>>),
-    /// Be the master, of a source on this server.
+    /// Learn a layout as the master, from a source on this server.
     Learn(LayoutLearnt),
     /// A handoff into this partition did not happen.
     Abandon(Partition, TxnId),
     /// The master knows the layout after a handoff from this partition.
     Told(Partition),
-    /// Remove names that the partition does not have, from here on; where to go on.
+    /// Remove names that the partition does not own, from this key on. The cell gets the key to go
+    /// on at.
     Sweep(Partition, Key, Rc<Cell<Option<Key>>>),
 }
 
 impl Act {
-    /// The transaction that it is a part of: what that holds is not in its way.
+    /// The transaction that the step belongs to: keys that this transaction holds are not in its
+    /// way.
     pub(crate) fn part_of(&self) -> Option<TxnId> {
         match self {
             Act::Detach(txn, ..) => Some(*txn),
@@ -69,7 +71,7 @@ impl Act {
         }
     }
 
-    /// Does it.
+    /// Executes the step.
     pub(crate) fn execute(&self, txn: &mut Txn<'_>) -> Result<()> {
         match self {
             Act::Watch(id, of, moving) => {
@@ -86,7 +88,8 @@ impl Act {
                 let freeze = || prepared.freeze(*id, of.share(), *moving, *until);
                 frozen.set(txn.shared.bugs.has(Bug::NotFrozen) || freeze());
                 if !frozen.get() {
-                    // What is in the way may be entries of directories that could be confirmed.
+                    // Entries of new directories that could be confirmed may hold the names: hurry
+                    // their confirmation.
                     txn.shared.births.hurry();
                 }
                 Ok(())
@@ -101,18 +104,18 @@ impl Act {
     }
 }
 
-/// Has the group written what it has changed of a directory's names.
+/// Asks for the group to be written first, if it has unwritten changes of the directory's names.
 fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
     let names = key::names(of.shard, of.dir);
     if txn.has_unwritten(&names, &key::end_of(&names)) { Err(Fault::WriteFirst) } else { Ok(()) }
 }
 
-/// Takes the inodes of files out of their names: they go to their slots, which is where they stay.
+/// Takes the inodes of files out of their names, into their slots, where they stay.
 fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let Some(share) = txn.get_content(&of.share())? else { return Ok(()) };
-    // Everything is read before anything is written: what an operation has written, each of its
-    // reads looks through.
+    // All reads come before all writes: each read of an operation looks through what the operation
+    // has written.
     let mut found = Vec::with_capacity(names.len());
     for (at, ino) in names {
         let inode = inode_of(txn, at, *ino)?;
@@ -130,7 +133,7 @@ fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> 
     Ok(())
 }
 
-/// The key of a name, and whose inode is in it, if one is.
+/// Returns the key of a name and the number of the inode embedded in it, if there is one.
 pub(crate) fn inode_in(at: &Key, value: &Bytes) -> Option<(Key, Ino)> {
     match EntryRecord::from_record(value) {
         Ok(EntryRecord::Node(inode)) if key::is_entry(at) => Some((at.clone(), inode.ino)),
@@ -138,8 +141,8 @@ pub(crate) fn inode_in(at: &Key, value: &Bytes) -> Option<(Key, Ino)> {
     }
 }
 
-/// The inode in a name, which is locked. It is `seen` unless another file has got the name since
-/// that was read.
+/// Locks and returns the inode embedded in a name. Its number is `seen`, unless another file has
+/// got the name since that was read.
 fn inode_of(txn: &mut Txn<'_>, at: &Key, mut seen: Ino) -> Result<Option<Inode>> {
     loop {
         txn.lock(lock::ino_lock(seen))?;
@@ -164,7 +167,7 @@ fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
     Ok(())
 }
 
-/// A handoff into this server will not happen, as its source says.
+/// The source says that a handoff into this server will not happen.
 pub(crate) fn given_up(txn: &mut Txn<'_>, id: TxnId) -> Result<()> {
     match txn.shared.handoffs.is_given_up(id) {
         Some(of) => abandon(txn, of, id),
@@ -179,24 +182,25 @@ fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
         return Ok(());
     };
     if txn.get_content(&of.share())?.is_some_and(|share| !share.is_live()) {
-        // Who comes here now is sent to the master, which knows.
+        // Requests that come here from now on are sent to the master, which knows the layout.
         txn.delete(of.share());
     }
     txn.put(at, &sweeps);
     Ok(())
 }
 
-/// Race: what the partition does not have nobody reads or changes, but for who looked at its layout
-/// before that changed; and who misses a name then looks at the layout again.
+/// Race: only a request that looked at the layout before the switch still reads names that the
+/// partition does not own. A request that misses a name looks at the layout again.
 fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     txn.lock(lock::dir_lock(of.dir))?;
-    // What is removed as a range is what is stored there.
+    // A range is found by a scan of the store, so unwritten names must be written first.
     nothing_unwritten(txn, of)?;
     let at = of.handoff();
     let Some(HandoffRecord::Sweeping(_)) = txn.get::<HandoffRecord>(&at)? else {
         return Ok(None);
     };
-    // Whose ever it is: what it does not have nobody does.
+    // The layout counts whichever directory has this id now: names that its partition does not own
+    // belong to nobody.
     let layout = txn.get_content(&of.share())?.map(|share| share.layout);
     let careless = txn.shared.bugs.has(Bug::OwnedSwept);
     let layout = layout.filter(|_| !careless);
@@ -212,8 +216,8 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     Ok(next)
 }
 
-/// The next names that a partition does not have, in rows between which nothing else is stored, and
-/// where to go on.
+/// Finds the next names that a partition does not own, and the key to go on at. The names come in
+/// rows: nothing else is stored between the names of one row.
 fn junk(
     shared: &Shared,
     of: Partition,
@@ -243,7 +247,7 @@ fn junk(
                 runs.push(Vec::new());
             }
             if let Some(Layout::Extendible(splits)) = pos.and_then(keeps) {
-                // All that it keeps is in one place.
+                // All names that a partition by splits owns are in one range, which is skipped.
                 let (_, last) = splits.range(of.number);
                 next = Some(key::names_to(of.shard, of.dir, last));
                 return ControlFlow::Break(());

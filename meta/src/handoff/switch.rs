@@ -1,7 +1,7 @@
 //! The switch: names belong to the taker from here on.
 //!
-//! An operation of the server itself, which `transact` runs as it runs those of clients: over what
-//! it reads and writes at the taker's server it is one transaction with what it writes here.
+//! An operation of the server itself, which `transact` runs as it runs those of clients: its reads
+//! and writes at the taker's server and its writes here are one transaction.
 
 use std::hash::Hasher as _;
 
@@ -16,19 +16,19 @@ use crate::{
     txn::{Dir, Txn},
 };
 
-/// Thresholds from here on differ from partition to partition.
+/// Thresholds of this many entries or more differ from partition to partition.
 const VARIES_FROM: u64 = 1000;
 
-/// Which names change their partition.
+/// Names that change their partition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Switch {
     pub(crate) txn: TxnId,
     pub(crate) giver: Partition,
     pub(crate) taker: Partition,
     pub(crate) ino: Ino,
-    /// How the directory is to be divided, if it is not yet.
+    /// The way in which the directory is to be divided, if it is not divided yet.
     pub(crate) spread: Spread,
-    /// What the taker has of them.
+    /// Counts of the moved records, as the taker has them.
     pub(crate) tally: Tally,
 }
 
@@ -38,7 +38,7 @@ impl Switch {
     }
 }
 
-/// Writes both shares, and what is to be done after.
+/// Writes both shares, and the record of the work that is left.
 pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     let (giver, taker) = (switch.giver, switch.taker);
     txn.lock(lock::dir_lock(giver.dir))?;
@@ -66,14 +66,14 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     let Some(after) = layout.after(switch.shift()) else { return Err(changed) };
 
     let subdirs = u32::try_from(switch.tally.subdirs).unwrap_or(u32::MAX);
-    // Others go on in what stays, so its times are not those of this moment. Of all shares the
-    // latest are shown.
+    // Operations go on in the names that stay, so a new share does not begin with the present
+    // times. Readers see the latest times of all shares.
     let mut theirs = theirs.unwrap_or_else(|| {
         let times = Times { mtime: Time::default(), ctime: Time::default(), ..own.times };
         Content { times, ..own.share() }
     });
     if !after.is_active(giver.number) {
-        // All of it goes, and nothing of it changes meanwhile.
+        // All names of the giver go, and they do not change meanwhile.
         theirs.times.mtime = theirs.times.mtime.max(own.times.mtime);
         theirs.times.ctime = theirs.times.ctime.max(own.times.ctime);
     }
@@ -82,7 +82,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     theirs.subdirs = theirs.subdirs.saturating_add(subdirs);
     own.layout = after;
     if !own.layout.is_active(giver.number) {
-        // It says where its names are until the master knows.
+        // The giver's share redirects requests until the master knows the layout.
         own.state = ContentState::Merged;
     }
     own.entries = own.entries.saturating_sub(switch.tally.entries);
@@ -91,7 +91,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     txn.put_dir(&Dir { id: dir, partition: taker.number, content: theirs });
     txn.delete(taker.handoff());
     txn.put_dir(&Dir { id: dir, partition: giver.number, content: own });
-    // The master knows what it has done itself.
+    // A master that gives need not be told.
     let left = match giver.number {
         0 => HandoffRecord::Sweeping(switch.ino),
         _ => HandoffRecord::Given(switch.ino),
@@ -100,17 +100,17 @@ pub(crate) fn run(txn: &mut Txn<'_>, switch: &Switch) -> Result<()> {
     Ok(())
 }
 
-/// No partition is too large that has fewer entries.
+/// A partition with fewer entries than this is never too large.
 fn least(threshold: u64) -> u64 {
     threshold / 4 * 3
 }
 
-/// From how many entries on partition `number` splits, of a directory with this inode that is
-/// divided already.
+/// Number of entries from which partition `number` splits, in a directory with this inode number
+/// that is divided already.
 ///
-/// Partitions of one directory grow alike. So that they do not all split at once, each has its own
-/// measure, between three and five quarters of the threshold, the same at any time; where that is
-/// small, it is the threshold.
+/// Partitions of one directory grow alike. So that they do not all split at once, each has a size
+/// of its own, between three and five quarters of the threshold, which never changes. A threshold
+/// below [`VARIES_FROM`] is used as it is.
 fn splits_at(ino: Ino, number: u16, threshold: u64) -> u64 {
     if threshold < VARIES_FROM {
         return threshold;
@@ -118,23 +118,24 @@ fn splits_at(ino: Ino, number: u16, threshold: u64) -> u64 {
     let mut hasher = FixedHasher::default();
     hasher.write_u64(ino.0);
     hasher.write_u16(number);
-    // So many 256ths of half the threshold.
+    // Number of 512ths of the threshold to add: 0 to 255.
     let part = hasher.finish() >> 56;
     least(threshold).saturating_add(threshold / 512 * part)
 }
 
 impl Content {
-    /// Whether the partition is there: it has not given away all that it had.
+    /// Whether the partition is live: it has not given all its names away.
     pub(crate) fn is_live(&self) -> bool {
         self.state != ContentState::Merged
     }
 
-    /// Whether it has so few entries that it should rather be none.
+    /// Whether the partition has so few entries that it should be merged away.
     pub(super) fn is_small(&self, threshold: u64) -> bool {
         self.entries.saturating_mul(4) <= threshold
     }
 
-    /// Whether it has so many entries that it, partition `number`, should give some away.
+    /// Whether partition `number`, whose share this is, has so many entries that it should give
+    /// some away.
     pub(super) fn is_large(&self, number: u16, threshold: u64) -> bool {
         match self.layout {
             Layout::Extendible(_) => {
@@ -145,8 +146,9 @@ impl Content {
         }
     }
 
-    /// Whether it may have names to give away, being too large or too small, as `number` says which
-    /// partition it is of. The least for a directory in one partition: two comparisons.
+    /// Whether the partition may have names to give, being too large or too small. `number` finds
+    /// the number of the partition, and is called only when needed. A directory of one partition
+    /// costs two comparisons.
     pub(crate) fn is_out_of_bounds(&self, number: impl FnOnce() -> u16, threshold: u64) -> bool {
         let threshold = self.policy.threshold(threshold);
         let is_small = || self.layout != Layout::Whole && self.is_small(threshold);

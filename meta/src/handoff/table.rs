@@ -1,8 +1,8 @@
-//! What a server knows of handoffs while it runs.
+//! The handoffs of a running server, in memory.
 //!
-//! `core` notes here which moving names a write has changed, and asks how long who changes one has
-//! to wait; while no handoff is under way that is one look at a number. `steps` and `take` keep
-//! what they are about.
+//! `core` notes here which moving names a write has changed, and asks how long a request has to
+//! wait that changes one. While no handoff is under way that is one look at a number. `steps` and
+//! `take` keep the state of their handoffs here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,7 +18,7 @@ use wire::{Request, TxnId};
 use super::target::Target;
 use crate::record::{Key, key, key::Part};
 
-/// So many partitions are remembered that need not ask to give.
+/// Number of partitions remembered; beyond it, writes queue no further ones.
 const KNOWN_MAX: usize = 65_536;
 
 /// A partition of a directory.
@@ -30,23 +30,23 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// A partition of a directory that is placed by `home`.
+    /// Partition `number` of a directory that is placed by `home`.
     pub(crate) fn of(home: DirId, dir: DirId, number: u16, shards: u16) -> Partition {
         Partition { shard: shard_of(home, number, shards), dir, number }
     }
 
-    /// The key of its content record.
+    /// Key of the partition's content record.
     pub(crate) fn share(self) -> Key {
         key::content(self.shard, self.dir, self.number, Part::Main)
     }
 
-    /// Whose content record has this key.
+    /// Returns the partition whose content record has this key.
     pub(super) fn of_share(at: &[u8]) -> Option<Partition> {
         let (dir, (number, _)) = key::parse_dir(at).zip(key::parse_share(at))?;
         Some(Partition { shard: key::shard_of(at), dir, number })
     }
 
-    /// The key of what it must not forget of a handoff.
+    /// Key of the partition's [`HandoffRecord`](super::HandoffRecord).
     pub(crate) fn handoff(self) -> Key {
         key::handoff(self.shard, self.dir, self.number)
     }
@@ -55,34 +55,34 @@ impl Partition {
 /// The table.
 #[derive(Default)]
 pub(crate) struct Handoffs {
-    /// How many are given.
+    /// Number of handoffs that this server gives, the length of `given`.
     count: AtomicUsize,
     given: Mutex<HashMap<TxnId, Given>>,
     received: Mutex<BTreeMap<Partition, Received>>,
     wanted: Mutex<Wanted>,
     pub(super) wake: Notify,
-    /// A partition that is being looked at was asked for.
+    /// Notified when somebody asks for a partition that is being looked at.
     told: Notify,
 }
 
 /// Names that are about to move away.
 struct Given {
     dir: DirId,
-    /// What the keys of all names of the directory begin with.
+    /// Prefix of the keys of all names of the directory's partition.
     names: Key,
     moving: Moving,
-    /// Those that have changed, and were not sent since.
+    /// Keys of moving names that have changed and were not sent since.
     changed: HashSet<Key>,
-    /// How long whoever changes the directory waits first.
+    /// Wait that is imposed on each request that changes the directory.
     slow: Duration,
 }
 
-/// Names that come.
+/// A handoff that this server receives.
 pub(super) struct Received {
     pub(super) target: Target,
-    /// When anything was heard of it.
+    /// When the source was last heard.
     pub(super) heard: Instant,
-    /// Its source has given it up.
+    /// Whether the source has given the handoff up.
     pub(super) is_over: bool,
 }
 
@@ -95,9 +95,10 @@ struct Wanted {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Want {
-    /// It is to be looked at.
+    /// The partition waits to be looked at.
     Waits,
-    /// It is; whether it was written meanwhile, and whether somebody has asked for it.
+    /// The partition is being looked at. `written`: a write has made it too large or too small
+    /// meanwhile; `told`: somebody has asked for it meanwhile.
     Seen { written: bool, told: bool },
 }
 
@@ -107,7 +108,7 @@ impl Handoffs {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether this transaction is a handoff's, as far as is known here.
+    /// Whether this transaction is that of a handoff, as far as this server knows.
     pub(crate) fn is_of(&self, txn: TxnId) -> bool {
         let comes = || self.received(|all| all.values().any(|of| of.target.what.txn == txn));
         self.given.lock().contains_key(&txn) || comes()
@@ -118,7 +119,8 @@ impl Handoffs {
         self.any() && self.given.lock().values().any(|given| given.has(key))
     }
 
-    /// Those of the changed keys that are about to move away, to be noted when they are written.
+    /// Returns the changed keys that are about to move away. The caller notes them with
+    /// [`Handoffs::changed`] once they are written.
     pub(crate) fn moving<'a>(&self, changed: impl Iterator<Item = &'a Key>) -> Vec<(TxnId, Key)> {
         let given = self.given.lock();
         let mut moving = Vec::new();
@@ -130,7 +132,7 @@ impl Handoffs {
         moving
     }
 
-    /// They are written.
+    /// Notes moving names whose changes are written.
     pub(crate) fn changed(&self, moving: Vec<(TxnId, Key)>) {
         let mut given = self.given.lock();
         for (txn, key) in moving {
@@ -140,8 +142,8 @@ impl Handoffs {
         }
     }
 
-    /// How long a request waits before: it changes a directory whose changes come faster than they
-    /// can be sent.
+    /// Returns how long a request waits before it is executed. Requests wait that change a
+    /// directory whose changes come faster than they can be sent.
     pub(crate) fn slows(&self, request: &Request) -> Option<Duration> {
         let about = request.kind().about.filter(|_| request.mutates())?;
         let (dir, given) = (about.id, self.given.lock());
@@ -149,7 +151,7 @@ impl Handoffs {
         (!slow.is_zero()).then_some(slow)
     }
 
-    /// From now on changes of these names are noted.
+    /// Begins to note changes of these names.
     pub(super) fn watch(&self, txn: TxnId, of: Partition, moving: Moving) {
         let (names, dir) = (key::names(of.shard, of.dir), of.dir);
         let (changed, slow) = (HashSet::default(), Duration::ZERO);
@@ -159,7 +161,8 @@ impl Handoffs {
         }
     }
 
-    /// At most so many of the names that have changed; they are not noted any more.
+    /// Takes at most `max` keys of names that have changed. From now on each writer waits for
+    /// `slow`.
     pub(super) fn take_changed(&self, txn: TxnId, max: usize, slow: Duration) -> Vec<Key> {
         let mut given = self.given.lock();
         let Some(given) = given.get_mut(&txn) else { return Vec::new() };
@@ -172,14 +175,14 @@ impl Handoffs {
         taken
     }
 
-    /// It is over.
+    /// Ends the noting of changes: the handoff is over.
     pub(super) fn unwatch(&self, txn: TxnId) {
         if self.given.lock().remove(&txn).is_some() {
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Acts on what is being received.
+    /// Calls `act` with the handoffs that are being received.
     pub(super) fn received<T>(
         &self,
         act: impl FnOnce(&mut BTreeMap<Partition, Received>) -> T,
@@ -187,8 +190,8 @@ impl Handoffs {
         act(&mut self.received.lock())
     }
 
-    /// The partition whose handoff this is, which will not happen: nobody waits for anything of it
-    /// any more.
+    /// Notes that the source has given this handoff up, and returns the partition that was to
+    /// receive it.
     pub(super) fn is_given_up(&self, id: TxnId) -> Option<Partition> {
         let mut received = self.received.lock();
         let mut all = received.iter_mut();
@@ -197,7 +200,8 @@ impl Handoffs {
         Some(*at)
     }
 
-    /// What a handoff's record was about, if this is the key of one, has come.
+    /// Forgets the handoff being received whose record has this key: its names have come. Other
+    /// keys do nothing.
     pub(crate) fn has_come(&self, key: &[u8]) {
         if let Some((dir, number)) = key::parse_handoff(key).filter(|_| key.get(2) == Some(&b'H')) {
             let at = Partition { shard: key::shard_of(key), dir, number };
@@ -205,7 +209,8 @@ impl Handoffs {
         }
     }
 
-    /// These partitions, by the keys of their content records, are too large or too small.
+    /// Queues partitions that are too large or too small, named by the keys of their content
+    /// records.
     pub(crate) fn want(&self, shares: impl Iterator<Item = Key>) {
         for at in shares.filter_map(|key| Partition::of_share(&key)) {
             let mut wanted = self.wanted.lock();
@@ -222,7 +227,7 @@ impl Handoffs {
         }
     }
 
-    /// A partition is to be looked at, whatever was found before.
+    /// Queues a partition, whatever was found before.
     pub(super) fn again(&self, at: Partition) {
         let mut wanted = self.wanted.lock();
         match wanted.known.get_mut(&at) {
@@ -238,7 +243,7 @@ impl Handoffs {
         }
     }
 
-    /// The next to look at, which is up to the caller now.
+    /// Takes the next partition from the queue. The caller then looks at it.
     pub(super) fn next(&self) -> Option<Partition> {
         let mut wanted = self.wanted.lock();
         let at = wanted.waiting.pop_front()?;
@@ -246,7 +251,7 @@ impl Handoffs {
         Some(at)
     }
 
-    /// Waits for so long, or until somebody asks for the partition, which is being looked at.
+    /// Waits for `pause`, or until somebody asks for the partition, which is being looked at.
     pub(super) async fn pause(&self, at: Partition, pause: Duration) {
         let asked = async {
             loop {
@@ -260,11 +265,12 @@ impl Handoffs {
                 told.await;
             }
         };
-        // Both ends are good.
+        // The pause may end either way.
         let _ = tokio::time::timeout(pause, asked).await;
     }
 
-    /// It was looked at; whether that is to be done once more.
+    /// The caller has looked at the partition. `again` queues it once more; so does a request or a
+    /// write that came meanwhile.
     pub(super) fn done(&self, at: Partition, again: bool) {
         let mut wanted = self.wanted.lock();
         let asked = matches!(

@@ -21,10 +21,10 @@ use crate::{
     txn::Txn,
 };
 
-/// So many handoffs are received at a time.
+/// Number of handoffs that a server receives at a time.
 const RECEIVED_MAX: usize = 4;
 
-/// A partition that this server has, whose directory is locked.
+/// Locks the directory of a partition that this server owns.
 fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Partition> {
     let at = Partition::of(home, dir, number, txn.shared.config.shards);
     if !txn.has_shard(at.shard) {
@@ -34,7 +34,7 @@ fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Par
     Ok(at)
 }
 
-/// Names are about to come; `None`: not now.
+/// Begins to receive names. Returns `None` when this server cannot take them now.
 pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
     if !txn.shared.room.is_enough() {
         return Ok(None);
@@ -44,12 +44,13 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
     if txn.settle_change(&at).is_err() {
         return Ok(None);
     }
-    // Another directory may have had this id, or has it.
+    // Another directory may have had this id, or may have it now.
     let share = txn.get_content(&taker.share())?;
     let fits = match &share {
-        // Whoever it gave names to gives them back only while it is there.
+        // A new partition takes names only from a lower number. Partitions that it gave names to
+        // give them back only while it is there.
         None => req.taker > req.giver,
-        // A message that comes twice, and late: the names have come.
+        // This may be a late duplicate of a message whose names have come.
         Some(share) => {
             let has = matches!(req.moving, Moving::Range((first, _)) if share.layout.partition(first) == req.taker);
             share.ino == req.ino && !has
@@ -76,7 +77,8 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
     Ok(Some(Tally::default()))
 }
 
-/// Whether nothing is stored where names come to; if that is many places, it is not looked at.
+/// Whether nothing is stored in the range that the names come to. Names of a subset come to many
+/// places, which are not looked at: then `false`.
 fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
     let Moving::Range((first, last)) = moving else { return Ok(false) };
     let from = key::names_from(taker.shard, taker.dir, first);
@@ -92,8 +94,8 @@ fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
     Ok(empty)
 }
 
-/// Names have come, or have changed; `None`: this is of no handoff that is known here, or there is
-/// no room for more.
+/// Takes names, or changes of names. Returns `None` when this server does not know the handoff, or
+/// has no room for more.
 pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
     if !txn.shared.room.is_enough() {
         return Ok(None);
@@ -159,15 +161,15 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
     }
 }
 
-/// What a record counts.
+/// Counts what one record adds: an entry, a subdirectory.
 fn weigh(key: &[u8], value: &Bytes) -> Tally {
     let is_entry = key::is_entry(key);
     let is_dir = || matches!(EntryRecord::from_record(value), Ok(EntryRecord::Dir(_)));
     Tally { entries: u64::from(is_entry), subdirs: u64::from(is_entry && is_dir()) }
 }
 
-/// A partition learns how its directory is divided, says what it knows, and looks whether it has
-/// names to give.
+/// A partition learns how its directory is divided, answers with the layout it knows, and looks
+/// whether it has names to give.
 pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
     let at = locked(txn, req.home, req.dir, req.partition)?;
     let Some(mut share) = txn.get_content(&at.share())?.filter(|share| share.ino == req.ino) else {
@@ -178,7 +180,8 @@ pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
         txn.put_content(at.share(), share.clone());
     }
     if at.number == 0 && is_stepping(&share.layout) {
-        // A master looks when the last giver has told it, and until then only now and then.
+        // During a step a master looks when the last giver has told it, and until then only now and
+        // then.
         txn.shared.handoffs.want(std::iter::once(at.share()));
     } else {
         txn.shared.handoffs.again(at);

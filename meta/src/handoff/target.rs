@@ -1,12 +1,12 @@
 //! The target's side: what it takes, what it stores for it, and what becomes of that.
 //!
-//! Pure. Whoever drives it reads and writes the record of the partition, [`HandoffRecord`], within
-//! a group of a core, as an operation does, and holds the lock of the directory. What is received
-//! counts only for as long as the server runs: it is not all stable before it is promised. So a
-//! handoff that was not promised ends with the run.
+//! Pure. The caller reads and writes the record of the partition, [`HandoffRecord`], within a group
+//! of a core, as an operation does, and holds the lock of the directory. Received names are not all
+//! stable before they are promised, so they count only while the server runs. A handoff that was
+//! not promised ends with the run.
 //!
-//! Always true: there is one handoff into a partition at a time, and none while anything is to be
-//! swept there.
+//! Always true: a partition receives one handoff at a time, and none while anything is to be swept
+//! there.
 
 use bytes::Bytes;
 
@@ -18,29 +18,29 @@ use super::{Change, HandoffRecord, Receiving};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) what: Receiving,
-    /// The number of the next message.
+    /// Number of the next message.
     next: u64,
     tally: Tally,
-    /// Nothing was stored where the names come to when it began, and all that has come since has
-    /// come in order: the last of it. `None` when that is not so.
+    /// The greatest key received, empty at first. `Some` only if nothing was stored in the target
+    /// range at the beginning, and all records since have come in ascending order.
     came: Option<Bytes>,
 }
 
-/// What becomes of a message.
+/// What the target does with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taking {
     /// Store it, and then answer with this.
     Store(Tally),
-    /// It is stored: answer with this.
+    /// The message came again and is stored already: answer with this tally.
     Again(Tally),
-    /// It is of no handoff that is known here.
+    /// The message is of no handoff that is known here.
     Refuse,
 }
 
 impl Target {
-    /// A source wants to begin. `record` is what is stored; `received` what this run has begun to
-    /// receive. The record to store; `None`: it is not free for that. `empty` when nothing is
-    /// stored where the names come to.
+    /// A source wants to begin. `record` is the stored record; `received` is the handoff that this
+    /// run is receiving; `empty` says that nothing is stored in the target range. Returns the
+    /// handoff to receive, or `None` when the partition is not free for it.
     pub(crate) fn begin(
         what: Receiving,
         record: Option<&HandoffRecord>,
@@ -50,7 +50,7 @@ impl Target {
         let came = empty.then(Bytes::new);
         match (record, received) {
             (None, _) => Some(Target { what, next: 0, tally: Tally::default(), came }),
-            // Its answer was lost.
+            // The same source begins again: the answer was lost.
             (Some(HandoffRecord::Receiving(same)), Some(target)) if *same == what => {
                 (target.next == 0).then(|| target.clone())
             }
@@ -58,13 +58,13 @@ impl Target {
         }
     }
 
-    /// What is stored for it.
+    /// The record that is stored for this handoff.
     pub(crate) fn record(&self) -> HandoffRecord {
         HandoffRecord::Receiving(self.what)
     }
 
-    /// Whether nothing is stored under any of the keys of these changes, as is known without a
-    /// look; all of them put something, then.
+    /// Whether it is known without a read that nothing is stored under any key of these changes.
+    /// Then all of them are puts.
     pub(crate) fn are_new(&self, changes: &[Change]) -> bool {
         let Some(came) = &self.came else { return false };
         let mut last = came;
@@ -75,8 +75,8 @@ impl Target {
         })
     }
 
-    /// A message of changes has come. `was` finds what is stored under a key, and `weigh` says what
-    /// a record counts.
+    /// Takes a message of changes. `was` finds what is stored under a key, and `weigh` says what a
+    /// record counts.
     pub(crate) fn put(
         &mut self,
         number: u64,
@@ -102,8 +102,8 @@ impl Target {
     }
 }
 
-/// What becomes of what was being received when its transaction did not happen, or this server has
-/// stopped before it had promised anything. `None`: nothing, it stays.
+/// The record after a handoff whose transaction did not happen, or whose target stopped before it
+/// had promised anything. `None` when the record stays as it is.
 pub(crate) fn abandoned(record: &HandoffRecord) -> Option<HandoffRecord> {
     match record {
         HandoffRecord::Receiving(what) => Some(HandoffRecord::Sweeping(what.ino)),
@@ -111,7 +111,8 @@ pub(crate) fn abandoned(record: &HandoffRecord) -> Option<HandoffRecord> {
     }
 }
 
-/// What is stored when the master knows the layout that a giver has made.
+/// The record after the master has learnt the layout that a giver has made. `None` when the record
+/// stays as it is.
 pub(crate) fn told(record: &HandoffRecord) -> Option<HandoffRecord> {
     match record {
         HandoffRecord::Given(ino) => Some(HandoffRecord::Sweeping(*ino)),
