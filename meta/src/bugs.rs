@@ -23,11 +23,11 @@ pub enum Bug {
     EchoExecuted,
     /// Answers leave before the write that holds their effects (`core`).
     AnswerBeforeWrite,
-    /// Whoever waits for stable storage is answered at once (`core`, `data`).
+    /// Requests that wait for stable storage are answered at once (`core`, `data`).
     SyncNotAwaited,
     /// A sync makes the log stable, and not the blocks that it names (`unsynced`).
     BlocksNotSynced,
-    /// A server opens a log that names blocks which a power cut took (whoever should have called
+    /// A server opens a log that names blocks which a power cut took (the caller of
     /// `unsynced::kept`).
     LogTakenUnseen,
     /// Inode numbers are given out that no record reserves (`server`).
@@ -36,7 +36,7 @@ pub enum Bug {
     OpensIgnored,
     /// A release also closes what was opened after it (`ops::session`).
     ReleaseNumberIgnored,
-    /// After a restart nobody waits for claims before orphans are removed (`server`).
+    /// After a restart orphans are removed before claims of clients have come (`server`).
     ClaimsNotAwaited,
     /// Clients are not told that a directory was moved (`ops::rename`).
     MoveNotAnnounced,
@@ -50,28 +50,29 @@ pub enum Bug {
     AnnounceNotAwaited,
     /// A version of the invalidation list comes without what happened in it (`coordinator`).
     VersionWithoutEvent,
-    /// A transaction is prepared and holds no keys (`transact::participant`).
+    /// A prepared transaction holds no keys (`transact::participant`).
     PreparedNotHeld,
-    /// What others are not to see while it is announced that a directory moves they see
+    /// Readers see records that a rename of a directory holds during its announcement
     /// (`transact::participant`).
     HoldNotKept,
-    /// After a restart nobody knows what is prepared (`transact::recover`).
+    /// After a restart prepared transactions are not known (`transact::recover`).
     PreparedForgotten,
-    /// What is prepared is not stored (`transact::participant`).
+    /// A prepared transaction is not stored (`transact::participant`).
     PrepareNotStored,
-    /// A server promises before what it promises is stable (`core`).
+    /// A server votes yes before its prepared record is stable (`core`).
     PromiseNotStable,
     /// A server says before it is stable that it has heard how a transaction ended (`core`).
     AcknowledgedEarly,
-    /// What a transaction stands on is not looked at when it is prepared (`transact::participant`).
+    /// The records that a transaction stands on are not compared when it is prepared
+    /// (`transact::participant`).
     ExpectationsIgnored,
-    /// A read does not wait for what is prepared (`txn`).
+    /// A read does not wait for prepared transactions (`txn`).
     PreparedNotAwaited,
     /// Servers are told of a commit that is not stable (`transact::run`).
     CommitNotAwaited,
     /// A commit is not noted (`transact::run`).
     CommitNotNoted,
-    /// What a transaction charges to quotas is not stored with its commit (`txn`).
+    /// The quota charges of a transaction are not stored with its commit (`txn`).
     ChargeLost,
     /// A commit is forgotten before all servers know of it (`transact::run`).
     CommitForgottenEarly,
@@ -81,19 +82,19 @@ pub enum Bug {
     PendingSaidAborted,
     /// A late part of an attempt that was given up is kept for ever (`transact::recover`).
     LatePrepareKept,
-    /// What a server has said never to prepare it prepares all the same (`transact::participant`).
+    /// A server prepares a transaction that it has promised to refuse (`transact::participant`).
     RefusalNotKept,
     /// A server serves when its lease has ended (`driver`).
     LeaseIgnored,
-    /// What is above the place where a directory goes may move meanwhile (`txn::dirs`).
+    /// The directories above the target of a directory rename may move meanwhile (`txn::dirs`).
     GraphIgnored,
     /// A transaction does not expect the content records that it has read as they were
     /// (`txn::remote`).
     ShareNotExpected,
-    /// Whoever changes all of a directory knows only the partitions that its master knows
+    /// A change of a whole directory reaches only the partitions that its master knows
     /// (`txn::shares`).
     ClosureStops,
-    /// After a restart nobody sees to what handoffs have left (`handoff::finish`).
+    /// After a restart the work that handoffs have left is not resumed (`handoff::finish`).
     HandoffForgotten,
     /// A partition tells another one of a handoff that is not stable (`handoff::finish`).
     LayoutToldEarly,
@@ -103,18 +104,18 @@ pub enum Bug {
     ChangesForgotten,
     /// Names move while they are changed (`handoff::steps`).
     NotFrozen,
-    /// A sweep removes what the partition has (`handoff::steps`).
+    /// A sweep removes names that the partition owns (`handoff::steps`).
     OwnedSwept,
-    /// While a moment of all servers is taken everybody goes on (`dump::pause`).
+    /// Servers go on with changes while a moment of all servers is taken (`dump::pause`).
     PauseIgnored,
-    /// What would be refused is refused, of whatever moments what was read is (`transact::run`).
+    /// A refusal is answered though its reads at other servers may be of different moments
+    /// (`transact::run`).
     RefusedUnseen,
-    /// What is allowed below a quota and given back is used all the same (`quota::allowance`).
+    /// A quota allowance that was given back is used all the same (`quota::allowance`).
     AllowanceKept,
-    /// As well, of bytes alone (`quota::allowance`).
+    /// The same with the allowance of bytes alone (`quota::allowance`).
     BytesAllowanceKept,
-    /// A server that does not say what it uses below a quota is taken to use nothing
-    /// (`quota::ask`).
+    /// A server that does not report its use below a quota is taken to use nothing (`quota::ask`).
     UnheardHaveNone,
     /// Directories are confirmed before their entries are stable (`transact::births`).
     ConfirmedEarly,
@@ -125,7 +126,7 @@ pub enum Bug {
     MergedForgotten,
     /// A page of a listing ends between names of one position (`ops::readdir`).
     PageEndsInRun,
-    /// A partition of a directory that is listed to its end says that nothing is in the others
+    /// The last page of one partition's listing says that all other partitions are empty
     /// (`ops::readdir`).
     ListingEndsEarly,
     /// The client takes an answer into its cache that was overtaken by news (`client`, feature
@@ -136,7 +137,7 @@ pub enum Bug {
 
 #[cfg(feature = "bugs")]
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 53] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,

@@ -1,8 +1,8 @@
-//! A server as one of several: which shards it owns, who has the others, and whether it may serve
-//! now.
+//! A server as one of several: the shards it owns, the owners of the others, and whether it may
+//! serve now.
 //!
-//! The coordinator decides all of it (`coordinator`); what is known here is a copy. A file system
-//! of one server has none of this, and never looks.
+//! The coordinator decides all of it (`coordinator`); this server has a copy. A file system of one
+//! server has none of this, and never looks.
 
 use std::{
     sync::{
@@ -34,32 +34,31 @@ use crate::{
 pub struct ClusterOptions {
     /// The network.
     pub dial: Arc<dyn Dial>,
-    /// Where the coordinator may be, tried in turn with where the map says; empty: nobody said, or
-    /// this server is it.
+    /// Addresses where the coordinator may be, tried in turn with the one in the map. Empty when
+    /// none was given, or this server is the coordinator.
     pub coordinators: Vec<String>,
-    /// A server serves for so long after it has last asked for its lease.
+    /// Length of a lease: a server serves for so long after it last asked for one.
     pub lease: Duration,
-    /// A server whose lease has ended serves requests that stand on no cached path for so long.
+    /// How long a server whose lease has ended still serves requests that stand on no cached path.
     pub alone: Duration,
-    /// What leases are measured with: a time since some start that goes on while the machine
-    /// sleeps.
+    /// The clock of leases: the time since some start. It goes on while the machine sleeps.
     pub awake_or_not: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// All that this server had answered when it last ended is still there: its machine has not
-    /// been started anew since.
+    /// Whether all that this server had answered when it last ended is still there: its machine has
+    /// not been restarted since.
     pub kept_all: bool,
 }
 
 codec! {
-    /// What a server knows of the cluster that it belongs to, as it was when it stopped.
+    /// The membership of a server in its cluster, as stored when it last changed.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Member {
-        /// Its number in the map.
+        /// Number of the server in the map.
         pub server: u16,
-        /// How many servers the cluster has when it is complete.
+        /// Number of servers of the complete cluster.
         pub servers: u16,
-        /// The number it drew for itself.
+        /// The random number that the server drew for itself.
         pub member: u64,
-        /// The newest map; without servers until the cluster was complete.
+        /// The newest map; it has no servers until the cluster is complete.
         pub map: ClusterMap,
     }
 }
@@ -68,32 +67,33 @@ impl Record for Member {}
 
 /// One of several servers.
 pub(crate) struct Cluster {
-    /// Its number in the map.
+    /// Number of this server in the map.
     pub(crate) me: u16,
-    /// How many servers there are when the cluster is complete.
+    /// Number of servers of the complete cluster.
     pub(crate) servers: u16,
-    /// Of this run.
+    /// The run of this server, which each start increments.
     pub(crate) run: u64,
     pub(crate) options: ClusterOptions,
     map: RwLock<Arc<ClusterMap>>,
-    /// When the lease ends, milliseconds as [`Cluster::time`] counts.
+    /// End of the lease, in milliseconds of [`Cluster::time`].
     lease_ends: AtomicU64,
-    /// When the server started, milliseconds as [`Cluster::time`] counts.
+    /// Start of the server, in milliseconds of [`Cluster::time`].
     opened: u64,
-    /// When the coordinator was last heard of, likewise; 0: not yet.
+    /// When the coordinator last answered, in milliseconds of [`Cluster::time`]; 0 if it never did.
     heard: AtomicU64,
-    /// The lease has ended, and all that was executed under it is written.
+    /// Whether the server goes on without a lease: it has ended, and all that was executed under it
+    /// is written.
     alone: AtomicBool,
     transactions: AtomicU64,
     challenges: AtomicU64,
     member: u64,
-    /// What the first server has beside it.
+    /// The coordinator's part, on the first server only.
     pub(crate) coordinator: Option<Coordinator>,
 }
 
 impl Cluster {
-    /// The cluster as this server knew it when it stopped, and the version at which its
-    /// invalidation list begins.
+    /// Reads the cluster as this server knew it when it stopped. Also returns the version at which
+    /// the server's invalidation list begins.
     pub(crate) fn open(
         engine: &dyn Engine,
         run: u64,
@@ -146,7 +146,7 @@ impl Cluster {
         Arc::clone(&self.map.read())
     }
 
-    /// Takes in a map; `false` when it is no newer.
+    /// Takes in a map; returns `false` when it is no newer.
     pub(crate) fn learn(&self, map: ClusterMap) -> bool {
         let mut known = self.map.write();
         let newer = map.epoch > known.epoch;
@@ -156,20 +156,20 @@ impl Cluster {
         newer
     }
 
-    /// What of it outlives a restart, with the newest map.
+    /// The record that outlives a restart, with the newest map.
     fn to_member(&self) -> Member {
         let map = (*self.map()).clone();
         Member { server: self.me, servers: self.servers, member: self.member, map }
     }
 
-    /// Where a server is reached: where the map says; while there is none, where somebody said.
+    /// The address of a server: from the map, or before there is one from the options.
     pub(crate) fn address(&self, server: u16) -> Option<String> {
         let known = self.map().servers.get(usize::from(server)).cloned();
         known.or_else(|| self.places(server).into_iter().next())
     }
 
-    /// Where a server may be: the coordinator where this one was told, and all where the map says,
-    /// as any of these may be out of date.
+    /// Addresses where a server may be: those in the options for the coordinator, then the one in
+    /// the map. Any of them may be out of date.
     pub(crate) fn places(&self, server: u16) -> Vec<String> {
         let told = if server == 0 { &self.options.coordinators[..] } else { &[] };
         let map = self.map();
@@ -177,17 +177,17 @@ impl Cluster {
         told.iter().chain(known).cloned().collect()
     }
 
-    /// Who has the shard of a key.
+    /// Number of the server that owns the shard of a key.
     pub(crate) fn server_of_key(&self, key: &[u8]) -> Option<u16> {
         self.map.read().server_of(key::shard_of(key))
     }
 
-    /// Whether this server has `shard`.
+    /// Whether this server owns `shard`.
     pub(crate) fn owns(&self, shard: ShardId) -> bool {
         self.map.read().server_of(shard) == Some(self.me)
     }
 
-    /// Whether this server has the shard of a key.
+    /// Whether this server owns the shard of a key.
     pub(crate) fn owns_key(&self, key: &[u8]) -> bool {
         key::is_the_servers(key) || self.owns(key::shard_of(key))
     }
@@ -197,12 +197,12 @@ impl Cluster {
         self.me == 0
     }
 
-    /// The time by which leases end.
+    /// The present time on the clock of leases.
     pub(crate) fn time(&self) -> Duration {
         (self.options.awake_or_not)()
     }
 
-    /// The lease lasts until `ends` at least.
+    /// Notes that the lease lasts until `ends` at least.
     fn extend_lease(&self, ends: Duration) {
         self.lease_ends.fetch_max(millis(ends), Ordering::AcqRel);
     }
@@ -212,21 +212,21 @@ impl Cluster {
         millis(self.time()) < self.lease_ends.load(Ordering::Acquire)
     }
 
-    /// For how long the lease lasts.
+    /// Time until the lease ends.
     pub(crate) fn lease_left(&self) -> Duration {
         let ends = Duration::from_millis(self.lease_ends.load(Ordering::Acquire));
         ends.saturating_sub(self.time())
     }
 
-    /// For how long there has been no lease: since it ended, or since the start. `None`: there is
+    /// How long there has been no lease: since it ended, or since the start. `None` while there is
     /// one.
     pub(crate) fn without_lease(&self) -> Option<Duration> {
         let (now, ends) = (millis(self.time()), self.lease_ends.load(Ordering::Acquire));
         (now >= ends).then(|| Duration::from_millis(now.saturating_sub(ends.max(self.opened))))
     }
 
-    /// For how long the server still serves without a lease; zero while it has one, or no longer
-    /// may.
+    /// How long the server still serves without a lease; zero while it has one, or when it may no
+    /// longer.
     pub(crate) fn alone_left(&self) -> Duration {
         if self.has_lease() || !self.serves_alone() {
             return Duration::ZERO;
@@ -235,13 +235,13 @@ impl Cluster {
         (ends + self.options.alone).saturating_sub(self.time())
     }
 
-    /// The coordinator has answered.
+    /// Notes that the coordinator has answered.
     pub(crate) fn hears_coordinator(&self) {
         self.heard.store(millis(self.time()).max(1), Ordering::Release);
     }
 
-    /// Whether the coordinator has answered within a lease, as far as this server knows how long
-    /// one is.
+    /// Whether the coordinator has answered within the time of a lease, by this server's own
+    /// options.
     pub(crate) fn coordinator_answers(&self) -> bool {
         let heard = self.heard.load(Ordering::Acquire);
         heard > 0 && millis(self.time()).saturating_sub(heard) < millis(self.options.lease)
@@ -249,9 +249,9 @@ impl Cluster {
 
     /// Whether requests that stand on no cached path may be served, although the lease has ended.
     ///
-    /// A lease is needed for what clients have cached: others may change it when this server cannot
-    /// hear of that. Who names directories and files by their ids needs only that nobody else has
-    /// them, and nobody can take them from a server that is silent. The limit is for what a
+    /// A lease is needed for what clients have cached: others may change it while this server
+    /// cannot hear of that. A request that names directories and files by their ids needs only that
+    /// no other server owns them; and a silent server keeps what it owns. The limit is for what a
     /// coordinator decides about sessions and settings.
     pub(crate) fn serves_alone(&self) -> bool {
         let ends =
@@ -259,7 +259,7 @@ impl Cluster {
         self.alone.load(Ordering::Acquire) && millis(self.time()) < ends
     }
 
-    /// Says whether the server goes on without a lease.
+    /// Sets whether the server goes on without a lease.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Release);
     }
@@ -269,13 +269,13 @@ impl Cluster {
         self.lease_ends.load(Ordering::Acquire) > 0
     }
 
-    /// What this server says first when it comes to another: it asks what to prove.
+    /// The first message of this server to another, without a proof: it asks for a challenge.
     pub(crate) fn hello(&self) -> PeerHello {
         PeerHello { from: self.me, run: self.run, proof: Bytes::new() }
     }
 
-    /// What somebody who comes has to prove himself with: no two are the same, neither of this run
-    /// nor, as `random` is drawn anew, of any other.
+    /// The next challenge for a server that connects. No two are the same, neither in this run nor,
+    /// as `random` is drawn anew, in any other.
     pub(crate) fn next_challenge(&self, random: u64) -> u128 {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed);
         u128::from(random) << 64 | u128::from(number)
@@ -288,12 +288,12 @@ impl Cluster {
     }
 }
 
-/// Takes in a lease that was asked for at `asked`: first what the invalidation list lacks and a
-/// newer map, which is stable before it counts, and then the time.
+/// Takes in a lease that was asked for at `asked`: first the missing events of the invalidation
+/// list and a newer map, which is stable before it counts, and then the time.
 ///
-/// Race: while this server had no lease others may have gone on without it. What its cores had
-/// executed before, and not written, is there before anybody may look; so is what they had checked
-/// without the events that the lease brings.
+/// Race: while this server had no lease, others may have gone on without it. So before it may serve
+/// again it writes what its cores had executed but not written, and what they had checked without
+/// the events that the lease brings.
 pub(crate) async fn take_lease(
     shared: &Shared,
     cluster: &Cluster,
@@ -306,14 +306,16 @@ pub(crate) async fn take_lease(
     if events.reset {
         shared.invalidations.begin_anew(events.version, &events.dirs);
     } else if !shared.invalidations.take_in(after, &events.dirs) {
-        // It is no answer to what was asked, and nothing to stand on.
+        // The events do not follow on the list, so this lease does not answer the last request:
+        // ignore it.
         return Ok(());
     }
     if map.is_some_and(|map| cluster.learn(map)) {
         let mut batch = Batch::default();
         batch.put(&key::member(), &cluster.to_member().to_record());
         shared.engine.write(batch).map_err(failed)?;
-        // With the blocks that the log names before it, or a power cut may take it with them.
+        // The blocks that the log names must be stable too: a power cut that takes one cuts the log
+        // there.
         unsynced::sync(shared)?;
     }
     match settings.map(|settings| Settings::from_record(&settings)) {
@@ -342,14 +344,14 @@ pub(crate) async fn take_lease(
     Ok(())
 }
 
-/// Who came to whom, on which connection.
+/// A connection from one server to another, as its proof names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
-    /// The file system.
+    /// The id of the file system.
     pub(crate) uuid: u128,
-    /// The server that is visited.
+    /// Number of the server that is visited.
     pub(crate) to: u16,
-    /// What it has answered, which no other connection is answered.
+    /// The challenge of the visited server, which it gives to this connection only.
     pub(crate) challenge: u128,
 }
 
@@ -361,13 +363,13 @@ impl Visit {
         mac
     }
 
-    /// What a server says to prove that it is one.
+    /// Adds the proof that the sender is a server of this file system.
     pub(crate) fn prove(self, signing_key: &[u8], hello: PeerHello) -> PeerHello {
         let proof = self.mac(signing_key, &hello).finalize().into_bytes();
         PeerHello { proof: Bytes::copy_from_slice(&proof), ..hello }
     }
 
-    /// Whether it was a server of this file system that said so, here and now.
+    /// Whether the proof was made by a server of this file system, for this connection.
     pub(crate) fn is_proven(self, signing_key: &[u8], hello: &PeerHello) -> bool {
         self.mac(signing_key, hello).verify_slice(&hello.proof).is_ok()
     }

@@ -1,15 +1,14 @@
-//! What one server of a cluster decides for all of them: the coordinator, which is the owner of
-//! shard 0.
+//! The coordinator: the owner of shard 0, which decides for all servers of a cluster.
 //!
-//! It has the cluster map, gives leases, gives the versions of the invalidation log and tells every
-//! server what is in it, and knows which renames of directories may go on together. `driver` hands
-//! it what servers and administrators ask; initiators of renames and permission changes of
-//! directories call [`announce`]. The decisions are pure, in the files below; here are the lock
-//! around them and their IO. What must outlive a restart is on stable storage before anybody sees
-//! it: that waits for a sync, and happens when servers join or move, and once in many thousand
-//! versions.
+//! The coordinator has the cluster map and gives leases. It gives the versions of the invalidation
+//! log and tells every server what is in it. It knows which renames of directories may go on
+//! together. `driver` hands it the requests of servers and administrators; initiators of renames
+//! and permission changes of directories call [`announce`]. The decisions are pure, in the files
+//! below; here are the lock around them and their IO. State that must outlive a restart is stable
+//! before anybody sees it. That waits for a sync, and happens when servers join or move, and once
+//! in many thousand versions.
 //!
-//! Always true: what was announced is in the list of every server that may serve, and what any of
+//! Always true: an announced event is in the list of every server that may serve, and what any of
 //! them had checked without it is written. Versions are never given twice.
 
 pub(crate) mod graph;
@@ -49,7 +48,7 @@ use crate::{
     unsynced,
 };
 
-/// So many versions of the log are reserved at a time.
+/// Number of versions of the log that are reserved at a time.
 const VERSIONS_RESERVED: u64 = 1 << 16;
 
 /// The coordinator's part of a server.
@@ -57,11 +56,11 @@ pub(crate) struct Coordinator {
     state: Mutex<State>,
     /// Renames of directories in flight.
     graph: Mutex<Graph>,
-    /// Where directories were seen.
+    /// Places where renames have seen directories.
     ways: Mutex<Ways>,
-    /// What each server may charge to quotas.
+    /// Grants of quota to each server.
     pub(crate) ledgers: Ledgers,
-    /// Changes with the log, and with what is known of who has how much of it.
+    /// Notified when the log changes, or how far a server's list has come.
     changed: Notify,
 }
 
@@ -72,7 +71,8 @@ struct State {
 }
 
 impl Coordinator {
-    /// Takes up where the last run ended; also the first version of the log in this run.
+    /// Opens the coordinator with the state that the last run stored. Also returns the first
+    /// version of the log in this run.
     pub(crate) fn open(
         engine: &dyn Engine,
         member: &Member,
@@ -101,7 +101,7 @@ impl Coordinator {
         self.graph.lock()
     }
 
-    /// What renames of directories have seen of the tree.
+    /// Ancestors of directories, as renames have seen them.
     pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
         self.ways.lock()
     }
@@ -112,12 +112,12 @@ impl Coordinator {
         self.state.lock().leases.all_know_roots(version, me, now)
     }
 
-    /// How far the list of `server` has come.
+    /// Version up to which `server` has the list.
     fn has(&self, server: u16) -> u64 {
         self.state.lock().leases.has(server)
     }
 
-    /// The list of `server` has come so far.
+    /// Notes that `server` has the list up to `version`.
     fn acknowledged(&self, server: u16, version: u64) {
         self.state.lock().leases.acknowledged(server, version);
         self.changed.notify_waiters();
@@ -125,20 +125,20 @@ impl Coordinator {
 }
 
 impl State {
-    /// Makes it stable before the server serves.
+    /// Makes the state stable, before the server serves.
     fn store(&self, engine: &dyn Engine) -> std::result::Result<(), store::Error> {
         engine.write(self.to_batch())?;
         engine.sync()
     }
 
-    /// Makes it stable. Blocks that the log names before it are made so, too: after a power cut
-    /// that took one of them, the log would be cut there.
+    /// Makes the state stable, and with it the blocks that the log names before it: after a power
+    /// cut that took one of them, the log would be cut there.
     fn store_for(&self, shared: &Shared) -> Result<()> {
         shared.engine.write(self.to_batch())?;
         unsynced::sync(shared).map_err(Fault::Halt)
     }
 
-    /// Versions up to this one may be given.
+    /// Reserves versions so that all up to `version` may be given.
     fn reserve(&mut self, shared: &Shared, version: u64) -> Result<()> {
         let before = self.roster.versions_end;
         if version >= before {
@@ -162,13 +162,13 @@ impl State {
         Duration::from_millis(self.roster.lease_ms)
     }
 
-    /// How long the leases are that are given now: none before there is a map.
+    /// Length of the leases that are given now: 0 before there is a map.
     fn lease_ms(&self) -> u64 {
         if self.member.map.servers.is_empty() { 0 } else { self.roster.lease_ms }
     }
 }
 
-/// The coordinator's part of this server.
+/// Returns the coordinator's part of this server.
 fn here(shared: &Shared) -> Result<(&Cluster, &Coordinator)> {
     let Some(cluster) = &shared.cluster else {
         return Err(Fault::Refused("this file system was formatted for one server".into()));
@@ -179,7 +179,7 @@ fn here(shared: &Shared) -> Result<(&Cluster, &Coordinator)> {
     }
 }
 
-/// A server wants to belong to the cluster.
+/// Lets a server join the cluster, or find its number again.
 pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     let (cluster, coordinator) = here(shared)?;
     let mut state = coordinator.state.lock();
@@ -202,7 +202,7 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     Ok(Joined { server, config })
 }
 
-/// A server is there and wants its lease.
+/// Answers the heartbeat of a server with its lease.
 pub(crate) fn heartbeat(
     shared: &Shared,
     (from, run): (u16, u64),
@@ -226,7 +226,7 @@ pub(crate) fn heartbeat(
     }
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
-    // A server may ask many times before it has its list.
+    // A server may ask many times before it has its list; only the first of them begins it anew.
     if req.version == 0 && !req.kept_all && state.leases.is_first_loss(from, run) {
         begin_anew(shared, state)?;
     }
@@ -235,16 +235,16 @@ pub(crate) fn heartbeat(
     let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt, strict });
     state.leases.beat(from, Instant::now(), beat, ms > 0);
     coordinator.changed.notify_waiters();
-    // Race: its own may have changed since it asked.
+    // Race: the settings of this server may have changed since it asked.
     let present = shared.settings().to_record();
     let settings = (from != cluster.me && present != req.settings).then_some(present);
     let roots = shared.quotas.news(req.roots).filter(|_| from != cluster.me);
     Ok(Lease { ms, map, events, settings, roots })
 }
 
-/// A server has lost something that it had answered. That is undone without an event, so nobody may
-/// stand on what was cached before: the list begins anew, here and, with the next heartbeat,
-/// everywhere.
+/// Begins the invalidation list anew, because a server has lost something that it had answered. The
+/// loss has no event, so nothing that was cached before counts any more: here at once, and
+/// everywhere with the next heartbeat.
 fn begin_anew(shared: &Shared, state: &mut State) -> Result<()> {
     let version = shared.invalidations.version() + 1;
     state.reserve(shared, version)?;
@@ -252,8 +252,8 @@ fn begin_anew(shared: &Shared, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// What a server that has come to `version` must take in. One that was started anew gets the list,
-/// so that clients who were told by it before need not drop what they have cached.
+/// The events that a server at `version` must take in. A server that was restarted, at version 0,
+/// gets the whole list, so that clients it told before need not drop their caches.
 fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     if version == 0 {
         return log.all();
@@ -266,9 +266,9 @@ fn events_since(log: &Invalidations, version: u64) -> CacheEvents {
     }
 }
 
-/// Gives the next versions of the log to `dirs`, and returns the last of them when every server has
-/// them in its list, and has written what it had checked without them, or may not serve before it
-/// has. What was prepared for the change stays prepared until the caller has committed.
+/// Gives the next versions of the log to `dirs`, and returns the last of them. By then every server
+/// has them in its list and has written what it had checked without them, or may not serve before
+/// it has. Records prepared for the change stay prepared until the caller has committed.
 ///
 /// # Errors
 /// When this server is not the coordinator, or cannot store that the versions are used.
@@ -297,7 +297,7 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
             changed.as_mut().enable();
             let wait = coordinator.state.lock().leases.wait_until(version, &ends, Instant::now());
             let Some(until) = wait else { return };
-            // After `until` somebody less is waited for.
+            // After `until` fewer servers are waited for.
             let _ = tokio::time::timeout_at(until, changed).await;
         }
     };
@@ -308,8 +308,7 @@ pub(crate) async fn announce(shared: &Shared, dirs: &[DirId]) -> Result<u64> {
     }
 }
 
-/// The coordinator has told what is about to change; `Busy` when something before it is missing
-/// here.
+/// Takes in events that the coordinator announces; `Busy` when earlier events are missing here.
 pub(crate) fn take_in(shared: &Shared, from: u16, req: &Announce) -> Result<()> {
     if from != 0 {
         return Err(Fault::Refused("only the coordinator announces".into()));
@@ -339,7 +338,7 @@ pub(crate) fn heard(shared: &Shared) -> Option<u16> {
     Some(u16::try_from(heard).expect("no more than there are"))
 }
 
-/// The cluster, for administrators; a server that is alone says that it is.
+/// The status of the cluster, for administrators; the only server of a file system reports itself.
 pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
     if shared.cluster.is_none() {
         return Ok(alone(shared));

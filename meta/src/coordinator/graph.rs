@@ -1,22 +1,22 @@
 //! The graph of directory renames in flight: which of them may go on at the same time.
 //!
 //! Two renames, each of them sound by itself, can make a loop that no root reaches: `a` goes below
-//! `b` while `b` goes below `a`. So a rename has the directories that it moves for itself, and
-//! shares all directories above the place that they go to, that place included; who would be in the
-//! way waits (InfiniFS §4.2). Initiators of renames call it, on the coordinator only; it does no IO
-//! and keeps nothing when the coordinator ends: what was prepared then is settled before anybody
+//! `b` while `b` goes below `a`. So a rename holds the directories that it moves exclusively. It
+//! shares all directories above the place that they go to, that place included. A rename that
+//! conflicts waits (InfiniFS §4.2). Initiators of renames call the graph, on the coordinator only.
+//! It does no IO and keeps nothing when the coordinator ends: renames prepared then are settled
+//! before anybody reads a chain through them.
 //! reads a chain through it.
+//! A rename (`transact::run`) reads the chain above the new parent, calls [`Graph::begin`], and
+//! looks again. If the chain is unchanged, it is true until [`Graph::end`]: a move changes only the
+//! chains below what it moves. Those contain the moved directory, so the graph keeps out every
+//! rename that could change the chain. The second look is at the records of this server within the
+//! group that commits, and at those of others when they prepare. If anything has changed, a rename
+//! that ended meanwhile has changed it: end, and begin anew.
 //!
-//! How a rename goes (`transact::run`): read the chain above the new parent, [`Graph::begin`], and
-//! look again. If the chain is what it was, it is true until [`Graph::end`]: a move changes only
-//! the chains below what it moves, which have the moved directory in them, and so whoever could
-//! change it is kept out. The second look is at the records of this server within the group that
-//! commits, and at those of others when they prepare; if anything is not as it was, a rename that
-//! ended meanwhile has changed it: end, and begin anew.
-//!
-//! Who waits has a turn: who came later does not get what he waits for. Otherwise a directory below
-//! which others move without a pause could never be moved itself. Somebody always goes on, as who
-//! has waited longest waits only for renames in flight.
+//! A rename that waits has a turn, and later renames do not get what it waits for. Otherwise a
+//! directory below which others move without a pause could never be moved itself. Some rename
+//! always goes on, as the one that has waited longest waits only for renames in flight.
 //!
 //! Invariant: no directory that one rename moves is moved by another, or above the place where
 //! another goes.
@@ -37,9 +37,9 @@ pub(crate) struct Turn(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Begun {
-    /// It may, until [`Graph::end`] of this.
+    /// The rename may go on, until [`Graph::end`] with this token.
     Granted(Token),
-    /// Another one is in the way. Nothing was kept: try again later.
+    /// Another rename conflicts. Nothing was kept: try again later.
     Wait,
 }
 
@@ -48,12 +48,12 @@ pub(crate) enum Begun {
 pub(crate) struct Graph {
     granted: u64,
     flights: BTreeMap<Token, Flight>,
-    /// What is moved, and by whom.
+    /// Each directory that is being moved, and the rename that moves it.
     moved: HashMap<DirId, Token>,
-    /// How many go below a directory.
+    /// Number of renames in flight that go to this directory or below it.
     above: HashMap<DirId, u32>,
     turns: u64,
-    /// Who waits, and the directories that it is to move.
+    /// The directories that each waiting rename is to move.
     waiting: BTreeMap<Turn, Vec<DirId>>,
 }
 
@@ -64,15 +64,16 @@ struct Flight {
 }
 
 impl Graph {
-    /// How many are in flight.
+    /// Number of renames in flight.
     pub(crate) fn len(&self) -> usize {
         self.flights.len()
     }
 
     /// Begins a rename of the directories `moved` to below the first of each `chain`, which are all
-    /// directories from the new parent to the root (of an exchange: from both new parents). That a
-    /// directory does not go below itself is not asked here: the operation sees it in the chain. A
-    /// change of permissions moves its directory and goes nowhere: its chain is empty.
+    /// directories from the new parent to the root (of an exchange: from both new parents). The
+    /// operation itself sees in the chain whether a directory would go below itself; the graph does
+    /// not check it. A change of permissions moves its directory and goes nowhere: its chain is
+    /// empty.
     pub(crate) fn begin(&mut self, moved: &[DirId], chain: &[DirId]) -> Begun {
         let busy = |dir: &DirId| self.moved.contains_key(dir);
         let stood_on = |dir: &DirId| self.above.contains_key(dir);
@@ -89,14 +90,14 @@ impl Graph {
         Begun::Granted(token)
     }
 
-    /// A turn for a rename, which it keeps until [`Graph::leave`].
+    /// Gives a rename a turn, which it keeps until [`Graph::leave`].
     pub(crate) fn turn(&mut self) -> Turn {
         self.turns += 1;
         Turn(self.turns)
     }
 
-    /// As [`Graph::begin`], of who has a turn: it also waits for what others wait for since longer,
-    /// and keeps what it waits for from those who came later.
+    /// Begins a rename as [`Graph::begin`] does, in its turn. It also waits for what older turns
+    /// wait for, and keeps what it waits for from younger ones.
     pub(crate) fn begin_in_turn(&mut self, turn: Turn, moved: &[DirId], chain: &[DirId]) -> Begun {
         let older = || self.waiting.range(..turn).flat_map(|(_, dirs)| dirs);
         let is_awaited = older().any(|dir| moved.contains(dir) || chain.contains(dir));
@@ -110,13 +111,13 @@ impl Graph {
         begun
     }
 
-    /// It does not wait any more.
+    /// Ends the wait of a rename that has a turn.
     pub(crate) fn leave(&mut self, turn: Turn) {
         self.waiting.remove(&turn);
     }
 
-    /// A rename has ended: it was committed and every server has applied it, or it will never
-    /// happen. Of a token that has ended already nothing is left to do.
+    /// Ends a rename: it was committed and every server has applied it, or it will never happen. A
+    /// token that has ended already has no effect.
     pub(crate) fn end(&mut self, token: Token) {
         let Some(flight) = self.flights.remove(&token) else { return };
         for dir in &flight.moved {
@@ -192,7 +193,7 @@ mod tests {
         let (first, second) = (graph.turn(), graph.turn());
         assert_eq!(graph.begin_in_turn(first, &[C], &[ROOT]), Begun::Wait);
         assert_eq!(graph.begin_in_turn(second, &[B], &[C, ROOT]), Begun::Wait);
-        // What has nothing to do with it goes on.
+        // A rename of unrelated directories goes on.
         let third = graph.turn();
         let other = granted(graph.begin_in_turn(third, &[D], &[ROOT]));
         graph.end(other);

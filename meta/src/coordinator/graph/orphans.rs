@@ -1,12 +1,13 @@
 //! Concurrent renames of directories over several servers leave a tree, whatever the order and
 //! whoever crashes.
 //!
-//! A model of what the cluster does, explored over every order of its steps: the real graph at the
+//! A model of the cluster, explored over every order of its steps: the real graph at the
 //! coordinator, which initiates all renames, and servers that keep the entries and the parents of
 //! directories, prepare and apply. A step is what one server does at once; a message that is late,
-//! or lost and sent again, is a step that comes later. Each server has what it shows and what a
-//! power cut leaves of it; a crash of the coordinator also takes the graph, what it is at, and
-//! whatever it has not synced. What was prepared and has no commit record is aborted.
+//! or lost and sent again, is a step that comes later. Each server has a shown state and the part
+//! of it that a power cut leaves. A crash of the coordinator also takes the graph, the stages of
+//! its renames, and whatever it has not synced. A prepared rename without a commit record is
+//! aborted.
 //!
 //! The search is exhaustive: every state that can be reached is visited once.
 
@@ -19,19 +20,19 @@ use base::{DirId, HashSet};
 use super::{Begun, Graph, Token};
 
 const DIRS: usize = 4;
-/// As many, as directories are numbered.
+/// The same as [`DIRS`], in the type of a directory's number.
 const DIR_NUMBERS: u8 = 4;
 const SERVERS: usize = 3;
 const RENAMES: usize = 3;
-/// Attempts of one rename that come as far as preparing, at most; it is given up after them.
+/// Number of attempts of one rename that come as far as preparing; then it is given up.
 const ATTEMPTS: usize = 2;
 const ROOT: u8 = 0;
 
-/// What is left out, to see that it is missed.
+/// The safeguard that is left out, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Nobody asks the graph.
+    /// No rename asks the graph.
     Graph,
     /// A chain that was read before another rename ended is believed.
     Generation,
@@ -41,7 +42,7 @@ enum Without {
     SyncOfCommit,
 }
 
-/// A rename: which directory, from where, to where.
+/// A rename of `dir` from one parent to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Move {
     dir: u8,
@@ -49,15 +50,15 @@ struct Move {
     to: u8,
 }
 
-/// What is explored.
+/// A case to explore.
 #[derive(Debug, Clone)]
 struct Case {
     /// The parent of each directory, to begin with.
     tree: [u8; DIRS],
-    /// The server of each.
+    /// The server of each directory.
     places: [u8; DIRS],
     moves: Vec<Move>,
-    /// How often a rename may come as far as preparing; at most [`ATTEMPTS`].
+    /// Number of attempts of a rename that may come as far as preparing; at most [`ATTEMPTS`].
     attempts: u8,
     crashes: u8,
     without: Without,
@@ -65,32 +66,32 @@ struct Case {
     end_at_commit: bool,
 }
 
-/// What a server has: bits are set by what they stand for.
+/// The records of a server. A directory's bit is its number; a transaction's bit is [`bit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Store {
-    /// `entries[parent]`: the directories that have a name there. Of the directories of this server
-    /// only.
+    /// `entries[parent]`: the directories that have a name in `parent`, a directory of this server.
     entries: [u8; DIRS],
-    /// The parent of each directory, by its own record. Of the directories of this server only.
+    /// The parent of each directory of this server, by its own record.
     parents: [u8; DIRS],
-    /// Transactions that are prepared; see [`bit`].
+    /// Prepared transactions.
     prepared: u8,
     /// Commit records, of the coordinator only.
     committed: u8,
 }
 
-/// How far a rename is.
+/// The stage of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Stage {
     /// To be tried, or to be tried again.
     Begin,
-    /// Reading the chain above the new parent: what was read of it, as bits, and what comes next.
+    /// The rename reads the chain above the new parent: the directories read, as bits, and the
+    /// next.
     Reading { chain: u8, next: u8 },
-    /// The graph has granted it, or it asks nobody; it is prepared here and there.
+    /// The graph has granted the rename, or is not asked; the servers prepare it.
     Preparing { chain: u8 },
-    /// It has a commit record.
+    /// The rename has a commit record.
     Committed { chain: u8 },
-    /// It has ended.
+    /// The rename has ended.
     Done,
 }
 
@@ -98,13 +99,13 @@ enum Stage {
 struct Rename {
     stage: Stage,
     attempt: u8,
-    /// Nothing ended since the chain began to be read.
+    /// Whether no rename has ended since this one began to read its chain.
     fresh: bool,
-    /// The graph holds it.
+    /// Whether the graph holds the rename.
     held: bool,
 }
 
-/// All that a state is told from another by.
+/// The parts of a state that tell it from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     shown: [Store; SERVERS],
@@ -156,7 +157,7 @@ impl Case {
         State { key, graph: Graph::default(), tokens: [None; RENAMES] }
     }
 
-    /// The servers besides the coordinator that a rename changes something on.
+    /// The servers besides the coordinator whose records a rename changes.
     fn participants(&self, moved: Move) -> Vec<usize> {
         let mut servers: Vec<_> =
             [moved.dir, moved.from, moved.to].map(|dir| self.server(dir)).to_vec();
@@ -166,7 +167,7 @@ impl Case {
         servers
     }
 
-    /// Whether what a rename stands on is so on a server.
+    /// Whether the records that a rename stands on are unchanged on a server.
     fn stands(&self, store: &Store, server: usize, moved: Move) -> bool {
         let Move { dir, from, to } = moved;
         let has = |parent: u8| store.entries[usize::from(parent)] & 1 << dir != 0;
@@ -207,13 +208,13 @@ impl Case {
         for server in 0..SERVERS {
             self.participate(state, server, then);
         }
-        // With no crash to come nobody can tell what is stable.
+        // Without further crashes stable and unstable states cannot be told apart.
         for next in then.iter_mut().filter(|next| next.key.crashes == 0) {
             next.key.stable = next.key.shown;
         }
     }
 
-    /// What the coordinator does for a rename.
+    /// Adds the states after a step of the coordinator for a rename.
     fn initiate(&self, state: &State, rename: usize, then: &mut Vec<State>) {
         let moved = self.moves[rename];
         let Rename { stage, attempt, fresh, held } = state.key.renames[rename];
@@ -251,8 +252,7 @@ impl Case {
                         return;
                     }
                     let parent = shown[at].parents[usize::from(dir)];
-                    // A chain that has no end was read while it changed: nobody goes round for
-                    // ever.
+                    // A chain without an end was read while it changed: the reader begins anew.
                     let stage = if chain & 1 << parent != 0 {
                         Stage::Begin
                     } else {
@@ -281,7 +281,7 @@ impl Case {
                         }
                     });
                 }
-                // Whatever it waits for, it may have enough of it.
+                // The initiator may give up at any time, whatever it waits for.
                 go(&|next| next.abort(rename));
             }
             Stage::Committed { .. } => {
@@ -303,12 +303,12 @@ impl Case {
         }
     }
 
-    /// The chain was read to the root: asks the graph, and then everybody to prepare.
+    /// Asks the graph, and then the servers to prepare: the chain was read to the root.
     fn enter(&self, next: &mut State, rename: usize, chain: u8, fresh: bool) {
         let moved = self.moves[rename];
         if chain & 1 << moved.dir != 0 {
-            // Below itself: the caller is told so. A chain that is not true any more may say it,
-            // too.
+            // The directory would go below itself, and the caller is told. An outdated chain may
+            // say so, too.
             let again = !fresh && self.without == Without::Nothing;
             next.key.renames[rename].stage = if again { Stage::Begin } else { Stage::Done };
             return;
@@ -333,7 +333,7 @@ impl Case {
         }
     }
 
-    /// What a server does by itself, or when something arrives.
+    /// Adds the states after a step of a server: on its own, or when a message arrives.
     fn participate(&self, state: &State, server: usize, then: &mut Vec<State>) {
         let key = &state.key;
         let mut go = |change: &dyn Fn(&mut State)| {
@@ -348,7 +348,7 @@ impl Case {
                     && self.stands(&key.shown[server], server, moved);
                 go(&|next| {
                     next.key.asked[server] &= !transaction;
-                    // Refused: the initiator has enough of waiting.
+                    // If it is refused, the initiator gives up.
                     next.key.shown[server].prepared |= if free { transaction } else { 0 };
                 });
             }
@@ -383,7 +383,7 @@ impl Case {
         }
     }
 
-    /// The coordinator has crashed.
+    /// Drops what a crash of the coordinator takes.
     fn forget(&self, next: &mut State) {
         next.graph = Graph::default();
         next.tokens = [None; RENAMES];
@@ -393,7 +393,7 @@ impl Case {
             match now.stage {
                 Stage::Begin | Stage::Reading { .. } => now.stage = Stage::Begin,
                 Stage::Preparing { .. } | Stage::Committed { .. } => {
-                    // The client asks again, unless the record of it is there.
+                    // The client asks again, unless the commit record is there.
                     if next.key.shown[0].committed & bit(rename, now.attempt) == 0 {
                         now.stage = Stage::Begin;
                         now.attempt += 1;
@@ -402,7 +402,7 @@ impl Case {
                     }
                 }
                 Stage::Done => {
-                    // The end of its record may not have been stable.
+                    // The removal of its commit record may not have been stable.
                     if usize::from(now.attempt) < ATTEMPTS
                         && next.key.shown[0].committed & bit(rename, now.attempt) != 0
                     {
@@ -413,7 +413,7 @@ impl Case {
         }
     }
 
-    /// What is wrong with the tree, when nothing is under way any more.
+    /// Says how the tree is wrong, once no rename is under way.
     fn wrong(&self, key: &Key) -> Option<String> {
         let mut seen = 1u8;
         let mut names = 0;
@@ -434,7 +434,8 @@ impl Case {
         (!reached).then(|| format!("reached are {seen:04b}"))
     }
 
-    /// Visits every state. How many there are, and what is wrong in the first end that is no tree.
+    /// Visits every state. Returns their number, and what is wrong in the first final state that is
+    /// no tree.
     fn explore(&self) -> (usize, Option<String>) {
         let first = self.begin();
         let mut seen = HashSet::default();
@@ -463,7 +464,7 @@ impl Case {
 }
 
 impl State {
-    /// An attempt has come to nothing; whoever has prepared it will hear so.
+    /// Ends an attempt without effect; servers that have prepared it will hear so.
     fn abort(&mut self, rename: usize) {
         self.let_go(rename);
         let now = &mut self.key.renames[rename];
@@ -475,7 +476,7 @@ impl State {
         let Some(token) = self.tokens[rename].take() else { return };
         self.graph.end(token);
         self.key.renames[rename].held = false;
-        // Whoever reads a chain now has begun before this end.
+        // Any rename that reads a chain now began before this end.
         for other in &mut self.key.renames {
             if matches!(other.stage, Stage::Reading { .. }) {
                 other.fresh = false;
@@ -484,9 +485,9 @@ impl State {
     }
 }
 
-/// All below the root, one below the other, and between.
+/// Trees: all directories below the root; one below the other; a mixture.
 const TREES: [[u8; DIRS]; 3] = [[0, 0, 0, 0], [0, 0, 1, 2], [0, 0, 0, 1]];
-/// On three servers; on two; all but the root on one.
+/// Places of directories: on three servers; again on three; all but the root on one.
 const PLACES: [[u8; DIRS]; 3] = [[0, 1, 2, 0], [0, 0, 1, 2], [0, 1, 1, 1]];
 
 /// All renames of one directory of a tree.
@@ -496,8 +497,8 @@ fn all_moves(tree: [u8; DIRS]) -> Vec<Move> {
     moves.filter(|moved| moved.to != moved.from && moved.to != moved.dir).collect()
 }
 
-/// Every pair of renames on every tree; `everywhere`: with every way to place it, and not one for
-/// each pair.
+/// Every pair of renames on every tree. With `everywhere` each pair is placed in every way, and
+/// otherwise in one.
 fn pairs(everywhere: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for tree in TREES {
@@ -519,7 +520,7 @@ fn pairs(everywhere: bool) -> Vec<Case> {
     cases
 }
 
-/// Each of two directories goes below the other.
+/// A case in which each of two directories goes below the other.
 fn loop_of_two(tree: [u8; DIRS], places: [u8; DIRS]) -> Case {
     let to = |dir, to| Move { dir, from: ROOT, to };
     let (moves, without) = (vec![to(1, 2), to(2, 1)], Without::Nothing);

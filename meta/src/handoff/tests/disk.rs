@@ -1,4 +1,4 @@
-//! What an end of the tests has on its disk, and its records.
+//! The disk of one end in the tests, and the records on it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use wire::{Tally, TxnId};
 
 use super::world::{Batch, Key};
 
-/// What outlives a process, and of it what outlives a power cut.
+/// A disk: `now` outlives the process, and `stable` also outlives a power cut.
 #[derive(Default)]
 pub(super) struct Disk {
     pub(super) now: BTreeMap<Key, Bytes>,
@@ -39,7 +39,7 @@ impl Disk {
 }
 
 base::codec! {
-    /// A partition's content record, as far as it matters here.
+    /// A partition's content record, as far as the tests need it.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Share {
         pub layout: Layout,
@@ -48,7 +48,7 @@ base::codec! {
 }
 
 base::codec! {
-    /// What was promised.
+    /// The record of a prepared switch at the target.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Promise {
         pub txn: TxnId,

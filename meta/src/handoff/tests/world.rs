@@ -21,16 +21,16 @@ use super::{
 };
 
 const INO: Ino = Ino(77);
-/// How many names there can be.
+/// Number of names that can be there.
 const NAMES: u64 = 24;
-/// After so many steps something hangs.
+/// Number of steps after which a run counts as hanging.
 const STEPS_MAX: u32 = 20_000;
 
-/// Which handoff it is.
+/// Kind of the handoff under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Split,
-    /// Names are frozen before they are copied.
+    /// A split by a locked scan: names are frozen before they are copied.
     LockedSplit,
     Merge,
     Subset,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The layout before it, and the shift.
+    /// The layout before the handoff, and its shift.
     fn start(self) -> (Layout, Shift) {
         let whole = Layout::Extendible(Splits::new(1));
         let (split, merge) = (Shift { giver: 0, taker: 1 }, Shift { giver: 1, taker: 0 });
@@ -109,14 +109,14 @@ struct Giving {
     txn: TxnId,
     machine: Source,
     action: Action,
-    /// The action waits for an answer; so long.
+    /// Number of turns for which the action has waited for an answer; `None` when it does not wait.
     waits: Option<u32>,
     calls: u64,
     changed: Option<BTreeSet<Key>>,
     snapshot: VecDeque<Change>,
     frozen: bool,
     moving: Moving,
-    /// What is to be committed here.
+    /// The layout and the counts that the switch will commit at the source.
     after: Option<(Layout, Tally)>,
 }
 
@@ -140,7 +140,7 @@ impl End {
 
 #[derive(Debug, Clone)]
 enum Message {
-    // With the number of the call, which its answer has, too.
+    // Requests carry the number of the call, which the answer repeats.
     Begin(u64, Receiving),
     Put(u64, TxnId, u64, Vec<Change>, bool),
     Prepare(Promise),
@@ -156,21 +156,21 @@ enum Message {
 pub(super) struct Run {
     kind: Kind,
     flaw: Option<Flaw>,
-    /// 0: one schedule for all.
+    /// State of the random numbers; 0 for the one directed schedule.
     seed: u64,
     shift: Shift,
     ends: [End; 2],
     /// Messages to each end.
     mail: [VecDeque<Message>; 2],
-    /// What clients expect of each name, and of what they asked.
+    /// The value that clients expect under each name, from the changes they made.
     expected: BTreeMap<u64, &'static str>,
     client: Layout,
-    /// The power was cut once: so the client may know a switch that was lost.
+    /// Whether the power was cut once, so that the client may know a switch that was lost.
     lost: bool,
     asked: u64,
     attempts: u32,
     step: u32,
-    /// How long what was promised waits.
+    /// Number of background steps for which the open transaction at the target has waited.
     patience: u32,
 }
 
@@ -229,7 +229,7 @@ impl Run {
         (self.seed >> 33) % below
     }
 
-    /// One schedule, with a crash; how many steps it took.
+    /// Runs one schedule, with a crash if one is given. Returns the number of steps.
     pub(super) fn directed(mut self, crash: Option<Crash>) -> Check<u32> {
         while !self.is_done() {
             if let Some(Crash { at, ends, power }) = crash
@@ -256,15 +256,16 @@ impl Run {
             0 | 2 => self.source()?,
             1 => self.deliver(self.taker())?,
             3 => self.deliver(self.giver())?,
-            // Clients are there at the beginning, and now and then.
+            // Clients ask at the beginning, and now and then.
             _ if self.step < 60 && self.step.is_multiple_of(3) => self.ask()?,
             _ => self.background()?,
         }
         self.count()
     }
 
-    /// One schedule in which the taker does nothing from the moment that it is asked to promise: so
-    /// long the names are frozen. It is there again later, and the handoff is done in the end.
+    /// Runs one schedule in which the taker does nothing from the moment that it is asked to
+    /// promise. Returns for how many steps the names stay frozen. Then the taker is back, and the
+    /// handoff is done.
     pub(super) fn taker_away(mut self) -> Check<u32> {
         let giver = self.giver();
         let frozen = |run: &Run| run.ends[giver].giving.as_ref().is_some_and(|own| own.frozen);
@@ -286,7 +287,7 @@ impl Run {
         Ok(steps)
     }
 
-    /// Any schedule, with crashes, lost messages and echoes.
+    /// Runs a random schedule, with crashes, lost messages and echoes.
     pub(super) fn random(mut self) -> Check {
         self.seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut crashes = self.draw(6);
@@ -327,7 +328,7 @@ impl Run {
         if self.step < STEPS_MAX { Ok(()) } else { Err("it hangs".into()) }
     }
 
-    /// The names have moved, and nothing is left to do.
+    /// Whether the names have moved, and no work is left.
     fn is_done(&self) -> bool {
         let idle = |end: &End| {
             let left = [&b"H"[..], b"P", b"X"].iter().any(|key| end.disk.now.contains_key(*key));
@@ -355,7 +356,7 @@ impl Run {
         if forgets {
             end.disk.write(vec![(b"P".to_vec(), None)]);
         }
-        // It starts again: what was not promised ends with the run.
+        // The end starts again: a handoff that was not promised ends with the run.
         if end.promise().is_none()
             && let Some(next) = end.handoff().as_ref().and_then(abandoned)
         {

@@ -18,13 +18,13 @@ impl Run {
         for _ in 0..8 {
             let at = usize::from(self.client.partition(pos));
             let Some(share) = self.ends[at].share() else {
-                // It was never there, or is not yet: the master knows.
+                // The partition was never there, or is not yet: the master knows.
                 if at == 0 {
                     return Err("the master is not there".into());
                 }
                 let Some(master) = self.ends[0].share() else { return Err("no master".into()) };
                 if master.layout.partition(pos) == self.ends[at].partition {
-                    // It is prepared there, and the client waits.
+                    // The switch is prepared at that end, and the client waits.
                     return Ok(());
                 }
                 self.corrected(&master.layout, (pos, at))?;
@@ -78,9 +78,9 @@ impl Run {
         Err(format!("a client does not find name {name}"))
     }
 
-    /// Partition `asked` does not have what stands at `pos`, and says what it knows. Who would go
-    /// there again knows a switch that a power cut has taken, and believes the master, as
-    /// `client::layouts` has it.
+    /// Partition `asked` does not own the position `pos`, and answers with the layout it knows. A
+    /// client that would go there again knows a switch that a power cut has taken. It then believes
+    /// the master, as `client::layouts` does.
     fn corrected(&mut self, news: &Layout, (pos, asked): (u64, usize)) -> Check {
         self.client.learn(news);
         if usize::from(self.client.partition(pos)) == asked {

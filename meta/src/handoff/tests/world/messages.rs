@@ -1,4 +1,4 @@
-//! What an end does about a message; and what both do besides.
+//! Messages: how an end answers each, and the work that both ends do in the background.
 
 use base::Encode as _;
 use wire::{Tally, TxnId};
@@ -16,11 +16,11 @@ use super::{
 };
 
 impl Run {
-    /// What goes on besides: a commit is told, sweeping, asking for outcomes.
+    /// One step of the background: tells a commit, sweeps, asks for outcomes.
     pub(super) fn background(&mut self) -> Check {
         let (giver, taker) = (self.giver(), self.taker());
         if let Some(txn) = self.ends[giver].disk.get::<TxnId>(b"X") {
-            // It is told when it is stable.
+            // A commit must be stable before the target is told.
             if !self.has(Flaw::ToldEarly) {
                 self.ends[giver].disk.sync();
             }
@@ -54,7 +54,7 @@ impl Run {
         let careless = self.has(Flaw::OwnedSwept);
         let end = &mut self.ends[at];
         match end.handoff() {
-            // The master, which is told of it and answers, is not a part of this.
+            // The master's part, which is told and answers, is not modelled.
             Some(record @ HandoffRecord::Given(_)) => {
                 let next = told(&record).expect("it was given");
                 end.disk.write(vec![(b"H".to_vec(), Some(next.to_vec().into()))]);
@@ -175,7 +175,7 @@ impl Run {
         let end = &mut self.ends[to];
         let here = matches!(end.handoff(), Some(HandoffRecord::Receiving(what)) if what.txn == txn);
         if careless && end.receiving.is_none() {
-            // It was restarted: it goes on where the source is.
+            // With this flaw, a target that was restarted goes on where the source is.
             let write = changes.into_iter().map(|(key, value)| (key.into(), value));
             end.disk.write(write.collect());
             return Event::Taken(Tally { entries: end.disk.names().count() as u64, subdirs: 0 });
@@ -200,7 +200,8 @@ impl Run {
         Event::Taken(tally)
     }
 
-    /// What stands there must be what the source has begun.
+    /// Votes on a switch. The record and the layout at the target must be those that the source has
+    /// begun with.
     fn prepare(&mut self, to: usize, promise: &Promise) -> bool {
         let (unstable, careless) =
             (self.has(Flaw::PromiseNotStable), self.has(Flaw::LossNotNoticed));
@@ -253,7 +254,7 @@ impl Run {
             }
             Some(_) => {}
             None => {
-                // It was never promised: whatever the outcome, nothing of it counts here.
+                // Without a promise nothing received counts, whatever the outcome.
                 if let Some(record @ HandoffRecord::Receiving(what)) = record
                     && what.txn == txn
                 {

@@ -1,4 +1,4 @@
-//! The giver: what its machine says is done.
+//! The giver: executes the actions of its state machine.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,7 +18,7 @@ use super::{
 };
 
 impl Run {
-    /// What the source does next.
+    /// Takes the next step of the source.
     pub(super) fn source(&mut self) -> Check {
         let (at, taker) = (self.giver(), self.taker());
         let held = self.seed != 0 && self.draw(4) == 0;
