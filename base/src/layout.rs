@@ -1,15 +1,15 @@
-//! How the entries of one directory are divided into partitions, and which partition has a name.
+//! The layout of a directory: how its entries are divided, and which partition has a name.
 //!
-//! Clients and servers compute with it; nobody has to have the newest one. Every change is made by
-//! two partitions, a *giver* and a *taker* ([`Shift`]), and counted in the layout. What a partition
-//! has seen is a cut through the history of these changes: so two layouts of one directory can
-//! always be joined ([`Layout::learn`]), in any order, and the result is again how the directory
-//! was, or could have been, at one moment. A partition's own layout is always right about what that
-//! partition has.
+//! Clients and servers compute with layouts, and need not have the newest one. Every change is made
+//! by two partitions, a *giver* and a *taker* ([`Shift`]), and counted in the layout. Each layout
+//! that a partition has seen is a cut through the history of these changes. So two layouts of one
+//! directory can always be joined ([`Layout::learn`]), in any order. The result is again how the
+//! directory was, or could have been, at one moment. A partition's own layout is always right about
+//! that partition.
 //!
 //! Always true: each position belongs to exactly one partition, and that one is active. Partition
-//! 0, the master, always is. No partition has a number that is not less than the number of shards,
-//! so each shard has one of them at most.
+//! 0, the master, is always active. The number of a partition is less than the number of shards, so
+//! each shard has at most one partition of a directory.
 //!
 //! Paper: SFS §3.3 to §3.5 (`splits`), Duplex §III-C (`subsets`).
 
@@ -30,7 +30,7 @@ codec! {
     /// How a directory that outgrows one partition is divided.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Spread {
-        /// It is not.
+        /// The directory is never divided.
         None = 1,
         /// A partition that is too large splits in two, by itself (SFS).
         Extendible = 2,
@@ -40,43 +40,43 @@ codec! {
 }
 
 codec! {
-    /// How the entries of one directory are divided.
+    /// How the entries of one directory are divided now.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Layout {
-        /// One partition with everything, and it was never otherwise.
+        /// One partition with everything, which was never divided.
         Whole = 1,
         /// Partitions that split and merge, each by itself.
         Extendible(Splits) = 2,
-        /// As many subsets as the master says.
+        /// Subsets, whose number the master decides.
         Subsets(Subsets) = 3,
     }
 }
 
-/// Names that go from one partition to another.
+/// A transfer of names from one partition to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shift {
-    /// Who has them,
+    /// Number of the partition that has the names.
     pub giver: u16,
-    /// and who gets them.
+    /// Number of the partition that gets them.
     pub taker: u16,
 }
 
 codec! {
-    /// Which names of the giver go.
+    /// The names of the giver that move.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Moving {
-        /// Those whose positions are between these two, both included.
+        /// Names at positions between these two, both included.
         Range((u64, u64)) = 1,
-        /// Those of subset `.0` that subset `.1`, which comes or goes as the last one, has while it
-        /// is there. Read, and not written any more: a step had one such subset.
+        /// Names of subset `.0` that subset `.1` has while it is there. `.1` comes or goes as the
+        /// last one. Read, and not written any more: a step had one such subset.
         Subset((u16, u16)) = 2,
-        /// Those of a subset that another one has, which comes or goes.
+        /// Names of one subset that another subset, which comes or goes, has while it is there.
         Pair(Pair) = 3,
     }
 }
 
 impl Moving {
-    /// Whether what stands at `pos` goes.
+    /// Whether a name at `pos` moves.
     #[must_use]
     pub fn contains(&self, pos: u64) -> bool {
         match *self {
@@ -86,7 +86,7 @@ impl Moving {
         }
     }
 
-    /// The first and the last position that can go.
+    /// The first and the last position of names that can move.
     #[must_use]
     pub fn bounds(&self) -> (u64, u64) {
         match *self {
@@ -97,7 +97,7 @@ impl Moving {
 }
 
 impl Layout {
-    /// The partition that has what stands at `pos`.
+    /// The partition that has names at `pos`.
     #[must_use]
     pub fn partition(&self, pos: u64) -> u16 {
         match self {
@@ -107,7 +107,7 @@ impl Layout {
         }
     }
 
-    /// Whether a partition is there.
+    /// Whether a partition is active.
     #[must_use]
     pub fn is_active(&self, partition: u16) -> bool {
         match self {
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// All partitions that are there, in ascending order.
+    /// All active partitions, in ascending order.
     pub fn active(&self) -> impl Iterator<Item = u16> + '_ {
         let end = match self {
             Layout::Whole => 1,
@@ -127,8 +127,8 @@ impl Layout {
         (0..end).filter(|partition| self.is_active(*partition))
     }
 
-    /// Up to which position, from `pos` on, everything belongs to the partition that has `pos` or,
-    /// where names are scattered over all partitions, how far anything can.
+    /// The last position up to which every name from `pos` on belongs to the partition that has
+    /// `pos`. Where names are scattered over all partitions, the greatest position of all.
     #[must_use]
     pub fn reach(&self, pos: u64) -> u64 {
         match self {
@@ -141,11 +141,11 @@ impl Layout {
     /// must be merged.
     #[must_use]
     pub fn scatters(&self) -> bool {
-        // The second comes before any other one, and goes after them.
+        // Partition 1 comes before all later ones, and goes after them.
         matches!(self, Layout::Subsets(subsets) if subsets.is_active(1))
     }
 
-    /// Takes in another layout of the same directory; whether anything in it was news.
+    /// Takes in another layout of the same directory. Returns whether any of it was news.
     pub fn learn(&mut self, other: &Layout) -> bool {
         let news = match (&mut *self, other) {
             (Layout::Extendible(ours), Layout::Extendible(theirs))
@@ -164,9 +164,9 @@ impl Layout {
         news
     }
 
-    /// Whether both say the same of what a partition has. What a partition says of itself is right;
-    /// so answers of several partitions go together when a layout agrees with each about itself: no
-    /// name was in two of them, or in none.
+    /// Whether both layouts say the same of the names that `partition` has. A partition is right
+    /// about itself. So answers of several partitions go together when a layout agrees with each of
+    /// them about itself: then no name was in two of them, or in none.
     #[must_use]
     pub fn agrees_about(&self, other: &Layout, partition: u16) -> bool {
         self.part(partition) == other.part(partition)
@@ -184,8 +184,8 @@ impl Layout {
         }
     }
 
-    /// How often the directory has changed the way in which it is divided. A layout of a later turn
-    /// takes the place of any earlier one.
+    /// Number of times that the directory has changed the way in which it is divided. A layout of a
+    /// later turn replaces any earlier one.
     #[must_use]
     pub fn turn(&self) -> u32 {
         match self {
@@ -195,8 +195,8 @@ impl Layout {
         }
     }
 
-    /// The layout by which a directory that is in one partition can be divided as `spread` says;
-    /// `None`: it cannot be now, or is not to be.
+    /// The layout with which a directory in one partition begins to be divided as `spread` says.
+    /// `None` when it cannot be now, or is not to be.
     #[must_use]
     pub fn turned(&self, spread: Spread) -> Option<Layout> {
         let changes = matches!(self, Layout::Subsets(subsets) if !subsets.is_settled());
@@ -216,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// Which names go with a shift that this layout is the giver's for; `None`: there is no such
+    /// The names that move with a shift whose giver has this layout; `None` when there is no such
     /// shift now.
     #[must_use]
     pub fn moving(&self, shift: Shift) -> Option<Moving> {
@@ -227,7 +227,7 @@ impl Layout {
         }
     }
 
-    /// How it is after a shift; `None`: there is no such shift now.
+    /// The layout after a shift; `None` when there is no such shift now.
     #[must_use]
     pub fn after(&self, shift: Shift) -> Option<Layout> {
         match self {
@@ -238,16 +238,16 @@ impl Layout {
     }
 }
 
-/// What one partition has.
+/// The names that one partition has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Nothing,
-    /// What stands between these two, both included.
+    /// Names at positions between these two, both included.
     Range((u64, u64)),
-    /// Its subset of so many.
+    /// The partition's subset out of this number of subsets.
     Subset(u16),
-    /// Its subset of `few` or of `many`, as each of the pairs is that it is of: the upper one may
-    /// have its names.
+    /// The partition's subset out of `few` or `many`, pair by pair, for the pairs that the
+    /// partition is in. `upper` says for each whether the upper subset has its names.
     Pairs {
         few: u16,
         many: u16,
@@ -259,8 +259,8 @@ impl Part {
     const WHOLE: Part = Part::Range((0, POS_MAX));
 }
 
-/// A subset of `count` for what stands at `pos`: the first of the two hashes. The second is that of
-/// [`shard_of`](crate::placement::shard_of).
+/// The subset, out of `count`, of names at `pos`: the first of the two hashes. The second is that
+/// of [`shard_of`](crate::placement::shard_of).
 fn subset_of(pos: u64, count: u16) -> u16 {
     u16::try_from(jump_hash(pos, u32::from(count))).expect("less than the count")
 }

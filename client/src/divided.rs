@@ -1,9 +1,8 @@
-//! What is put together from several partitions of one directory, without any IO: listings and
-//! attributes.
+//! Listings and attributes, put together from several partitions of one directory, without any IO.
 //!
-//! Partitions answer one after the other, while names go from one to another. Both machines say
-//! whom to ask, take in what is answered, and say when that is how the directory was at one moment,
-//! or as good as it.
+//! Partitions answer one after the other, while names move between them. Both machines say which
+//! partition to ask, and take in its answer. They say when the result is how the directory was at
+//! one moment, or as good as that.
 //!
 //! * `merge`: a listing (`listing` drives it). `shares`: attributes (`stat` does).
 
@@ -16,21 +15,21 @@ use std::collections::BTreeMap;
 
 use base::Layout;
 
-/// What was read of each partition, and how the directory is divided as far as all answers and news
+/// The readings of each partition, and the layout of the directory as far as all answers and news
 /// have said.
 ///
-/// Always true: what was read fits the layout.
+/// Always true: the readings fit the layout.
 #[derive(Debug)]
 struct View<T> {
     layout: Layout,
     read: BTreeMap<u16, T>,
-    /// Since something was of use.
+    /// Counts useless answers since the last useful one.
     vain: Vain,
 }
 
-/// Something that was read of a partition.
+/// A reading of one partition.
 trait Reading {
-    /// Whether it is still of use in a directory that is divided like this.
+    /// Whether the reading is still of use in a directory that is divided like `now`.
     fn fits(&self, partition: u16, now: &Layout) -> bool;
 }
 
@@ -39,7 +38,7 @@ impl<T: Reading> View<T> {
         View { layout, read: BTreeMap::new(), vain: Vain::default() }
     }
 
-    /// Whether it was news.
+    /// Takes in a layout; returns whether it was news.
     fn learn(&mut self, layout: &Layout) -> bool {
         let news = self.layout.learn(layout);
         if news {
@@ -48,8 +47,8 @@ impl<T: Reading> View<T> {
         news
     }
 
-    /// What is known may never have been so: a server may have told of something that it lost with
-    /// its power.
+    /// Replaces the layout, even by an older one: the known one may never have been stable, if a
+    /// server told it and lost it in a power cut.
     fn forget(&mut self, layout: Layout) {
         self.layout = layout;
         self.drop_outdated();
@@ -71,13 +70,13 @@ impl<T: Reading> View<T> {
 #[derive(Debug, Default)]
 struct Vain(u32);
 
-/// After so many, what is known of the directory is taken for wrong.
+/// Number of useless answers after which the known layout is taken for wrong.
 const VAIN_MAX: u32 = 256;
-/// After so many, others get time to agree.
+/// Number of useless answers after which the partitions get time to agree.
 const VAIN_AT_ONCE: u32 = 8;
 
 impl Vain {
-    /// One more; whether all that is known must be forgotten.
+    /// Counts one more. Returns whether all that is known must be forgotten.
     fn add(&mut self) -> bool {
         self.0 += 1;
         self.0.is_multiple_of(VAIN_MAX)

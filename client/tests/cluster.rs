@@ -1,4 +1,4 @@
-//! What a client says to the servers of a cluster, which follow a script.
+//! A client against the servers of a cluster, which follow a script.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 #[path = "support/script.rs"]
@@ -262,7 +262,7 @@ async fn open(client: &Client, peer: &mut Peer, shard: u16) -> client::Handle {
     open_as(client, peer, born_on(shard, dir_on(0)), Cred::ROOT).await
 }
 
-/// As [`open`], a file as a user, who may write to it.
+/// Opens a file like [`open`], as a user who may write to it.
 async fn open_as(client: &Client, peer: &mut Peer, file: FileRef, cred: Cred) -> client::Handle {
     let ino = file.ino;
     let task = go(client, async move |client| {
@@ -320,7 +320,7 @@ async fn a_server_that_restarts_is_told_of_its_own_files_only() {
 async fn a_server_that_restarts_before_it_was_heard_is_told_that_nothing_is_open_there() {
     let World { client, mut servers, .. } = connect().await;
     mkdir(&client, dir_on(1), "a");
-    // It has opened the session, and its answer is lost.
+    // The server has opened the session, and its answer is lost.
     let mut second = servers[1].accept().await;
     second.next().await;
     drop(second);
@@ -390,7 +390,7 @@ async fn a_sync_of_a_file_does_not_wait_long_for_a_silent_server_without_a_part_
         task.await.unwrap().unwrap();
         assert_eq!(began.elapsed().as_millis(), expected);
     }
-    // It was asked, and then whether it is there.
+    // The second server was asked to sync, and then whether it is there.
     let (header, request) = second.next().await;
     assert_eq!(request, Request::Sync);
     second.answer(&header, Answer::Done(Reply::Nothing)).await;
@@ -442,7 +442,7 @@ async fn a_sync_of_a_file_waits_for_the_server_that_has_moved_it() {
     rename.await.unwrap().unwrap();
     let of_dir = go(&client, async move |client| client.sync_dir(&dir_on(0)).await);
     answer_sync(&mut first).await;
-    // It has no other partition.
+    // The directory has no other partition.
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Getattr(_)), "{request:?}");
     first.answer(&header, attr_of(dir_on(0).ino)).await;
@@ -486,7 +486,7 @@ async fn a_sync_of_a_file_asks_nobody_who_is_heard_of_long_after_its_changes() {
     answer_sync(&mut first).await;
     task.await.unwrap().unwrap();
     assert!(second.next_soon().await.is_none());
-    // Its disk may be slow: only its own word makes all stable.
+    // The server's disk may be slow: only its own answer makes all stable.
     let task = go(&client, async move |client| FileSystem::sync(&client).await);
     answer_sync(&mut second).await;
     task.await.unwrap().unwrap();
@@ -594,7 +594,7 @@ async fn who_does_not_reach_the_server_of_a_lock_writes_on_no_other() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(write(data).await, Ok(()));
 
-    // They may, when the session is another one.
+    // Another session may have the lock, once this one is lost.
     drop(second);
     servers[1].welcome(welcome_of(1)).await;
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -635,7 +635,7 @@ async fn attributes_that_are_elsewhere_are_asked_for_there() {
     let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
     let (header, request) = second.next().await;
     assert!(matches!(request, Request::Getattr(_)), "{request:?}");
-    // It was removed just then: the name is looked up again.
+    // The directory was removed just then: the name is looked up again.
     second.answer(&header, Answer::Retry(Retry::StaleDir)).await;
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Lookup(_)), "{request:?}");
@@ -691,7 +691,7 @@ fn found(dir: &DirRef, whole: bool) -> Entry {
 struct Tree(Vec<(DirRef, Vec<(&'static str, Entry)>)>);
 
 impl Tree {
-    /// What a server with everything of it says to guesses.
+    /// The answer to a guess from a server that has the whole tree.
     fn guessed(&self, guess: &Guess) -> Guessed {
         let Some((dir, entries)) = self.0.iter().find(|(dir, _)| dir.id == guess.dir) else {
             return Guessed { dir: None, entry: None, error: None, layout: None };
@@ -770,7 +770,7 @@ async fn from_a_directory_that_is_not_as_predicted_on_it_is_guessed_anew() {
     let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
     second.next().await;
     let (mut tree, end) = deep_tree();
-    // What is called b was born elsewhere.
+    // The directory at `b` was born elsewhere.
     let moved = DirRef { id: dir_on(0).id, ..dir_on(0) };
     tree.0[1].1[0].1 = found(&moved, false);
     let below = born_in(&moved, "c");
@@ -806,7 +806,7 @@ async fn servers_that_are_not_of_one_version_are_asked_again_on_the_lowest() {
     let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
     answer_guesses(&mut first, &tree, 7).await;
     answer_guesses(&mut second, &tree, 5).await;
-    // That something happened elsewhere meanwhile is in nobody's way now.
+    // Events elsewhere that came meanwhile hinder no request now.
     for (peer, version) in [(&mut first, 9), (&mut second, 8)] {
         let (header, request) = peer.next().await;
         let Request::Speculate(speculate) = request else { panic!("{request:?}") };
@@ -821,7 +821,7 @@ async fn servers_that_are_not_of_one_version_are_asked_again_on_the_lowest() {
     assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
     assert_eq!(client.stats().speculations, 2);
 
-    // What was found is as old as the lowest version of the answers.
+    // The result is as old as the lowest version of the answers.
     let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
     let peer = if shard_is_first(&end) { &mut first } else { &mut second };
     let (header, _) = peer.next().await;

@@ -71,7 +71,7 @@ pub(crate) struct Cluster {
     pub(crate) me: u16,
     /// Number of servers of the complete cluster.
     pub(crate) servers: u16,
-    /// The run of this server, which each start increments.
+    /// Random number of this run of the server.
     pub(crate) run: u64,
     pub(crate) options: ClusterOptions,
     map: RwLock<Arc<ClusterMap>>,

@@ -1,10 +1,10 @@
 //! The invalidation list: which directories were moved or changed permissions, in order.
 //!
-//! Clients cache what they resolved and are not told of changes; a request that stands on a cached
-//! path carries the version it was resolved at and the directories of the path, and is refused when
+//! Clients cache what they resolved and are not told of changes. A request that stands on a cached
+//! path carries the version it was resolved at and the directories of the path. It is refused when
 //! something newer in the list has to do with one of them (InfiniFS §3.4, lazy invalidation). The
-//! list is bounded: who is half of it behind is refused, too, and told of all that it has missed,
-//! and who is behind its start drops the whole cache.
+//! list is bounded: a client that is half of it behind is refused, too, and told of all that it has
+//! missed. A client that is behind the list's start drops its whole cache.
 
 use std::{
     collections::VecDeque,
@@ -16,33 +16,34 @@ use parking_lot::Mutex;
 use wire::{CacheEvents, Stand, way_mark};
 
 const EVENTS_MAX: usize = 10_000;
-/// A client that has missed more than this is told, though nothing has happened on its way: it must
-/// hear of the events while the list has them.
+/// A client that has missed more events than this is told of them, even if none is on its path: it
+/// must hear of them while the list has them.
 const MISSED_MAX: u64 = EVENTS_MAX as u64 / 2;
-/// A longer way is not compared, which bounds the work: whatever happened makes it stale.
+/// Longest path that is compared, in directories, which bounds the work. Any event makes a longer
+/// one stale.
 const WAY_MAX: usize = 1024;
 
 /// The list. Its first version is drawn at start, so that no version of an earlier run is current.
-/// In a cluster the coordinator gives the versions, and the lists of all servers are the same as
-/// far as they have come; there, 0 means that it has not begun.
+/// In a cluster the coordinator gives the versions, and the lists of all servers are equal as far
+/// as they have come. There, version 0 means that the list has not begun.
 pub(crate) struct Invalidations {
     version: AtomicU64,
-    /// What was executed under an earlier version than this is written.
+    /// All that was executed under an earlier version than this is written.
     settled: AtomicU64,
     events: Mutex<Events>,
 }
 
-/// What the list knows.
+/// The events of the list.
 #[derive(Default)]
 struct Events {
     /// The events that led to the present version, oldest first.
     dirs: VecDeque<DirId>,
-    /// The version to which the last of these led for each directory, by its mark.
+    /// The version of the last event of each directory, by the directory's mark.
     latest: HashMap<u32, u64>,
 }
 
 impl Events {
-    /// Takes in the event that leads to `version`.
+    /// Adds the event that leads to `version`.
     fn push(&mut self, dir: DirId, version: u64) {
         self.dirs.push_back(dir);
         self.latest.insert(way_mark(dir), version);
@@ -57,12 +58,12 @@ impl Events {
         }
     }
 
-    /// Whether anything that is still known has happened on the way since the request's version.
+    /// Whether any event in the list after the request's version is on the request's path.
     fn touch(&self, stand: &Stand) -> bool {
         stand.way.iter().any(|mark| self.latest.get(mark).is_some_and(|at| *at > stand.version))
     }
 
-    /// What happened after `version`, if that is known.
+    /// The events after `version`; a reset when the list does not have them.
     fn since(&self, version: u64, now: u64) -> CacheEvents {
         let missed = now.checked_sub(version).and_then(|missed| usize::try_from(missed).ok());
         match missed {
@@ -87,18 +88,18 @@ impl Invalidations {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The latest version of which it is known that no core has anything unwritten that was checked
-    /// under an earlier one.
+    /// The latest version known to be settled: no core has anything unwritten that was checked
+    /// under an earlier version.
     pub(crate) fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// What was checked under an earlier version than this is written.
+    /// Notes that all is written that was checked under an earlier version than this.
     pub(crate) fn settle(&self, version: u64) {
         self.settled.fetch_max(version, Ordering::AcqRel);
     }
 
-    /// How many events are kept.
+    /// Number of events in the list.
     pub(crate) fn len(&self) -> usize {
         self.events.lock().dirs.len()
     }
@@ -121,7 +122,7 @@ impl Invalidations {
     }
 
     /// Takes in events that another server has given the versions after `after`; `false` when some
-    /// before them are missing. Those that are here already are not added again.
+    /// before them are missing. Events that are here already are not added again.
     pub(crate) fn take_in(&self, after: u64, dirs: &[DirId]) -> bool {
         let mut events = self.events.lock();
         let now = self.version();
@@ -133,8 +134,8 @@ impl Invalidations {
         true
     }
 
-    /// Begins anew at `version`, with the events that led to it, unless the list is there already:
-    /// who knows a version before these drops everything.
+    /// Begins the list anew at `version`, with the events that led to it, unless the list has come
+    /// so far already. A client at a version before these events drops its whole cache.
     pub(crate) fn begin_anew(&self, version: u64, dirs: &[DirId]) {
         let mut events = self.events.lock();
         if self.version() < version {
@@ -143,7 +144,7 @@ impl Invalidations {
         }
     }
 
-    /// All that the list has, for a server whose list has not begun (InfiniFS §4.2).
+    /// All events of the list, for a server whose list has not begun (InfiniFS §4.2).
     pub(crate) fn all(&self) -> CacheEvents {
         let events = self.events.lock();
         CacheEvents {
@@ -153,13 +154,13 @@ impl Invalidations {
         }
     }
 
-    /// Whether it has begun anew since it had come to `version`, or so much has come that it is as
-    /// if it had.
+    /// Whether the events after `version` are not in the list any more: the list has begun anew, or
+    /// too many have come since.
     pub(crate) fn began_anew_since(&self, version: u64) -> bool {
         self.since(version).is_some_and(|events| events.reset)
     }
 
-    /// What happened since `version`; `None` when nothing did.
+    /// The events after `version`; `None` when there are none.
     pub(crate) fn since(&self, version: u64) -> Option<CacheEvents> {
         if version == self.version() {
             return None;
@@ -168,8 +169,9 @@ impl Invalidations {
         Some(events.since(version, self.version()))
     }
 
-    /// What makes a request stale that stands on this: all that has happened since, if any of it
-    /// has to do with its way, or if it is very much. `None`: nothing does.
+    /// The events that make a request stale. `None` while the request is current: its path is known
+    /// and short enough, none of the events is on it, and few have come since. Otherwise all events
+    /// since its version.
     pub(crate) fn outdates(&self, stand: &Stand) -> Option<CacheEvents> {
         if stand.version == self.version() {
             return None;
@@ -234,7 +236,7 @@ mod tests {
         list.add(&[DirId(8)]);
         let events = list.outdates(&stand(100, &[1])).unwrap();
         assert_eq!((events.reset, events.dirs.len()), (false, missed + 1));
-        // What is forgotten is forgotten as a whole.
+        // Events are forgotten with all that is known of them.
         list.add(&vec![DirId(9); EVENTS_MAX - missed - 1]);
         assert!(list.outdates(&stand(100, &[1])).is_some_and(|events| !events.reset));
         list.add(&[DirId(9)]);

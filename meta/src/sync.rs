@@ -1,8 +1,8 @@
 //! Stable storage, for all cores and connections at once.
 //!
-//! Whoever must wait for stable storage joins a queue; one task takes the whole queue, syncs blocks
-//! and the engine once, and answers everyone in it. Without anybody waiting it syncs what was
-//! written within the commit interval.
+//! A caller that must wait for stable storage joins a queue. One task takes the whole queue, syncs
+//! blocks and the engine once, and answers every caller in it. When no caller waits, the task syncs
+//! what was written within the commit interval.
 
 use std::{
     future::pending,
@@ -24,10 +24,10 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct SyncQueue {
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
-    /// Those for whom no sync begins sooner.
+    /// Callers that wait for the next sync without making it begin sooner.
     riding: Mutex<Vec<oneshot::Sender<()>>>,
     dirty: AtomicBool,
-    /// How many writes have begun, how many of these have ended, and how many are stable.
+    /// Number of writes that have begun, that have ended, and that are stable.
     begun: AtomicU64,
     written: AtomicU64,
     stable: AtomicU64,
@@ -35,18 +35,18 @@ pub(crate) struct SyncQueue {
 }
 
 impl SyncQueue {
-    /// Something is about to be written: from now on somebody may see it.
+    /// Counts a write that is about to begin: from now on its effects may be seen.
     pub(crate) fn writing(&self) {
         self.begun.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Something was written.
+    /// Counts a write that has ended.
     pub(crate) fn written(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
         self.sync_soon();
     }
 
-    /// A sync begins at the end of the commit interval at the latest.
+    /// Lets a sync begin at the end of the commit interval at the latest.
     fn sync_soon(&self) {
         if !self.dirty.swap(true, Ordering::AcqRel) {
             self.wake.notify_one();
@@ -64,32 +64,32 @@ impl SyncQueue {
         }
     }
 
-    /// Whether all that anybody can have seen is on stable storage.
+    /// Whether everything that anybody can have seen is on stable storage.
     pub(crate) fn is_stable(&self) -> bool {
         self.stable.load(Ordering::Acquire) == self.begun.load(Ordering::Acquire)
     }
 
-    /// As [`SyncQueue::wait`], and at once when nothing was written since the last sync.
+    /// Waits like [`SyncQueue::wait`], but returns at once when nothing was written since the last
+    /// sync.
     pub(crate) async fn until_stable(&self) {
         if !self.is_stable() {
             self.wait().await;
         }
     }
 
-    /// As [`SyncQueue::wait`], with the next sync that others wait for, or at the end of the commit
-    /// interval.
+    /// Waits like [`SyncQueue::wait`], but for the next sync that others wait for, or that of the
+    /// commit interval.
     pub(crate) async fn ride(&self) {
         let (done, stable) = oneshot::channel();
         self.riding.lock().push(done);
-        // Race: what was written may be in a sync that has begun, and nothing need be written after
-        // it.
+        // Race: the last write may be in a sync that has begun, and no further write need come.
         self.sync_soon();
         if stable.await.is_err() {
             pending::<()>().await;
         }
     }
 
-    /// How many wait.
+    /// Number of callers that wait.
     pub(crate) fn waiters(&self) -> usize {
         self.waiting.lock().len() + self.riding.lock().len()
     }
@@ -130,17 +130,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Ok(()) => {
                 queue.stable.store(written, Ordering::Release);
                 waiting.into_iter().for_each(|done| {
-                    // Whoever waited may have gone.
+                    // The caller may have gone.
                     let _ = done.send(());
                 });
             }
             Err(problem) => {
                 shared.halt(problem);
-                // The next one may succeed, and what this one has lost is lost all the same.
+                // The next sync may succeed, but what this one has lost stays lost.
                 return pending().await;
             }
         }
-        // What came while the engine was syncing needs a sync of its own.
+        // Writes that came while the engine was syncing need a sync of their own.
         if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {
             queue.wake.notify_one();
         }

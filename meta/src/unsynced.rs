@@ -1,15 +1,15 @@
 //! Blocks that are named and not yet known to be on stable storage.
 //!
 //! A block in a local directory is put without a sync, so a write is answered at the speed of the
-//! page cache. The write that names it leaves a note beside the name, in the same batch. Whoever
-//! syncs makes the blocks stable first, then the log, and then forgets the notes; `sync`,
+//! page cache. The write that names the block leaves a note beside the name, in the same batch. A
+//! sync makes the blocks stable first, then the log, and then forgets the notes. `sync`,
 //! `ops::write` and the server's start call this.
 //!
-//! The kernel may write the log back on its own, before the block: then a power cut leaves a name
+//! The kernel may write the log back on its own, before the block. A power cut then leaves a name
 //! without a block, and its note. Before the log is opened again, [`kept`] looks at each block that
-//! it notes, and says how much of the log may be kept so that every name has its block. What comes
-//! after is cut off, as if the power had failed a moment earlier: so what is lost is the newest, in
-//! whole operations and in order. What was synced is never cut.
+//! it notes, and says how much of the log may be kept so that every name has its block. The rest is
+//! cut off, as if the power had failed a moment earlier: the newest operations are lost, whole and
+//! in order. What was synced is never cut.
 //!
 //! Invariants: a note is forgotten only when its block is stable or deleted. A note without a `G`
 //! record beside it is of a block that is named. Only the end of the log notes blocks that are not
@@ -39,7 +39,7 @@ base::codec! {
     /// A block that may not be stable.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Unsynced {
-        /// Its length.
+        /// Length of the block.
         pub bytes: u32,
     }
 }
@@ -51,7 +51,7 @@ impl crate::record::Record for Unsynced {}
 pub(crate) struct Notes(Mutex<Vec<Key>>);
 
 impl Notes {
-    /// These are written.
+    /// Adds the keys of notes that are written.
     pub(crate) fn add(&self, keys: Vec<Key>) {
         if !keys.is_empty() {
             self.0.lock().extend(keys);
@@ -59,7 +59,7 @@ impl Notes {
     }
 }
 
-/// Notes the blocks that slices of an inode name.
+/// Adds a note for each block that slices of an inode name.
 pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
     if txn.shared.blocks.puts_are_stable() {
         return;
@@ -75,7 +75,8 @@ pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
     }
 }
 
-/// Makes stable what was written before this call: blocks, and then the records that name them.
+/// Makes everything stable that was written before this call: blocks, and then the records that
+/// name them.
 pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
     let notes = std::mem::take(&mut *shared.unsynced.0.lock());
     if !shared.bugs.has(Bug::BlocksNotSynced) {
@@ -86,20 +87,19 @@ pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
         return Ok(());
     }
     if shared.room.has(Level::Low).is_err() {
-        // They are forgotten when there is room to write that down.
+        // The notes are forgotten when the disk has room for that write.
         shared.unsynced.add(notes);
         return Ok(());
     }
     let mut forget = Batch::new();
     notes.iter().for_each(|key| forget.delete(key));
-    // Should a power cut bring them back, their blocks are found to be whole, or are garbage and
-    // deleted.
+    // A power cut may bring the notes back. Then their blocks are found to be whole, or are garbage
+    // and deleted.
     shared.engine.write(forget).map_err(|error| Problem::of(&error))
 }
 
-/// How many of these batches, which are the end of a log, may be kept after an unclean stop: as
-/// many as there can be with every block whole that is named after the last of them. All blocks
-/// that these name are stable when it returns.
+/// Number of these batches, the end of a log, that may be kept after an unclean stop: the greatest
+/// number at whose end all named blocks are whole. These blocks are stable when it returns.
 ///
 /// # Errors
 /// When the batches are not a server's, or blocks cannot be read.
@@ -107,7 +107,8 @@ pub fn kept(batches: &[Batch], blocks: &Blocks) -> Result<usize, OpenError> {
     if blocks.puts_are_stable() {
         return Ok(batches.len());
     }
-    // So many batches may not be the end: a block is named after them that is lost.
+    // Changes in the number of lost blocks that are named after that many batches. The log must not
+    // end where their sum is not 0.
     let mut bad = vec![0_i64; batches.len() + 2];
     for (block, noted) in noted(batches)? {
         let whole = is_whole(blocks, block, noted.bytes).unwrap_or_else(|error| {
@@ -134,9 +135,9 @@ pub fn kept(batches: &[Batch], blocks: &Blocks) -> Result<usize, OpenError> {
 /// A block that a log notes and does not forget.
 struct Noted {
     bytes: u32,
-    /// It is named after so many batches,
+    /// Number of batches after which the block is named.
     named: usize,
-    /// and not any more after so many.
+    /// Number of batches after which the block is not named any more.
     dropped: usize,
 }
 
@@ -150,7 +151,7 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
                         let note = Unsynced::from_record(&Bytes::copy_from_slice(value))?;
                         let bytes = note.bytes;
                         let dropped = batches.len() + 1;
-                        // Several writes may name it; the first one counts.
+                        // Several writes may name the block; the first one counts.
                         found.entry(block).or_insert(Noted { bytes, named: after, dropped });
                     }
                     Some((_, block)) => {
@@ -161,7 +162,7 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
                     None => {}
                 },
                 Op::Delete { key } => {
-                    // It was stable, or deleted, when this was written.
+                    // The block was stable, or deleted, when this was written.
                     if let Some((b'U', block)) = key::block_noted(key) {
                         found.remove(&block);
                     }
@@ -173,8 +174,9 @@ fn noted(batches: &[Batch]) -> Result<BTreeMap<BlockId, Noted>, OpenError> {
     Ok(found)
 }
 
-/// Waits for the store, also on a runtime's own thread. Without a budget: the runtime gives a new
-/// one only between tasks, and this is within one.
+/// Reads a block to see whether it is whole. Waits for the store, also on a runtime's own thread.
+/// The future runs without a budget: the runtime gives a new one only between tasks, and this is
+/// within one.
 pub(crate) fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bool, BlocksError> {
     match block_on(unconstrained(blocks.get(block, bytes, 0..bytes))) {
         Err(BlocksError::Missing { .. } | BlocksError::Corrupt { .. }) => Ok(false),
@@ -185,7 +187,7 @@ pub(crate) fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bo
     }
 }
 
-/// Forgets the notes of earlier servers: their blocks are stable since the store was opened.
+/// Forgets the notes of earlier runs: their blocks are stable since the store was opened.
 pub(crate) fn forget(engine: &dyn Engine, shards: u16) -> Result<(), OpenError> {
     let mut forget = Batch::new();
     for shard in (0..shards).map(ShardId) {
@@ -230,7 +232,7 @@ mod tests {
         batch(|batch| batch.delete(&key::unsynced(SHARD, id(number))))
     }
 
-    /// How many are kept when of all blocks these are there.
+    /// Number of batches that are kept when only these blocks are there.
     fn kept_with(there: &[u64], batches: &[Batch]) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let blocks = Blocks::directory(dir.path()).unwrap();

@@ -51,7 +51,7 @@ pub struct Blocks {
     prefix: Arc<str>,
     /// The local directory, if it is one.
     directory: Option<Arc<Directory>>,
-    /// What a power cut would take, if it is memory that can lose anything.
+    /// Writes that a power cut would take, if this is memory that can lose anything.
     volatile: Option<Arc<Volatile>>,
     /// How new blocks are stored, and which of its two names a block is looked for under first.
     compression: Compression,
@@ -60,7 +60,7 @@ pub struct Blocks {
     signer: Option<Arc<dyn object_store::signer::Signer>>,
 }
 
-/// What an address is signed for.
+/// A request that an address is signed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SignedFor {
     /// Reading a block, whole or in part.
@@ -81,7 +81,8 @@ pub trait SignedUrls: std::fmt::Debug + Send + Sync + 'static {
 pub struct BlockMeta {
     /// The block.
     pub id: BlockId,
-    /// Its data, in bytes, where the object's length tells: not of a compressed one.
+    /// Length of the block's data, in bytes. `None` for a compressed block, whose object's length
+    /// does not tell.
     pub bytes: Option<u32>,
     /// When it was put, by the clock of the store.
     pub modified: SystemTime,
@@ -129,7 +130,7 @@ pub enum BlocksError {
     Config {
         /// The address given.
         url: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
     /// The store, or the way to it, failed. A put may or may not have happened.
@@ -228,7 +229,8 @@ impl Blocks {
         stored
     }
 
-    /// As [`Blocks::put`], by who knows what the block is: what a power cut has torn is replaced.
+    /// Puts a block like [`Blocks::put`], but replaces one that a power cut has torn. Only for
+    /// callers that know the block's data for certain.
     pub async fn restore(&self, id: BlockId, data: Bytes) -> Result<()> {
         match self.put(id, data.clone()).await {
             Err(BlocksError::Exists { .. }) if self.is_torn(id, &data).await? => {
@@ -260,7 +262,7 @@ impl Blocks {
             match self.is_stored(id, path, data).await {
                 Ok(true) => return Ok(false),
                 Ok(false) => return Err(BlocksError::Exists { id }),
-                // It was deleted meanwhile, or is just being put.
+                // The block was deleted meanwhile, or is just being put.
                 Err(BlocksError::Missing { .. }) if !last => {}
                 Err(error) => return Err(error),
             }

@@ -23,14 +23,15 @@ use crate::{
 
 /// Bits of a position.
 const POS_BITS: u32 = 63;
-/// Splits end when there are so many partitions for each server, or a power of two above.
+/// Number of partitions for each server at which splits end. The product is rounded up to a power
+/// of two.
 const FOR_EACH_SERVER: u16 = 4;
 
-/// Which partitions there are, and what has become of them before.
+/// The partitions of a directory that splits, and their history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splits {
     turn: u32,
-    /// For each partition how often it came or went; those after the last were never there.
+    /// For each partition, how often it came or went; partitions beyond the last were never there.
     steps: Arc<[u32]>,
 }
 

@@ -61,7 +61,7 @@ impl Pair {
         Pair { lower, upper, few: upper, many: upper.saturating_add(1) }
     }
 
-    /// Whether what stands at `pos` is of these names.
+    /// Whether a name at `pos` is one of the pair.
     #[must_use]
     pub fn contains(&self, pos: u64) -> bool {
         subset_of(pos, self.many) == self.upper && subset_of(pos, self.few) == self.lower
@@ -75,7 +75,7 @@ impl Subsets {
         Subsets::started(turn, 1)
     }
 
-    /// So many subsets from the beginning.
+    /// `count` subsets from the beginning.
     ///
     /// # Panics
     /// When there are none, or more than shards can be.

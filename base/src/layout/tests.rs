@@ -189,7 +189,7 @@ fn layouts_have_known_bytes() {
 #[test]
 fn what_splits_and_merges_cannot_make_is_no_layout() {
     for wrong in [
-        // Nothing; no partition 0; 3 without 1; 2 before 1; a last one that never was.
+        // No partition; no partition 0; 3 without 1; 2 before 1; a last one that never was.
         &[2, 1, 0][..],
         &[2, 1, 1, 2],
         &[2, 1, 4, 1, 0, 0, 1],
@@ -276,7 +276,7 @@ fn names_lie_evenly_on_servers() {
     assert!(imbalance(&Layout::Subsets(subsets), 4096, 32) < 1.06);
 }
 
-/// What each partition of a directory knows.
+/// The layout that each partition of a directory knows.
 struct World {
     views: Vec<Layout>,
     truth: Layout,

@@ -76,7 +76,7 @@ impl Forming {
     }
 }
 
-/// What `pando status --json` says, with exit code 3 if it says that something is wrong.
+/// The output of `pando status --json`, which exits with code 3 if it says that something is wrong.
 fn all_status(server: &str, token: &Path) -> Value {
     let output = run(&["status", server, "--token", text(token), "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout)
@@ -86,7 +86,7 @@ fn all_status(server: &str, token: &Path) -> Value {
     status
 }
 
-/// The cluster's part of it.
+/// The cluster's part of the status.
 fn status(server: &str, token: &Path) -> Value {
     all_status(server, token)["cluster"].clone()
 }
@@ -121,7 +121,7 @@ fn servers_join_serve_and_come_back() {
     let said = fail(1, &join(&forming.data_of("third"), address, token));
     assert!(said.contains("all of the 2 servers"), "{said}");
 
-    // It knows where the coordinator is, and has another address now.
+    // The second server knows where the coordinator is, and has another address now.
     assert_eq!(joined.stop(), Some(0));
     let back = forming.start_again("second");
     assert_eq!(forming.until_sound()["servers"][1]["address"], back.address());
@@ -366,7 +366,7 @@ fn a_join_that_was_interrupted_goes_on_with_the_same_number() {
     let data = formatted("2");
     let folder = folder();
     let second = folder.path().join("second");
-    // Nobody is there.
+    // No server listens at this address.
     let token = data.admin_token();
     let output = run(&join(&second, "127.0.0.1:1", &token));
     assert!(!output.status.success(), "{}", stderr(&output));
@@ -378,7 +378,7 @@ fn a_join_that_was_interrupted_goes_on_with_the_same_number() {
     drop(joined);
 }
 
-/// What an administrator's list has.
+/// The rows of a command that lists something for administrators.
 fn list(command: &str, server: &str, token: &Path) -> Vec<Value> {
     let said = succeed(&[command, server, "--token", text(token), "--json"]);
     serde_json::from_str(&said).unwrap()
@@ -484,7 +484,7 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
         assert!(test_kill_process(pid(line)).is_err(), "still there: {line}");
     }
 
-    // What is there is served again, also when nobody reads any more what is said.
+    // Existing data is served again, even when nobody reads the output any more.
     let again = [&args[..], &["--restart", "--lease", "500ms"]].concat();
     let again = Running::start(pando(&again), "serving ");
     let line = |start: &str| again.said.lines().find(|line| line.starts_with(start)).unwrap();

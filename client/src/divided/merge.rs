@@ -1,8 +1,8 @@
-//! What a listing of a directory of several partitions has read, and what it asks for next: without
-//! any IO.
+//! The state of a listing of a directory of several partitions, without any IO: the pages read, and
+//! the pages to ask for next.
 //!
-//! `listing` asks and hands in what is answered. Partitions split, merge and give names away while
-//! a directory is listed; what was there all the time is handed out exactly once all the same, for
+//! `listing` asks and hands in the answers. Partitions split, merge and give names away while a
+//! directory is listed. Names that are there all the time are still handed out exactly once, for
 //! one of two reasons:
 //!
 //! * Where each partition has a *range* of positions, a page says for which positions it is
@@ -12,7 +12,7 @@
 //!   if the newest layout agrees with each page about what the partition has that it comes from:
 //!   then every move was before the pages of both partitions that it concerns, or after.
 //!
-//! Always true: all up to `after` was handed out. Of each partition one page is asked for at a
+//! Always true: all names up to `after` were handed out. Each partition is asked for one page at a
 //! time.
 
 use std::{
@@ -25,24 +25,25 @@ use wire::{LayoutNews, ReaddirEntry, ReaddirPage};
 
 use super::{Reading, View};
 
-/// See the page.
+/// A listing in progress; see the module's page.
 #[derive(Debug)]
 pub(crate) struct Merge {
-    /// Everything up to here was handed out.
+    /// Position up to which everything was handed out.
     after: u64,
     view: View<Lane>,
-    /// After which position each partition has been asked that has not answered.
+    /// Partitions that were asked and have not answered, each with the position it was asked after.
     asked: BTreeMap<u16, u64>,
 }
 
-/// What was read of one partition: all that it has in `(from, reach]`.
+/// The entries read of one partition: all that it has in `(from, reach]`.
 #[derive(Debug)]
 struct Lane {
     from: u64,
     reach: u64,
-    /// As they were answered, without those that were handed out; none is empty.
+    /// The pages in the order of their answers, without entries that were handed out; none is
+    /// empty.
     pages: VecDeque<VecDeque<ReaddirEntry>>,
-    /// As the partition said with the last page.
+    /// The layout that came with the last page.
     layout: Layout,
 }
 
@@ -69,7 +70,7 @@ impl Lane {
     fn pop_page(&mut self, reach: u64, max: usize) -> Option<Vec<ReaddirEntry>> {
         let page = self.pages.front()?;
         let fits = page.len() <= max && page.back().is_some_and(|last| last.pos <= reach);
-        // A run of equal positions is not parted: it is within one page.
+        // Entries of equal positions are always within one page, so none are parted.
         if fits { self.pages.pop_front().map(Vec::from) } else { None }
     }
 }
@@ -81,12 +82,12 @@ pub(crate) struct Ask {
     pub(crate) after: u64,
 }
 
-/// How much is read before it is needed.
+/// Limits of reading ahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
-    /// Of so many partitions at once,
+    /// Number of partitions that are asked at once.
     pub(crate) partitions: usize,
-    /// until so many entries are there.
+    /// Number of entries read from which on no more is read ahead.
     pub(crate) entries: usize,
 }
 
@@ -100,22 +101,23 @@ impl Reading for Lane {
 }
 
 impl Merge {
-    /// A listing that goes on after a position, of a directory that may be divided like this.
+    /// A listing that goes on after a position, of a directory with this layout, which may be
+    /// outdated.
     pub(crate) fn new(after: u64, layout: Layout) -> Merge {
         Merge { after, view: View::new(layout), asked: BTreeMap::new() }
     }
 
-    /// Up to where everything was handed out.
+    /// Position up to which everything was handed out.
     pub(crate) fn after(&self) -> u64 {
         self.after
     }
 
-    /// Nothing comes any more.
+    /// Whether everything was handed out.
     pub(crate) fn is_at_end(&self) -> bool {
         self.after >= POS_MAX
     }
 
-    /// Into how many partitions one page of the listing is spread.
+    /// Number of partitions over which one page of the listing is spread.
     pub(crate) fn width(&self) -> usize {
         if self.view.layout.scatters() { self.view.layout.active().count() } else { 1 }
     }
@@ -125,7 +127,8 @@ impl Merge {
         self.view.vain.must_wait()
     }
 
-    /// What to ask for now. At least one page is on its way then, if [`Merge::next`] has nothing.
+    /// The pages to ask for now. If [`Merge::next`] has nothing, at least one page is on its way
+    /// then.
     pub(crate) fn wants(&mut self, ahead: Ahead) -> Vec<Ask> {
         let buffered: usize = self.view.read.values().map(Lane::entries).sum();
         let room = buffered < ahead.entries;
@@ -149,7 +152,8 @@ impl Merge {
         }
     }
 
-    /// A page of a partition that goes on after what is known of it from `after` on.
+    /// The next page of a partition to ask for, after the entries known from `after` on. `None`
+    /// when one is asked for already, or none is needed.
     fn want(&mut self, partition: u16, after: u64, ahead: bool) -> Option<Ask> {
         if self.asked.contains_key(&partition) {
             return None;
@@ -171,7 +175,7 @@ impl Merge {
         Some(Ask { partition, after })
     }
 
-    /// A partition of which it is known what comes next after a position.
+    /// The partition whose entries are known right after a position.
     fn covering(&self, after: u64) -> Option<u16> {
         let covers = |lane: &Lane| (lane.from..lane.reach).contains(&after);
         self.view.read.iter().find(|(_, lane)| covers(lane)).map(|(partition, _)| *partition)
@@ -185,7 +189,8 @@ impl Merge {
                 self.view.learn(&layout);
                 layout
             }
-            // Whatever was known: all that there is was in that one.
+            // An answer without a layout comes from a directory in one partition: forget any other
+            // layout.
             None => {
                 self.view.forget(Layout::Whole);
                 Layout::Whole
@@ -194,7 +199,8 @@ impl Merge {
         let partition = if self.view.layout.scatters() {
             Some(ask.partition).filter(|asked| self.view.layout.agrees_about(&layout, *asked))
         } else {
-            // The server may have the right partition, too, where another was asked.
+            // The server may also have another partition, the right one, and have answered for
+            // that.
             Some(layout.partition(ask.after + 1)).filter(|_| !layout.scatters())
         };
         let Some(partition) = partition else { return self.view.in_vain() };
@@ -211,7 +217,7 @@ impl Merge {
         }
     }
 
-    /// Takes in that a partition has not what it was asked for.
+    /// Takes in that a partition does not have the names that it was asked for.
     pub(crate) fn correct(&mut self, ask: Ask, news: &LayoutNews) {
         self.asked.remove(&ask.partition);
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
@@ -232,8 +238,8 @@ impl Merge {
         self.asked.remove(&ask.partition);
     }
 
-    /// What comes next, about `max` entries at most: a run of equal positions is not parted.
-    /// `None`: it must be read first.
+    /// The next entries, about `max` at most: entries of equal positions are not parted. `None`
+    /// when they must be read first.
     pub(crate) fn next(&mut self, max: usize) -> Option<Vec<ReaddirEntry>> {
         let of: Vec<u16> = match self.view.layout.scatters() {
             true => self.view.layout.active().collect(),
@@ -256,7 +262,8 @@ impl Merge {
         Some(out)
     }
 
-    /// The entries up to `reach` of these partitions, in order; whether there were more than `max`.
+    /// The entries up to `reach` of these partitions, in order. Also returns whether there were
+    /// more than `max`.
     fn merge(&mut self, of: &[u16], reach: u64, max: usize) -> (Vec<ReaddirEntry>, bool) {
         let (after, mut heads) = (self.after, BinaryHeap::with_capacity(of.len()));
         for partition in of {
@@ -264,7 +271,7 @@ impl Merge {
             while lane.next().is_some_and(|pos| pos <= after) {
                 lane.pop();
             }
-            // Where there is nothing to merge it is handed on as it is.
+            // A page that needs no merging is handed on as it is.
             if of.len() == 1
                 && let Some(page) = lane.pop_page(reach, max)
             {

@@ -68,8 +68,9 @@ impl Shares {
         }
     }
 
-    /// What all have answered, to be compared with what they answer the next time; all are to be
-    /// asked again then. `None`: some are still to be asked.
+    /// Takes the attributes of all partitions, once all have answered; all are to be asked again
+    /// then. The caller compares the answers with those of the next time. `None` while some are
+    /// still to be asked.
     pub(crate) fn complete(&mut self) -> Option<Vec<Attr>> {
         if !self.wants().is_empty() {
             return None;

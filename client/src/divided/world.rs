@@ -115,7 +115,7 @@ impl World {
         Ok((self.names.iter().map(has).sum(), own.clone()))
     }
 
-    /// As a server answers.
+    /// Answers a request for a page like a server.
     pub(super) fn page(&self, ask: Ask, max: usize) -> Result<ReaddirPage, LayoutNews> {
         let own = &self.views[usize::from(ask.partition)];
         let has_some = match own {
@@ -141,7 +141,7 @@ impl World {
     }
 }
 
-/// What may happen to it.
+/// A change of the directory.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     /// Names go from one partition to another.

@@ -1,10 +1,9 @@
-//! Who may serve until when, and how far each server's invalidation list has come. Pure; times come
-//! in.
+//! The lease of each server, and how far its invalidation list has come. Pure; times come in.
 //!
-//! A server that has a lease may answer from what clients have cached, so nothing that they cached
-//! may change before the server knows of it, or its lease has ended. Leases are counted by the
-//! server from when it asked, and here from when it was answered, which is later; the margin is for
-//! clocks that do not run equally fast.
+//! A server that has a lease may answer from what clients have cached. So nothing that they cached
+//! may change before the server knows of it, or its lease has ended. The server counts its lease
+//! from when it asked. The coordinator counts from when it answered, which is later, and adds a
+//! margin for clocks that do not run equally fast.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ use wire::InDoubt;
 struct Holder {
     /// Time at which the server's lease has ended for certain.
     until: Instant,
-    /// Its list has come as far as this, or it has no lease.
+    /// Version of the server's invalidation list, as far as the coordinator knows.
     has: u64,
-    /// When it was last heard of in this run of the coordinator.
+    /// When the server was last heard of in this run of the coordinator.
     heard: Option<Instant>,
     version: u64,
     requests: u64,
-    /// The version of the accounting roots that it has.
+    /// Version of the accounting roots that the server has.
     roots: u64,
     in_doubt: Option<InDoubt>,
     strict: bool,
@@ -30,7 +29,7 @@ struct Holder {
     lost_in: Option<u64>,
 }
 
-/// What a server says of itself.
+/// The state that a server reports with its heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beat {
     pub(crate) version: u64,
@@ -45,7 +44,8 @@ pub(crate) struct Beat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) left: Duration,
-    /// The lease has ended for certain, also one that an earlier run of the coordinator gave.
+    /// Whether the lease has ended for certain, even one that an earlier run of the coordinator
+    /// gave.
     pub(crate) overdue: bool,
     pub(crate) silent: Option<Duration>,
     pub(crate) version: u64,
@@ -59,13 +59,14 @@ pub(crate) struct Standing {
 #[derive(Debug, Clone)]
 pub(crate) struct Leases {
     lease: Duration,
-    /// For how long servers go on without one.
+    /// How long servers go on without a lease.
     alone: Duration,
     holders: Vec<Holder>,
 }
 
 impl Leases {
-    /// Nothing is known of `servers`: each may hold a lease until `until`.
+    /// The leases after a start of the coordinator: each of the `servers` may hold one until
+    /// `until`.
     pub(crate) fn unknown(
         lease: Duration,
         alone: Duration,
@@ -86,8 +87,8 @@ impl Leases {
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
 
-    /// A server was heard of at `now`; with `grant` it has a lease from now on, and takes in all up
-    /// to `version` before it uses it.
+    /// Takes in a heartbeat that came at `now`. With `grant` the server has a lease from now on,
+    /// and takes in all events so far before it uses the lease.
     pub(crate) fn beat(&mut self, server: u16, now: Instant, beat: Beat, grant: bool) {
         let ends = now + self.lease + self.margin();
         let Some(holder) = self.holders.get_mut(usize::from(server)) else { return };
@@ -103,8 +104,7 @@ impl Leases {
         }
     }
 
-    /// Whether this is the first time that a server says, in this run of it, that it has lost
-    /// something.
+    /// Whether the server says for the first time in this `run` that it has lost something.
     pub(crate) fn is_first_loss(&mut self, server: u16, run: u64) -> bool {
         let Some(holder) = self.holders.get_mut(usize::from(server)) else { return false };
         holder.lost_in.replace(run) != Some(run)
@@ -114,25 +114,26 @@ impl Leases {
         self.lease / 8
     }
 
-    /// The list of a server has come to `version`.
+    /// Notes that the list of a server has come to `version`.
     pub(crate) fn acknowledged(&mut self, server: u16, version: u64) {
         if let Some(holder) = self.holders.get_mut(usize::from(server)) {
             holder.has = holder.has.max(version);
         }
     }
 
-    /// How far the list of a server has come.
+    /// Version up to which a server has the list.
     pub(crate) fn has(&self, server: u16) -> u64 {
         self.holders.get(usize::from(server)).map_or(0, |holder| holder.has)
     }
 
-    /// When the leases end under which a server need not know of what is announced now.
+    /// When the present leases end; their holders may not yet know of what is announced now.
     pub(crate) fn ends(&self) -> Vec<Instant> {
         self.holders.iter().map(|holder| holder.until).collect()
     }
 
-    /// Until when somebody must be waited for, who does not have `version`, of leases that ended as
-    /// `ends` says; `None`: for nobody. Leases that were given later came with it.
+    /// The next of the moments `ends` at which the lease of a server without `version` ends; `None`
+    /// when no such lease is left to wait for. Leases that were given after `ends` was taken came
+    /// with `version`.
     pub(crate) fn wait_until(
         &self,
         version: u64,
@@ -144,15 +145,15 @@ impl Leases {
     }
 
     /// Whether all servers but `me` have this version of the accounting roots, or serve nothing any
-    /// more: it comes with the next lease. One without a lease goes on for a while, and charges to
-    /// what it does not know to be a limit.
+    /// more: the version comes with the next lease. A server without a lease goes on for a while,
+    /// and charges to entries whose limit it does not know.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         let alone = self.alone + self.alone / 8;
         let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);
         others.all(|(_, holder)| holder.roots == version || holder.until + alone <= now)
     }
 
-    /// How a server stands.
+    /// The state of a server's lease at `now`.
     pub(crate) fn standing(&self, server: u16, now: Instant) -> Option<Standing> {
         let holder = self.holders.get(usize::from(server))?;
         let left = match holder.heard {
@@ -162,7 +163,8 @@ impl Leases {
         };
         let silent = holder.heard.map(|heard| now.saturating_duration_since(heard));
         let (version, requests) = (holder.version.max(holder.has), holder.requests);
-        // What a server lacked that has died since is told when it is back.
+        // Transactions in doubt are shown only while the server has a lease: a server that has died
+        // since is told the outcomes when it is back.
         let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
         let overdue = holder.until <= now;
         let strict = holder.strict;

@@ -7,17 +7,17 @@ use wire::{Answer, Reply, Request};
 
 use crate::{cluster::Cluster, peer::Open, server::Shared};
 
-/// There is no answer; what was asked may have happened.
+/// An error: there is no answer, and the request may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost;
 
-/// The connection to `server`.
+/// A connection to `server`.
 pub(super) struct Link<'a> {
     shared: &'a Shared,
     cluster: &'a Cluster,
     server: u16,
     open: Option<Open>,
-    /// How often it could not be reached: where it may be is tried in turn.
+    /// Number of attempts that did not reach the server; its possible addresses are tried in turn.
     misses: u32,
 }
 
@@ -26,7 +26,8 @@ impl Link<'_> {
         Link { shared, cluster, server, open: None, misses: 0 }
     }
 
-    /// The answer to a request. A server that says nothing for half a lease is not there.
+    /// Sends a request and returns its answer. A server that says nothing for half a lease counts
+    /// as lost.
     pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Lost> {
         let timeout = self.cluster.options.lease / 2;
         let answer = match tokio::time::timeout(timeout, self.try_ask(&request)).await {
@@ -58,7 +59,7 @@ impl Link<'_> {
             let places = self.cluster.places(self.server);
             let turn = usize::try_from(self.misses).expect("usize has at least 32 bits");
             let turn = turn.checked_rem(places.len()).ok_or(io::ErrorKind::NotFound)?;
-            // One miss more, unless it is reached.
+            // Count a miss, unless the server is reached.
             self.misses = self.misses.wrapping_add(1);
             self.open =
                 Some(Open::connect(self.shared, self.cluster, self.server, &places[turn]).await?);

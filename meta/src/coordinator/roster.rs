@@ -1,5 +1,5 @@
-//! Who belongs to the cluster, and which map that makes. Pure: `coordinator` stores what is decided
-//! here before anybody hears of it.
+//! The members of the cluster, and the map made of them. Pure: `coordinator` stores each decision
+//! before anybody hears of it.
 //!
 //! Always true: a member keeps its number; the map has as many servers as the cluster was formatted
 //! for, or none.
@@ -13,11 +13,11 @@ codec! {
     /// A server that belongs to the cluster.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Enrolled {
-        /// The number it drew for itself.
+        /// The random number that the server drew for itself.
         pub member: u64,
-        /// Where it was last.
+        /// Address at which the server was last.
         pub address: String,
-        /// Whether it has served since it joined, so that the address is one it really had.
+        /// Whether the server has served since it joined, so that it really had the address.
         pub heard: bool,
     }
 }
@@ -26,11 +26,11 @@ codec! {
     /// The record that only the coordinator stores.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct Roster {
-        /// In the order of their numbers in the map.
+        /// The members, in the order of their numbers in the map.
         pub members: Vec<Enrolled>,
-        /// No version of the invalidation log from here on was used.
+        /// End of the reserved versions of the invalidation log: none from here on was used.
         pub versions_end: u64,
-        /// How long the leases are that were given under this record; milliseconds.
+        /// Length of the leases that are given under this record, in milliseconds.
         pub lease_ms: u64,
     }
 }
@@ -63,7 +63,7 @@ impl Roster {
         Roster { members, versions_end: 1, lease_ms: 0 }
     }
 
-    /// Enrols a server, if the cluster of so many has a place for it.
+    /// Enrols a server, if the cluster of `servers` servers has a place for it.
     pub(crate) fn join(&mut self, servers: u16, join: &Join) -> Place {
         let known = self.members.iter().position(|other| other.member == join.member);
         if let Some(at) = known {
@@ -77,7 +77,7 @@ impl Roster {
         Place::New(number(self.members.len() - 1))
     }
 
-    /// A member serves at this address; whether that is news.
+    /// Notes that a member serves at this address; returns whether that is news.
     pub(crate) fn heard(&mut self, server: u16, address: &str) -> bool {
         let Some(member) = self.members.get_mut(usize::from(server)) else { return false };
         let news = !member.heard || member.address != address;
@@ -88,10 +88,10 @@ impl Roster {
         news
     }
 
-    /// The map that should be known in place of `known`; `None` when that is the one, or there can
-    /// be none yet.
+    /// The map that should replace `known`; `None` when `known` is up to date, or the cluster is
+    /// not complete.
     ///
-    /// The first deals the shards out in turn; later ones have other addresses.
+    /// The first map deals the shards out in turn; later maps only change addresses.
     pub(crate) fn deal(&self, servers: u16, shards: u16, known: &ClusterMap) -> Option<ClusterMap> {
         let complete = self.members.len() == usize::from(servers)
             && self.members.iter().all(|member| member.heard);
@@ -110,7 +110,7 @@ impl Roster {
         Some(ClusterMap { epoch: Epoch(known.epoch.0 + 1), servers: addresses, shards })
     }
 
-    /// What is missing of a cluster of so many, for people.
+    /// Says for people what a cluster of `servers` servers still lacks; `None` when it is complete.
     pub(crate) fn missing(&self, servers: u16) -> Option<String> {
         let absent = usize::from(servers).saturating_sub(self.members.len());
         let silent: Vec<_> = self.silent().collect();
@@ -130,12 +130,12 @@ impl Roster {
     }
 }
 
-/// Who of so many servers has a shard when all of them are there for the first time.
+/// Number of the server that gets a shard in the first map of `servers` servers.
 pub(crate) fn dealt(shard: ShardId, servers: u16) -> u16 {
     shard.0 % servers
 }
 
-/// The map of a cluster that is not complete: nobody has any shard.
+/// The map of a cluster that is not complete: no server has any shard.
 pub(crate) fn no_map() -> ClusterMap {
     ClusterMap { epoch: Epoch(0), servers: Vec::new(), shards: Vec::new() }
 }

@@ -1,10 +1,10 @@
-//! What goes between the coordinator and the other servers unasked: each asks for its lease again
-//! and again, and the coordinator tells each what it has announced. One core runs it.
+//! The exchange between the coordinator and the other servers: each asks for its lease again and
+//! again, and the coordinator tells each what it has announced. One core runs it.
 //!
-//! Always true: a server has a lease only after it has taken in all that was announced before it
-//! was given, and what its cores had executed without that, or under a lease that has ended, is
-//! written. To a server what was announced goes in order, one message at a time; what it did not
-//! acknowledge is told again.
+//! Always true: before a server has a lease, it has taken in all that was announced before the
+//! lease was given. It has also written what its cores had executed without those events, or under
+//! a lease that has ended. Announcements go to a server in order, one message at a time; those that
+//! it did not acknowledge are told again.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -24,10 +24,10 @@ use crate::{
     transact::recover::PATIENCE,
 };
 
-/// A lease is asked for so many times while it lasts.
+/// Number of times that a server asks for its lease while it lasts.
 const BEATS_A_LEASE: u32 = 4;
-/// A server that could not be told is told again after so long; so is the coordinator asked by who
-/// has no lease yet.
+/// Pause before a server that could not be told is told again, and before a server without a lease
+/// asks the coordinator again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs for as long as the server does.
@@ -46,7 +46,7 @@ pub(crate) async fn run(core: Core) {
     tokio::join!(keep_lease(shared, cluster), go_alone(shared, cluster), tell);
 }
 
-/// Asks for leases.
+/// Asks for leases, again and again.
 async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut coordinator = Link::new(shared, cluster, 0);
     let mut watch = Watch::default();
@@ -54,8 +54,8 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
         let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
         watch.look(shared, cluster);
-        // Until it has said that it has begun its list anew, nothing that is announced can be told
-        // to it.
+        // After its list has begun anew, the server says so at once: until then no announcement can
+        // be told to it.
         if shared.invalidations.began_anew_since(version) {
             continue;
         }
@@ -66,9 +66,9 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
 
 /// Lets requests that stand on no cached path go on whenever the lease has ended.
 ///
-/// Race: a core may have executed a request under the lease, and write it only now. Who looks must
-/// find it: a directory that it stood on may have moved since, and its effect counts as done before
-/// that.
+/// Race: a core may have executed a request under the lease, and write it only now. Later requests
+/// must find its effect: a directory that it stood on may have moved since, and the effect counts
+/// as done before that move.
 async fn go_alone(shared: &Shared, cluster: &Cluster) {
     let mut alone = false;
     loop {
@@ -83,7 +83,7 @@ async fn go_alone(shared: &Shared, cluster: &Cluster) {
     }
 }
 
-/// Asks once; for how long a lease was given.
+/// Asks for a lease once, and returns how long the lease is.
 async fn ask(
     shared: &Shared,
     cluster: &Cluster,
@@ -92,7 +92,7 @@ async fn ask(
 ) -> Result<Duration, Lost> {
     let beat = heartbeat_of(shared, cluster);
     let lease = if cluster.coordinates() {
-        // It is refused only when it cannot be stored.
+        // The coordinator refuses its own server only when it cannot store.
         heartbeat(shared, (cluster.me, cluster.run), &beat).map_err(|fault| {
             answer_of(shared, fault);
             Lost
@@ -111,7 +111,7 @@ async fn ask(
     Ok(given)
 }
 
-/// Tells a server what it lacks, whenever it lacks something.
+/// Tells a server the events it lacks, whenever there are any.
 async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, server: u16) {
     loop {
         let changed = coordinator.changed.notified();
@@ -129,7 +129,8 @@ async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, se
     }
 }
 
-/// What a server must be told; who lacks more than there is gets it with its lease.
+/// The events that a server must be told. A server too far behind for the list gets them with its
+/// lease.
 fn lacks(shared: &Shared, coordinator: &Coordinator, server: u16) -> Option<Announce> {
     let after = coordinator.has(server);
     let events = shared.invalidations.since(after)?;
@@ -140,7 +141,7 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
     Heartbeat {
         address: shared.options.address.clone(),
         epoch: cluster.map().epoch,
-        // It is taken for an acknowledgement.
+        // The coordinator takes this version for an acknowledgement.
         version: shared.invalidations.settled(),
         requests: shared.counters.requests.load(Ordering::Relaxed),
         settings: shared.settings().to_record(),

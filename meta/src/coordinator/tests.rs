@@ -32,7 +32,7 @@ impl Random for Still {
     }
 }
 
-/// Nobody is there.
+/// A network in which no address answers.
 struct Nowhere;
 
 impl Dial for Nowhere {
@@ -170,7 +170,7 @@ async fn a_server_that_has_lost_something_begins_the_list_anew_once_in_each_run(
         assert_eq!((events.version, events.reset, events.dirs.len()), (version, true, 0));
         assert_eq!(list.version(), version);
     }
-    // Whoever is behind that gets what came after it, too.
+    // A server behind that point gets the later events, too.
     list.add(&[DirId(7)]);
     let events = heartbeat(&server.shared, (1, 3), &beat("b:1", before)).unwrap().events;
     assert_eq!((events.version, events.reset, events.dirs), (before + 3, true, vec![DirId(7)]));
@@ -215,7 +215,7 @@ async fn an_announcement_waits_for_the_list_of_every_server() {
     let announced = announce(&server.shared, &[DirId(700), DirId(701)]);
     tokio::pin!(announced);
     assert!(announced.as_mut().now_or_never().is_none());
-    // What a lease brings is not what the server had when it asked for it.
+    // The events that a lease brings do not count yet: the server did not have them when it asked.
     let lease = heartbeat(&server.shared, (1, 1), &beat("b:1", version)).unwrap();
     assert_eq!(lease.events.dirs, [DirId(700), DirId(701)]);
     assert!(announced.as_mut().now_or_never().is_none());
@@ -229,7 +229,7 @@ async fn an_announcement_waits_for_the_lease_of_a_server_that_is_gone() {
     let began = Instant::now();
     announce(&server.shared, &[DirId(700)]).await.unwrap();
     assert_eq!(began.elapsed(), LEASE + LEASE / 8);
-    // Then nobody is left to be waited for.
+    // Then no server is left to wait for.
     announce(&server.shared, &[DirId(701)]).await.unwrap();
     assert_eq!(began.elapsed(), LEASE + LEASE / 8);
     assert!(status(&server.shared).unwrap().problems[0].contains("has no lease"));

@@ -1,4 +1,4 @@
-//! What the log is told of leases: that this server has lost its own and has it again, and, at the
+//! Logs changes of leases: that this server has lost its own and has it again, and, at the
 //! coordinator, which servers are silent, are back, or are missing from the start.
 //!
 //! `run` looks each time it has asked for a lease. Always true: whatever was logged as gone is
@@ -18,15 +18,15 @@ use crate::{
 /// takes less.
 const FIRST_LEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What was logged.
+/// The state that was logged last.
 #[derive(Default)]
 pub(super) struct Watch {
     had: bool,
-    /// It was said that there is no lease, and not yet that there is one again.
+    /// Whether the lack of a lease was logged, and its return was not yet.
     lacking: bool,
-    /// What was missing of a cluster that is not complete.
+    /// The message about an incomplete cluster that was logged last.
     missing: Option<String>,
-    /// The servers that are silent.
+    /// Numbers of the servers that were logged as silent.
     silent: Vec<u16>,
 }
 
@@ -73,7 +73,7 @@ impl Watch {
         };
         if missing.is_some() && missing != self.missing && self.is_late(cluster) {
             tracing::warn!("{}", missing.as_deref().unwrap_or_default());
-            // It says the same as this.
+            // This message also says that there is no lease.
             self.lacking = true;
             self.missing = missing;
         }

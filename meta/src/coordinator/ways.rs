@@ -1,10 +1,10 @@
-//! What the coordinator remembers of the ways that renames of directories took: what to read at
+//! The ancestors of directories that renames have seen, so that later renames can read them at
 //! once.
 //!
 //! A rename reads the directories between its new place and the root, and the record of its
-//! directory's birth place. Each names the next, so that whoever knows nothing reads one after the
-//! other. `ops::rename` asks here first and reads all that was ever seen there in one round; what
-//! has changed since is found out by that, and read after it.
+//! directory's birth place. Each of them names the next, so without hints they are read one after
+//! the other. `ops::rename` asks here first and reads all that was ever seen there in one round.
+//! That round shows what has changed since, which is read after it.
 //!
 //! Nothing here is believed: a wrong hint is a record read for nothing.
 
@@ -12,9 +12,9 @@ use base::{DirId, EntryName, HashMap};
 
 use crate::record::Key;
 
-/// So many are remembered of each kind; then all are forgotten.
+/// Number of hints of each kind that are kept; then all are forgotten.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// A way up that is longer is read in pieces.
+/// Number of ancestors that are read at once; a longer path is read in pieces.
 const LEVELS_MAX: usize = 256;
 
 /// The hints.
@@ -35,12 +35,12 @@ pub(crate) struct Group {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) group: Group,
-    /// The key of its birth place's rename list.
+    /// Key of the rename list at the directory's birth place.
     pub(crate) birth: Key,
 }
 
 impl Ways {
-    /// `parent` was seen above `dir`.
+    /// Notes that `parent` was seen above `dir`.
     pub(crate) fn is_below(&mut self, dir: DirId, parent: Group) {
         if self.above.len() >= REMEMBERED_MAX {
             self.above.clear();
@@ -48,13 +48,13 @@ impl Ways {
         self.above.insert(dir, parent);
     }
 
-    /// The directories from `dir` to the root, both apart, as far as they are known.
+    /// The directories from `dir` to the root, both excluded, as far as they are known.
     pub(crate) fn up(&self, dir: DirId) -> impl Iterator<Item = Group> + '_ {
         let above = |dir: DirId| self.above.get(&dir).copied().filter(|up| up.id != DirId::ROOT);
         std::iter::successors(above(dir), move |at| above(at.id)).take(LEVELS_MAX)
     }
 
-    /// A directory was moved to `name` in `parent`.
+    /// Notes that a directory was moved to `name` in `parent`.
     pub(crate) fn has_moved(&mut self, parent: DirId, name: &EntryName, moved: Moved) {
         if self.moved.len() >= REMEMBERED_MAX {
             self.moved.clear();
@@ -62,7 +62,7 @@ impl Ways {
         self.moved.insert((parent, name.clone()), moved);
     }
 
-    /// What was moved to `name` in `parent`.
+    /// The directory that was seen to be moved to `name` in `parent`.
     pub(crate) fn moved(&self, parent: DirId, name: &EntryName) -> Option<Moved> {
         self.moved.get(&(parent, name.clone())).cloned()
     }

@@ -199,8 +199,8 @@ impl Source {
                 } else if self.copied {
                     self.collect(State::Catching)
                 } else {
-                    // Nothing may be sent yet: a page that is copied later may be older than these
-                    // changes.
+                    // A page that is copied later may be older than these changes, so none are sent
+                    // yet.
                     self.go(State::Freezing, Action::Freeze)
                 }
             }

@@ -26,7 +26,7 @@ pub(crate) struct Target {
     came: Option<Bytes>,
 }
 
-/// What the target does with a message.
+/// How the target treats a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taking {
     /// Store it, and then answer with this.

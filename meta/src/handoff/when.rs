@@ -1,11 +1,11 @@
-//! Which partitions give names away, and when.
+//! Decides which partitions give names away, and when.
 //!
-//! A part of the background of one core. A partition that is too large, or too small, is known from
+//! A part of the background of one core. A partition that is too large or too small is known from
 //! the write that made it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by
-//! another one. Splits and merges are decided by the giver alone; how many subsets there are is
+//! another partition. Splits and merges are decided by the giver alone. The number of subsets is
 //! decided by the master, which tells all givers at once. Each gives to one taker after the other,
-//! and where one is busy with another giver it goes on with the next. What could not be done is
-//! tried again, later each time, and what cannot be done is left alone.
+//! and where one is busy with another giver it goes on with the next. A handoff that failed is
+//! tried again, later each time; a partition that cannot give rests.
 //!
 //! Paper: SFS §3.3, §3.5; Duplex §III-C.
 
@@ -28,22 +28,22 @@ use crate::{
     record::{Content, Record as _},
 };
 
-/// So many handoffs are given at a time.
+/// Number of handoffs that a server gives at a time.
 const GIVEN_MAX: usize = 2;
 /// The pause before a partition that could not give tries again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The pause is so many times the first one at most where takers only have no time: a handoff takes
+/// Longest pause where takers only have no time, as a multiple of the first pause: a handoff takes
 /// some 20 ms.
 const PAUSES_MAX_BUSY: u32 = 4;
-/// So many givers are told at a time that a step has begun.
+/// Number of givers that a master tells at a time that a step has begun.
 const TOLD_MAX: usize = 16;
 /// The pause before a partition that need not give is looked at again.
 const REST: Duration = Duration::from_secs(1);
-/// The pause before one that has nowhere to give to is.
+/// The pause before a partition that has no taker is looked at again.
 const FULL_REST: Duration = Duration::from_secs(30);
 
-/// Has partitions give that are to.
+/// Runs the handoffs of partitions that should give names away.
 pub(super) async fn run(core: &Core) {
     let shared = core.inner.shared.clone();
     let slots = Arc::new(Semaphore::new(GIVEN_MAX));
@@ -97,19 +97,19 @@ pub(super) async fn run(core: &Core) {
     }
 }
 
-/// What became of a partition that was looked at.
+/// The result of a look at a partition.
 enum Did {
     /// Names have moved away.
     Gave,
-    /// Its layout is another one.
+    /// The layout was changed, and no names have moved.
     Changed,
-    /// Nothing: it is as it should be, or another partition was told.
+    /// No change: the partition is as it should be, or another partition was told.
     Fits,
-    /// Nothing: something was in the way.
+    /// No change: something was in the way.
     Failed,
-    /// Nothing: no taker has time now.
+    /// No change: no taker has time now.
     Refused,
-    /// Nothing, however large it is.
+    /// No change: the partition cannot be divided further, however large it is.
     Full,
 }
 
@@ -158,7 +158,7 @@ impl Seen<'_> {
         self.core.inner.shared.config.shards
     }
 
-    /// How many partitions splits may come to.
+    /// Number of partitions that splits may come to.
     fn partitions_max(&self) -> u16 {
         let servers = self.core.inner.shared.cluster.as_ref().map_or(1, |cluster| cluster.servers);
         Splits::partitions_max(servers, self.shards())
@@ -186,7 +186,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Splits it off, or merges it. There is no other taker.
+    /// Splits the partition, or merges it, by `shift`. There is no other taker.
     async fn give_alone(&self, shift: Shift) -> Did {
         match self.give(shift, Spread::Extendible).await {
             Did::Refused => Did::Failed,
@@ -205,8 +205,8 @@ impl Seen<'_> {
         Did::Refused
     }
 
-    /// Splits it when it is too large, and merges it into the one that it was split off from when
-    /// both are small.
+    /// Splits the partition when it is too large. Merges it into the one that it was split off from
+    /// when both are small.
     async fn splits(&self, splits: &Splits) -> Did {
         let (number, policy) = (self.at.number, self.share.policy);
         if self.is_large() {
@@ -225,14 +225,15 @@ impl Seen<'_> {
             let entries = theirs.entries.saturating_add(self.share.entries);
             let mut layout = self.share.layout.clone();
             layout.learn(&theirs.layout);
-            // It may have split since.
+            // The taker may have split since.
             let merges = layout.moving(shift).is_some();
             if merges && entries.saturating_mul(4) <= self.threshold {
                 return self.give_alone(shift).await;
             }
             return Did::Fits;
         }
-        // The one that was split off last may be small as well, and have nobody to tell it.
+        // The partition that was split off last may be small as well, and know of no reason to
+        // look.
         let into_this = |from: &u16| splits.merge(*from).is_some_and(|shift| shift.taker == number);
         let youngest = self.share.layout.active().find(into_this);
         if let Some(youngest) = youngest.filter(|youngest| *youngest >= policy.partitions()) {
@@ -241,7 +242,7 @@ impl Seen<'_> {
         Did::Fits
     }
 
-    /// Gives what the master has decided, or decides.
+    /// Gives what a step of subsets asks of this partition. The master also decides on steps.
     async fn subsets(&self, subsets: &Subsets) -> Did {
         let is_master = self.at.number == 0;
         let mine: Vec<Shift> = subsets.shifts_of(self.at.number).collect();
@@ -259,8 +260,8 @@ impl Seen<'_> {
             return Did::Fits;
         }
         if !subsets.is_settled() {
-            // Who has heard goes on until it has given everything. Who has not, or was not there,
-            // hears again.
+            // A giver that has heard of the step goes on until it has given everything. The others,
+            // and those that were not there, hear again.
             self.tell_givers(subsets).await;
             return Did::Failed;
         }
@@ -279,7 +280,7 @@ impl Seen<'_> {
         did
     }
 
-    /// Tells all others that have something to give in a step that is under way.
+    /// Tells all other givers of the step that is under way.
     async fn tell_givers(&self, subsets: &Subsets) {
         let layout = Layout::Subsets(subsets.clone());
         let gives = |giver: &u16| subsets.shifts_of(*giver).next().is_some();
@@ -290,7 +291,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Begins to be divided in another way.
+    /// Begins to divide the directory into subsets, if the partition is too large.
     async fn turn(&self) -> Did {
         if !self.is_large() {
             return Did::Fits;
@@ -305,13 +306,13 @@ impl Seen<'_> {
         if self.tell(self.at.number, &layout).await { Did::Changed } else { Did::Failed }
     }
 
-    /// Tells another partition, or this one, how the directory is divided, so that it looks what it
-    /// has to give.
+    /// Tells another partition, or this one, how the directory is divided, so that it looks for
+    /// names to give.
     async fn tell(&self, partition: u16, layout: &Layout) -> bool {
         tell(self.core, self.at.dir, &self.share, partition, layout).await
     }
 
-    /// Another partition as it is; `None`: nobody knows now.
+    /// Reads the share of another partition; `None` when it cannot be known now.
     async fn share_of(&self, number: u16) -> Option<Content> {
         let shared = &self.core.inner.shared;
         let at = Partition::of(self.share.home, self.at.dir, number, self.shards());

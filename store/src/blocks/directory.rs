@@ -44,16 +44,17 @@ pub(super) struct Directory {
     syncing: Mutex<()>,
 }
 
-/// What no sync has covered.
+/// The files that no sync has covered.
 enum Changes {
     /// Something was put.
     Some(AtomicBool),
-    /// These files, below the directory.
+    /// The paths of these files, relative to the directory.
     Files(Mutex<BTreeSet<PathBuf>>),
 }
 
 impl Directory {
-    /// What a crash left may be there without being stable, so the first sync is never in vain.
+    /// Opens the directory. A crash may have left files that are not stable, so the first sync is
+    /// never in vain.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let handle = fs::File::open(directory)?;
         let changes = if rustix::fs::fstatfs(&handle)?.f_type == FUSE {
@@ -96,13 +97,13 @@ impl Directory {
         let mut folders = BTreeSet::new();
         for file in files {
             match fs::File::open(self.directory.join(file)) {
-                // It was deleted meanwhile.
+                // The file was deleted meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file?.sync_all()?,
             }
             folders.extend(file.ancestors().skip(1));
         }
-        // The deepest first, so that no name leads to what is not there.
+        // The deepest folder first, so that no name leads to a folder that is not there.
         folders.iter().rev().try_for_each(|folder| sync_folder(&self.directory.join(folder)))
     }
 

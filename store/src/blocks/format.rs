@@ -17,7 +17,7 @@ pub(super) const PIECE_BYTES: u32 = 64 << 10;
 const SUM_BYTES: u32 = 4;
 const STORED_PIECE_BYTES: u32 = PIECE_BYTES + SUM_BYTES;
 
-// So lengths of objects fit an u32 as those of blocks do.
+// Lengths of objects fit a u32, as those of blocks do.
 const _: () = assert!(BLOCK_BYTES_MAX < u32::MAX / 2);
 
 /// Whether a block may have this much data.

@@ -33,7 +33,7 @@ pub(super) fn path(prefix: &str, id: BlockId) -> Path {
     Path::from(format!("{prefix}blocks/{outer}/{inner}/{:032x}", id.0))
 }
 
-/// What stands behind the name of a block that is stored compressed.
+/// Suffix of the name of a block that is stored compressed.
 pub(super) const PACKED: &str = ".z";
 
 /// Where a block is if it is stored compressed.

@@ -314,8 +314,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever can write to the store can make checksums, so what is behind them is not trusted
-        /// either.
+        /// Anybody who can write to the store can make checksums, so the bytes behind them are not
+        /// trusted either.
         #[test]
         fn no_bytes_of_a_block_make_a_panic(
             zstd in any::<bool>(),

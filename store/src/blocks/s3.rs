@@ -31,7 +31,7 @@ pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksE
     for (name, value) in &config.options {
         builder = builder.with_config(key(config, name)?, value);
     }
-    // What is not there yet can be put in no other way.
+    // A conditional put is the only way to put a block only where there is none.
     let conditional = builder.get_config_value(&AmazonS3ConfigKey::ConditionalPut);
     if conditional.is_some_and(|how| how == S3ConditionalPut::Disabled.to_string()) {
         return Err(
@@ -247,7 +247,7 @@ mod tests {
         assert!(client.put(BlockId(2), Bytes::from_static(b"x")).await.is_err());
     }
 
-    /// What whoever has an address can make of it: nothing but what it was signed for.
+    /// An address is good for nothing but what it was signed for.
     #[tokio::test]
     async fn an_address_is_good_for_one_block_and_one_kind_of_request() {
         let root = tempfile::tempdir().unwrap();

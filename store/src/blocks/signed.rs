@@ -25,11 +25,11 @@ use object_store::{
 
 use super::{Blocks, Compression, Result, SignedFor, SignedUrls, from_listing, name};
 
-/// What stands in the place of the address until it is known.
+/// Placeholder for the address of the store until it is known.
 const ENDPOINT: &str = "http://signed.invalid";
 const BUCKET: &str = "blocks";
-/// A request is repeated for so long: whoever was given an address has another way, and it ends
-/// soon.
+/// How long a request is repeated: the client that was given an address has another way, and the
+/// address expires soon.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Blocks {

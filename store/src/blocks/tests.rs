@@ -10,7 +10,7 @@ fn data(len: u32) -> Bytes {
     (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 24).to_le_bytes()[0]).collect()
 }
 
-/// What every store does.
+/// Checks the behaviour that every store has.
 pub(super) async fn behaves(blocks: &Blocks) {
     let ids = [BlockId(1), BlockId(7 << 64), BlockId(u128::MAX)];
     let lens = [1, 100_000, BLOCK_BYTES_MAX];
@@ -46,7 +46,7 @@ pub(super) async fn behaves(blocks: &Blocks) {
     blocks.trial(7).await.expect("nothing is left of a trial");
 }
 
-/// What every store that compresses does.
+/// Checks the behaviour of every store that compresses.
 pub(super) async fn compresses(blocks: &Blocks) {
     let (text, len) = (Bytes::from(vec![b'a'; 300_000]), 300_000);
     let plain = blocks.clone().compressing(Compression::None);
@@ -55,7 +55,7 @@ pub(super) async fn compresses(blocks: &Blocks) {
         let (packed, noise) = (BlockId(1), BlockId(2));
         put.put(packed, text.clone()).await.expect("put");
         put.put(noise, data(1)).await.expect("put");
-        // Whatever the setting is when they are read.
+        // Blocks are read back with any setting of the reader.
         for reader in [&plain, blocks, &put] {
             for range in [0..len, 0..10, 100_000..250_000, len - 1..len] {
                 let read = reader.get(packed, len, range.clone()).await.expect("get");
@@ -267,7 +267,7 @@ fn a_power_cut_takes_of_memory_what_was_not_synced() {
     for number in [1, 4] {
         assert_eq!(get(number).expect("it is left"), data(1000));
     }
-    // What is left is stable, and what is torn can be stored again by who knows what it is.
+    // The blocks that are left are stable, and a torn one can be restored from its data.
     assert_eq!(blocks.power_cut(|_| 0), 0);
     futures::executor::block_on(blocks.restore(BlockId(3), data(1000))).expect("restore");
     assert_eq!(blocks.power_cut(|_| 0), 1);

@@ -24,7 +24,7 @@ impl Blocks {
             .await
             .map_err(failed)?;
         let read = self.objects.get(&path).await.map_err(failed)?.bytes().await.map_err(failed);
-        // It goes also when it could not be read.
+        // The trial block is deleted also when it could not be read.
         self.objects.delete(&path).await.map_err(failed)?;
         if read? == text { Ok(()) } else { Err(BlocksError::Corrupt { id }) }
     }

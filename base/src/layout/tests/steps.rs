@@ -97,7 +97,7 @@ fn a_layout_that_is_stored_since_steps_had_one_subset_says_what_it_said() {
         }
         assert!(!part.is_settled() && all.is_settled());
         assert_eq!(part.shifts().count(), 1);
-        // As it is when it is done now, and both are one layout.
+        // The result equals that of a step done now, and both are one layout.
         let mut now = done(part.clone());
         assert_eq!((all.count(), all.target()), (now.count(), now.target()));
         for partition in 0..5 {
@@ -204,7 +204,7 @@ fn subsets_follow_a_burst_of_creates() {
     assert!(after(1) > 120, "{}", after(1));
 }
 
-/// What may happen to a directory with subsets.
+/// An event for a directory with subsets.
 #[derive(Debug, Clone)]
 enum Act {
     /// A partition gives some names, as it knows of; whether the master hears of it at once.
@@ -315,7 +315,7 @@ proptest! {
                 if view.partition(pos) == asked {
                     break;
                 }
-                // Who was there and is not any more says so until the master knows; later the
+                // A partition that is gone answers for itself until the master knows; later the
                 // master is asked.
                 let news = stale.learn(view) || stale.learn(&world.views[0]);
                 prop_assert!(news, "who does not have it knows more");

@@ -10,7 +10,7 @@ use super::{
 
 const AHEAD: Ahead = Ahead { partitions: 3, entries: 12 };
 
-/// What may happen between two steps of a listing.
+/// An event between two steps of a listing.
 #[derive(Debug, Clone)]
 enum Event {
     Change(Change),
@@ -82,7 +82,7 @@ impl Run {
         self.sent.extend(self.merge.wants(AHEAD));
     }
 
-    /// Nothing else happens until the end of the listing.
+    /// Runs the listing to its end without further changes.
     fn finish(&mut self, max: usize) {
         for _ in 0..10_000 {
             if self.merge.is_at_end() {

@@ -15,7 +15,7 @@ use crate::{cluster::Visit, driver::is_ours, format_joined, peer::Open};
 /// How long a server goes on without the coordinator.
 const ALONE: Duration = Duration::from_secs(60);
 
-/// Who listens where.
+/// The listener at each address.
 #[derive(Default)]
 struct Pipes(Mutex<base::HashMap<String, mpsc::UnboundedSender<DuplexStream>>>);
 
@@ -31,16 +31,16 @@ impl Dial for Pipes {
     }
 }
 
-/// A server that runs; it is killed when this is dropped.
+/// A running server, which is killed when this is dropped.
 pub(crate) struct Node {
     server: Server,
-    /// The first one, which also does the background work.
+    /// The first core, which also does the background work.
     pub(crate) core: crate::Core,
     tasks: Vec<AbortHandle>,
 }
 
 impl Node {
-    /// Starts a server on its engine, of whose cores so many run. They take connections in turn.
+    /// Starts a server on its engine, with `running` of its cores. They take connections in turn.
     fn start(
         pipes: &Arc<Pipes>,
         engine: &Arc<MemoryEngine>,
@@ -101,13 +101,13 @@ impl Drop for Node {
 /// A cluster of three servers, `a:1`, `b:1` and `c:1`.
 pub(crate) struct Three {
     pipes: Arc<Pipes>,
-    /// How the server at an address serves.
+    /// Options of the server at an address.
     options: fn(&str) -> ServerOptions,
-    /// How many of its cores run.
+    /// Number of cores that run in each server.
     running: usize,
     pub(crate) engines: Vec<Arc<MemoryEngine>>,
     nodes: Vec<Option<Node>>,
-    /// What a server has to say of its earlier runs.
+    /// Whether each server has kept all that it answered in earlier runs.
     kept_all: [bool; 3],
 }
 
@@ -147,7 +147,7 @@ impl Three {
         self.start_told(server, address, if server == 0 { &[] } else { &["a:1"] });
     }
 
-    /// As [`Three::start_at`], where one was told that the coordinator may be.
+    /// Starts a server like [`Three::start_at`], with the addresses where the coordinator may be.
     fn start_told(&mut self, server: usize, address: &str, to: &[&str]) {
         let options = (self.options)(address);
         let (pipes, engine) = (&self.pipes, &self.engines[server]);
@@ -157,18 +157,18 @@ impl Three {
 
     pub(crate) fn kill(&mut self, server: usize) {
         let node = self.nodes[server].take();
-        // Before it has had a lease nobody knows what it had lost.
+        // Before a server's first lease it is not known what the server had lost.
         self.kept_all[server] |= node.is_some_and(|node| node.cluster().had_lease());
     }
 
-    /// As [`Three::kill`], and what is not stable is lost.
+    /// Kills a server like [`Three::kill`]; it also loses what is not stable.
     fn cut_power(&mut self, server: usize) {
         self.kill(server);
         self.engines[server].power_cut(0);
         self.kept_all[server] = false;
     }
 
-    /// Lets everybody ask for a lease again.
+    /// Lets every server ask for a lease again.
     pub(crate) async fn settle(&self) {
         tokio::time::sleep(LEASE / 2).await;
     }
@@ -187,7 +187,7 @@ fn two_cores(address: &str) -> ServerOptions {
     ServerOptions { cores: 2, ..ServerOptions::simulated(address) }
 }
 
-/// As [`in_cluster`], of servers that serve so.
+/// Runs a test like [`in_cluster`], on servers with these options.
 pub(crate) fn in_cluster_of(
     options: fn(&str) -> ServerOptions,
     test: impl AsyncFnOnce(&mut Three),
@@ -230,7 +230,7 @@ fn what_is_announced_is_in_every_list_at_once() {
     });
 }
 
-/// As [`in_cluster`]; the second core of each server does what the test says.
+/// Runs a test like [`in_cluster`], but the second core of each server is left to the test.
 fn in_wide_cluster(test: impl AsyncFnOnce(&mut Three)) {
     run(two_cores, 1, test);
 }
@@ -283,7 +283,7 @@ fn a_server_that_is_gone_holds_up_announcements_for_its_lease_and_has_them_when_
         assert!(!three.node(2).cluster().has_lease());
         three.settle().await;
         assert_eq!((three.node(2).version(), three.serving()), (version, vec![true; 3]));
-        // It was told all of the list, also what it had before it was gone.
+        // The server was told the whole list, also the events that it had before it was gone.
         let list = &three.node(2).shared().invalidations;
         let events = list.since(before - 1).unwrap();
         assert_eq!((events.reset, events.dirs), (false, vec![DirId(600), DirId(700)]));
@@ -298,14 +298,15 @@ fn what_was_cached_before_a_power_cut_of_any_server_is_believed_by_none() {
         three.cut_power(2);
         three.start(2);
         three.settle().await;
-        // Also by those that have lost nothing: what was lost may be above what they have.
+        // The list begins anew also on servers that have lost nothing: the loss may be above what
+        // they have.
         let now = three.node(0).version();
         assert!(now > before);
         for node in three.nodes.iter().flatten() {
             assert_eq!(node.version(), now);
             assert!(node.shared().invalidations.since(before).unwrap().reset);
         }
-        // A process that ends takes nothing with it.
+        // The end of a process loses nothing.
         three.kill(2);
         three.start(2);
         let later = announce(three.node(0).shared(), &[DirId(800)]).await.unwrap();
@@ -351,7 +352,7 @@ fn without_the_coordinator_leases_end_and_with_it_they_come_back() {
     });
 }
 
-/// What a server makes of a request about what it has, that stands on this version of its list.
+/// Asks a server whether it may serve a request about its own shard that stands on this version.
 fn asked(three: &Three, server: u16, version: u64) -> Result<()> {
     let node = three.node(usize::from(server));
     let epoch = node.cluster().map().epoch;
@@ -375,8 +376,8 @@ fn without_the_coordinator_requests_by_handle_go_on_for_a_while() {
             assert!(asked(three, server, 0).is_ok());
             assert!(away(asked(three, server, version)));
         }
-        // One that starts anew does not know what became of what was said before, and waits for its
-        // first lease.
+        // A restarted server does not know what became of earlier answers, and waits for its first
+        // lease.
         three.kill(2);
         three.start(2);
         three.settle().await;
@@ -401,7 +402,7 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
             assert_eq!(node.cluster().map().servers[1], "elsewhere:1");
             assert_eq!(node.cluster().map().epoch, Epoch(2));
         }
-        // It is known without the coordinator, too.
+        // The new map is stored, so it is known without the coordinator, too.
         let member = three.engines[2].get(&key::member()).unwrap().unwrap();
         assert_eq!(Member::from_record(&member).unwrap().map.epoch, Epoch(2));
         let version = announce(three.node(0).shared(), &[DirId(700)]).await.unwrap();
@@ -409,8 +410,7 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
     });
 }
 
-/// A connection to the first server, the file system's id, and what was answered to who said that
-/// it is a server.
+/// A connection to the first server that has sent a hello, and the visit with the challenge it got.
 async fn strangers(three: &Three) -> (Open, Visit) {
     let (node, dial) = (three.node(0), &three.node(1).cluster().options.dial);
     let mut open = Open::dial(dial.as_ref(), "a:1").await.unwrap();
@@ -432,13 +432,13 @@ fn a_coordinator_that_is_elsewhere_is_found_by_who_was_told_of_both_places() {
         three.settle().await;
         assert_eq!(three.node(1).cluster().map().servers[0], "elsewhere:1");
         assert!(three.node(1).cluster().has_lease());
-        // The other one looks where it was; it must be started anew.
+        // The other server looks at the old address; it must be restarted.
         assert_eq!(three.node(2).cluster().map().servers[0], "a:1");
         three.kill(2);
         three.start_told(2, "c:1", &["elsewhere:1"]);
         three.settle().await;
         assert_eq!(three.serving(), [true; 3]);
-        // From now on it is in the map that both have.
+        // From now on the new address is in the map that both servers have.
         for server in [1, 2] {
             three.kill(server);
             three.start_told(server, ADDRESSES[server], &[]);
@@ -474,7 +474,7 @@ fn what_a_server_has_proven_proves_nothing_a_second_time() {
         assert!(matches!(open.ask(&said).await.unwrap(), Answer::Refused(_)));
         let (mut other, _) = strangers(three).await;
         assert!(matches!(other.ask(&said).await.unwrap(), Answer::Refused(_)));
-        // Nor without having been asked to.
+        // The same proof without a challenge is refused, too.
         let dial = &three.node(1).cluster().options.dial;
         let mut silent = Open::dial(dial.as_ref(), "a:1").await.unwrap();
         assert!(matches!(silent.ask(&said).await.unwrap(), Answer::Refused(_)));

@@ -13,7 +13,7 @@ use super::{
 const BYTES: &str = "pando.quota.bytes";
 const ENTRIES: &str = "pando.quota.entries";
 
-/// What is used below an accounting root: entries and bytes.
+/// The use below an accounting root: entries and bytes.
 async fn used(client: &mut Client, dir: &DirRef) -> (u64, u64) {
     let lines = client.info(dir).await;
     let number = |name: &str| {
@@ -116,7 +116,7 @@ fn an_allocation_of_more_than_a_quota_allows_is_refused_and_takes_nothing() {
         assert_eq!(client.stat(&file).await.unwrap().size, 0);
         client.get(ask(room)).await.unwrap();
         assert_eq!(client.stat(&file).await.unwrap().size, room);
-        // It was not reserved.
+        // The size of the file was not reserved.
         assert_eq!(used(&mut client, &dir).await, (3, 9000));
         client.write_blocks(&other, 9000, &[1; 9000]).await.unwrap();
     });
@@ -266,7 +266,7 @@ fn quotas_nest_and_each_holds() {
         assert_eq!(used(&mut client, &outer).await, (3, 0));
         client.create(&inner, "g").await.unwrap();
         assert_eq!(client.create(&inner, "h").await.err(), Some(FsError::QuotaExceeded));
-        // It goes with its directory, also into another quota.
+        // The inner use goes with its directory, also into another quota.
         client.rename((&outer, "inner"), (&root, "inner")).await.unwrap();
         assert_eq!(used(&mut client, &outer).await, (1, 0));
         for text in ["h", "i"] {
@@ -468,7 +468,7 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
             assert!(done[0] > 50 && done[1] > 50, "{done:?}");
             world.settle().await;
             assert_eq!(world.findings().await, Vec::<String>::new());
-            // What is held in memory is what is stored.
+            // The quotas in memory equal the stored ones.
             let shared = &world.server.shared;
             let again =
                 crate::quota::Quotas::load(shared.engine.as_ref(), shared.config.shards, false);
@@ -482,7 +482,7 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
     }
 }
 
-/// What one core saw.
+/// The results that one core saw.
 #[derive(Default)]
 struct Tally {
     refused: usize,

@@ -16,11 +16,11 @@ use super::{Outcome, single};
 
 /// File systems, each with a hash key of its own.
 const KEYS: u64 = 5;
-/// Those that fill many directories, which takes longer.
+/// Number of file systems that fill many directories, which takes longer.
 const KEYS_OF_MIX: u64 = 1;
-/// How often the growing directory is looked at.
+/// Number of times that the growing directory is looked at.
 const LOOKS: u64 = 16;
-/// As in the paper: directories of a binary tree of depth 9.
+/// Number of directories, as in the paper: a binary tree of depth 9.
 const DIRECTORIES: u64 = 512;
 const BRANCHES: u64 = 2;
 const SPREADS: [(Spread, &str); 3] =
@@ -204,8 +204,8 @@ impl Params {
         TargetRow::of(&target, ("", Goal::Below(1.05)), of_last, None, &command)
     }
 
-    /// What servers hold of many directories; over the first number of them, as a row beside its
-    /// goal.
+    /// Charts the entries that servers hold of many directories. Returns a row beside its goal,
+    /// over the first number of servers.
     fn many_directories(
         &self,
         files: u64,
@@ -233,7 +233,7 @@ impl Params {
         TargetRow::of(&target, ("", Goal::AtMost(MANY_MAX)), values, None, &command)
     }
 
-    /// What servers would hold of the smallest directories if smaller ones were divided.
+    /// Charts the imbalance of the smallest directories if smaller ones were divided.
     fn small_directories(&self, spread: Spread, name: &str, chart: &mut Chart) {
         for threshold in [self.threshold.get()].into_iter().chain(THRESHOLDS) {
             let held = self.held_of_many(self.fewest(), spread, threshold);
@@ -277,7 +277,7 @@ impl Charts {
     }
 }
 
-/// What each server holds, by the mean.
+/// Charts the entries that each server holds, relative to the mean.
 fn add_each(chart: &mut Chart, name: &str, held: &[u64]) {
     let mean = float(held.iter().sum::<u64>()) / held.len() as f64;
     for (server, entries) in held.iter().enumerate() {
@@ -302,7 +302,7 @@ fn entry(name: &str) -> EntryName {
     EntryName::new(name.as_bytes()).expect("a name")
 }
 
-/// As mdtest calls them.
+/// The name of a file, as mdtest calls it.
 fn file(number: u64) -> EntryName {
     entry(&format!("file.mdtest.0.{number}"))
 }
