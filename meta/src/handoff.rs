@@ -1,10 +1,10 @@
-//! Handoff: names of a directory go from one partition to another, while everybody uses them.
+//! Handoff: names of a directory move from one partition to another, while clients use them.
 //!
-//! Two ends. The *source* has the names and decides everything ([`source`]); the *target* keeps
-//! what it is sent, where it will rest but where nobody looks for it yet ([`target`]). The switch
-//! is a transaction over both (`transact`), which the source initiates: its write changes the
-//! layout of both partitions, so there is one owner at every moment. The transaction has its number
-//! from the beginning, and it is the name of the handoff.
+//! A handoff has two ends. The *source* has the names and decides everything ([`source`]). The
+//! *target* stores what it is sent at its final place, where no request looks for it yet
+//! ([`target`]). The switch is a transaction over both (`transact`), which the source initiates.
+//! Its write changes the layout of both partitions, so each name has one owner at every moment. The
+//! transaction has its number from the beginning, and that names the handoff.
 //!
 //! | what | where | while |
 //! |---|---|---|
@@ -15,18 +15,20 @@
 //! | [`HandoffRecord::Sweeping`] | either | names may be stored that the partition does not have |
 //!
 //! What each crash leaves:
-//! - of the source, before its write: nothing. Who asks how the transaction ended hears that it did
-//!   not happen;
-//! - of the source, after it: `X` and `Given`, so it tells the target, the master, and sweeps;
-//! - of the target, before it has promised: `Receiving`, which becomes `Sweeping`; the source meets
-//!   a target that does not know the handoff, or a record that is not what it was, and gives up;
-//! - of the target, after it: `P`. It keeps all it was sent, and asks the source until it knows.
+//! - of the source, before its write: nothing. A server that asks how the transaction ended hears
+//!   that it did not happen;
+//! - of the source, after its write: `X` and `Given`. So it tells the target and the master, and
+//!   sweeps;
+//! - of the target, before it has promised: `Receiving`, which becomes `Sweeping`. The source meets
+//!   a target that does not know the handoff, or a record that has changed, and gives up;
+//! - of the target, after it has promised: `P`. It keeps all that it was sent, and asks the source
+//!   until it knows the outcome.
 //!
-//! The last is the case that SFS leaves open (§3.6: a target that never hears of phase 2 deems that
-//! the split fails, and the source that it did not). Here no time-out ends what was promised.
+//! SFS leaves the last case open (§3.6: a target that never hears of phase 2 deems that the split
+//! failed, and the source that it did not). Here no time-out ends a promise.
 //!
 //! Always true: a partition shows only names that its own layout gives it; a sweep removes only
-//! others.
+//! other names.
 //!
 //! Paper: SFS §3.4, §3.6.
 
@@ -48,7 +50,7 @@ use wire::TxnId;
 
 use crate::record::Record;
 
-/// A key, and what it has now.
+/// A key, and its present value.
 pub(crate) type Change = (Bytes, Option<Bytes>);
 
 codec! {

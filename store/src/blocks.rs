@@ -1,9 +1,8 @@
 //! File contents: immutable blocks of up to 4 MiB in an object store.
 //!
-//! The server puts and gets them for its clients when the store is a local directory; with S3 the
-//! clients do it themselves. Who refers to a block, and whether anyone still does, is written in
-//! metadata; nothing here knows it. A block is never changed: a new one gets a new id, and a put
-//! never takes the place of anything.
+//! The server puts and gets blocks for its clients when the store is a local directory; with S3 the
+//! clients do it themselves. References to blocks are in metadata, and unknown here. A block is
+//! never changed: a new one gets a new id, and a put never replaces anything.
 //!
 //! Always true: a block that was put survives a crash of the process at once, and a power cut as
 //! soon as a `sync` that began after it has returned, or at once where `puts_are_stable`; bytes
@@ -55,7 +54,7 @@ pub struct Blocks {
     volatile: Option<Arc<Volatile>>,
     /// How new blocks are stored, and which of its two names a block is looked for under first.
     compression: Compression,
-    /// Makes addresses for others, where the store has such.
+    /// Makes addresses for clients, where the store can.
     #[cfg(feature = "s3")]
     signer: Option<Arc<dyn object_store::signer::Signer>>,
 }
@@ -143,7 +142,7 @@ pub enum BlocksError {
 
 type Result<T> = std::result::Result<T, BlocksError>;
 
-/// How often a put is tried.
+/// Number of times that a put is tried.
 const PUT_ATTEMPTS_MAX: u32 = 3;
 
 impl Blocks {
@@ -166,7 +165,7 @@ impl Blocks {
         }
     }
 
-    /// Whether others can be given addresses to reach blocks under, see `sign`.
+    /// Whether the store can sign addresses for clients, see `sign`.
     #[must_use]
     pub fn signs(&self) -> bool {
         #[cfg(feature = "s3")]
@@ -175,8 +174,8 @@ impl Blocks {
         false
     }
 
-    /// The same store, with new blocks compressed so. Every block can be read and deleted whatever
-    /// is chosen here.
+    /// The same store, which compresses new blocks like this. Every block can be read and deleted
+    /// with any setting.
     #[must_use]
     pub fn compressing(self, compression: Compression) -> Self {
         Self { compression, ..self }
@@ -204,14 +203,14 @@ impl Blocks {
     ///
     /// Cost: one request; more only where something of this id is stored already.
     ///
-    /// `true`: there was none, and this put has made it.
+    /// Returns `true` when there was none, and this put has made it.
     pub async fn put(&self, id: BlockId, data: Bytes) -> Result<bool> {
         let len = u32::try_from(data.len()).ok().filter(|len| format::is_block_len(*len));
         let Some(len) = len else {
             return Err(BlocksError::Bounds { id, len: data.len(), range: 0..0 });
         };
-        // All blocks that are compressed alike have one name, so that the store can tell that there
-        // is one.
+        // A compressed block has one name, however it is compressed, so that the store can tell
+        // that there is one.
         let (path, object) = match self.pack(id, &data, len).await? {
             Some(packed) => (name::packed(&self.prefix, id), packed.into()),
             None => {
@@ -255,7 +254,8 @@ impl Blocks {
             match put {
                 Ok(_) => return Ok(true),
                 Err(object_store::Error::AlreadyExists { .. }) => {}
-                // The store's client repeats by itself only what may happen twice, as it sees it.
+                // The store's client repeats by itself only requests that may happen twice, as it
+                // sees them.
                 Err(error) if !last && is_unheard(&error) => continue,
                 Err(error) => return Err(from_store(id, error)),
             }
@@ -269,7 +269,7 @@ impl Blocks {
         }
     }
 
-    /// Whether what is stored under a name is this block.
+    /// Whether the object under a name is this block.
     async fn is_stored(&self, id: BlockId, path: &Path, data: &Bytes) -> Result<bool> {
         let (object, data) = (self.get_object(id, path).await?, data.clone());
         let is_packed = name::parse(path).is_some_and(|(_, is_packed)| is_packed);
@@ -285,8 +285,8 @@ impl Blocks {
         Ok(off_the_core(move || Ok(compare())).await?.is_some())
     }
 
-    /// Whether what is stored of an id may be what a power cut has left of this block: it is no
-    /// whole one, or a part of this one that ends where a piece does.
+    /// Whether the object of an id may be what a power cut has left of this block: no whole block,
+    /// or a part of this one that ends where a piece does.
     async fn is_torn(&self, id: BlockId, data: &Bytes) -> Result<bool> {
         let (path, is_packed) = match self.compression {
             Compression::None => (name::path(&self.prefix, id), false),
@@ -309,14 +309,14 @@ impl Blocks {
         self.objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)
     }
 
-    /// Whether a block is on stable storage when its put returns. Where not, [`Blocks::sync`] makes
-    /// it so.
+    /// Whether a block is on stable storage when its put returns. Otherwise [`Blocks::sync`] makes
+    /// it stable.
     #[must_use]
     pub fn puts_are_stable(&self) -> bool {
         self.directory.is_none() && self.volatile.is_none()
     }
 
-    /// A block may have been put by an earlier process that did not sync it: the next sync will.
+    /// Notes a block that an earlier process may have put without a sync: the next sync covers it.
     pub fn suspect(&self, id: BlockId) {
         if let Some(directory) = &self.directory {
             directory.changed(name::path(&self.prefix, id).as_ref());
@@ -373,7 +373,8 @@ impl Blocks {
         }
     }
 
-    /// Reads a range of a block that is stored compressed: all of it at once, or its table first.
+    /// Reads a range of a block that is stored compressed: the whole object at once, or its table
+    /// first.
     async fn get_packed(&self, id: BlockId, len: u32, range: Range<u32>) -> Result<Bytes> {
         let path = name::packed(&self.prefix, id);
         let corrupt = || BlocksError::Corrupt { id };
@@ -393,7 +394,8 @@ impl Blocks {
         off_the_core(move || Ok(table.decode(range, &stored))).await?.ok_or_else(corrupt)
     }
 
-    /// A part of an object, which must be there; of a local file that ends before, what there is.
+    /// Reads a part of an object, which must be there. A local file that ends before gives the
+    /// bytes that it has.
     async fn get_part(&self, id: BlockId, path: &Path, part: Range<u64>) -> Result<Bytes> {
         if let Some(directory) = &self.directory {
             return match directory.read(path.as_ref(), part).await {
@@ -406,7 +408,7 @@ impl Blocks {
         let end = part.end;
         match self.objects.get_range(path, part).await {
             Ok(bytes) => Ok(bytes),
-            // Stores do not say that an object is too short in a way that can be told apart.
+            // Stores do not report in a distinct way that an object is too short.
             Err(error) => match self.objects.head(path).await {
                 Ok(meta) if meta.size < end => Err(BlocksError::Corrupt { id }),
                 Ok(_) | Err(_) => Err(from_store(id, error)),
@@ -421,7 +423,7 @@ impl Blocks {
         format::decode(id, len, range, stored).ok_or(BlocksError::Corrupt { id })
     }
 
-    /// Removes a block. Fine when it is not there.
+    /// Removes a block. A block that is not there is no error.
     pub async fn delete(&self, id: BlockId) -> Result<()> {
         for path in [name::packed(&self.prefix, id), name::path(&self.prefix, id)] {
             match self.objects.delete(&path).await {
@@ -454,8 +456,8 @@ impl Blocks {
             .boxed()
     }
 
-    /// Removes what puts that never ended have left in a local directory, where it was last touched
-    /// before `before`; returns the number of files removed. Other stores keep nothing of the kind.
+    /// Removes what unfinished puts have left in a local directory, if last touched before
+    /// `before`. Returns the number of files removed. Other stores keep nothing of the kind.
     pub async fn sweep(&self, before: SystemTime) -> Result<u64> {
         match &self.directory {
             Some(directory) => Ok(directory.sweep(before).await?),

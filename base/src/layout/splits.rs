@@ -6,9 +6,9 @@
 //! position is the reversed hash, each partition is one range of positions, and the half that goes
 //! is its upper half. The partition that was split off last merges back first.
 //!
-//! For each partition it is counted how often it was split off or merged back: an odd number means
-//! that it is there. Only a partition and the one that it is split off from change that count,
-//! together. So of two layouts the greater count is the later one, partition by partition.
+//! The layout counts for each partition how often it was split off or merged back: an odd number
+//! means that it is there. Only a partition and the one that it is split off from change that
+//! count, together. So of two layouts the greater count is the later one, partition by partition.
 //!
 //! Paper: SFS §3.3, §3.4. There is no merging in the paper, so a bit for each partition is enough
 //! there.
@@ -35,7 +35,7 @@ pub struct Splits {
     steps: Arc<[u32]>,
 }
 
-/// How many bits a partition's number has: its depth when it was split off.
+/// Number of bits in a partition's number: its depth when it was split off.
 fn bits(partition: u16) -> u32 {
     u16::BITS - partition.leading_zeros()
 }
@@ -47,13 +47,13 @@ fn parent(partition: u16) -> Option<u16> {
 }
 
 impl Splits {
-    /// One partition.
+    /// A layout of one partition.
     #[must_use]
     pub fn new(turn: u32) -> Splits {
         Splits::started(turn, 1)
     }
 
-    /// The partitions before `count`, as if they had been split off one after the other.
+    /// The first `count` partitions, as if they had been split off one after the other.
     ///
     /// # Panics
     /// When there are none, or more than shards can be.
@@ -69,19 +69,19 @@ impl Splits {
         self.turn
     }
 
-    /// No partition from this number on was ever there.
+    /// The number after that of the last partition that was ever there.
     #[must_use]
     pub fn end(&self) -> u16 {
         u16::try_from(self.steps.len()).expect("at most one for each shard")
     }
 
-    /// Whether a partition is there.
+    /// Whether a partition is active.
     #[must_use]
     pub fn is_active(&self, partition: u16) -> bool {
         self.steps.get(usize::from(partition)).is_some_and(|steps| steps % 2 == 1)
     }
 
-    /// How many bits of a hash decide that a name belongs to a partition that is there.
+    /// Number of bits of a hash that decide whether a name belongs to an active partition.
     #[must_use]
     pub fn depth(&self, partition: u16) -> u32 {
         let mut depth = bits(partition);
@@ -91,12 +91,13 @@ impl Splits {
         depth
     }
 
-    /// Whether the partition that is split off at `depth` is there.
+    /// Whether the partition that is split off at `depth` is active.
     fn is_active_at(&self, partition: u16, depth: u32) -> bool {
         child(partition, depth).is_some_and(|child| self.is_active(child))
     }
 
-    /// The deepest partition that is there and whose bits are those of the hash at `pos`.
+    /// The partition that has names at `pos`: the deepest active one whose bits are those of the
+    /// hash.
     #[must_use]
     pub fn partition(&self, pos: u64) -> u16 {
         let hash = pos.reverse_bits() >> (u64::BITS - POS_BITS);
@@ -108,24 +109,23 @@ impl Splits {
         found
     }
 
-    /// The first and the last position of a partition that is there.
+    /// The first and the last position of an active partition.
     #[must_use]
     pub fn range(&self, partition: u16) -> (u64, u64) {
         let first = u64::from(partition).reverse_bits() >> (u64::BITS - POS_BITS);
         (first, first | (POS_MAX >> self.depth(partition)))
     }
 
-    /// Into how many partitions a directory is split on so many servers, at most: some for each
-    /// server, so that all have nearly as many names, and are still of use when there are more
-    /// servers. What goes further only moves names.
+    /// Number of partitions up to which a directory splits on `servers` servers: some for each
+    /// server, so that all have nearly as many names, also when servers are added. Further splits
+    /// would only move names.
     #[must_use]
     pub fn partitions_max(servers: u16, shards: u16) -> u16 {
         let enough = servers.saturating_mul(FOR_EACH_SERVER).checked_next_power_of_two();
         enough.map_or(shards, |enough| enough.min(shards))
     }
 
-    /// The split of a partition, if there is room for what it splits off: a shard for each of so
-    /// many partitions.
+    /// The split of partition `giver`, if the new partition's number is below `partitions`.
     ///
     /// Paper: SFS §3.3, `i + 2^r`.
     #[must_use]
@@ -174,7 +174,7 @@ impl Splits {
         Some(Splits { turn: self.turn, steps: steps.into() })
     }
 
-    /// Takes in another layout of this turn; whether anything was news.
+    /// Takes in another layout of this turn. Returns whether anything was news.
     pub fn learn(&mut self, other: &Splits) -> bool {
         let news =
             |(at, theirs): (usize, &u32)| self.steps.get(at).is_none_or(|ours| theirs > ours);
@@ -187,8 +187,8 @@ impl Splits {
         true
     }
 
-    /// Whether it is what splits and merges can make: whoever is there was split off from who is
-    /// there, in order.
+    /// Whether splits and merges can make this layout: each active partition was split off from an
+    /// active one, in order.
     fn is_sound(&self) -> bool {
         let in_order = |partition: u16| {
             let highest = bits(partition).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Subsets by consistent hashing: the master says how many there are.
+//! Subsets by consistent hashing: the master decides on their number.
 //!
 //! A name belongs to the subset that jump consistent hashing gives for their number. A *step* is
 //! from one number to another, at most twice as many or half. The *lower* subsets are there before
@@ -7,7 +7,7 @@
 //! those of different subsets at the same time; the master begins a step only when all pairs of the
 //! one before have moved.
 //!
-//! Paper: Duplex §III-C1, with a name for each step, so that nobody must stop while one is under
+//! Paper: Duplex §III-C1, with a name for each step, so that operations go on while one is under
 //! way.
 
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::{
     limits::SHARDS_MAX,
 };
 
-/// No step has more pairs, so that its layout has no more than so many bits.
+/// Most pairs of a step, which bounds the bits in its layout.
 const PAIRS_MAX: u16 = SHARDS_MAX;
 
-/// How many subsets there are, and how far the latest change of that is.
+/// The number of subsets, and the progress of its latest change.
 ///
-/// When all pairs have moved, `from` is `to`, and `moved` is empty. Records of before steps had
+/// When all pairs have moved, `from` is `to`, and `moved` is empty. Records from before steps had
 /// several subsets may still have all bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsets {
     turn: u32,
-    /// How many changes were begun.
+    /// Number of changes that were begun.
     step: u32,
-    /// The number before the latest change, and after it.
+    /// The number of subsets before the latest change, and after it.
     from: u16,
     to: u16,
     /// A bit for each pair that has moved, 64 in a word: those of one upper subset after those of
@@ -43,14 +43,14 @@ codec! {
     /// The names that change between two subsets with a step.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Pair {
-        /// The subset that is there before and after the step, and has these names of `few`
-        /// subsets.
+        /// The subset that is there before and after the step. It has these names while there are
+        /// `few` subsets.
         pub lower: u16,
-        /// The subset that comes or goes, and has these names of `many` subsets.
+        /// The subset that comes or goes. It has these names while there are `many` subsets.
         pub upper: u16,
         /// The lesser of the numbers of subsets before and after the step.
         pub few: u16,
-        /// The greater of them.
+        /// The greater of the two numbers.
         pub many: u16,
     }
 }
@@ -69,7 +69,7 @@ impl Pair {
 }
 
 impl Subsets {
-    /// One subset.
+    /// A layout of one subset.
     #[must_use]
     pub fn new(turn: u32) -> Subsets {
         Subsets::started(turn, 1)
@@ -91,14 +91,14 @@ impl Subsets {
         self.turn
     }
 
-    /// The number of subsets that have something.
+    /// Number of subsets that have any names.
     #[must_use]
     pub fn count(&self) -> u16 {
         let upper = (self.few()..self.many()).filter(|upper| self.is_active(*upper));
         self.few() + u16::try_from(upper.count()).expect("one for each shard at most")
     }
 
-    /// How many subsets there will be when the latest change is done.
+    /// Number of subsets once the latest change is done.
     #[must_use]
     pub fn target(&self) -> u16 {
         self.to
@@ -115,12 +115,12 @@ impl Subsets {
         self.to > self.from
     }
 
-    /// The number of lower subsets; all, while there is no step.
+    /// Number of lower subsets; while there is no step, of all.
     fn few(&self) -> u16 {
         self.from.min(self.to)
     }
 
-    /// The number of subsets with the upper ones.
+    /// Number of subsets, the upper ones included.
     pub(super) fn many(&self) -> u16 {
         self.from.max(self.to)
     }
@@ -129,7 +129,7 @@ impl Subsets {
         u32::from(self.few()) * u32::from(self.many() - self.few())
     }
 
-    /// Where the bit of a pair is.
+    /// Index of the bit of a pair.
     fn bit(&self, lower: u16, upper: u16) -> usize {
         usize::from(upper - self.few()) * usize::from(self.few()) + usize::from(lower)
     }
@@ -140,19 +140,19 @@ impl Subsets {
         word & 1 << (bit % 64) != 0
     }
 
-    /// Whether the upper one of a pair has its names.
+    /// Whether the upper subset of a pair has the pair's names.
     fn is_upper(&self, lower: u16, upper: u16) -> bool {
         self.grows() == self.has_moved(lower, upper)
     }
 
-    /// Whether a subset is there.
+    /// Whether a subset is active.
     #[must_use]
     pub fn is_active(&self, subset: u16) -> bool {
         let has_some = || (0..self.few()).any(|lower| self.is_upper(lower, subset));
         subset < self.few() || (subset < self.many() && has_some())
     }
 
-    /// The subset of what stands at `pos`.
+    /// The subset that has names at `pos`.
     #[must_use]
     pub fn partition(&self, pos: u64) -> u16 {
         let of_many = subset_of(pos, self.many());
@@ -171,7 +171,7 @@ impl Subsets {
             count => Part::Subset(count),
         };
         let (few, many) = (self.few(), self.many());
-        // Of each of its pairs, whether the upper one has the names.
+        // For each pair of the partition, whether the upper subset has the names.
         let upper: Vec<bool> = if partition < few {
             (few..many).map(|upper| self.is_upper(partition, upper)).collect()
         } else if partition < many {
@@ -233,7 +233,7 @@ impl Subsets {
         Some(Subsets { moved: moved.into(), ..self.clone() }.without_a_done_step())
     }
 
-    /// Forgets a step that is done, so that a layout is short but for the time in which names move.
+    /// Forgets a step that is done, so that a layout is long only while names move.
     fn without_a_done_step(self) -> Subsets {
         match self.is_settled() {
             true => Subsets { from: self.to, moved: Arc::new([]), ..self },
@@ -241,9 +241,9 @@ impl Subsets {
         }
     }
 
-    /// The master begins to have more or fewer subsets, as `target` lies: at most twice as many, or
-    /// no fewer than half, and so that there are not too many pairs. `None`: the change before is
-    /// not done, or there is nothing to change, or no shard for another.
+    /// Begins a step towards `target` subsets, which only the master does: to at most twice as many
+    /// or at least half as many, and with a bounded number of pairs. `None` when the step before is
+    /// not done, the number does not change, or there is no shard for another.
     #[must_use]
     pub fn begin(&self, target: u16, shards: u16) -> Option<Subsets> {
         let (now, target) = (self.to, target.clamp(1, shards.min(SHARDS_MAX)));
@@ -260,9 +260,10 @@ impl Subsets {
         Some(Subsets { turn: self.turn, step, from: now, to, moved: Arc::new([]) })
     }
 
-    /// How many subsets a directory with `entries` should have that has `count` now, if one is to
-    /// have `entries_max`, and there are never fewer than `least`. It shrinks when half a subset
-    /// would be free, so that a directory whose size goes up and down a little stays as it is.
+    /// Number of subsets that a directory with `entries` should have. It has `count` now, one
+    /// subset is to have `entries_max`, and there are never fewer than `least`. The number shrinks
+    /// only when half a subset would be free, so that small changes of the directory's size change
+    /// nothing.
     ///
     /// Paper: Duplex §III-C1, `floor(size / max) + 1`.
     #[must_use]
@@ -273,7 +274,7 @@ impl Subsets {
         if up > count { up } else { down.min(count) }.max(least)
     }
 
-    /// Takes in another layout of this turn; whether anything was news.
+    /// Takes in another layout of this turn. Returns whether anything was news.
     pub fn learn(&mut self, other: &Subsets) -> bool {
         if other.step < self.step {
             return false;
@@ -298,8 +299,8 @@ impl Subsets {
         news
     }
 
-    /// Whether both are of the same step. Of two with one number, only one was: a server has told
-    /// of the other, and lost it with its power.
+    /// Whether both layouts are of the same step. Of two steps with one number, only one counts: a
+    /// server told of the other, and lost it in a power cut.
     fn is_of_step(&self, other: &Subsets) -> bool {
         let is_done = self.is_settled() || other.is_settled();
         (self.step, self.to) == (other.step, other.to) && (is_done || self.from == other.from)

@@ -1,17 +1,17 @@
-//! The attributes of a directory from those of its partitions: counts are added up, of times the
-//! latest is taken.
+//! The attributes of a directory from those of its partitions: sums of the counts, and the latest
+//! times.
 //!
-//! Each partition tells of its own entries and of how the directory is divided. Answers are put
-//! together when the newest layout agrees with each about what its partition has: then no name was
-//! counted twice, or not at all, because it was on its way. Whether nothing was made or removed
-//! between the answers it does not say: who needs to know asks again.
+//! Each partition answers with its own counts and its layout. The answers go together when the
+//! newest layout agrees with each about what its partition has: then no name was counted twice, or
+//! missed, because it was on its way. Entries may still be made or removed between the answers; a
+//! caller for which that matters asks again.
 
 use base::{Attr, Layout};
 use wire::{LayoutNews, ShareStat};
 
 use super::{Reading, View};
 
-/// See the page.
+/// The answers so far; see the module's page.
 #[derive(Debug)]
 pub(crate) struct Shares {
     view: View<ShareStat>,
@@ -24,7 +24,7 @@ impl Reading for ShareStat {
 }
 
 impl Shares {
-    /// Of a directory that may be divided like this.
+    /// The attributes of a directory with this layout, which may be outdated.
     pub(crate) fn new(layout: Layout) -> Shares {
         Shares { view: View::new(layout) }
     }
@@ -43,7 +43,7 @@ impl Shares {
         self.view.vain.must_wait()
     }
 
-    /// How the directory is divided, as far as is known now.
+    /// The layout of the directory, as far as it is known now.
     pub(crate) fn layout(&self) -> &Layout {
         &self.view.layout
     }
@@ -58,7 +58,7 @@ impl Shares {
         }
     }
 
-    /// Takes in that a partition is not there.
+    /// Takes in that a partition is not active.
     pub(crate) fn correct(&mut self, partition: u16, news: &LayoutNews) {
         let layout = news.layout.as_ref().unwrap_or(&Layout::Whole);
         let learnt = self.view.learn(layout);

@@ -1,5 +1,5 @@
-//! A directory whose partitions split, merge and step, as its servers see it: what the tests of
-//! `divided` ask.
+//! The world that the tests of `divided` ask: a directory whose partitions split, merge and step,
+//! as its servers see it.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::merge::Ask;
 
 pub(super) const SHARDS: u16 = 7;
 
-/// The partitions of a directory, and what each has seen of the others.
+/// The partitions of a directory, and the layout that each knows.
 pub(super) struct World {
     views: Vec<Layout>,
     truth: Layout,
-    /// In the order of positions, some of which several names have.
+    /// The names, as numbers, by position; some positions have several.
     names: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -30,7 +30,7 @@ impl World {
     pub(super) fn new(layout: Layout, names: u64) -> World {
         let mut at: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for number in 0..names {
-            // Every third has the position of the one before.
+            // Every third name has the position of the one before.
             let mixed =
                 (number - u64::from(number % 3 == 2) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             at.entry((mixed ^ mixed >> 29) & POS_MAX).or_default().push(number);
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// The master begins to have one subset more or less.
+    /// The master begins to have more or fewer subsets, if the last step is done.
     fn step(&mut self, target: u16) {
         let Layout::Subsets(subsets) = &self.truth else { return };
         if let Some(next) = subsets.begin(target, SHARDS) {
@@ -98,12 +98,12 @@ impl World {
         LayoutNews { dir: DirId(7), ino: Ino(7), layout }
     }
 
-    /// All names, by their numbers.
+    /// Number of names in all.
     pub(super) fn names(&self) -> usize {
         self.names.values().map(Vec::len).sum()
     }
 
-    /// How many names a partition has, and what it knows.
+    /// Number of names that a partition has, and its layout.
     pub(super) fn share(&self, partition: u16) -> Result<(u64, Layout), LayoutNews> {
         let own = &self.views[usize::from(partition)];
         if !own.is_active(partition) {
@@ -146,7 +146,7 @@ impl World {
 pub(super) enum Change {
     /// Names go from one partition to another.
     Shift(Index),
-    /// The master begins to have so many subsets, one more or less at first.
+    /// The master begins a step towards this number of subsets.
     Step(u16),
     /// One partition hears what another knows.
     Hear(Index, Index),

@@ -1,4 +1,4 @@
-//! The target's side: what it takes, what it stores for it, and what becomes of that.
+//! The target's side: the messages that it takes, what it stores for them, and how that ends.
 //!
 //! Pure. The caller reads and writes the record of the partition, [`HandoffRecord`], within a group
 //! of a core, as an operation does, and holds the lock of the directory. Received names are not all

@@ -1,12 +1,11 @@
-//! A local directory of blocks, beyond what `object_store` does with it: reading it fast, making it
-//! stable, and sweeping it.
+//! A local directory of blocks: reads, syncs and sweeps beyond those of `object_store`.
 //!
 //! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it,
-//! files and folders alike, however many they are. An error that the kernel met while writing back
-//! is told by the next sync, because the directory is open for as long as this lives.
+//! files and folders alike, however many they are. The next sync reports an error that the kernel
+//! met while writing back, because the directory is open for as long as this lives.
 //!
-//! On a FUSE file system `syncfs` succeeds and does nothing (Linux hands it to virtiofs only), so
-//! there each file is synced by itself, and then the folders on the way to it.
+//! On a FUSE file system `syncfs` succeeds and does nothing (Linux hands it to virtiofs only).
+//! There each file is synced by itself, and then the folders above it.
 
 use std::{
     collections::BTreeSet,
@@ -34,19 +33,19 @@ use crate::stable::sync_folder;
 /// `FUSE_SUPER_MAGIC` of statfs(2).
 const FUSE: i64 = 0x6573_5546;
 
-/// The directory.
+/// A local directory of blocks.
 pub(super) struct Directory {
     directory: PathBuf,
     handle: fs::File,
     changes: Changes,
-    /// Held while a sync is under way: who comes meanwhile may have put what it covers, and must
+    /// Held while a sync is under way, which may cover files put by a later caller: that one must
     /// wait for its end.
     syncing: Mutex<()>,
 }
 
 /// The files that no sync has covered.
 enum Changes {
-    /// Something was put.
+    /// Whether any file was put: one `syncfs` covers them all.
     Some(AtomicBool),
     /// The paths of these files, relative to the directory.
     Files(Mutex<BTreeSet<PathBuf>>),
@@ -65,7 +64,7 @@ impl Directory {
         Ok(Self { directory: directory.to_owned(), handle, changes, syncing: Mutex::default() })
     }
 
-    /// A put of this file has returned, or an earlier one may not have been synced.
+    /// Notes that a put of this file has returned, or that an earlier one may not have been synced.
     pub(super) fn changed(&self, file: &str) {
         match &self.changes {
             Changes::Some(changed) => changed.store(true, Ordering::Release),
@@ -75,7 +74,7 @@ impl Directory {
         }
     }
 
-    /// Makes everything stable that was put before.
+    /// Makes all files stable that were put before.
     pub(super) fn sync(&self) -> io::Result<()> {
         let _syncing = self.syncing.lock();
         match &self.changes {
@@ -107,7 +106,7 @@ impl Directory {
         folders.iter().rev().try_for_each(|folder| sync_folder(&self.directory.join(folder)))
     }
 
-    /// The bytes of a file in `range`; fewer when it ends before.
+    /// Reads the bytes of a file in `range`; fewer when the file ends before.
     pub(super) async fn read(&self, file: &str, range: Range<u64>) -> io::Result<Bytes> {
         let path = self.directory.join(file);
         off_the_core(move || read(&path, &range)).await

@@ -22,7 +22,7 @@ use super::{
 const SUM_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 4;
 const TABLE: u32 = u32::MAX;
-/// Fast, and not far from what more work would give.
+/// Zstandard level: fast, and not far from what more work would give.
 const ZSTD_LEVEL: i32 = 3;
 
 const PLAIN: u32 = 0;
@@ -31,10 +31,10 @@ const ZSTD: u32 = 2;
 const HOW_SHIFT: u32 = 24;
 const LEN_MASK: u32 = (1 << HOW_SHIFT) - 1;
 
-/// How new blocks are compressed. It says nothing of those that are there.
+/// How new blocks are compressed. Existing blocks are read whatever this says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// LZ4: hardly any work.
@@ -90,30 +90,30 @@ pub(super) fn encode(id: BlockId, data: &[u8], len: u32, how: Compression) -> By
     object.freeze()
 }
 
-/// The data of a block of this length, from its whole object; `None` when it is none, or of another
-/// length.
+/// The data of a block of this length, from its whole object; `None` when the object is no block,
+/// or one of another length.
 pub(super) fn read(id: BlockId, object: &[u8], len: u32) -> Option<Bytes> {
     let table = Table::read(id, len, object)?;
     table.decode(0..len, object.get(table_len(len)..)?)
 }
 
-/// Whether an object is a block, of whatever length.
+/// Whether an object is a block, of any length.
 pub(super) fn is_whole(id: BlockId, object: &[u8]) -> bool {
     let lens = (1..=pieces(BLOCK_BYTES_MAX)).map(|count| count * PIECE_BYTES);
     let table = lens.filter_map(|len| Table::read(id, len, object)).next();
     table.is_some_and(|table| table.is_before(&object[table_len(table.len)..]))
 }
 
-/// How many bytes at the start of the object are its table.
+/// Number of bytes of the table at the start of the object.
 pub(super) fn table_len(len: u32) -> usize {
     pieces(len) as usize * ENTRY_BYTES + SUM_BYTES
 }
 
-/// Where the pieces of a block are in its object.
+/// Places of the pieces of a block in its object.
 pub(super) struct Table {
     id: BlockId,
     len: u32,
-    /// How each is stored, and how many bytes it has without its checksum.
+    /// For each piece, how it is stored, and its length in bytes without its checksum.
     pieces: Vec<(u32, u32)>,
 }
 
@@ -132,7 +132,7 @@ impl Table {
         Some(Table { id, len, pieces: pieces.collect() })
     }
 
-    /// Whether all pieces are in what comes after the table, and nothing else is.
+    /// Whether the bytes after the table are exactly the pieces.
     fn is_before(&self, mut stored: &[u8]) -> bool {
         for (number, (_, bytes)) in (0..).zip(&self.pieces) {
             let Some((piece, rest)) = stored.split_at_checked(*bytes as usize) else {

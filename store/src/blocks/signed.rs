@@ -1,12 +1,12 @@
 //! Blocks under signed addresses: a store that is reached without its keys.
 //!
-//! Who has the keys signs an address for one block and one kind of request, good for a short time
-//! ([`Blocks::sign`]). Who has the address, and nothing else, sends that request
+//! A process that has the keys signs an address for one block and one kind of request, good for a
+//! short time ([`Blocks::sign`]). A process that has only the address sends that request
 //! ([`Blocks::signed`]). A put carries `If-None-Match: *`, which is a part of what is signed: so it
 //! stores a block where there is none, and never replaces one.
 //!
-//! The requests are made by the client that [`super::s3`] uses as well, with what it does about
-//! errors. It believes that it talks to a store that asks for no keys; the address is put in last.
+//! The requests are made by the client that [`super::s3`] uses as well, with its handling of
+//! errors. That client is set up for a store that asks for no keys; the address is put in last.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -33,8 +33,9 @@ const BUCKET: &str = "blocks";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Blocks {
-    /// An address under which anybody may get a block, or put it if it is not there, until `valid`
-    /// has passed by the clocks of this machine and of the store. `None`: this store signs nothing.
+    /// Signs an address under which anybody may get a block, or put it if it is not there, until
+    /// `valid` has passed by the clocks of this machine and of the store. `None` when this store
+    /// signs nothing.
     ///
     /// Cost: nothing is sent, unless the keys themselves come from elsewhere.
     pub async fn sign(
@@ -59,8 +60,8 @@ impl Blocks {
         Ok(Some(url.map_err(from_listing)?.into()))
     }
 
-    /// A store that is reached under the addresses that `urls` has, and in no other way. New blocks
-    /// are compressed as `compression` says.
+    /// A store that is reached only under the addresses of `urls`. New blocks are compressed as
+    /// `compression` says.
     ///
     /// # Errors
     /// When the program cannot speak HTTP.
@@ -136,7 +137,7 @@ impl HttpService for Readdressed {
     }
 }
 
-/// There is no address for a request.
+/// An error: there is no address for a request.
 #[derive(Debug)]
 struct Unsigned;
 

@@ -1,4 +1,4 @@
-//! Whether a store does what blocks need, tried with an object that is none.
+//! A trial of a store: whether it does what blocks need, tried with an object that is no block.
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutMode, path::Path};
@@ -10,10 +10,10 @@ const TEXT: &[u8] = b"Pando has tried whether this store takes objects; this one
 
 impl Blocks {
     /// Puts an object that is not there, reads and deletes it: four requests. `nonce` makes its
-    /// name, so that nobody else tries with the same one.
+    /// name, so that no other trial uses the same one.
     ///
     /// # Errors
-    /// Those of a put; `Corrupt` where something else is read than was put.
+    /// The errors of a put; `Corrupt` where other bytes are read than were put.
     pub async fn trial(&self, nonce: u64) -> Result<()> {
         let id = BlockId(nonce.into());
         let path = Path::from(format!("{}trial-{nonce:016x}", self.prefix));

@@ -1,5 +1,4 @@
-//! Blocks in memory that a power cut takes, as far as nobody has synced them: what a local
-//! directory is to a simulation.
+//! Blocks in memory that a power cut takes unless they were synced: a simulation's local directory.
 //!
 //! [`Blocks::volatile`] makes such a store, and its owner cuts the power with
 //! [`Blocks::power_cut`]. A delete is final.
@@ -22,12 +21,12 @@ pub(super) struct Volatile {
 }
 
 impl Volatile {
-    /// A put has made a block.
+    /// Notes that a put has made a block.
     pub(super) fn has_put(&self, path: &Path) {
         self.unsynced.lock().insert(path.clone());
     }
 
-    /// A block is gone.
+    /// Notes that a block was deleted.
     pub(super) fn has_deleted(&self, path: &Path) {
         self.unsynced.lock().remove(path);
     }
@@ -46,9 +45,9 @@ impl Blocks {
         Self { volatile, ..Self::over(Arc::new(InMemory::new()), "") }
     }
 
-    /// Cuts the power: of each block that was not synced `left` tells how many bytes of its object
-    /// are still there, given how many there were. Where none are, it is gone. What is left is
-    /// stable. Returns the number of blocks that are not whole any more; 0 for other stores than
+    /// Cuts the power. For each block that was not synced, `left` gets the length of its object in
+    /// bytes and returns how many are left; with 0 the block is gone. The rest is stable from then
+    /// on. Returns the number of blocks that are not whole any more; 0 for other stores than
     /// [`Blocks::volatile`].
     ///
     /// # Panics
