@@ -100,7 +100,7 @@ async fn each_server_gets_what_is_its_own_and_is_joined_by_proof_when_it_is_need
     second.answer(&header, entry_of_dir(400)).await;
     task.await.unwrap().unwrap();
 
-    // Numbers are counted for each server.
+    // Requests are numbered for each server on its own.
     let task = mkdir(&client, dir_on(0), "a");
     let (header, _) = first.next().await;
     assert_eq!((header.shard.0 % 2, header.seq), (0, Seq(1)));
@@ -233,12 +233,13 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
     let renamed = wire::Renamed { moved: Ino(9), replaced_dir: None };
     first.answer(&header, Answer::Done(Reply::Renamed(renamed))).await;
     rename.await.unwrap().unwrap();
-    // The number at the other server is done with.
+    // The request with number 1 at the second server is done.
     mkdir(&client, from, "a");
     let (header, _) = second.next().await;
     assert_eq!((header.seq, header.unanswered), (Seq(2), Seq(2)));
 
-    // Of permissions of a directory the client knows it beforehand.
+    // The client knows beforehand that a change of a directory's permissions goes to the
+    // coordinator.
     go(&client, async move |client| {
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         client.setattr(&Cred::ROOT, &NodeRef::Dir(from), set).await
@@ -247,7 +248,7 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
     assert!(matches!(request, Request::Setattr(_)), "{request:?}");
     assert_eq!((header.shard, header.seq), (ShardId(0), Seq(2)));
 
-    // An owner may be the one that it has: the server of the directory knows.
+    // The owner may be the present one: only the server of the directory knows.
     go(&client, async move |client| {
         let set = SetAttr { uid: Some(0), gid: Some(0), ..SetAttr::default() };
         client.setattr(&Cred::ROOT, &NodeRef::Dir(from), set).await
@@ -291,7 +292,7 @@ async fn what_is_lost_at_one_server_is_kept_at_the_others() {
     drop(second);
     let (mut second, hello) = servers[1].welcome(welcome_of(7)).await;
     assert!(hello.resume.is_some());
-    // A round there: the client has taken in what it lost.
+    // After a round trip the client has taken in what the server lost.
     let task = stat(&client, NodeRef::Dir(dir_on(1)));
     let (header, _) = second.next().await;
     second.answer(&header, attr_of(Ino(300))).await;
@@ -347,7 +348,7 @@ async fn a_sync_asks_the_servers_where_something_has_changed() {
     assert!(first.next_soon().await.is_none());
 }
 
-/// Answers a sync that is asked for.
+/// Answers a sync.
 async fn answer_sync(peer: &mut Peer) {
     let (header, request) = peer.next().await;
     assert_eq!(request, Request::Sync);
@@ -588,7 +589,7 @@ async fn who_does_not_reach_the_server_of_a_lock_writes_on_no_other() {
     tokio::time::sleep_until(silent + Duration::from_secs(27)).await;
     assert_eq!(write(data).await, Err(Error::Fs(FsError::Io)));
     assert_eq!(write(other).await, Ok(()), "he holds nothing there");
-    // Others may not have it yet: the session was only not heard of.
+    // No other session may have the lock yet: this one was silent, and is not lost.
     answer_ping(&mut second).await;
     tokio::task::yield_now().await;
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -711,7 +712,7 @@ impl Tree {
     }
 }
 
-/// Answers one request of guesses; how many it had.
+/// Answers one request of guesses. Returns the number of its guesses.
 async fn answer_guesses(peer: &mut Peer, tree: &Tree, version: u64) -> usize {
     let (header, request) = peer.next().await;
     let Request::Speculate(speculate) = request else { panic!("{request:?}") };
@@ -748,7 +749,7 @@ async fn a_cold_path_over_all_servers_is_one_message_to_each() {
     let stats = client.stats();
     assert_eq!((stats.resolutions, stats.speculations, stats.mispredictions), (1, 1, 0));
 
-    // Everything is cached now: the server of the directory's group is asked for it.
+    // Everything is cached now, so only the server of the directory's group is asked.
     let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
     let peer = if shard_is_first(&end) { &mut first } else { &mut second };
     let (header, request) = peer.next().await;
@@ -789,7 +790,7 @@ async fn from_a_directory_that_is_not_as_predicted_on_it_is_guessed_anew() {
             }
         };
         assert_eq!(attr.ino, last.ino);
-        // The second time it is known, though nothing is cached.
+        // The second time the client knows the move, though nothing is cached.
         assert_eq!((client.stats().speculations, client.stats().mispredictions), (rounds, 1));
     }
 }

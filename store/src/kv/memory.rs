@@ -35,9 +35,9 @@ struct State {
     log: Option<Log>,
 }
 
-/// What is stable and can still be cut off.
+/// A log of batches that are stable and can still be cut off.
 struct Log {
-    /// What was stable when it began.
+    /// The stable records when the log began.
     from: Map,
     synced: Vec<Batch>,
 }
@@ -61,7 +61,7 @@ impl MemoryEngine {
         Self::default()
     }
 
-    /// An engine with what was there when [`Engine::checkpoint`] wrote the file at `path`.
+    /// An engine with the records of the checkpoint that [`Engine::checkpoint`] wrote at `path`.
     pub fn open(path: &Path) -> Result<Self> {
         let file = fs::read(path)?;
         let Some(batch) = file.strip_prefix(VERSION.as_bytes()) else {
