@@ -146,7 +146,7 @@ impl Leases {
 
     /// Whether all servers but `me` have this version of the accounting roots, or serve nothing any
     /// more: the version comes with the next lease. A server without a lease goes on for a while,
-    /// and charges to entries whose limit it does not know.
+    /// and charges without knowing of a new limit.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         let alone = self.alone + self.alone / 8;
         let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);

@@ -199,8 +199,8 @@ fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     let Some(HandoffRecord::Sweeping(_)) = txn.get::<HandoffRecord>(&at)? else {
         return Ok(None);
     };
-    // The layout counts whichever directory has this id now: names that its partition does not own
-    // belong to nobody.
+    // The layout may be that of a later directory with the same id. Names that its partition does
+    // not own belong to no directory.
     let layout = txn.get_content(&of.share())?.map(|share| share.layout);
     let careless = txn.shared.bugs.has(Bug::OwnedSwept);
     let layout = layout.filter(|_| !careless);

@@ -232,8 +232,7 @@ impl Seen<'_> {
             }
             return Did::Fits;
         }
-        // The partition that was split off last may be small as well, and know of no reason to
-        // look.
+        // The partition that was split off last may be small as well, and must be told to look.
         let into_this = |from: &u16| splits.merge(*from).is_some_and(|shift| shift.taker == number);
         let youngest = self.share.layout.active().find(into_this);
         if let Some(youngest) = youngest.filter(|youngest| *youngest >= policy.partitions()) {
