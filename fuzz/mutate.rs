@@ -1,12 +1,12 @@
-//! What runs the fuzz targets as plain tests: corpus, seeds, and changes of both.
+//! Runs the fuzz targets as plain tests: on the corpus, on seeds, and on mutations of both.
 //!
-//! The tests of `wire`, `meta` and `fuse` take this file in by its path, as those crates share no
-//! other one. The changes are the same in every run; a fuzzer (`fuzz/README.md`) finds others, and
-//! what it finds goes into the corpus.
+//! The tests of `wire`, `meta` and `fuse` include this file by its path, because those crates share
+//! no other one. The mutations are the same in every run. A fuzzer (`fuzz/README.md`) finds other
+//! inputs, and its findings go into the corpus.
 
 use std::{fs, path::Path};
 
-/// Runs `target` over the files of its corpus, over `seeds`, and over `rounds` changes of them.
+/// Runs `target` on the files of its corpus, on `seeds`, and on `rounds` mutations of them.
 pub(crate) fn run(name: &str, seeds: Vec<Vec<u8>>, rounds: u32, target: impl Fn(&[u8])) {
     let mut inputs = corpus(name);
     inputs.extend(seeds);

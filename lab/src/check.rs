@@ -1,8 +1,8 @@
-//! What must be true at the end of every world: a file for each sentence of DESIGN.md §12 that
-//! applies to one server.
+//! Checks what must be true at the end of every world: the rules of docs/DESIGN.md, section "Always
+//! true", and some more, with a file for each.
 //!
-//! `durable`, `visible` and `linear` are what workloads compare answers with; the others look at
-//! what is left when it ends. `planted` shows that they can fail.
+//! Workloads compare answers with `durable`, `visible` and `linear`. The other checks look at the
+//! state that a world leaves when it ends. `planted` shows that the checks can fail.
 
 pub mod durable;
 pub mod errors;
@@ -23,17 +23,17 @@ use wire::FsckProgress;
 
 use crate::sim::world::World;
 
-/// So often, and so long apart, it is looked whether all work has ended.
+/// How often, at most, and how far apart the check looks whether all background work has ended.
 const LOOKS: u32 = 1000;
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Checks a world whose workloads are done and whose servers run. They do not run afterwards.
+/// Checks a world whose workloads are done and whose servers run. Kills the servers.
 ///
 /// # Errors
-/// The first thing that is not so.
+/// Returns the first violation.
 pub async fn run(world: &World) -> anyhow::Result<()> {
     let lease = world.plan().lease;
-    // Whoever died is given up, and everything that can be done in the background is.
+    // After three leases the sessions of dead clients have expired and background work has run.
     world.wait(lease * 3).await;
     let machine = world.connect("check").await?;
     let status = machine.client.status().await?;
@@ -49,7 +49,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     fsck(world, &machine.client).await?;
     machine.close().await?;
     world.wait(lease * 2).await;
-    // A merge that was put off may just have begun.
+    // A postponed merge may just have begun.
     for _ in 0..LOOKS {
         if !is_at_work(world)? {
             break;
@@ -77,8 +77,8 @@ fn is_at_work(world: &World) -> store::Result<bool> {
     Ok(false)
 }
 
-/// What all servers of a cluster have together is a file system of one server, which checks itself:
-/// that the cluster's own check has found nothing is worth as much as that check.
+/// Merges the stores of all servers into one file system of a single server, and checks that. So
+/// the check of a whole cluster, when it finds nothing, is compared with the check of one server.
 async fn united(world: &World) -> anyhow::Result<()> {
     let host = world.unite().await?;
     let machine = world.connect("check").await?;
@@ -88,20 +88,20 @@ async fn united(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has all servers check what they have, together, as `pando fsck` does.
+/// Checks all servers together, as `pando fsck` does, without repairing anything.
 ///
 /// # Errors
-/// What is found.
+/// Returns the findings, if there are any.
 pub async fn fsck(world: &World, client: &Client) -> anyhow::Result<()> {
     let progress = follow(world, client, client.fsck_start_everywhere(false).await?).await?;
     ensure!(progress.findings_total == 0, "fsck: {:?}", progress.findings);
     Ok(())
 }
 
-/// What a check of all servers has come to in the end.
+/// Polls a check of all servers until it is done. Returns its final progress.
 ///
 /// # Errors
-/// When it cannot go on.
+/// When the check cannot go on.
 pub async fn follow(
     world: &World,
     client: &Client,

@@ -1,36 +1,37 @@
-//! "Nothing that was answered as durable is lost; nothing that was refused happened."
+//! Checks "Nothing that was answered as durable is lost; nothing that was refused happened."
 //!
-//! A client that works alone in a directory knows each state it went through. After a power cut the
-//! directory must be in one of these states, none older than what was durable: what is lost is a
-//! suffix of whole operations. The operation that was under way may have happened on top of it, for
-//! its client asked again. A write asks for the file that was opened, not for its name: where a
-//! rename of that file is among what was lost, it is in the file under the name that it has again.
+//! A client that works alone in a directory knows each state the directory went through. After a
+//! power cut the directory must be in one of these states, none older than the last durable one:
+//! only a suffix of whole operations may be lost. The operation that was in flight may have been
+//! applied on top of that state, because its client retried it. A write addresses the open file and
+//! not its name. Where a rename of that file is among the lost operations, the write is in the file
+//! under its earlier name.
 
 use std::collections::BTreeMap;
 
 use anyhow::bail;
 use base::FsError;
 
-/// A directory: what is under each name.
+/// A directory: the thing under each name.
 pub type State = BTreeMap<String, Thing>;
 
-/// What is under a name.
+/// A thing that has a name in the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Thing {
     /// An empty directory.
     Directory,
-    /// A file and its contents.
+    /// A file with its contents.
     File(Vec<u8>),
 }
 
-/// One operation: all of it happens, or nothing.
+/// One operation. It happens as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Make an empty file.
     Create(String),
     /// Make a directory.
     Mkdir(String),
-    /// Replace the contents of a file by as many bytes.
+    /// Overwrite the beginning of a file with these bytes.
     Fill(String, Vec<u8>),
     /// Move to a free name.
     Rename(String, String),
@@ -41,10 +42,10 @@ pub enum Act {
 }
 
 impl Act {
-    /// What it makes of a state.
+    /// Applies the operation to a state.
     ///
     /// # Errors
-    /// What POSIX says when it cannot be done.
+    /// The error that POSIX asks for when the operation cannot be done.
     pub fn apply(&self, state: &mut State) -> Result<(), FsError> {
         let taken = |state: &State, name: &String| match state.get(name) {
             Some(_) => Err(FsError::Exists),
@@ -93,52 +94,53 @@ impl Act {
 #[derive(Debug)]
 pub struct History {
     states: Vec<State>,
-    /// What led from each to the next.
+    /// The operations between the states: `acts[i]` leads from `states[i]` to `states[i + 1]`.
     acts: Vec<Act>,
-    /// Names that are durable as they are in this state, or in a later one.
+    /// Names that are known to be durable as of the state with this index, or a later one.
     names: BTreeMap<String, usize>,
 }
 
 impl History {
-    /// The directory is durably in this state.
+    /// Begins a history in a state that is durable.
     #[must_use]
     pub fn new(state: State) -> History {
         History { states: vec![state], acts: Vec::new(), names: BTreeMap::new() }
     }
 
-    /// The state that the client knows.
+    /// The newest state that the client knows.
     #[must_use]
     pub fn now(&self) -> &State {
         self.states.last().expect("there is always one")
     }
 
-    /// An operation was answered with success.
+    /// Records an operation that was answered with success, and the state after it.
     pub fn answered(&mut self, act: Act, state: State) {
         self.acts.push(act);
         self.states.push(state);
     }
 
-    /// The present state is durable.
+    /// Records that the present state is durable.
     pub fn durable(&mut self) {
         self.states.drain(..self.states.len() - 1);
         self.acts.clear();
         self.names.clear();
     }
 
-    /// What is under a name is durable as it is now; of what else was done nothing is said.
+    /// Records that one name is durable as it is now. This says nothing about other names.
     pub fn durable_of(&mut self, name: &str) {
         self.names.insert(name.to_owned(), self.states.len() - 1);
     }
 
-    /// A write to a file that was opened in the present state, as one of the state `at`: to the
-    /// name that it had there. `None` for any other operation, and where the file was not made yet.
+    /// The write `act` to a file that was opened in the present state, as it would be in the state
+    /// `at`: to the name that the file had there. `None` for any other operation, and where the
+    /// file did not exist yet.
     fn then(&self, act: &Act, at: usize) -> Option<Act> {
         let Act::Fill(name, bytes) = act else { return None };
         let mut name = name;
         for passed in self.acts[at..].iter().rev() {
             match passed {
                 Act::Rename(from, to) if to == name => name = from,
-                // There was no such file.
+                // The file did not exist before this.
                 Act::Create(made) if made == name => return None,
                 Act::Create(_)
                 | Act::Mkdir(_)
@@ -151,20 +153,21 @@ impl History {
         Some(Act::Fill(name.clone(), bytes.clone()))
     }
 
-    /// Checks what was found after a power cut, `act` being under way when it came.
+    /// Checks the state found after a power cut. `act` is the operation that was in flight then.
     ///
     /// # Errors
-    /// When something durable is lost, or an operation is lost from the middle, or by half.
+    /// When something durable is lost, an operation from the middle is lost, or an operation is
+    /// half applied.
     pub fn check(&self, found: &State, act: Option<&Act>) -> anyhow::Result<()> {
         self.check_names(found, act, 0, |_| true)?;
         self.check_each(found, act)
     }
 
-    /// As [`History::check`], of a directory in several partitions: each has lost what it has lost,
-    /// so only of each name can something be said.
+    /// Like [`History::check`], for a directory in several partitions. Each partition loses a
+    /// suffix of its own, so each name is checked alone.
     ///
     /// # Errors
-    /// As [`History::check`].
+    /// As for [`History::check`].
     pub fn check_each(&self, found: &State, act: Option<&Act>) -> anyhow::Result<()> {
         let states = self.states.iter().flat_map(State::keys);
         for name in states.chain(found.keys()) {
@@ -222,7 +225,7 @@ mod tests {
         Act::Rename(from.into(), to.into())
     }
 
-    /// The client does it, and has its answer.
+    /// The client does an operation and has its answer.
     fn act(history: &mut History, act: Act) {
         let mut then = history.now().clone();
         act.apply(&mut then).unwrap();
@@ -282,13 +285,13 @@ mod tests {
             assert!(history.check_each(&found(&names, written), Some(&write)).is_ok());
         }
         assert!(history.check(&found(&["a", "c", "z"], "c"), Some(&write)).is_ok());
-        // It is no other file that has the name by now, or had it.
+        // The write never goes to another file that has the name now, or once had it.
         assert!(history.check(&found(&["a", "c", "z"], "a"), Some(&write)).is_err());
         assert!(history.check(&found(&["a", "z"], "z"), Some(&write)).is_err());
         assert!(history.check(&found(&["a", "z"], "a"), None).is_err());
         let other = Act::Fill("a".into(), b"x".to_vec());
         assert!(history.check(&found(&["b", "z"], "b"), Some(&other)).is_err());
-        // What is durable is not lost for it.
+        // Durable operations are not undone to explain the write.
         history.durable();
         assert!(history.check(&found(&["a", "z"], "a"), Some(&write)).is_err());
     }

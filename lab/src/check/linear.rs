@@ -1,24 +1,25 @@
 //! Linearizability of the namespace: "every operation happens at one point in time between its call
 //! and its answer".
 //!
-//! A [`History`] is what concurrent clients did on a small tree: calls and answers in the order in
-//! which they really happened. [`check`] looks for an order of the operations, each between its
-//! call and its answer, in which a file system that does one thing after another (`model`) gives
-//! the same answers. If there is none, some answer cannot be explained: something stale was read, a
-//! change was lost, done twice or seen by half.
+//! A [`History`] records what concurrent clients did on a small tree: calls and answers in the
+//! order in which they really happened. [`check`] looks for an order of the operations, each
+//! between its call and its answer, in which a sequential file system (`model`) gives the same
+//! answers. If there is none, some answer cannot be explained: a read was stale, or a change was
+//! lost, done twice or seen by half.
 //!
 //! # What is promised of what
 //!
 //! A path is resolved in several steps, and still most operations have one point in time, that of
-//! their last request: a directory on the way cannot be removed while something is in it, and of
-//! one that was moved or closed meanwhile the client is told, and begins anew. So it is with
+//! their last request. A directory on the way cannot be removed while it has entries. If a
+//! directory on the way was moved or closed meanwhile, the client is told and begins anew. This
+//! holds for
 //!
 //! * mkdir, create, unlink, rmdir and rename in each of its modes: one point, for the whole of both
 //!   paths;
 //! * stat on a single server: one point.
 //!
 //! As everywhere in POSIX, some operations find an inode by its path and then work on that inode,
-//! wherever it is by then. They have two points, the second not before the first, and each is
+//! wherever it is by then. They have two points, the second not before the first, and both are
 //! checked:
 //!
 //! * chmod, readdir, and link for the file that gets another name (its new name is one with the
@@ -27,33 +28,32 @@
 //!   point is theirs.
 //!
 //! A directory in several partitions is listed partition by partition, and names move from one to
-//! another. So there each name has a point of its own after the first: at that point it is in the
-//! directory as the listing has it, or it is not in the directory and not in the listing. What was
-//! there all the time is listed, what never was there is not, and what was renamed within the
-//! directory may be listed twice, or not at all. Where the directory is removed after the first
-//! point, the listing may end with `Stale`.
+//! another. So each name has a point of its own, after the first point. At that point either the
+//! directory has the name as the listing shows it, or neither the directory nor the listing has it.
+//! A name that existed all the time is listed, and one that never existed is not. A name that was
+//! renamed within the directory may be listed twice, or not at all. Where the directory is removed
+//! after the first point, the listing may end with `Stale`.
 //!
-//! An operation that was never answered, since its client died or its session was lost, has
-//! happened at any time after its call, or not at all. Operations that were refused must have a
-//! point at which they are refused for that reason; where a rename can be refused for several, any
-//! of them will do.
+//! An operation that was never answered, because its client died or its session was lost, happened
+//! at any time after its call, or never. A refused operation must have a point at which it is
+//! refused for that reason. Where a rename can be refused for several reasons, any of them will do.
 //!
 //! # How it is searched
 //!
-//! As Lowe's just-in-time linearization ("Testing for linearizability", 2017): the events are taken
-//! one by one with the set of all states that the file system may be in. At a call nothing has to
-//! happen. At an answer, the operation is done in each of the states, after any of the others that
-//! are under way; what gives another answer is dropped. States are remembered, so that each is
-//! looked at once, whatever order led to it. What never changes anything (a look, or what is
-//! refused) and gives its answer now is done at once: whatever comes of doing it later comes of
-//! this too, since it hinders nobody.
+//! The search is Lowe's just-in-time linearization ("Testing for linearizability", 2017). It takes
+//! the events one by one and keeps the set of all states that the file system may be in. At a call
+//! nothing has to happen. At an answer, the operation is done in each of the states, after any of
+//! the others that are in flight; states that give another answer are dropped. States are
+//! remembered, so that each is visited once, whatever order led to it. An operation that never
+//! changes anything (a look, or a refused one) and whose answer fits now is done at once. Doing it
+//! later could not lead to more states, because it hinders no other operation.
 //!
-//! The tree is checked as a whole. To look at its directories one by one would be sound only where
-//! no directory is renamed, and what is gained is small: with a handful of clients and a hundred
-//! operations there are few states at any time. When there are more than [`STATES_MAX`] all in all,
+//! The tree is checked as a whole. Checking each directory alone would be sound only where no
+//! directory is renamed, and would gain little: with a handful of clients and a hundred operations
+//! there are few states at any time. When the search has visited more than [`STATES_MAX`] states,
 //! it gives up and says so.
 //!
-//! Workloads (`sim::work::linear`) call it; it never waits or draws anything.
+//! Workloads (`sim::work::linear`) call this module. It never waits and draws no random numbers.
 
 mod model;
 mod search;
@@ -68,10 +68,10 @@ use std::{
 use base::{FsError, Ino};
 use wire::RenameMode;
 
-/// So many states are looked at, at most.
+/// Maximum number of states that the search visits.
 pub const STATES_MAX: usize = 300_000;
 
-/// A path below the tree's root: names of one letter each. An empty one is the root.
+/// A path below the tree's root, with names of one letter each. The empty path is the root.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Path(pub Vec<u8>);
 
@@ -84,7 +84,7 @@ impl fmt::Debug for Path {
     }
 }
 
-/// What is asked for. What changes anything is asked for by the superuser.
+/// The operation that a client asks for. Operations that change anything are done by the superuser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     /// Make a directory.
@@ -107,36 +107,36 @@ pub enum Call {
     List(Path, By),
 }
 
-/// Who looks.
+/// The user who looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// The superuser.
     Root,
-    /// Somebody who owns nothing.
+    /// A user who owns nothing.
     User,
 }
 
-/// What an operation showed.
+/// The result of an operation that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
-    /// It only says that it was done.
+    /// Success, and nothing else.
     Nothing,
-    /// What was made or changed.
+    /// Attributes of the inode that was made or changed.
     Made(Attributes),
-    /// All that can be known.
+    /// All attributes, as stat shows them.
     Found(Attributes),
-    /// What is in a directory.
+    /// The entries of a directory.
     Names(Names),
 }
 
-/// What is known of an inode.
+/// The checked attributes of an inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
-    /// Which it is.
+    /// The inode number.
     pub ino: Ino,
     /// Of a directory: its mode and the number of its entries.
     pub dir: Option<(u32, u64)>,
-    /// Its link count.
+    /// The link count.
     pub nlink: u32,
 }
 
@@ -150,41 +150,42 @@ impl fmt::Debug for Attributes {
     }
 }
 
-/// Names, with what they are: the inode and whether it is a directory.
+/// Names, each with its inode number and whether that is a directory.
 pub type Names = BTreeMap<u8, (Ino, bool)>;
 
-/// Where the tree is.
+/// The servers that the tree is on, which decide how many points an operation has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// On one server.
     Server,
     /// On several servers: a stat has two points.
     Servers,
-    /// As well, and directories may be in several partitions: of a listing each name has a point.
+    /// On several servers, and directories may be in several partitions: each name of a listing has
+    /// a point of its own.
     Partitions,
 }
 
-/// What was answered.
+/// The answer to an operation.
 pub type Answer = Result<Seen, FsError>;
 
 /// An operation.
 #[derive(Debug, Clone)]
 struct Operation {
-    /// Who did it, for people.
+    /// The client, as text for people.
     by: String,
     call: Call,
-    /// `None`: never.
+    /// `None` while the operation is unanswered.
     answer: Option<Answer>,
 }
 
-/// An event: the operation, and whether this is its answer.
+/// A call or an answer: the number of the operation, and whether this is its answer.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     operation: usize,
     answered: bool,
 }
 
-/// What concurrent clients did.
+/// The calls and answers of concurrent clients, in real-time order.
 #[derive(Debug, Clone)]
 pub struct History {
     root: Ino,
@@ -193,33 +194,33 @@ pub struct History {
     events: Vec<Event>,
 }
 
-/// What came of a check that found nothing wrong.
+/// The result of a check that found nothing wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is such an order.
+    /// Some order explains all answers.
     Linearizable {
-        /// How many states were looked at.
+        /// Number of states visited.
         states: usize,
     },
-    /// It takes too long to tell.
+    /// The search visited [`STATES_MAX`] states without a result.
     GaveUp,
 }
 
-/// There is no such order.
+/// No order explains all answers.
 #[derive(Debug)]
 pub struct Refused {
-    /// The history up to the answer that cannot be explained, and what could have been before it.
+    /// The history up to the answer that cannot be explained, and the states possible before it.
     pub why: String,
 }
 
 impl History {
-    /// An empty directory of mode 0755.
+    /// Begins a history with an empty root directory of mode 0755.
     #[must_use]
     pub fn new(root: Ino, extent: Extent) -> History {
         History { root, extent, operations: Vec::new(), events: Vec::new() }
     }
 
-    /// Somebody asks for something; returns the number of the operation.
+    /// Records a call. Returns the number of the operation.
     pub fn call(&mut self, by: impl Into<String>, call: Call) -> usize {
         let operation = self.operations.len();
         self.operations.push(Operation { by: by.into(), call, answer: None });
@@ -227,25 +228,25 @@ impl History {
         operation
     }
 
-    /// An operation is answered.
+    /// Records the answer to an operation.
     pub fn answer(&mut self, operation: usize, answer: Answer) {
         self.operations[operation].answer = Some(answer);
         self.events.push(Event { operation, answered: true });
     }
 
-    /// How many operations there are.
+    /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether nobody did anything.
+    /// Whether there are no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// The events up to one of them, a line each.
+    /// The first `events` events, one per line.
     fn show(&self, events: usize) -> String {
         let mut text = String::new();
         for event in &self.events[..events] {

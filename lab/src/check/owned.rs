@@ -1,10 +1,11 @@
 //! "An entry is owned by exactly one shard", and nothing is stored that belongs to nothing.
 //!
-//! Each server has the records of its own shards only, the names of a directory are where one of
-//! its partitions is, each once, and no transaction is left open. That it is the right partition is
-//! what a check of all servers taken together shows. Looks at the keys of stopped servers, which
-//! are `shard · kind · …` (`docs/BYTES.md`), beside what a walk of the tree found. All clients have
-//! said goodbye, so no session, stored answer, orphan, or note of work may be left.
+//! Each server has the records of its own shards only. The names of a directory are on the shard of
+//! one of its partitions, each once. No transaction is left open. Whether that partition is the
+//! right one is checked by the fsck of all servers merged into one. This check reads the keys of
+//! stopped servers, which are `shard · kind · …` (`docs/BYTES.md`), and compares them with a walk
+//! of the tree. All clients have closed their sessions, so no session, stored answer, orphan or
+//! note of work may be left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,7 @@ use super::tree::Tree;
 /// Bytes of an `N` key before the name: shard, kind, directory, position.
 const NAME_START: usize = 2 + 1 + 16 + 8;
 
-/// What the keys say.
+/// The facts read from the keys of all servers.
 #[derive(Debug, Default)]
 struct Keys {
     kinds: BTreeMap<char, u64>,
@@ -30,13 +31,13 @@ struct Keys {
     masters: BTreeMap<Vec<u8>, u16>,
     /// The partitions of directories, by their shards.
     shares: BTreeMap<(Vec<u8>, u16), u16>,
-    /// Directories and shards with names of theirs.
+    /// Directories, with the shards that have names of theirs.
     named: BTreeSet<(Vec<u8>, u16)>,
     slots: BTreeSet<Ino>,
     chunked: BTreeSet<Ino>,
 }
 
-/// What is stored of work that ends.
+/// Record kinds that belong to unfinished work, with their names.
 const NOTES: [(char, &str); 8] = [
     ('Q', "stored answers"),
     ('S', "sessions"),
@@ -61,10 +62,10 @@ pub fn is_at_work(engine: &MemoryEngine) -> store::Result<bool> {
     Ok(found)
 }
 
-/// Checks what is stored on all servers against the tree.
+/// Compares the records of all servers with the tree.
 ///
 /// # Errors
-/// The first thing that is not so.
+/// Returns the first violation.
 pub fn check(engines: &[&MemoryEngine], shards: u16, tree: &Tree) -> anyhow::Result<()> {
     let mut keys = Keys::default();
     for (server, engine) in engines.iter().enumerate() {

@@ -1,22 +1,22 @@
-//! A planted bug is found: by a pinned seed, by a word of the failure, and not without the bug.
+//! Finds a planted bug: by a pinned seed, by a word of the failure, and only with the bug.
 //!
 //! Tests that plant a bug call [`find`], and `lab planted` does for all bugs of the simulation. A
 //! *seed* is any number by which a run can be repeated.
 //!
-//! Invariant: a seed shows a bug only if its run fails with the bug, says the word, and goes well
-//! without the bug. A fault of the program itself is never taken for the planted one.
+//! Invariant: a seed shows a bug only if its run fails with the bug, the failure says the word, and
+//! the run succeeds without the bug. A fault of the program itself is never taken for the planted
+//! one.
 
 use std::ops::Range;
 
-/// What shows a bug.
+/// How a planted bug is found.
 #[derive(Debug, Clone)]
 pub struct Pin<'a> {
-    /// The seed that is run; `None` where nobody has pinned one yet, so that all are searched each
-    /// time.
+    /// The seed to run. `None` while no seed is pinned: all of `seeds` are searched each time.
     pub seed: Option<u64>,
-    /// The failure says this.
+    /// A word that the failure must contain.
     pub word: &'a str,
-    /// The seeds to search when none is pinned, or the pinned one shows the bug no more.
+    /// The seeds to search when none is pinned, or the pinned one no longer shows the bug.
     pub seeds: Range<u64>,
 }
 
@@ -28,7 +28,7 @@ pub enum Missed {
     Unplanted {
         /// The seed.
         seed: u64,
-        /// What the run without the bug says.
+        /// The failure of the run without the bug.
         failure: String,
     },
     /// Another seed shows the bug.
@@ -40,15 +40,15 @@ pub enum Missed {
         found: u64,
         /// The pinned seed.
         pinned: u64,
-        /// What the pinned seed says in place of the word.
+        /// The result of the pinned seed, which does not contain the word.
         instead: String,
-        /// What the found seed says.
+        /// The failure of the found seed.
         failure: String,
     },
     /// No seed shows the bug.
     #[error("{pinned}, and none of {seeds:?} finds the bug with {word:?}")]
     Nowhere {
-        /// What came of the pinned seed.
+        /// The result of the pinned seed.
         pinned: String,
         /// The seeds that were searched.
         seeds: Range<u64>,
@@ -57,10 +57,10 @@ pub enum Missed {
     },
 }
 
-/// Runs a pinned seed with its bug (`true`) and without it; the failure.
+/// Runs a pinned seed with its bug (`true`) and without it. Returns the failure.
 ///
 /// # Errors
-/// When the pinned seed does not show the bug. All its seeds are searched before.
+/// When the pinned seed does not show the bug. All of `pin.seeds` are searched first.
 pub fn find(
     pin: &Pin<'_>,
     run: impl Fn(u64, bool) -> anyhow::Result<()>,

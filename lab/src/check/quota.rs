@@ -1,8 +1,8 @@
-//! What is charged to a quota is what there is below it: of all servers together, after everything
-//! that happened.
+//! The usage charged to a quota equals what is below its directory, summed over all servers, after
+//! everything that happened.
 //!
-//! In some worlds `/` has a quota, from the beginning or from some moment on, and perhaps has lost
-//! it and got it again meanwhile.
+//! In some worlds `/` has a quota, from the beginning or from some moment on. It may also have been
+//! removed and set again meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,16 +18,16 @@ use super::tree::Tree;
 use crate::sim::{plan::Quotas, work::filled, world::World};
 
 const BYTES: &str = "bytes";
-/// How often it is looked whether everything was counted.
+/// Interval at which the check looks whether counting has ended.
 const PERIOD: Duration = Duration::from_millis(200);
-/// And so often while servers die: a count begins anew with its coordinator, so where that never
-/// lives for long it stays as it is.
+/// Maximum number of attempts to set a quota while servers die. A count begins anew with its
+/// coordinator, so where that never lives long enough, the quota stays as it is.
 const LOOKS_MAX: u32 = 25;
 
-/// Sets the quota, and counts again while everything goes on, as it is in the plan.
+/// Sets, removes and sets the quota of `/` again while workloads run, as the plan says.
 ///
 /// # Errors
-/// When it is refused.
+/// When the quota is refused.
 pub async fn run(world: World) -> anyhow::Result<()> {
     let random = world.random("quotas");
     let machine = world.connect("quotas").await?;
@@ -54,10 +54,10 @@ async fn set(world: &World, client: &Client, max: &str, looks_max: u32) -> anyho
     set_of(world, client, ("/", BYTES), max, looks_max).await
 }
 
-/// Sets a limit of `entries` or `bytes`; it holds when this returns.
+/// Sets a limit of `entries` or `bytes`. The limit is enforced when this returns.
 ///
 /// # Errors
-/// When it is refused.
+/// When the limit is refused.
 pub async fn limit(
     world: &World,
     client: &Client,
@@ -80,7 +80,7 @@ async fn set_of(
     for _ in 0..looks_max {
         match client.set_xattr(path, &name, max.as_bytes(), XattrMode::Set).await {
             Ok(()) => return Ok(()),
-            // The one before is not counted yet.
+            // Counting for the previous setting has not ended yet.
             Err(Error::Fs(FsError::Busy)) => world.wait(PERIOD).await,
             Err(error) => return Err(error).context("a quota is refused"),
         }
@@ -88,18 +88,18 @@ async fn set_of(
     Ok(())
 }
 
-/// What `pando get` tells.
+/// The facts that `pando get` prints about a path.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the server gives no facts.
 pub async fn facts(client: &Client, path: &str) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(client.info(path).await.with_context(|| format!("info of {path}"))?.into_iter().collect())
 }
 
-/// What is used below a directory when all was counted: inodes and bytes.
+/// Waits until counting has ended. Returns the usage below a directory: inodes and allocated bytes.
 ///
 /// # Errors
-/// When it has no quota.
+/// When the directory has no quota.
 pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<(u64, u64)> {
     loop {
         let facts = facts(client, path).await?;
@@ -111,18 +111,18 @@ pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<
     }
 }
 
-/// Fills the directory with limits, if there is one: just so many bytes and inodes can be there as
-/// may be.
+/// Fills the directory with limits, if there is one, and checks that exactly as many bytes and
+/// inodes fit as its limits allow.
 ///
 /// # Errors
-/// When there are others.
+/// When more or fewer fit.
 pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
     let top = filled::path(0);
     let facts: BTreeMap<_, _> = match client.info(&top).await {
         Err(Error::Fs(FsError::NotFound)) => return Ok(()),
         info => info?.into_iter().collect(),
     };
-    // A power cut may have taken it.
+    // A power cut may have lost the limit.
     let max = |name: &str| facts.get(name).and_then(|max| max.parse::<u64>().ok());
     let path = |number| format!("{top}/in-the-end-{number}");
     if let Some(max) = max("quota.bytes") {
@@ -135,17 +135,17 @@ pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes one file with as many bytes as there is room for, and one more.
+/// Writes one file with as many bytes as there is room for, and checks that one more is refused.
 async fn fill_bytes(world: &World, client: &Client, top: &str, max: u64) -> anyhow::Result<()> {
     let (_, there) = walk(client, top).await?;
     let Some(room) = max.checked_sub(there) else {
-        // Directories that lost their entries with the power have got them back.
+        // Directories whose entries were lost in a power cut have got them back since.
         ensure!(world.plan().is_lossy(), "{there} bytes are below {top}, and {max} may be");
         return Ok(());
     };
     let path = format!("{top}/in-the-end");
     let file = match client.open_with(&path, OpenOptions::both().create_new(0o644)).await {
-        // There is no room for an inode.
+        // No room for another inode.
         Err(Error::Fs(FsError::QuotaExceeded)) => return Ok(()),
         file => file?,
     };
@@ -166,11 +166,10 @@ async fn fill_bytes(world: &World, client: &Client, top: &str, max: u64) -> anyh
     Ok(())
 }
 
-/// Makes something again and again until there is no room for it, or `max` times; how often there
-/// was room.
+/// Calls `make` until the quota refuses it, at most `max` times. Returns how often it succeeded.
 ///
 /// # Errors
-/// When anything else is wrong.
+/// Any error of `make` but a full quota.
 pub async fn until_full(
     max: u64,
     make: impl AsyncFn(u64) -> client::Result<()>,
@@ -185,11 +184,11 @@ pub async fn until_full(
     Ok(max)
 }
 
-/// What is below a directory: inodes and bytes. A file with several names is counted with the
-/// first.
+/// Counts what is below a directory: inodes, with the directory itself, and allocated bytes. A file
+/// with several names is counted once.
 ///
 /// # Errors
-/// When something cannot be looked at.
+/// When a directory cannot be listed or an inode cannot be read.
 pub async fn walk(client: &Client, top: &str) -> anyhow::Result<(u64, u64)> {
     let (mut inos, mut bytes) = (BTreeSet::new(), 0);
     let mut dirs = vec![top.trim_end_matches('/').to_owned()];
@@ -210,15 +209,15 @@ pub async fn walk(client: &Client, top: &str) -> anyhow::Result<(u64, u64)> {
     Ok((inos.len() as u64, bytes))
 }
 
-/// Compares what is counted with a walk.
+/// Compares the counted usage of `/` with a walk.
 ///
 /// # Errors
-/// When it is something else.
+/// When they differ.
 pub async fn check(world: &World, client: &Client, tree: &Tree) -> anyhow::Result<()> {
     if world.plan().quotas == Quotas::None {
         return Ok(());
     }
-    // A power cut may have taken it.
+    // A power cut may have lost the quota.
     set(world, client, "unlimited", u32::MAX).await?;
     let used = used(world, client, "/").await?;
     let bytes = tree.inodes.values().map(|(attr, _)| attr.allocated).sum::<u64>();

@@ -1,9 +1,11 @@
-//! "Nothing that was stable is lost": where it is found whose directories were lost.
+//! Reads `/lost+found`, for the rule "Nothing that was stable is lost": files whose directories
+//! were lost are there.
 
 use base::FsError;
 use client::{Client, Error};
 
-/// The contents of all files in `/lost+found`, in no order; none, if that is not there.
+/// Returns the contents of all files below `/lost+found`, in no order, or nothing where that does
+/// not exist.
 ///
 /// # Errors
 /// When anything there cannot be listed or read.

@@ -1,7 +1,7 @@
-//! "What is removed is kept for some days": where each thing in the trash was is known, and when
-//! its days are over it goes.
+//! Checks "What is removed is kept for some days": the original path of everything in the trash is
+//! known, and the trash is emptied when the days are over.
 //!
-//! That it is in the trash at all is what the workload `thrown` shows.
+//! The workload `thrown` checks that removed files are in the trash.
 
 use std::time::Duration;
 
@@ -11,26 +11,27 @@ use wire::XattrMode;
 
 use crate::sim::world::World;
 
-/// Longer than two hours: what is too old must have begun an hour before.
+/// Seconds that all clocks skip. They are more than two hours, because only an hour of the trash
+/// that began an hour ago can be too old.
 const SKIPPED_SECONDS: i64 = 3 * 3600;
-/// How often a server looks for what is too old, and a little more.
+/// A little more than the interval at which a server looks for things that are too old.
 const INTERVAL: Duration = Duration::from_secs(65);
-/// Servers that were busy look again.
+/// Number of intervals to wait, because busy servers look again later.
 const INTERVALS_MAX: u32 = 5;
 
 /// Something in the trash.
 #[derive(Debug)]
 pub struct Thrown {
-    /// Where it is.
+    /// The path in the trash.
     pub at: String,
-    /// Where it was.
+    /// The path that it had before.
     pub path: String,
 }
 
-/// Sets for how many days what is removed is kept, and waits until all servers know.
+/// Sets for how many days removed files are kept, and waits until all servers know.
 ///
 /// # Errors
-/// When it is refused.
+/// When the setting is refused.
 pub async fn keep(world: &World, days: &str) -> anyhow::Result<()> {
     let machine = world.connect("keeps").await?;
     let set = ("pando.trash_days", days.as_bytes());
@@ -44,11 +45,11 @@ async fn names(client: &Client, path: &str) -> anyhow::Result<Vec<String>> {
     Ok(entries.iter().map(|entry| format!("{path}/{}", entry.name)).collect())
 }
 
-/// The directories of all hours.
+/// The directories of the trash, one for each hour (and server).
 async fn hours(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut hours = Vec::new();
     for path in names(client, "/.trash").await? {
-        // On several servers each has a directory of its own.
+        // On several servers each server has a directory of its own, with the hours in it.
         match path.contains('-') {
             true => hours.push(path),
             false => hours.extend(names(client, &path).await?),
@@ -57,10 +58,10 @@ async fn hours(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(hours)
 }
 
-/// All that is in the trash.
+/// Lists everything in the trash.
 ///
 /// # Errors
-/// When where something was is not known.
+/// When the original path of something is not known.
 pub async fn all(client: &Client) -> anyhow::Result<Vec<Thrown>> {
     let mut found = Vec::new();
     for hour in hours(client).await? {
@@ -74,10 +75,10 @@ pub async fn all(client: &Client) -> anyhow::Result<Vec<Thrown>> {
     Ok(found)
 }
 
-/// Looks through the trash, and has it emptied.
+/// Checks everything in the trash, sets the days to 0, and checks that the trash is emptied.
 ///
 /// # Errors
-/// When something is not known, or stays.
+/// When an original path is not known, or something stays in the trash.
 pub async fn check(world: &World, client: &Client) -> anyhow::Result<()> {
     all(client).await?;
     keep(world, "0").await?;

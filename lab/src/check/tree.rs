@@ -1,9 +1,9 @@
 //! "The namespace is a tree: every directory reachable from the root, no loops, exactly one entry
 //! per directory."
 //!
-//! Walks the whole tree through a client, as `find` does, and compares what it sees with what the
-//! attributes say: link counts are numbers of names, a directory's size is the number of its
-//! entries, `..` is where it was entered from.
+//! Walks the whole tree through a client, as `find` does, and compares it with the attributes: a
+//! link count is the number of names, a directory's size is the number of its entries, and `..` is
+//! the directory it was entered from.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use base::{Attr, Cred, EntryName, FileKind, FsError, Ino};
 use client::{Client, Error, FileSystem as _};
 use wire::{DirRef, ReaddirEntry};
 
-/// What was found.
+/// The tree as the walk found it.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Every inode, with its attributes and the number of its names.
     pub inodes: BTreeMap<Ino, (Attr, u32)>,
-    /// How many names there are.
+    /// Number of names.
     pub names: u64,
-    /// How many directories, the root included.
+    /// Number of directories, the root included.
     pub dirs: u64,
 }
 
 /// Walks the tree and checks it.
 ///
 /// # Errors
-/// The first thing that is not so.
+/// Returns the first violation.
 pub async fn check(client: &Client) -> anyhow::Result<Tree> {
     let (root, attr) = client.root();
     let mut tree = Tree::default();
@@ -74,7 +74,7 @@ async fn directory(
     for entry in &entries {
         let shown = match &entry.entry {
             Some(shown) => shown.clone(),
-            // Another server has its attributes.
+            // The attributes are on another server.
             None => client.lookup(&Cred::ROOT, dir, &entry.name).await?,
         };
         let same_kind = entry.kind.is_none_or(|kind| shown.attr.kind == kind);
@@ -83,7 +83,7 @@ async fn directory(
         let attr = match (shown.whole, tree.inodes.get(&entry.ino)) {
             (true, _) => shown.attr,
             (false, Some((known, _))) => *known,
-            // Another server has its attributes.
+            // The attributes are on another server.
             (false, None) => client.getattr(&Cred::ROOT, &shown.node(dir, &entry.name)).await?,
         };
         let (_, names) = tree.inodes.entry(entry.ino).or_insert((attr, 0));
@@ -101,7 +101,7 @@ async fn directory(
     Ok(below)
 }
 
-/// The trash, which the root does not list.
+/// The entry of the trash, which a listing of the root leaves out.
 async fn unlisted(client: &Client, root: &DirRef) -> anyhow::Result<Option<ReaddirEntry>> {
     let name = EntryName::new(b".trash")?;
     match client.lookup(&Cred::ROOT, root, &name).await {
@@ -119,7 +119,7 @@ async fn list(client: &Client, dir: &DirRef) -> anyhow::Result<(Vec<ReaddirEntry
     loop {
         let page = client.readdir(&Cred::ROOT, dir, after, 100, true).await?;
         found.extend(page.entries);
-        // Only the first page has those of a whole directory that is divided.
+        // Only the first page has the attributes of a whole directory in several partitions.
         let attr = *whole.get_or_insert(page.attr);
         if page.end {
             return Ok((found, attr, page.parent_ino));

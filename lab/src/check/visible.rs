@@ -1,39 +1,39 @@
 //! "An operation that was answered is visible to every later operation, on every client", and: "No
 //! client reads or changes what its permissions and its token do not allow."
 //!
-//! Clients that take turns see one namespace, as if there were one client: what any of them finds
-//! by a path follows from what was answered to any of them before, whatever they have in their
-//! caches. This is that namespace, by paths, and what a user may see of it.
+//! Clients that take turns see one namespace, as if there were one client. What any of them finds
+//! by a path follows from the answers that any of them got before, whatever is in their caches.
+//! This is a model of that namespace, by paths, and of what a user may see of it.
 
 use std::collections::BTreeMap;
 
 use base::{FsError, Ino};
 
-/// A directory that everybody may walk through.
+/// The mode of a directory that everybody may walk through.
 pub const OPEN: u32 = 0o755;
-/// One that only the superuser may.
+/// The mode of a directory that only the superuser may walk through.
 pub const CLOSED: u32 = 0o700;
 
-/// What a path names.
+/// The thing that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
-    /// The inode.
+    /// The inode number.
     pub ino: Ino,
-    /// A directory and its mode; `None` is a file.
+    /// The mode of a directory; `None` for a file.
     pub mode: Option<u32>,
 }
 
-/// The namespace below a directory: `a`, `a/b`, `a/b/c`.
+/// The namespace below a directory, keyed by paths such as `a`, `a/b`, `a/b/c`.
 #[derive(Debug, Clone, Default)]
 pub struct Paths {
     nodes: BTreeMap<String, Node>,
 }
 
 impl Paths {
-    /// What a user finds at a path.
+    /// Returns the node that a user finds at a path.
     ///
     /// # Errors
-    /// What stands in the way first: a directory that is closed, or a name that is not there.
+    /// The first obstacle on the way: a closed directory, or a missing name.
     pub fn find(&self, path: &str, superuser: bool) -> Result<Node, FsError> {
         for (at, _) in path.match_indices('/') {
             let node = self.nodes.get(&path[..at]).ok_or(FsError::NotFound)?;
@@ -46,17 +46,17 @@ impl Paths {
         self.nodes.get(path).copied().ok_or(FsError::NotFound)
     }
 
-    /// Something was made.
+    /// Adds a node.
     pub fn make(&mut self, path: &str, node: Node) {
         self.nodes.insert(path.to_owned(), node);
     }
 
-    /// Something was removed.
+    /// Removes a node.
     pub fn remove(&mut self, path: &str) {
         self.nodes.remove(path);
     }
 
-    /// Something was moved, with all below it.
+    /// Moves a node with everything below it.
     pub fn rename(&mut self, from: &str, to: &str) {
         let moved: Vec<String> = self.at_and_below(from).map(str::to_owned).collect();
         for path in moved {
@@ -65,7 +65,7 @@ impl Paths {
         }
     }
 
-    /// The mode of a directory was set.
+    /// Sets the mode of a directory.
     pub fn chmod(&mut self, path: &str, mode: u32) {
         if let Some(node) = self.nodes.get_mut(path) {
             node.mode = Some(mode);

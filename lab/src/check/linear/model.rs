@@ -1,7 +1,7 @@
-//! A file system that does one thing after another, small and quick to copy.
+//! A sequential file system, small and quick to copy.
 //!
-//! Inodes are known by the operation that made them, so that the same operations lead to the same
-//! state whatever their order was; which inode number that is, the first answer that shows it says.
+//! An inode is identified by the operation that made it, so that the same operations lead to the
+//! same state in any order. Its inode number is learnt from the first answer that shows it.
 
 use std::{collections::BTreeMap, fmt, rc::Rc};
 
@@ -10,15 +10,15 @@ use wire::RenameMode;
 
 use super::{Answer, Attributes, By, Call, Names, Path, Seen};
 
-/// An inode: 0 is the root, others are one more than the operation that made them.
+/// An inode: 0 is the root, any other is one more than the number of the operation that made it.
 pub(super) type Id = u16;
 const ROOT: Id = 0;
-/// The mode of a new directory: everybody may look.
+/// The mode of a new directory: everybody may list it and walk through it.
 const OPEN: u32 = 0o755;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Node {
-    /// `None` until it is seen, when who made it was never answered.
+    /// `None` until an answer shows it: the operation that made the inode may never be answered.
     ino: Option<Ino>,
     kind: Kind,
 }
@@ -35,14 +35,14 @@ pub(super) struct State {
     nodes: BTreeMap<Id, Rc<Node>>,
 }
 
-/// What should be answered.
+/// The answer that the model expects.
 enum Want {
     Nothing,
-    /// What was made or changed.
+    /// The inode that was made or changed.
     Made(Id),
     Found(Id),
     Names(BTreeMap<u8, Id>),
-    /// One of these.
+    /// Refused with any of these errors.
     Refused(Vec<FsError>),
 }
 
@@ -90,7 +90,7 @@ impl State {
         by == By::User && matches!(node, Some(Kind::Dir { mode, .. }) if mode & 5 == 0)
     }
 
-    /// What names lead to.
+    /// The inode that a path leads to.
     fn walk(&self, names: &[u8], by: By) -> Result<Id, FsError> {
         names.iter().try_fold(ROOT, |at, name| {
             let entries = self.entries(at).ok_or(FsError::NotDirectory)?;
@@ -101,7 +101,7 @@ impl State {
         })
     }
 
-    /// The directory of a path's last name, and that.
+    /// The directory of a path's last name, and that name.
     fn place(&self, path: &Path) -> Result<(Id, u8), FsError> {
         let (name, above) = path.0.split_last().ok_or(FsError::Busy)?;
         let dir = self.walk(above, By::Root)?;
@@ -140,7 +140,7 @@ impl State {
         Ok((state, Want::Nothing))
     }
 
-    /// An inode has a name less.
+    /// Removes a name of an inode, and the inode with its last name.
     fn drop_name(&mut self, id: Id) {
         let last = match &mut self.node_mut(id).kind {
             Kind::Dir { .. } => true,
@@ -251,8 +251,8 @@ impl State {
         Ok((self.clone(), Want::Names(entries.clone())))
     }
 
-    /// Which names are in a directory now as a listing has them, a bit each; a name may be in
-    /// neither.
+    /// A set of names, one bit each: those for which the directory and the listing agree now. A
+    /// name that neither has is in the set.
     pub(super) fn shown(&self, dir: Id, by: By, listed: &Names) -> u32 {
         let Some(entries) = self.listable(dir, by) else { return 0 };
         let is_shown = |name: &u8| match (entries.get(name), listed.get(name)) {
@@ -266,7 +266,8 @@ impl State {
         shown.fold(0, |shown, (_, bit): (u8, u32)| shown | 1 << bit)
     }
 
-    /// The state with the number of an inode that was not seen before, if a listing has one.
+    /// The states in which one inode, whose number was unknown, has the number that a listing
+    /// shows.
     pub(super) fn learn(&self, dir: Id, by: By, listed: &Names) -> Vec<State> {
         let entries = self.listable(dir, by).into_iter().flatten();
         let learned = entries.filter_map(|(name, id)| {
@@ -282,7 +283,7 @@ impl State {
         self.entries(dir).filter(|_| !self.closed(dir, by))
     }
 
-    /// The first point of an operation that has two.
+    /// The first point of an operation with two points: finds the inode.
     pub(super) fn look(&self, call: &Call) -> Result<Id, FsError> {
         match call {
             Call::Stat(path, by) | Call::List(path, by) => self.walk(&path.0, *by),
@@ -295,14 +296,14 @@ impl State {
         }
     }
 
-    /// Whether what was found at the first point can be worked on: otherwise the client looks
-    /// again.
+    /// Whether the operation can go on with the inode found at the first point. Otherwise the
+    /// client looks again.
     pub(super) fn can_work_on(&self, call: &Call, id: Id) -> bool {
         self.nodes.contains_key(&id) || matches!(call, Call::Link(..))
     }
 
-    /// Does an operation; `looked` is what it works on, if it has two points. `None` when it would
-    /// be answered otherwise, or when it was never answered and changes nothing.
+    /// Does an operation. `looked` is the inode it works on, if it has two points. `None` when the
+    /// answer would be another one, or when it was never answered and changes nothing.
     pub(super) fn act(
         &self,
         call: &Call,
@@ -335,7 +336,7 @@ impl State {
         (changed || answer.is_some()).then(|| After(changed.then_some(state)))
     }
 
-    /// Whether this is the answer; learns inode numbers from it.
+    /// Whether `answer` is the expected one. Learns inode numbers from it.
     fn gives(&mut self, want: &Want, answer: &Answer) -> bool {
         match (want, answer) {
             (Want::Refused(errors), Err(error)) => errors.contains(error),
@@ -372,7 +373,8 @@ impl State {
         })
     }
 
-    /// Whether this inode has that number.
+    /// Whether the inode has this number. An inode whose number is unknown gets it, if no other one
+    /// has it.
     fn is(&mut self, id: Id, ino: Ino) -> bool {
         match self.nodes.get(&id).and_then(|node| node.ino) {
             Some(known) => known == ino,

@@ -9,32 +9,32 @@ use super::{
     model::{After, Id, State},
 };
 
-/// A bit for each letter: nothing in a listing is to be explained any more.
+/// All 26 bits, one for each letter: every name of a listing is explained.
 const ALL_SHOWN: u32 = (1 << 26) - 1;
 
 /// How far an operation that is under way has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Progress {
-    /// It has found what it will work on.
+    /// The operation has found the inode that it will work on.
     Looked(Id),
-    /// As well, and so much of what it has listed there was so at some moment since; see
-    /// [`State::shown`].
+    /// A listing has found its directory. The bits are the names whose listing is explained by some
+    /// moment since; see [`State::shown`].
     Listed(Id, u32),
-    /// It has happened, and its answer is on the way.
+    /// The operation has happened, and its answer is on the way.
     Done,
 }
 
-/// A state, and what of the operations under way has happened in it.
+/// A state, with the progress of the operations in flight that led to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Possible {
-    /// Sorted; what has made no progress is not there.
+    /// Sorted by operation. Operations without progress are left out.
     progress: Vec<(usize, Progress)>,
     state: Rc<State>,
 }
 
 struct Search<'a> {
     history: &'a History,
-    /// Operations that were called and not answered.
+    /// Operations that were called and are not answered yet.
     open: Vec<usize>,
     states: usize,
 }
@@ -94,7 +94,7 @@ impl Possible {
 }
 
 impl Search<'_> {
-    /// All that can be when an operation has been answered.
+    /// All possible states once an operation has been answered.
     fn answered(&mut self, possible: &[Possible], operation: usize) -> Vec<Possible> {
         let mut met: HashSet<Possible> = possible.iter().cloned().collect();
         let mut left = possible.to_vec();
@@ -122,7 +122,7 @@ impl Search<'_> {
         ended
     }
 
-    /// Whether an operation finds something first, and works on it then.
+    /// Whether an operation first finds an inode and then, at a second point, works on it.
     fn has_two_points(&self, call: &Call) -> bool {
         match call {
             Call::Link(..) | Call::Chmod(..) | Call::List(..) => true,
@@ -135,7 +135,7 @@ impl Search<'_> {
         }
     }
 
-    /// What was listed, if it is of no one moment.
+    /// The names of a listing whose names have a point each; `None` for any other operation.
     fn listed(&self, operation: usize) -> Option<(By, &Names)> {
         let Operation { call, answer, .. } = &self.history.operations[operation];
         match (self.history.extent, call, answer) {
@@ -146,7 +146,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether what an operation has found can be worked on.
+    /// Whether an operation can work on the inode that it has found.
     fn can_work_on(&self, state: &State, operation: usize, id: Id) -> bool {
         let call = &self.history.operations[operation].call;
         let may_be_gone =
@@ -154,7 +154,7 @@ impl Search<'_> {
         may_be_gone || state.can_work_on(call, id)
     }
 
-    /// What an operation does in a state, working on what it has found or finds now.
+    /// Does an operation in a state, on the inode `looked`, or on the one that it finds now.
     fn act(&self, one: &Possible, operation: usize, looked: Option<Id>) -> Option<After> {
         let Operation { call, answer, .. } = &self.history.operations[operation];
         let looked = looked.map_or_else(|| one.state.look(call), Ok);
@@ -162,7 +162,7 @@ impl Search<'_> {
         one.state.act(call, looked, new, answer.as_ref())
     }
 
-    /// All that can happen next: one step of any operation that is under way.
+    /// All possible next states: one step of any operation in flight.
     fn next(&self, one: &Possible) -> Vec<Possible> {
         let mut found = Vec::new();
         for operation in self.open.iter().copied() {
@@ -204,7 +204,8 @@ impl Search<'_> {
         found
     }
 
-    /// How a listing can go on: it begins anew elsewhere, or shows the number of an inode.
+    /// The next states of a listing: it begins anew in another directory, or shows the number of an
+    /// inode.
     fn list_on(
         &self,
         one: &Possible,
@@ -227,7 +228,7 @@ impl Search<'_> {
         found
     }
 
-    /// Takes note of what a listing may have seen by now.
+    /// Adds the names that a listing may have seen in this state to its progress.
     fn list_now(&self, one: &mut Possible, operation: usize, (by, names): (By, &Names)) {
         let begun = match one.progress(operation) {
             Some(Progress::Done) => return,
@@ -240,13 +241,13 @@ impl Search<'_> {
         };
         let Some((dir, shown)) = begun else { return };
         let shown = shown | one.state.shown(dir, by, names);
-        // No state has other names.
+        // Names other than `a` to `z` are in no state.
         let all = shown == ALL_SHOWN && names.keys().all(u8::is_ascii_lowercase);
         one.set(operation, Some(if all { Progress::Done } else { Progress::Listed(dir, shown) }));
     }
 
-    /// Does all that never changes anything and is answered so now; and looks, where nothing was
-    /// found before: whoever has found something may still look again.
+    /// Does every operation that never changes anything and whose answer fits now. Also takes the
+    /// first point of operations that have found nothing yet; they may still look again later.
     fn do_harmless(&self, one: &mut Possible) {
         for operation in self.open.iter().copied() {
             let Operation { call, answer, .. } = &self.history.operations[operation];
@@ -263,7 +264,7 @@ impl Search<'_> {
             let now = self.act(one, operation, None);
             let then = held.and_then(|id| self.act(one, operation, Some(id)));
             let same = [now, then].into_iter().flatten().any(|After(state)| state.is_none());
-            // A mode that is set to what it is now may be another one later.
+            // A chmod to the present mode changes nothing now, but may change it later.
             let looks = matches!(call, Call::Stat(..) | Call::List(..));
             let harmless = answer.as_ref().is_some_and(|answer| looks || answer.is_err());
             if same && harmless {

@@ -298,7 +298,7 @@ fn some_operations_find_at_one_point_and_work_at_another() {
     let begun = History::one().then(mkdir("a"), made_dir(2)).then(create("f"), made_file(3));
     let moved =
         |history: History| history.then(rename("a", "b"), DONE).then(create("bc"), made_file(4));
-    // It was listed under its new name, but asked for by its old one.
+    // The directory was looked up by its old name and listed under its new one.
     begun.clone().during(list("a"), Some(names(&[('c', 4, false)])), moved).accepted();
     begun.clone().then(rename("a", "b"), DONE).then(list("a"), names(&[])).refused();
     let linked = |history: History| history.then(rename("f", "g"), DONE).then(stat("f"), NOT_FOUND);
@@ -328,10 +328,10 @@ fn a_listing_of_partitions_has_what_stayed_and_what_came_or_went_or_not() {
     renamed(&[('a', 2, false), ('d', 4, true)]).accepted();
     renamed(&[('a', 2, false), ('b', 3, false), ('c', 3, false), ('d', 4, true)]).accepted();
     renamed(&[('a', 2, false), ('b', 3, false), ('d', 4, true), ('e', 5, false)]).accepted();
-    // Of one moment none of these is so.
+    // No single moment shows this listing.
     let whole = History { extent: Extent::Servers, ..renamed(&[('a', 2, false), ('d', 4, true)]) };
     whole.refused();
-    // What stayed is missing, or is something else, or what never was is there.
+    // A name that stayed is missing or is another inode, or a name that never existed is listed.
     renamed(&[('b', 3, false), ('d', 4, true)]).refused();
     renamed(&[('a', 2, false)]).refused();
     renamed(&[('a', 3, false), ('d', 4, true)]).refused();
