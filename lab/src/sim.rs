@@ -2,16 +2,16 @@
 //! disks, all from one seed.
 //!
 //! Tests and `lab sim` call it. [`run`] draws a [`plan::Plan`] from the seed, starts servers and
-//! workloads on them, lets things go wrong (`faults`) until the workloads are done, and then checks
-//! what DESIGN.md §12 promises (`check`). Nothing in it waits for real time, opens a socket or
-//! touches a file.
+//! workloads, injects faults (`faults`) until the workloads are done, and then checks what
+//! docs/DESIGN.md promises in "Always true" (`check`). Nothing in it waits for real time, opens a
+//! socket or touches a file.
 //!
-//! * `network`, `pipe`: connections that delay, cut up, break and echo.
-//! * `disk`, `server`: processes that die at any moment, and what outlives them.
-//! * `world`: what a workload is given. `work`: the workloads.
-//! * `play`: worlds of tests that do by themselves what goes wrong. `planted`: the bugs that worlds
+//! * `network`, `pipe`: connections that delay, fragment, break, and deliver late.
+//! * `disk`, `server`: processes that die at any moment, and the state that survives them.
+//! * `world`: the clients and servers that a workload is given. `work`: the workloads.
+//! * `play`: worlds of tests that inject their faults themselves. `planted`: the bugs that worlds
 //!   must find.
-//! * `trace`: what happened; one seed has one history, and the same hash every time.
+//! * `trace`: the record of all events. One seed has one history, and the same hash every time.
 
 pub mod clock;
 pub mod disk;
@@ -53,51 +53,51 @@ use self::{
 };
 use crate::check;
 
-/// A workload that takes longer than this, in the time of its world, hangs.
+/// Time limit of each phase, in the time of its world. A workload that takes longer hangs.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// How to run a world.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// What is wrong with the server.
+    /// The bug planted in the servers.
     pub bug: Option<Bug>,
-    /// Print every event.
+    /// Whether to print every event.
     pub print: bool,
-    /// Let nothing go wrong: what still fails has another cause.
+    /// Inject no faults: a failure that stays has another cause.
     pub calm: bool,
-    /// So many servers; otherwise the seed decides.
+    /// Number of servers. If `None`, the seed decides.
     pub servers: Option<u16>,
-    /// Names of large directories are about to move all the time.
+    /// Names of large directories move between partitions all the time.
     pub crowd: bool,
     /// Servers may have several cores, and be away for longer than a lease.
     pub wide: bool,
 }
 
-/// A world that went well.
+/// The report of a world without a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// What happened in it.
+    /// Counts of the events.
     pub counts: Counts,
     /// The hash of all events.
     pub hash: u64,
-    /// How many events there were.
+    /// Number of events.
     pub events: u64,
-    /// How long it was, in its own time: milliseconds.
+    /// Duration in milliseconds, in the world's own time.
     pub ms: u64,
 }
 
-/// A world in which something was not as promised.
+/// The report of a world that broke a promise.
 #[derive(Debug)]
 pub struct Failure {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// How many servers it had.
+    /// Number of servers.
     pub servers: u16,
-    /// Whether it was drawn as a crowd.
+    /// Whether the plan was drawn by [`Plan::draw_crowd`].
     pub crowd: bool,
-    /// Whether its servers may have had several cores.
+    /// Whether the plan was made [`Plan::wide`].
     pub wide: bool,
-    /// What was wrong.
+    /// All problems, as text.
     pub what: String,
 }
 
@@ -118,7 +118,7 @@ impl std::error::Error for Failure {}
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// When something in it was not as promised.
+/// When a promise was broken.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
     let draw = if options.crowd { Plan::draw_crowd } else { Plan::draw };
@@ -126,7 +126,8 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     run_plan(if options.wide { plan.wide() } else { plan }, options)
 }
 
-/// Runs the worlds of many seeds, on two threads; what happened in them, and those that failed.
+/// Runs the worlds of many seeds, on two threads. Returns the sums of their counts, and the
+/// failures.
 #[must_use]
 pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
     let next = AtomicU64::new(seeds.start);
@@ -155,7 +156,7 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 /// Runs a world by its plan.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
     let (seed, servers, crowd) = (plan.seed, plan.servers, plan.crowd);
     let trace = Trace::new(options.print);
@@ -190,7 +191,7 @@ fn in_a_runtime(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(
     ended
 }
 
-/// The life of a world.
+/// Runs a world from its first server to its final check.
 async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
     trace.say(format_args!("{plan:?}"));
     client::bugs::take_late_lookups(options.bug == Some(Bug::LateLookupTaken));

@@ -1,8 +1,9 @@
-//! The disk of a world, and the moment at which a process on it dies.
+//! The disk of a server process, and the moment at which the process dies.
 //!
-//! A server writes through a [`Disk`] of its own process; the engine below outlives it. A process
-//! can be told to die with one of its next writes, just before or just after it: from that moment
-//! on nothing that it does can be seen, on the disk or in the network, until it is swept away.
+//! A server writes through a [`Disk`] of its own process. The engine below survives the process. A
+//! process can be told to die with one of its next writes, just before or just after it. From that
+//! moment on nothing that it does is visible, on the disk or in the network, until it is swept
+//! away.
 
 use std::{
     io,
@@ -22,23 +23,23 @@ use super::{
     trace::{DEAD, Trace, hash_of},
 };
 
-/// Whether a process lives, and how long it has.
+/// Whether a process lives, and when it dies.
 #[derive(Debug)]
 pub struct Process {
     alive: AtomicBool,
-    /// It dies with the write that brings this to 0.
+    /// Writes left: the process dies with the write that brings this to 0.
     writes_left: AtomicI64,
-    /// That write is not done any more.
+    /// Whether the process dies before that write instead of after it.
     before: AtomicBool,
-    /// It dies when it has sent one of these.
+    /// The process dies when it has sent this message.
     last_words: Mutex<Option<Message>>,
-    /// Who counts what it does.
+    /// The counter of its steps, if they are counted.
     steps: Mutex<Option<Arc<Steps>>>,
 }
 
-/// What processes do that outlives them or others rely on, counted over all of them: writes and
-/// syncs that are done, and what servers send to each other. With one of these steps some of them
-/// die.
+/// Counts the steps of processes: actions that survive them or that others rely on. These are
+/// writes and syncs that are done, and what servers send to each other. The victims die with the
+/// last step.
 #[derive(Debug, Default)]
 pub struct Steps {
     taken: AtomicU64,
@@ -47,19 +48,20 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// With the `last`th step, counted from 1, the victims die; with 0 nobody does.
+    /// A counter whose victims die with the `last`th step, counted from 1. With 0 none of them
+    /// dies.
     #[must_use]
     pub fn new(last: u64) -> Arc<Steps> {
         Arc::new(Steps { last, ..Steps::default() })
     }
 
-    /// How many there were.
+    /// Number of steps taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// A process will die with the last one.
+    /// Makes a process a victim: it dies with the last step.
     pub(super) fn doom(&self, process: &Arc<Process>) {
         self.victims.lock().push(Arc::downgrade(process));
     }
@@ -72,7 +74,7 @@ impl Steps {
 }
 
 impl Process {
-    /// One that lives until it is killed.
+    /// A process that lives until it is killed.
     #[must_use]
     pub fn new() -> Arc<Process> {
         Arc::new(Process {
@@ -84,34 +86,35 @@ impl Process {
         })
     }
 
-    /// Whether anything it does can still be seen.
+    /// Whether anything that the process does is still visible.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Nothing it does is seen from now on.
+    /// Kills the process: nothing that it does is visible from now on.
     pub fn die(&self) {
         self.alive.store(false, Ordering::Relaxed);
     }
 
-    /// It dies with its `writes`th write from now, before or after that is done.
+    /// Lets the process die with its `writes`th write from now, before or after that write is done.
     pub fn die_at(&self, writes: i64, before: bool) {
         self.writes_left.store(writes, Ordering::Relaxed);
         self.before.store(before, Ordering::Relaxed);
     }
 
-    /// It dies when it has sent such a message, which arrives; `None`: it does not.
+    /// Lets the process die when it has sent such a message, which still arrives. `None` takes that
+    /// back.
     pub fn die_with(&self, message: Option<Message>) {
         *self.last_words.lock() = message;
     }
 
-    /// What it does from now on is counted.
+    /// Counts the steps of the process from now on.
     pub(super) fn count_steps(&self, steps: &Arc<Steps>) {
         *self.steps.lock() = Some(Arc::clone(steps));
     }
 
-    /// It has done something that can be seen.
+    /// Counts a visible action of the process as a step.
     pub(super) fn step(&self) {
         if let Some(steps) = &*self.steps.lock()
             && self.is_alive()
@@ -120,14 +123,14 @@ impl Process {
         }
     }
 
-    /// It has sent these.
+    /// Records messages that the process has sent. Kills it if one is its last.
     pub(super) fn has_sent(&self, messages: &[Message]) {
         if messages.iter().any(|message| *self.last_words.lock() == Some(*message)) {
             self.die();
         }
     }
 
-    /// Runs a write, unless the process is dead or dies before it.
+    /// Runs a write, unless the process is dead or dies just before it.
     fn write(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let last = self.writes_left.fetch_sub(1, Ordering::Relaxed) == 1;
         if last && self.before.load(Ordering::Relaxed) {
@@ -199,7 +202,7 @@ impl Engine for Disk {
     }
 }
 
-/// A change without its value.
+/// Shows a change without its value.
 fn key_of(op: &Op<'_>) -> String {
     match op {
         Op::Put { key, .. } => format!("put {}", key.escape_ascii()),

@@ -1,4 +1,4 @@
-//! Dumps of a world, and servers that have what is in them.
+//! Dumps of a world, and servers that are loaded from them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,21 +13,22 @@ use super::{
     world::World,
 };
 
-/// What a dump was loaded into.
+/// Stores that a dump was loaded into.
 pub struct Dumped {
-    /// Of each server.
+    /// The engine and the blocks of each server.
     stores: Vec<(Arc<MemoryEngine>, Blocks)>,
-    /// How many records there were.
+    /// Number of records in the dump.
     pub records: u64,
-    /// For how long changes had to wait for it.
+    /// Time for which changes were paused for the dump.
     pub paused: Duration,
 }
 
 impl World {
-    /// Reads a dump that was started to its end, with contents, and loads it into so many servers.
+    /// Reads a dump that was started to its end, with contents, and loads it into `servers` new
+    /// stores.
     ///
     /// # Errors
-    /// When a server does not go on with it, or it cannot be loaded.
+    /// When a server does not continue the dump, or the dump cannot be loaded.
     pub async fn read_dump(
         &self,
         client: &Client,
@@ -58,7 +59,7 @@ impl World {
         };
         let copied = pages().await;
         let paused = dump.paused;
-        // Whole or not, no server need keep it.
+        // The servers can forget the dump, whether it was read to its end or not.
         let ended = dump.end(client).await;
         copied?;
         ended?;
@@ -67,8 +68,8 @@ impl World {
         Ok(Dumped { stores, records, paused })
     }
 
-    /// Starts servers that have what a dump had, in the place of those that there were, none of
-    /// which runs. Clients find them.
+    /// Starts servers on the stores of a dump. They replace the servers of the world, none of which
+    /// may run. Clients find them at the same addresses.
     ///
     /// # Errors
     /// When they cannot start.

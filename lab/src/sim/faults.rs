@@ -1,5 +1,5 @@
-//! Everything that goes wrong: kills, power cuts, cut connections, servers that stand still or are
-//! slow, machines that do not reach each other.
+//! Injects all faults: kills, power cuts, cut connections, servers that stand still or are slow,
+//! and machines that do not reach each other.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::{
     network::Cut, plan::Aim, random::SimRandom, server::Host, show::Message, world::World,
 };
 
-/// Aimed faults leave so much less room for others.
+/// Factor by which other faults are rarer in worlds with aimed faults.
 const SELDOM: u64 = 4;
-/// Who was waiting for a server that clients did not reach comes back to it within this.
+/// Within this time a client that waited for an unreachable server connects to it again.
 const GAP: Duration = Duration::from_millis(200);
-/// So many writes have some with contents among them.
+/// Number of unsynced writes that most likely include some with contents.
 const UNSYNCED: usize = 6;
 
-/// Lets things go wrong until it is dropped.
+/// Injects faults until the future is dropped.
 ///
 /// # Errors
 /// When a server cannot be started again.
@@ -55,7 +55,7 @@ async fn hit_anything(world: &World) -> anyhow::Result<()> {
     }
 }
 
-/// Servers die with what they have just sent on its way.
+/// Kills servers that have just sent a message that others rely on, while it is on its way.
 async fn break_promises(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     loop {
         world.wait(random.ms(10..200)).await;
@@ -71,7 +71,7 @@ async fn break_promises(world: &World, random: &SimRandom) -> anyhow::Result<()>
     }
 }
 
-/// The coordinator and another server do not reach each other, for up to some leases.
+/// Separates the coordinator and another server for up to three leases.
 async fn outlast_leases(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     let lease = u64::try_from(world.plan().server_lease.as_millis()).expect("a short time");
     loop {
@@ -87,7 +87,7 @@ async fn outlast_leases(world: &World, random: &SimRandom) -> anyhow::Result<()>
     }
 }
 
-/// A server, and now and then the coordinator, is dead for up to some leases.
+/// Keeps a server, in one case of three the coordinator, dead for one to four leases.
 async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     let lease = u64::try_from(world.plan().server_lease.as_millis()).expect("a short time");
     loop {
@@ -109,8 +109,7 @@ async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     }
 }
 
-/// What a server says to clients arrives late; what it says to servers, and what others say, does
-/// not.
+/// Delays the messages of a server to clients, and no others.
 async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     let max = Duration::from_millis(short(world));
     let mut spells = vec![Spell::before(Instant::now()); world.hosts().len()];
@@ -129,8 +128,8 @@ async fn delay_answers(world: &World, random: &SimRandom) -> anyhow::Result<()> 
     }
 }
 
-/// A time in which the answers of a server were late, all the time or nearly. Nobody can connect to
-/// it then, so if it is killed in one that is as long as a lease, sessions end.
+/// A time in which the answers of a server were late, nearly without a break. No client can connect
+/// to the server meanwhile. If the server is killed in a spell as long as a lease, sessions end.
 #[derive(Debug, Clone)]
 struct Spell {
     begun: Instant,
@@ -138,12 +137,13 @@ struct Spell {
 }
 
 impl Spell {
-    /// One that is over.
+    /// A spell that is over.
     fn before(now: Instant) -> Spell {
         Spell { begun: now, until: now }
     }
 
-    /// Makes answers late for `time` from now on, if that takes no longer than `max` in all.
+    /// Makes answers late for `time` from now on, unless the spell would become longer than `max`.
+    /// Returns whether it does.
     fn goes_on(&mut self, now: Instant, time: Duration, max: Duration) -> bool {
         let begun = if now > self.until + GAP { now } else { self.begun };
         let until = self.until.max(now + time);
@@ -155,8 +155,8 @@ impl Spell {
     }
 }
 
-/// A server is killed, or its power cut, and started again some time later; now and then all of
-/// them at once.
+/// Kills a server, or cuts its power, and starts it again some time later; now and then all servers
+/// at once.
 async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result<()> {
     let power = world.plan().power_cuts && random.one_in(2);
     let all = world.hosts().len() > 1 && random.one_in(5);
@@ -175,8 +175,8 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     Ok(())
 }
 
-/// Waits until a power cut would take some of the newest writes, perhaps with their blocks, though
-/// not for long.
+/// Waits, at most 200 ms, until a power cut would take some of the newest writes, perhaps with
+/// their blocks.
 async fn until_unsynced(world: &World, host: &Host) {
     for _ in 0..100 {
         if host.engine().unsynced() >= UNSYNCED {
@@ -201,25 +201,25 @@ fn count_crash(world: &World, power: bool) {
     });
 }
 
-/// A server that was doomed is killed, or its power cut.
+/// Kills a doomed server, or cuts its power.
 fn strike(world: &World, host: &Host, random: &SimRandom) {
     let power = world.plan().power_cuts && !random.one_in(4);
     end(host, power);
     count_crash(world, power);
 }
 
-/// A server dies with one of its next writes, or is killed after a while.
+/// Dooms a server to die with one of its next writes, and waits for that.
 async fn doom(world: &World, host: &Host, random: &SimRandom) {
     let writes = i64::try_from(random.within(1..12)).expect("a small number");
     host.doom(writes, random.one_in(2));
     until_dead(world, host, random).await;
 }
 
-/// Waits until a server that was doomed has died, though not for long.
+/// Waits, at most 200 ms, until a doomed server has died.
 async fn until_dead(world: &World, host: &Host, random: &SimRandom) {
     for _ in 0..100 {
         if !host.is_alive() {
-            // Nobody notices for a moment.
+            // The server stays dead for a moment.
             world.wait(random.ms(0..20)).await;
             return;
         }
@@ -238,12 +238,12 @@ async fn cut(world: &World, random: &SimRandom) {
     }
 }
 
-/// So long that no session ends of it, in milliseconds.
+/// A time in milliseconds short enough that no session ends: a quarter of a lease.
 fn short(world: &World) -> u64 {
     u64::try_from(world.plan().lease.as_millis()).expect("a short time") / 4
 }
 
-/// A server stands still, for less than a lease.
+/// Stops a server for less than a quarter of a lease.
 async fn stop(world: &World, host: &Host, random: &SimRandom) {
     host.stop(true);
     world.count(|counts| counts.stops += 1);
@@ -251,8 +251,8 @@ async fn stop(world: &World, host: &Host, random: &SimRandom) {
     host.stop(false);
 }
 
-/// A server does not reach a client, or another server, for less than a lease; or is not reached;
-/// or both.
+/// Separates a server from a client or another server for less than a quarter of a lease, in one
+/// direction or both.
 fn part(world: &World, host: &Host, random: &SimRandom) {
     let mut others: Vec<_> = world.hosts().iter().map(Host::place).collect();
     others.retain(|place| *place != host.place());
@@ -275,7 +275,7 @@ fn part(world: &World, host: &Host, random: &SimRandom) {
     }
 }
 
-/// A server is slow for a while.
+/// Slows a server down for less than a quarter of a lease.
 async fn slow(world: &World, host: &Host, random: &SimRandom) {
     host.slow_down(random.ms(1..30));
     world.count(|counts| counts.slow += 1);

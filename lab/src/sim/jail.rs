@@ -165,7 +165,7 @@ impl<F: FileSystem> FileSystem for Jail<F> {
         plus: bool,
     ) -> Result<ReaddirPage> {
         let mut found = self.inner.readdir(cred, dir, after, entries_max, plus).await?;
-        // What another server knows of an entry is not in a listing.
+        // A listing lacks the attributes of entries whose inodes are on other servers.
         for listed in found.entries.iter_mut().filter(|listed| plus && listed.entry.is_none()) {
             listed.entry = self.inner.lookup(cred, dir, &listed.name).await.ok();
         }

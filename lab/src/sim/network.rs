@@ -1,13 +1,13 @@
 //! The network of a world: connections in memory with the semantics of TCP.
 //!
 //! Within a connection bytes arrive in order and once, in pieces of any size, each after a delay.
-//! Between connections there is no order: what was sent on one that broke may still reach the
-//! server after the client has come back on another, so the server hears echoes. Nobody learns of a
-//! lost machine but by its silence.
+//! Between connections there is no order: bytes sent on a broken connection may still reach the
+//! server after the client has come back on another, so the server gets late duplicates. A lost
+//! machine is noticed only by its silence.
 //!
-//! Every machine has a [`Place`] in it: servers listen at their addresses, clients and servers
-//! dial. Between any two places there can be a wall for a while, one way or both: what is sent
-//! meets it and goes on when it falls, as TCP repeats what was not acknowledged.
+//! Every machine has a [`Place`] in the network: servers listen at their addresses, clients and
+//! servers dial. A wall can stand between any two places for a while, one way or both. Bytes that
+//! meet a wall go on when it falls, as TCP retransmits unacknowledged data.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
@@ -32,21 +32,21 @@ use super::{
 pub struct Network {
     inner: Arc<Mutex<Inner>>,
     pub(super) weather: Weather,
-    /// Somebody wants to know what servers send.
+    /// Whether messages of servers are decoded, because faults are aimed at them.
     pub(super) watched: bool,
     pub(super) random: SimRandom,
     pub(super) trace: Trace,
 }
 
-/// Whoever dials behind a wall gives up after this.
+/// Time after which a dial that a wall blocks is given up.
 const DIAL_MAX: Duration = Duration::from_secs(2);
 
 /// A machine, as the network knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Of a server.
+    /// The machine of a server, by its number.
     Server(u16),
-    /// Of a client.
+    /// The machine of a client, by its number.
     Client(u64),
 }
 
@@ -60,11 +60,11 @@ impl Place {
 }
 
 struct Inner {
-    /// By address.
+    /// Listeners by their addresses.
     listeners: BTreeMap<String, Listener>,
     links: Vec<Link>,
     walls: Vec<Wall>,
-    /// Machines of clients that are gone for good.
+    /// Clients whose machines are gone for good.
     gone: Vec<u64>,
     connections: u64,
 }
@@ -76,7 +76,8 @@ struct Listener {
     sender: mpsc::UnboundedSender<End>,
 }
 
-/// A connection, from who dialled (the client, though it may be a server) to who listened.
+/// A connection from the machine that dialled (the client, though it may be a server) to the one
+/// that listened.
 struct Link {
     from: Place,
     to: Place,
@@ -84,7 +85,7 @@ struct Link {
     to_client: Arc<Mutex<Pipe>>,
 }
 
-/// Nothing gets from one machine to the other.
+/// A partition of the network: nothing gets from one machine to the other before `until`.
 struct Wall {
     from: Place,
     to: Place,
@@ -92,7 +93,7 @@ struct Wall {
 }
 
 impl Inner {
-    /// When nothing stands between two machines any more, if something does.
+    /// The time at which the last wall between two machines falls, if there is one.
     fn walled_until(&self, one: Place, other: Place) -> Option<Instant> {
         let now = Instant::now();
         let between = |wall: &&Wall| {
@@ -106,16 +107,16 @@ impl Inner {
 /// How a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Both sides know at once, and what was under way is lost.
+    /// Both sides know at once, and the bytes in flight are lost.
     Both,
-    /// The client knows at once; what it sent reaches the server so much later.
+    /// The client knows at once. Bytes that it sent reach the server this much later.
     LateAtServer(Duration),
-    /// The server knows at once; what it sent reaches the client so much later.
+    /// The server knows at once. Bytes that it sent reach the client this much later.
     LateAtClient(Duration),
 }
 
 impl Network {
-    /// A network without anybody.
+    /// A network without machines.
     #[must_use]
     pub fn new(plan: &Plan, random: SimRandom, trace: Trace) -> Network {
         let (weather, watched) = (plan.weather, plan.aim == Aim::Promises);
@@ -129,7 +130,7 @@ impl Network {
         Network { inner: Arc::new(Mutex::new(inner)), weather, watched, random, trace }
     }
 
-    /// A server listens at an address: what it receives are its ends of new connections.
+    /// Lets a server listen at an address. The receiver gets its ends of new connections.
     pub fn listen(
         &self,
         server: u16,
@@ -143,7 +144,8 @@ impl Network {
         receiver
     }
 
-    /// A server is dead. With `reset` what it sent and had not arrived is lost.
+    /// Ends the listeners of a dead server. With `reset`, the bytes that it sent and that have not
+    /// arrived are lost.
     pub fn server_died(&self, server: u16, reset: bool) {
         let mut inner = self.inner.lock();
         let place = Place::Server(server);
@@ -160,7 +162,8 @@ impl Network {
         }
     }
 
-    /// For some time nothing gets from a machine to another; what is sent arrives after that.
+    /// Builds a wall from one machine to another for some time. Bytes sent meanwhile arrive after
+    /// that.
     pub fn wall(&self, from: Place, to: Place, time: Duration) {
         let mut inner = self.inner.lock();
         let now = Instant::now();
@@ -223,8 +226,8 @@ impl Network {
         true
     }
 
-    /// The machine of a client is gone: nothing goes to it or comes from it any more. With `closed`
-    /// it was only the process, and its connections end.
+    /// Removes the machine of a client: nothing goes to it or comes from it any more. With `closed`
+    /// only the process died, and its connections end.
     pub fn client_died(&self, client: u64, closed: bool) {
         let mut inner = self.inner.lock();
         inner.gone.push(client);
@@ -235,13 +238,13 @@ impl Network {
         }
     }
 
-    /// The port of a client, to be dialled from.
+    /// The port that a client dials from.
     #[must_use]
     pub fn port(&self, client: u64) -> Arc<Port> {
         Arc::new(Port { network: self.clone(), place: Place::Client(client), process: None })
     }
 
-    /// The port of a server's process, to dial other servers from.
+    /// The port that a server's process dials other servers from.
     #[must_use]
     pub fn server_port(&self, server: u16, process: &Arc<Process>) -> Arc<Port> {
         let process = Some(Arc::clone(process));
@@ -267,7 +270,8 @@ impl Network {
         Ok(mine)
     }
 
-    /// When nothing stands between a machine and who listens at an address, if something does.
+    /// The time at which the last wall between a machine and the listener at an address falls, if
+    /// there is one.
     fn walled_until(&self, from: Place, address: &str) -> Option<Instant> {
         let inner = self.inner.lock();
         let to = inner.listeners.get(address)?.place;
@@ -275,11 +279,11 @@ impl Network {
     }
 }
 
-/// Where the connections of a machine start.
+/// The point from which a machine dials.
 pub struct Port {
     network: Network,
     place: Place,
-    /// The process that dials, if that can die alone.
+    /// The process that dials, if it can die without its machine.
     process: Option<Arc<Process>>,
 }
 

@@ -25,23 +25,23 @@ use super::{
     trace::{Trace, hash_of},
 };
 
-/// A writer waits when so many bytes are under way.
+/// Bytes in flight at which a writer waits.
 const WINDOW_BYTES: usize = 512 << 10;
 
-/// Bytes under way in one direction.
+/// Bytes in flight in one direction.
 pub(super) struct Pipe {
     number: u64,
-    /// When each piece arrives; never before the one before it.
+    /// Pieces with their arrival times, which never decrease.
     sent: VecDeque<(Instant, Bytes)>,
     bytes: usize,
     last: Instant,
-    /// The stream ends after what was sent.
+    /// Whether the stream ends after the pieces sent.
     ended: bool,
-    /// The reader is told that the connection was lost.
+    /// Whether the reader is told that the connection was lost.
     lost: bool,
-    /// The writer is told that nobody reads.
+    /// Whether the writer is told that the reader is gone.
     unread: bool,
-    /// What is written vanishes, and nothing arrives.
+    /// Whether everything written vanishes and nothing arrives.
     silent: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -65,13 +65,12 @@ impl Pipe {
         }))
     }
 
-    /// Whether nothing can happen to it any more.
+    /// Whether the stream has ended or was lost.
     pub(super) fn is_over(&self) -> bool {
         self.lost || self.ended
     }
 
-    /// Both sides of this direction are told that the connection is lost, and with it what was
-    /// under way.
+    /// Tells both sides that the connection is lost, and drops the bytes in flight.
     pub(super) fn lose(&mut self) {
         self.sent.clear();
         self.bytes = 0;
@@ -80,8 +79,8 @@ impl Pipe {
         self.wake();
     }
 
-    /// The writer is told that the connection is lost; what it wrote arrives late, and then the
-    /// stream ends.
+    /// Tells the writer that the connection is lost. The bytes that it wrote arrive `late`, and
+    /// then the stream ends.
     pub(super) fn linger(&mut self, late: Duration) {
         self.sent.iter_mut().for_each(|(due, _)| *due += late);
         self.last += late;
@@ -90,13 +89,13 @@ impl Pipe {
         self.wake();
     }
 
-    /// What has not arrived, and what is still written, does not arrive before `until`.
+    /// Delays all bytes in flight, and those still to be written, until `until` at least.
     pub(super) fn hold(&mut self, until: Instant) {
         self.sent.iter_mut().for_each(|(due, _)| *due = (*due).max(until));
         self.last = self.last.max(until);
     }
 
-    /// Nothing arrives any more; with `closed` the reader sees the end of the stream.
+    /// Drops all bytes, now and in the future. With `closed` the reader sees the end of the stream.
     pub(super) fn fall_silent(&mut self, closed: bool) {
         self.silent = true;
         self.ended |= closed;
@@ -116,15 +115,15 @@ impl Pipe {
 pub struct End {
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
-    /// The process that holds it, if that can die.
+    /// The process that holds this end, if it can die.
     process: Option<Arc<Process>>,
     timer: Pin<Box<Sleep>>,
     weather: Weather,
     random: SimRandom,
     trace: Trace,
-    /// Faults are aimed at what is sent.
+    /// Whether faults are aimed at the messages sent.
     watched: bool,
-    /// Servers talk to each other: what they send is a step.
+    /// Whether both ends are servers: each write between them is a step.
     of_servers: bool,
 }
 
@@ -153,7 +152,7 @@ impl End {
         self.process.as_ref().is_some_and(|process| !process.is_alive())
     }
 
-    /// How much of `len` bytes goes in one piece.
+    /// Number of the `len` bytes that go in one piece.
     fn piece(&self, len: usize) -> usize {
         if self.weather.pieces && len > 1 && self.random.one_in(6) {
             1 + self.random.index(len)
@@ -266,7 +265,7 @@ impl Drop for End {
     fn drop(&mut self) {
         {
             let mut outgoing = self.outgoing.lock();
-            // A machine that is gone does not say so.
+            // A machine that is gone does not close its connections.
             outgoing.ended |= !outgoing.silent;
             outgoing.wake();
         }

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! The parameters that a seed decides before anything happens.
 
 use std::time::Duration;
 
@@ -7,75 +7,75 @@ use meta::Durability;
 
 use super::random::SimRandom;
 
-/// One world.
+/// The parameters of one world.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// How many servers there are.
+    /// Number of servers.
     pub servers: u16,
-    /// How many cores each of them has.
+    /// Number of cores of each server.
     pub cores: usize,
-    /// For how long a server of several may serve without being heard of.
+    /// Time for which a server of a cluster may serve without renewing its lease.
     pub server_lease: Duration,
-    /// For how long it goes on after that with what stands on no cached path.
+    /// Time for which a server goes on after that with requests that depend on no cached path.
     pub alone: Duration,
-    /// When operations are answered.
+    /// Whether operations are answered before or after they are durable.
     pub durability: Durability,
-    /// The power is cut now and then.
+    /// Whether the power is cut now and then.
     pub power_cuts: bool,
-    /// A power cut takes blocks that were not synced, as of a local directory; otherwise each is
-    /// stable when it is put.
+    /// Whether a power cut takes unsynced blocks, as with a local directory. Otherwise each block
+    /// is stable when it is put.
     pub volatile_blocks: bool,
     /// See [`meta::ServerOptions`].
     pub commit_interval: Duration,
     /// See [`meta::ServerOptions`].
     pub lease: Duration,
-    /// Shards.
+    /// Number of shards.
     pub shards: u16,
-    /// Ids of directories have only so many bits, so that they collide.
+    /// Number of bits of directory ids, if fewer than usual, so that ids collide.
     pub id_bits: Option<u8>,
-    /// Contents up to so many bytes are in the entry.
+    /// Maximum size of contents that are stored in the entry, in bytes.
     pub inline_bytes_max: u32,
-    /// Which home directories get.
+    /// The policy that gives directories their homes.
     pub locality: Locality,
     /// See [`super::clock::SimClock`].
     pub fine_clock: bool,
-    /// In a file system of several servers: directories are divided, mostly.
+    /// Whether most directories are divided into partitions; only with several servers.
     pub divides: bool,
     /// How connections behave.
     pub weather: Weather,
-    /// What blocks, as a sync does, takes less than so many milliseconds; 0: no time.
+    /// Upper bound, in milliseconds, of the time of a blocking call such as a sync; 0: no time.
     pub disk_ms_max: u64,
-    /// What is shown of a directory waits so long for a transaction in doubt.
+    /// Time for which a reader of a directory waits for a transaction in doubt.
     pub doubt_max: Duration,
-    /// A partition of a directory with so many entries splits.
+    /// Number of entries at which a partition of a directory splits.
     pub split_threshold: u64,
-    /// The workloads are about directories that split and merge.
+    /// Whether the workloads are about directories that split and merge.
     pub crowd: bool,
-    /// What is removed is kept in the trash.
+    /// Whether removed files are kept in the trash.
     pub trash: bool,
-    /// Whether what is used is counted.
+    /// When usage is counted.
     pub quotas: Quotas,
-    /// Clients keep directories that they walked through.
+    /// Whether clients cache directories that they walked through.
     pub access_cache: bool,
-    /// Clients keep contents that they read.
+    /// Whether clients cache contents that they read.
     pub read_cache: bool,
-    /// Contents that a client may hold back, bytes.
+    /// Maximum number of dirty bytes that a client may hold back.
     pub dirty_bytes_max: u64,
-    /// The mean time between two faults.
+    /// About the mean time between two faults.
     pub calm: Duration,
-    /// What some of the faults are aimed at.
+    /// The target of some of the faults.
     pub aim: Aim,
 }
 
-/// Faults hit anything at any time. In some worlds of several servers most of them are aimed at one
-/// thing, which would be hit by chance too seldom.
+/// The target of most faults. Usually faults hit anything at any time. In some worlds of several
+/// servers most of them have one target, which chance would hit too seldom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aim {
-    /// At nothing.
+    /// No target.
     Nothing,
-    /// Servers die when they have just sent what another one relies on.
+    /// Servers die when they have just sent a message that another one relies on.
     Promises,
     /// A server and the coordinator do not reach each other for longer than a lease.
     Leases,
@@ -85,27 +85,27 @@ pub enum Aim {
     Away,
 }
 
-/// When `/` has a quota, so that what is used is counted.
+/// When `/` has a quota, so that usage is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quotas {
     /// Never.
     None,
-    /// Before anything is made.
+    /// Before the workloads make anything.
     Before,
     /// From some moment on.
     Meanwhile,
-    /// It is taken away meanwhile, and set again.
+    /// The quota is removed meanwhile, and set again.
     Again,
 }
 
 /// How connections behave.
 #[derive(Debug, Clone, Copy)]
 pub struct Weather {
-    /// Most delays are below so many milliseconds.
+    /// Upper bound of most delays, in milliseconds.
     pub delay_ms_max: u64,
-    /// One in so many is much longer.
+    /// One delay in this many is much longer: 5 to 80 ms.
     pub stall_one_in: u64,
-    /// Bytes arrive in pieces.
+    /// Whether bytes arrive in pieces of any size.
     pub pieces: bool,
 }
 
@@ -122,15 +122,14 @@ impl Weather {
 }
 
 impl Plan {
-    /// How many servers a seed has.
+    /// Number of servers that a seed decides.
     #[must_use]
     pub fn servers_of(seed: u64) -> u16 {
         SimRandom::new(seed).stream("how many").pick(&[1, 1, 2, 3, 4])
     }
 
-    /// As it is, but servers may have several cores, and in one of three worlds a server, or the
-    /// coordinator, is away for longer than a lease, in place of other faults that are aimed at
-    /// something.
+    /// The same plan, but servers may have several cores. In one of three worlds a server, or the
+    /// coordinator, is away for longer than a lease, in place of another aim.
     #[must_use]
     pub fn wide(self) -> Plan {
         let random = SimRandom::new(self.seed).stream("wide");
@@ -139,7 +138,7 @@ impl Plan {
         Plan { cores, aim: if away { Aim::Away } else { self.aim }, ..self }
     }
 
-    /// What `seed` decides, with as many servers of one core.
+    /// The plan that `seed` decides, with `servers` servers of one core.
     #[must_use]
     pub fn draw(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("plan");
@@ -176,7 +175,7 @@ impl Plan {
                 pieces: random.one_in(2),
             },
             disk_ms_max: SimRandom::new(seed).stream("disk").pick(&[0, 2, 5, 15]),
-            // What is shown in these worlds is always what was answered last.
+            // Readers in these worlds always see the last answered state.
             doubt_max: Duration::from_secs(3600),
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
             crowd: false,
@@ -197,13 +196,13 @@ impl Plan {
         }
     }
 
-    /// As [`Plan::draw`], but names are about to move all the time.
+    /// Like [`Plan::draw`], but names move between partitions all the time.
     #[must_use]
     pub fn draw_crowd(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("crowd");
         Plan {
             crowd: true,
-            // What was answered stays.
+            // Answered changes are never lost.
             durability: Durability::Strict,
             shards: random.pick(&[5, 16]).max(servers),
             split_threshold: random.pick(&[3, 6, 12]),
@@ -212,13 +211,13 @@ impl Plan {
         }
     }
 
-    /// Directories may be in several partitions.
+    /// Whether directories may be in several partitions.
     #[must_use]
     pub fn may_divide(&self) -> bool {
         self.servers > 1 && (self.divides || self.split_threshold < 100)
     }
 
-    /// A power cut may lose what was answered.
+    /// Whether a power cut may lose answered changes.
     #[must_use]
     pub fn is_lossy(&self) -> bool {
         self.power_cuts && self.durability == Durability::Relaxed

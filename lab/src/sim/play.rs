@@ -1,6 +1,6 @@
-//! Worlds in which nothing goes wrong but what a test does.
+//! Worlds whose only faults are those that a test injects.
 //!
-//! Tests call [`in_world`] or [`test_in`]. Both listen to servers and clients.
+//! Tests call [`in_world`] or [`test_in`]. Both listen to the logs of servers and clients.
 //!
 //! Invariant: a panic of any task, or a line of level ERROR in any log, is a failure of the test.
 
@@ -16,14 +16,15 @@ use super::{
     world::World,
 };
 
-/// Longer than any test of days and leases, and not too long to wait for where it hangs.
+/// Time limit of [`test_in`]: longer than any test of days and leases, and soon reached by a test
+/// that hangs.
 const DAYS: Duration = Duration::from_secs(20 * 86_400);
 
-/// Runs `play` in the world of a plan, whose cluster is formed. It lasts no longer than `longest`,
-/// in its own time.
+/// Runs `play` in the world of a plan, once its cluster is formed. Fails after `longest`, in the
+/// world's own time.
 ///
 /// # Errors
-/// What `play` says, and all that servers and clients had to say as well.
+/// The error of `play`, and all problems in the logs of servers and clients.
 pub fn in_world<T>(
     plan: Plan,
     bug: Option<Bug>,
@@ -54,7 +55,7 @@ pub fn in_world<T>(
     }
 }
 
-/// As [`in_world`], of a test that asserts.
+/// Like [`in_world`], for a test that asserts.
 ///
 /// # Panics
 /// When anything goes wrong.
