@@ -1,10 +1,10 @@
-//! The machine of a server: processes on it that are started, stopped, killed, and what outlives
-//! them.
+//! The machine of a server: its processes, which are started, stopped and killed, and the state
+//! that survives them.
 //!
-//! A process is a set of local tasks. It can be swept away between any two steps of any of them,
-//! and what it had in memory with it; the engine and the blocks stay, or, when the power is cut,
-//! what of them was on stable storage and a part of the rest. Before a server opens the engine, the
-//! end of its log is looked at, as `cli` does: no block that it names is missing then.
+//! A process is a set of local tasks. It can be swept away, with its memory, between any two steps
+//! of any of them. The engine and the blocks stay. When the power is cut, their stable part stays,
+//! and a part of the rest. Before a server opens the engine, the end of its log is checked as `cli`
+//! does, so that no block that the log names is missing.
 
 use std::{
     cell::{Cell, RefCell},
@@ -43,10 +43,10 @@ use super::{
     trace::Trace,
 };
 
-/// Signs the tokens of every world.
+/// The key that signs the tokens of every world.
 pub(super) const SIGNING_KEY: &[u8] = b"a key that every world has alike";
 
-/// The machine. Clones share it.
+/// The machine of a server. Clones share it.
 #[derive(Clone)]
 pub struct Host {
     inner: Rc<Inner>,
@@ -62,13 +62,14 @@ struct Inner {
     clock: Arc<dyn Clock>,
     random: SimRandom,
     disk_random: SimRandom,
-    /// What each sync takes, in milliseconds, once its disk is slow.
+    /// Time of each sync in milliseconds while the disk is slow; 0: it is not.
     disk_ms_slow: Arc<AtomicU64>,
     trace: Trace,
     running: RefCell<Option<Running>>,
-    /// Nobody starts it.
+    /// Whether the server may not be started.
     away: Cell<bool>,
-    /// All that it had answered is still there, and somebody knows of what was lost before.
+    /// Whether all changes that the server answered are still there. A loss before it last had a
+    /// lease does not count, because the coordinator knows of that.
     kept_all: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
 }
@@ -84,14 +85,14 @@ struct Running {
 struct Body {
     tasks: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
     stopped: Cell<bool>,
-    /// Between two steps of it so much time passes.
+    /// Minimum time between two steps of the process.
     pace: Cell<Duration>,
     rest: RefCell<Option<Pin<Box<Sleep>>>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// The key of what a core of a server has charged to a quota, as that of a core of the one that has
-/// all: each server has records of any quota. `None` of another key.
+/// The key under which one server that has all records stores what a core of a server of several
+/// has charged to a quota. Each server has such records of any quota. `None` for any other key.
 fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
     let (root, core) = key.split_last_chunk::<2>().filter(|_| key.get(2) == Some(&b'A'))?;
     let core = u16::from_be_bytes(*core).checked_sub(1)?;
@@ -101,11 +102,11 @@ fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
 }
 
 impl Host {
-    /// The machine of a server, by its number. On the first one is an empty file system, on others
+    /// The machine of a server, by its number. The first one has an empty file system, others have
     /// nothing yet.
     ///
     /// # Errors
-    /// When it cannot be formatted.
+    /// When the file system cannot be formatted.
     pub fn new(
         server: u16,
         plan: &Plan,
@@ -152,10 +153,11 @@ impl Host {
         })
     }
 
-    /// The machine of a server that has alone what these of a cluster have; none of them runs.
+    /// Merges the stores of all servers of a cluster, none of which may run, into the machine of a
+    /// single server.
     ///
     /// # Errors
-    /// When something cannot be read.
+    /// When a record or a block cannot be read.
     pub async fn unite(hosts: &[Host]) -> anyhow::Result<Host> {
         let (engine, blocks) = (Arc::new(MemoryEngine::new()), Blocks::memory());
         let plan = &hosts[0].inner.plan;
@@ -163,7 +165,8 @@ impl Host {
             let mut batch = Batch::default();
             host.inner.engine.scan(&[], &[u8::MAX; 16], &mut |key, value| {
                 let shard = key.first_chunk::<2>().map_or(0, |shard| u16::from_be_bytes(*shard));
-                // What the server is, and what belongs to all, is not of its shards.
+                // The server's own identity and file system-wide records do not belong to its
+                // shards.
                 let kept = match key.get(2) {
                     Some(b'M' | b'S') => false,
                     Some(b'F' | b'O' | b'A') => server == 0,
@@ -182,7 +185,8 @@ impl Host {
                 let len = block.bytes.context("blocks in memory know how long they are")?;
                 match host.inner.blocks.get(block.id, len, 0..len).await {
                     Ok(data) => drop(blocks.put(block.id, data).await?),
-                    // A power cut has torn it. If anything names it, it will be missing.
+                    // A power cut has torn the block. A check finds it missing if a record names
+                    // it.
                     Err(BlocksError::Corrupt { .. }) if plan.volatile_blocks => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -192,8 +196,8 @@ impl Host {
         Ok(hosts[0].with(0, 1, (engine, blocks)))
     }
 
-    /// The machine of a server, of so many, in the place of those that there were, with what is
-    /// stored there. It does everything right.
+    /// The machine of a server of a new cluster that replaces the old one, with these stores and no
+    /// planted bug.
     pub(super) fn with(
         &self,
         server: u16,
@@ -222,19 +226,19 @@ impl Host {
         }
     }
 
-    /// Makes it a member of the cluster.
+    /// Formats the machine as a member of the cluster.
     ///
     /// # Errors
-    /// When it was made before.
+    /// When it was formatted before.
     pub fn format_joined(&self, joined: &Joined, member: u64) -> anyhow::Result<()> {
         let Inner { engine, plan, .. } = &*self.inner;
         Ok(meta::format_joined(engine.as_ref(), joined, member, plan.servers)?)
     }
 
-    /// Starts a server, if none runs and the machine is not away.
+    /// Starts the server, if it does not run and is not kept away.
     ///
     /// # Errors
-    /// When it cannot open the file system.
+    /// When the server cannot open the file system.
     pub fn start(&self) -> anyhow::Result<()> {
         let inner = &self.inner;
         if inner.running.borrow().is_some() || inner.away.get() {
@@ -266,7 +270,7 @@ impl Host {
         Ok(())
     }
 
-    /// Cuts the log off before the first name whose block a power cut has taken.
+    /// Truncates the log before the first record whose block a power cut has taken.
     fn take_log(&self) -> anyhow::Result<()> {
         let Inner { engine, blocks, bug, trace, .. } = &*self.inner;
         if blocks.puts_are_stable() {
@@ -321,26 +325,26 @@ impl Host {
                 return (Duration::from_millis(slow), Duration::ZERO);
             }
             let takes = random.ms(0..max);
-            // A sync is done when it has begun, or when it ends: either is as late as it may be for
-            // something.
+            // The sync is done at the beginning of this time or at its end, so that it is as late
+            // as possible for some observer.
             if random.one_in(2) { (takes, Duration::ZERO) } else { (Duration::ZERO, takes) }
         }))
     }
 
-    /// Whatever it syncs from now on is stable so much later; where syncs take no time they still
-    /// take none.
+    /// Lets each sync take `ms` milliseconds from now on; 0 ends that. Where the plan gives syncs
+    /// no time they still take none.
     pub fn slow_down_disk(&self, ms: u64) {
         self.inner.disk_ms_slow.store(ms, Ordering::Relaxed);
     }
 
-    /// The server is killed: SIGKILL. What it had sent and had not arrived may be lost with it.
+    /// Kills the server (SIGKILL). Bytes in flight from it may be lost.
     pub fn kill(&self) {
         if self.inner.running.borrow().is_some() {
             self.sweep_away(self.inner.random.one_in(2));
         }
     }
 
-    /// As [`Host::kill`], and what it had sent arrives. With `power` all that was not synced is
+    /// Kills the server; the bytes that it had sent still arrive. With `power` all unsynced data is
     /// lost.
     pub fn crash(&self, power: bool) {
         self.sweep_away(false);
@@ -372,7 +376,7 @@ impl Host {
         }
     }
 
-    /// The power is cut: as [`Host::kill`], and a part of what was not synced is lost.
+    /// Cuts the power: kills the server, and loses a part of the unsynced data.
     pub fn power_cut(&self) {
         self.kill();
         let random = &self.inner.random;
@@ -384,8 +388,8 @@ impl Host {
         });
     }
 
-    /// Of what was not synced the first `keep` writes are left, and of each block so many of its
-    /// bytes.
+    /// Keeps the first `keep` of the unsynced writes, and of each unsynced block the number of
+    /// bytes that `left` says.
     fn lose(&self, keep: usize, left: impl FnMut(usize) -> usize) {
         let Inner { engine, blocks, trace, kept_all, .. } = &*self.inner;
         trace.note("power cut", &[engine.unsynced() as u64, keep as u64]);
@@ -398,32 +402,32 @@ impl Host {
         kept_all.set(false);
     }
 
-    /// The server will die with one of its next writes.
+    /// Lets the server die with its `writes`th write from now, before or after that write is done.
     pub fn doom(&self, writes: i64, before: bool) {
         if let Some(running) = &*self.inner.running.borrow() {
             running.process.die_at(writes, before);
         }
     }
 
-    /// The server will die when it has sent such a message.
+    /// Lets the server die when it has sent such a message.
     pub fn doom_with(&self, message: Message) {
         if let Some(running) = &*self.inner.running.borrow() {
             running.process.die_with(Some(message));
         }
     }
 
-    /// From now on nobody can start the server, or somebody can again.
+    /// Forbids starting the server, or allows it again.
     pub fn keep_away(&self, away: bool) {
         self.inner.away.set(away);
     }
 
-    /// Whether nobody can start the server.
+    /// Whether starting the server is forbidden.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.inner.away.get()
     }
 
-    /// What the server does from now on is counted; it dies with the last step if it is a victim.
+    /// Counts the steps of the server from now on. A victim dies with the last step.
     pub fn count_steps(&self, steps: &Arc<Steps>, is_victim: bool) {
         if let Some(running) = &*self.inner.running.borrow() {
             running.process.count_steps(steps);
@@ -433,7 +437,7 @@ impl Host {
         }
     }
 
-    /// Takes back what was said of its death, if that has not struck.
+    /// Takes back the server's doom, if that has not struck yet.
     pub fn pardon(&self) {
         if let Some(running) = &*self.inner.running.borrow() {
             running.process.die_at(i64::MAX, false);
@@ -441,13 +445,13 @@ impl Host {
         }
     }
 
-    /// Whether the server runs and was not struck by its doom.
+    /// Whether the server runs and has not died of its doom.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.inner.running.borrow().as_ref().is_some_and(|running| running.process.is_alive())
     }
 
-    /// The server does nothing from now on (SIGSTOP), or goes on (SIGCONT).
+    /// Stops the server (SIGSTOP), or continues it (SIGCONT).
     pub fn stop(&self, stopped: bool) {
         if let Some(running) = &*self.inner.running.borrow() {
             self.inner.trace.note("stop", &[u64::from(self.inner.server), u64::from(stopped)]);
@@ -456,7 +460,7 @@ impl Host {
         }
     }
 
-    /// The server does no two steps within such a time; with zero it is as fast as ever.
+    /// Slows the server down to one step in `pace`; zero is full speed.
     pub fn slow_down(&self, pace: Duration) {
         if let Some(running) = &*self.inner.running.borrow() {
             self.inner.trace.say(format_args!("server {} at {pace:?}", self.inner.server));
@@ -465,10 +469,10 @@ impl Host {
         }
     }
 
-    /// Whatever went wrong with it is over: it runs.
+    /// Ends all faults of the server, and starts it if it does not run.
     ///
     /// # Errors
-    /// As [`Host::start`].
+    /// As for [`Host::start`].
     pub fn recover(&self) -> anyhow::Result<()> {
         self.keep_away(false);
         self.stop(false);
@@ -480,13 +484,13 @@ impl Host {
         self.start()
     }
 
-    /// Its place in the network.
+    /// The server's place in the network.
     #[must_use]
     pub fn place(&self) -> Place {
         Place::Server(self.inner.server)
     }
 
-    /// A counter, over all servers that ran here.
+    /// The sum of a counter over all server processes that ran here.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
         let of = |list: &[(String, u64)]| -> u64 {
@@ -496,8 +500,7 @@ impl Host {
         of(&self.inner.counters.borrow()) + now.map_or(0, |now| of(&now))
     }
 
-    /// How long something that is timed took altogether since it was started, such as
-    /// `handoff_frozen_nanos`.
+    /// Total of a timed distribution since the server was started, such as `handoff_frozen_nanos`.
     #[must_use]
     pub fn time_of(&self, name: &str) -> Duration {
         let load = self.inner.running.borrow().as_ref().map(|running| running.server.load());
@@ -506,29 +509,29 @@ impl Host {
         Duration::from_nanos(sum)
     }
 
-    /// What is stored.
+    /// The engine, which survives the server.
     #[must_use]
     pub fn engine(&self) -> &MemoryEngine {
         &self.inner.engine
     }
 
-    /// The blocks that are stored.
+    /// The block store, which survives the server.
     #[must_use]
     pub fn blocks(&self) -> &Blocks {
         &self.inner.blocks
     }
 
-    /// What the server reads is on stable storage: nothing before can be lost.
+    /// Syncs blocks and engine, so that a power cut loses nothing written before.
     ///
     /// # Errors
-    /// When the engine cannot.
+    /// When one of them cannot sync.
     pub fn settle(&self) -> anyhow::Result<()> {
         self.inner.blocks.sync()?;
         Ok(self.inner.engine.sync()?)
     }
 }
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[must_use]
 pub fn address_of(server: u16) -> String {
     format!("server-{server}:1")
@@ -568,7 +571,7 @@ async fn run(body: Rc<Body>) {
     .await;
 }
 
-/// What a server process does. Its cores take connections in turn.
+/// Runs a server process. Its cores take connections in turn.
 async fn serve(cores: Vec<Core>, mut connections: mpsc::UnboundedReceiver<End>) {
     let local = LocalSet::new();
     let accept = async {

@@ -1,5 +1,5 @@
-//! What goes over a connection: in words, for a run that is printed, and what servers rely on, for
-//! faults that are aimed at it.
+//! Decodes the messages of a connection: as text for a printed run, and as [`Message`]s for faults
+//! that are aimed at messages that servers rely on.
 
 use std::mem;
 
@@ -12,17 +12,17 @@ use wire::{
 
 use super::trace::Trace;
 
-/// Longer messages are cut off.
+/// Maximum length of a printed message, in characters; the rest is cut off.
 const CHARS_MAX: usize = 300;
 
-/// What a server says to another one, which relies on it.
+/// A message from one server to another that relies on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// "Keep this for a transaction."
+    /// A prepare request.
     Prepare,
-    /// "It is kept."
+    /// The vote that a transaction is prepared.
     Prepared,
-    /// "It has happened", unasked or asked for.
+    /// The outcome that a transaction is committed, as a decision or as the answer to a question.
     Committed,
 }
 
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// The messages of one direction, as they are sent.
+/// Decoder of the messages of one direction, fed with the bytes as they are sent.
 pub(super) struct Show {
     to_server: bool,
     opened: bool,
@@ -59,7 +59,8 @@ impl Show {
         Show { to_server, opened: !to_server, bytes: BytesMut::new() }
     }
 
-    /// Shows what is complete, if it is to be shown, and says what of it servers rely on.
+    /// Prints the messages that are complete, if the run is printed. Returns those that servers
+    /// rely on.
     pub(super) fn sent(&mut self, trace: &Trace, pipe: u64, bytes: &[u8]) -> Vec<Message> {
         self.bytes.extend_from_slice(bytes);
         let mut found = Vec::new();

@@ -1,9 +1,8 @@
-//! What happened in a world: a hash of all events, and everything that should not have happened.
+//! The record of a world: a hash of all events, and all problems.
 //!
-//! Two runs of a seed must have the same hash; so whatever could differ between them goes in: bytes
-//! that arrive, batches that are written, faults, answers. A run that is printed shows its events
-//! with their times. Log lines of level ERROR and panics count as things that should not have
-//! happened.
+//! Two runs of a seed must have the same hash, so everything that could differ between them goes
+//! in: bytes that arrive, batches that are written, faults, answers. A printed run shows its events
+//! with their times. Log lines of level ERROR and panics are problems.
 
 use std::{
     cell::RefCell,
@@ -20,7 +19,7 @@ use tracing::{
     span,
 };
 
-/// What a process that was killed runs into; its last words do not count.
+/// The error that a killed process gets. Log lines with this text are no problems.
 pub const DEAD: &str = "the process is dead";
 
 /// The record of one world. Clones share it.
@@ -35,12 +34,12 @@ struct Inner {
     hash: u64,
     events: u64,
     problems: Vec<String>,
-    /// Lines with these words are no problems.
+    /// Log lines that contain one of these texts are no problems.
     expected: Vec<&'static str>,
 }
 
 impl Trace {
-    /// An empty record; one that is printed goes to standard error.
+    /// An empty record. If `print`, events are printed to standard error.
     #[must_use]
     pub fn new(print: bool) -> Trace {
         let inner =
@@ -48,12 +47,12 @@ impl Trace {
         Trace { inner: Arc::new(Mutex::new(inner)), print }
     }
 
-    /// The time of the world starts now.
+    /// Starts the time of the world.
     pub fn start(&self) {
         self.inner.lock().started = Some(Instant::now());
     }
 
-    /// Notes an event that is a few numbers.
+    /// Records an event that is a few numbers.
     pub fn note(&self, what: &'static str, numbers: &[u64]) {
         let mut inner = self.inner.lock();
         let ms = inner.ms();
@@ -65,7 +64,7 @@ impl Trace {
         }
     }
 
-    /// Notes an event in words.
+    /// Records an event as text.
     pub fn say(&self, words: fmt::Arguments<'_>) {
         let mut inner = self.inner.lock();
         let ms = inner.ms();
@@ -83,14 +82,14 @@ impl Trace {
         self.print
     }
 
-    /// Prints something that is no event, if the run is printed.
+    /// Prints text that is no event, if the run is printed.
     pub fn show(&self, words: fmt::Arguments<'_>) {
         if self.print {
             print(self.ms(), words);
         }
     }
 
-    /// Notes something that should not have happened.
+    /// Records a problem.
     pub fn problem(&self, text: String) {
         let mut inner = self.inner.lock();
         if self.print {
@@ -99,8 +98,8 @@ impl Trace {
         inner.problems.push(text);
     }
 
-    /// Lines of level ERROR with these words are no problems from now on: a test has damaged
-    /// something.
+    /// Log lines of level ERROR that contain this text are no problems from now on, because a test
+    /// has damaged something.
     pub fn expect(&self, words: &'static str) {
         self.inner.lock().expected.push(words);
     }
@@ -109,13 +108,13 @@ impl Trace {
         self.inner.lock().expected.iter().any(|words| line.contains(words))
     }
 
-    /// What should not have happened.
+    /// All problems so far.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.inner.lock().problems.clone()
     }
 
-    /// The hash of all events, and how many there were.
+    /// The hash of all events, and their number.
     #[must_use]
     pub fn hash(&self) -> (u64, u64) {
         let inner = self.inner.lock();
@@ -145,7 +144,7 @@ fn print(ms: u64, words: fmt::Arguments<'_>) {
     eprintln!("{:>8}.{:03} {words}", ms / 1000, ms % 1000);
 }
 
-/// A hash of bytes, for events that are bytes.
+/// Hashes bytes, for events that are bytes.
 #[must_use]
 pub fn hash_of(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -158,7 +157,7 @@ pub fn hash_of(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Takes in the log of this thread for as long as what it returns lives.
+/// Listens to logs and panics of this thread until the returned value is dropped.
 fn listen(trace: &Trace) -> impl Sized {
     catch_panics();
     LISTENER.with(|listener| listener.replace(Some(trace.clone())));
@@ -166,11 +165,11 @@ fn listen(trace: &Trace) -> impl Sized {
     (log, Listening)
 }
 
-/// Runs something on this thread and takes in its log. `None` of a run that panicked; and what
-/// should not have happened.
+/// Runs a closure on this thread and listens to its log. Returns its result, or `None` if it
+/// panicked, and all problems.
 pub fn hear<T>(trace: &Trace, run: impl FnOnce() -> T) -> (Option<T>, Vec<String>) {
     let listening = listen(trace);
-    // A panic is a problem of the trace.
+    // The panic hook has recorded the panic as a problem.
     let ended = panic::catch_unwind(AssertUnwindSafe(run)).ok();
     drop(listening);
     (ended, trace.problems())
@@ -188,8 +187,7 @@ impl Drop for Listening {
     }
 }
 
-/// Makes panics problems of the world in whose thread they happen: many tasks have nobody who looks
-/// at how they ended.
+/// Records each panic as a problem of the world on its thread, because many tasks are never joined.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

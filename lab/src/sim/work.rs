@@ -1,7 +1,7 @@
-//! The workloads: what clients do while things go wrong, and what must have come of it.
+//! The workloads: operations of clients while faults happen, and checks of their results.
 //!
-//! Each has three parts: it is set up before anything goes wrong, it runs, and it checks. Which of
-//! them a world gets, the seed decides.
+//! Each workload has three parts: it is set up before any fault, it runs, and it checks. The seed
+//! decides which workloads a world gets.
 
 mod below;
 mod beside;
@@ -30,11 +30,11 @@ use super::{
     world::World,
 };
 
-/// A workload that was set up; `run` also checks.
+/// A workload that was set up. `run` also checks the results.
 pub struct Work {
-    /// Its name.
+    /// The name of the workload.
     pub name: &'static str,
-    /// What it does.
+    /// The workload itself.
     pub run: Pin<Box<dyn Future<Output = anyhow::Result<()>>>>,
 }
 
@@ -44,8 +44,8 @@ impl Work {
     }
 }
 
-/// Sets up the workloads of a world. Where a power cut may lose what was answered, all can tell
-/// what may be lost.
+/// Sets up the workloads of a world. Where a power cut may lose answered changes, only workloads
+/// that can tell what may be lost are chosen.
 ///
 /// # Errors
 /// When a client cannot make what it needs.
@@ -79,7 +79,7 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     for number in 0..3 {
         let choice = match (number, world.plan().aim) {
             (0, _) if world.plan().servers > 1 => 6,
-            // Who looks through a cache.
+            // `moved`, whose lookers use a cache.
             (1, Aim::Leases | Aim::Answers) => 8,
             (2, Aim::Answers) => 6,
             (2, Aim::Leases) => 9,
@@ -88,7 +88,7 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             }
         };
         let choice = match choice {
-            // A removed file that is kept has a name: the model's has none.
+            // A removed file that the trash keeps has a name. In the model it has none.
             2 if world.plan().trash => 0,
             choice => choice,
         };
@@ -105,7 +105,7 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             _ => Work::new("crossed", crossed::set_up(world, number).await?),
         });
     }
-    // Where each directory is on a server of its own.
+    // Each directory is on a server of its own.
     if world.plan().aim == Aim::Away && world.plan().locality == Locality::Directory {
         works.push(Work::new("beside", beside::set_up(world).await?));
     }

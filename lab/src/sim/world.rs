@@ -1,4 +1,4 @@
-//! What workloads are given: clients, and what happens to the servers.
+//! The world that workloads work in: its clients, and what happens to its servers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,7 +21,7 @@ use super::{
     trace::Trace,
 };
 
-/// Into so many partitions directories are divided at most: names are few.
+/// Maximum number of partitions of a directory; few, because names are few.
 const PARTITIONS_MAX: u16 = 6;
 
 /// A world. Clones share it.
@@ -41,18 +41,18 @@ struct Inner {
     counts: RefCell<Counts>,
 }
 
-/// What happened, in numbers.
+/// Counts of events in a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations that workloads asked for.
     pub operations: u64,
     /// Servers killed.
     pub kills: u64,
-    /// Of these by a power cut.
+    /// Servers killed by a power cut.
     pub power_cuts: u64,
-    /// Blocks that these took,
+    /// Blocks lost in power cuts.
     pub blocks_lost: u64,
-    /// and logs that were cut off since they named such blocks.
+    /// Logs truncated because they named lost blocks.
     pub logs_cut: u64,
     /// Connections cut.
     pub cuts: u64,
@@ -68,61 +68,62 @@ pub struct Counts {
     pub retries: u64,
     /// Connections that replaced a lost one.
     pub reconnects: u64,
-    /// How often a client was told that changes are gone that it had answers to.
+    /// Times that a client was told that changes which were answered are lost.
     pub losses: u64,
-    /// Requests that were asked again and got their stored answer.
+    /// Retried requests that got their stored answer.
     pub duplicates_suppressed: u64,
     /// Sessions that ended by their lease.
     pub sessions_expired: u64,
-    /// Inodes that were removed in the background.
+    /// Inodes removed in the background.
     pub inodes_reclaimed: u64,
-    /// Handoffs of names between partitions of a directory that were begun,
+    /// Handoffs begun between partitions of a directory.
     pub handoffs_begun: u64,
-    /// and those that were committed.
+    /// Handoffs committed.
     pub handoffs_done: u64,
     /// Servers that were dead for longer than a lease.
     pub away: u64,
-    /// Of these the coordinator.
+    /// Times that the coordinator was dead for longer than a lease.
     pub coordinators_away: u64,
-    /// Leases of servers that ended before the next one came.
+    /// Leases of servers that ended before they were renewed.
     pub leases_ended: u64,
-    /// Transactions over several servers that were begun,
+    /// Transactions begun over several servers.
     pub transactions_begun: u64,
-    /// those that were not committed,
+    /// Transactions over several servers that were not committed.
     pub transactions_aborted: u64,
-    /// and those whose outcome a participant had to ask for.
+    /// Transactions whose outcome a participant had to ask for.
     pub transactions_recovered: u64,
-    /// How often a server was asked anything while another one was away: once for each of both,
+    /// Pairs of an absence of a server and another server that was asked for something meanwhile.
     pub beside_asked: u64,
-    /// and how often it answered meanwhile.
+    /// Pairs in which the other server answered meanwhile.
     pub beside_answered: u64,
-    /// Changes that a quota has refused,
+    /// Changes refused by a quota.
     pub refused: u64,
-    /// and contents of files.
+    /// Contents of files refused by a quota.
     pub refused_contents: u64,
-    /// Locks that were taken, and given back,
+    /// Locks taken and released.
     pub locks: u64,
-    /// those of them that somebody else had when they were asked for,
+    /// Locks that another client held when they were requested.
     pub locks_awaited: u64,
-    /// and those that were not given in time.
+    /// Locks not granted in time.
     pub locks_late: u64,
-    /// Comparisons with the model,
+    /// Comparisons with the model.
     pub models: u64,
-    /// and those that ended early, since a removed file lived on after a restart.
+    /// Comparisons with the model that ended early, because a removed file lived on after a
+    /// restart.
     pub models_ended: u64,
-    /// Files and directories that were found in the trash.
+    /// Files and directories found in the trash.
     pub thrown: u64,
-    /// Histories that were checked for linearizability.
+    /// Histories checked for linearizability.
     pub histories: u64,
-    /// Operations in them.
+    /// Operations in these histories.
     pub history_operations: u64,
-    /// States that were looked at to find their order.
+    /// States visited to find an order of these histories.
     pub history_states: u64,
-    /// Histories that took too long to tell.
+    /// Histories whose check gave up.
     pub histories_given_up: u64,
 }
 
-/// A client and the machine it is on.
+/// A client with the machine that it runs on.
 pub struct Machine {
     /// The client.
     pub client: Client,
@@ -131,7 +132,7 @@ pub struct Machine {
 }
 
 impl World {
-    /// A new world, in which the first server runs; must be made within its runtime.
+    /// A new world in which the first server runs. Must be called within the world's runtime.
     ///
     /// # Errors
     /// When a server cannot start.
@@ -164,7 +165,7 @@ impl World {
     /// Lets the other servers join the first one.
     ///
     /// # Errors
-    /// When one is refused.
+    /// When a server is refused.
     pub async fn form(&self) -> anyhow::Result<()> {
         let servers = 0..self.plan().servers;
         if servers.len() == 1 {
@@ -178,11 +179,12 @@ impl World {
             host.start()?;
         }
         client.close().await?;
-        // It is served when all have been heard of.
+        // The cluster serves clients only once all servers have joined.
         self.connect("formed").await?.close().await
     }
 
-    /// Opens a client on a machine of its own. Its session is on stable storage when this returns.
+    /// Connects a client on a machine of its own. Its session is on stable storage when this
+    /// returns.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -190,7 +192,8 @@ impl World {
         self.connect_as(name, false).await
     }
 
-    /// As [`World::connect`], so many machines of one name.
+    /// Connects `count` clients of one name, as [`World::connect`] does, each on a machine of its
+    /// own.
     ///
     /// # Errors
     /// When the server refuses one of them.
@@ -202,8 +205,8 @@ impl World {
         Ok(machines)
     }
 
-    /// As [`World::connect`]; with `kernel_checks` as a mount whose kernel has checked every
-    /// permission.
+    /// Connects a client as [`World::connect`] does. With `kernel_checks` it is a mount whose
+    /// kernel has checked every permission.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -220,7 +223,8 @@ impl World {
         }
     }
 
-    /// As [`World::connect`], with a token that is bound to a user, who must prove every walk.
+    /// Connects a client as [`World::connect`] does, with a token that is bound to a user. Its
+    /// session is untrusted and must prove every walk.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -229,7 +233,7 @@ impl World {
         Ok(self.connect_with(name, &token).await?)
     }
 
-    /// As [`World::connect`], with whatever token, as the user that it is bound to.
+    /// Connects a client with any token, as the user that the token is bound to.
     ///
     /// # Errors
     /// When the server refuses it.
@@ -270,13 +274,13 @@ impl World {
         (config, number)
     }
 
-    /// What the seed decided.
+    /// The plan that the seed decided.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.inner.plan
     }
 
-    /// The record of what happens.
+    /// The record of all events.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.inner.trace
@@ -288,19 +292,19 @@ impl World {
         &self.inner.hosts
     }
 
-    /// Starts a server that has alone what the servers of a cluster have, none of which runs.
-    /// Clients find it.
+    /// Merges the stores of all servers, none of which may run, and starts a single server on them.
+    /// Clients find it at the first server's address.
     ///
     /// # Errors
-    /// As [`Host::unite`].
+    /// As for [`Host::unite`].
     pub async fn unite(&self) -> anyhow::Result<Host> {
         let host = Host::unite(self.hosts()).await?;
         host.start()?;
         Ok(host)
     }
 
-    /// Divides a directory in which nothing is yet, and perhaps all that will be made in it, if
-    /// that is in the plan.
+    /// Divides an empty directory into partitions, and perhaps all directories that will be made in
+    /// it, if the plan says so.
     ///
     /// # Errors
     /// When it is refused.
@@ -321,8 +325,8 @@ impl World {
         Ok(())
     }
 
-    /// The name of a directory in `dir` that is born on a server, and its id; every directory is
-    /// placed by its own.
+    /// Finds a name in `dir` that, for a directory, gives an id placed on `server`. Returns the
+    /// name and the id. Every directory must be placed by its own id.
     ///
     /// # Panics
     /// Never: there is always another name.
@@ -345,13 +349,13 @@ impl World {
         &self.inner.network
     }
 
-    /// A random stream by its label.
+    /// The random stream with this label.
     #[must_use]
     pub fn random(&self, label: &str) -> SimRandom {
         self.inner.random.stream(label)
     }
 
-    /// What happened so far.
+    /// The counts of events so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let sum = |name| self.hosts().iter().map(|host| host.counter(name)).sum();
@@ -371,12 +375,12 @@ impl World {
         }
     }
 
-    /// Counts something.
+    /// Changes the counts.
     pub fn count(&self, count: impl FnOnce(&mut Counts)) {
         count(&mut self.inner.counts.borrow_mut());
     }
 
-    /// Sets all clocks forward by so many seconds; nobody waits so long.
+    /// Sets all clocks forward by some seconds, without waiting.
     pub fn skip(&self, seconds: i64) {
         self.inner.clock.skip(seconds);
     }
@@ -388,17 +392,17 @@ impl World {
 }
 
 impl Machine {
-    /// Ends the client well.
+    /// Closes the client.
     ///
     /// # Errors
-    /// When something that was written could not be stored.
+    /// When written data cannot be stored.
     pub async fn close(self) -> anyhow::Result<()> {
         self.client.close().await?;
         self.leave();
         Ok(())
     }
 
-    /// The machine is gone, or only the process on it (`closed`): nobody says goodbye.
+    /// Lets the machine die, or only the client's process (`closed`), without a goodbye.
     pub fn die(self, closed: bool) {
         let world = &self.world;
         world.trace().note("death", &[self.number, u64::from(closed)]);
@@ -418,7 +422,7 @@ impl Machine {
 }
 
 impl Counts {
-    /// Adds what happened in another world.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.kills += other.kills;
