@@ -53,7 +53,7 @@ enum Op {
     Read(String),
 }
 
-/// What an operation answers.
+/// The answer to an operation.
 #[derive(Debug, PartialEq)]
 enum Out {
     Done,
@@ -104,7 +104,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step.prop_map(|(client, user, op)| Step { client, user, op }), 1..STEPS_MAX)
 }
 
-/// What a program does.
+/// Does an operation as a program does, through the native client.
 async fn by_client(client: &Client, op: &Op) -> Result<Out, Error> {
     Ok(match op {
         Op::Stat(path) => Out::Attr(client.stat(path).await?),

@@ -22,28 +22,28 @@ use super::{
     world::{Setup, World, in_world, settle},
 };
 
-/// Two clients, as the server sees them.
+/// Kinds of the two clients' sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sessions {
-    /// Mounts, whose kernels check permissions.
+    /// Mounts whose kernels check permissions.
     Mounts,
-    /// Programs that act as anybody, and are checked.
+    /// Programs that act as any user, and whose permissions the server checks.
     Checked,
-    /// One of each.
+    /// A mount and a program.
     Mixed,
-    /// Mounts of a subtree that may not see anything else.
+    /// Mounts of a subtree that may not see anything outside it.
     LimitedMounts,
     /// Programs that may see only a subtree; the second one acts as one user only.
     Limited,
 }
 
-/// What is compared, and how.
+/// One comparison of a real server with the model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     sessions: Sessions,
     pub(super) setup: Setup,
     page_entries: u32,
-    /// See [`Rules::flush`]; where it is not set, only the first client does anything.
+    /// See [`Rules::flush`]. Where it is not set, only the first client does anything.
     flush: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) const USUAL: Case = Case {
 };
 
 impl Sessions {
-    /// The clients of the server.
+    /// Connects the clients to the server.
     async fn open(self, world: &World) -> [Client; 2] {
         let everything = Token::administrator();
         let subtree = Token { path: "/sub".to_owned(), ..everything.clone() };
@@ -86,7 +86,7 @@ impl Sessions {
         ]
     }
 
-    /// The same clients of a model.
+    /// Makes the same clients of a model.
     fn of_model(self, clock: &HandClock) -> [Model; 2] {
         let [one, other] = model(clock, [true, true], 4096);
         match self {
@@ -105,7 +105,7 @@ impl Sessions {
         }
     }
 
-    /// Whoever may act as one user only does so.
+    /// Changes the steps of a client that may act as one user only, so that it does.
     fn steps(self, steps: &[Step]) -> Vec<Step> {
         let mut steps = steps.to_vec();
         if self == Sessions::Limited {

@@ -1,5 +1,4 @@
-//! Everything that a file system holds, as its superuser sees it, in a form that two can be
-//! compared by.
+//! The whole state of a file system, as its superuser sees it, in a form that can be compared.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +10,11 @@ use bytes::Bytes;
 use client::FileSystem;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry};
 
-/// A tree: what stands under each path, the root under the empty one.
+/// A tree: the item at each path. The root has the empty path.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Tree(BTreeMap<Vec<u8>, Item>);
 
-/// Something with a name.
+/// A file or directory with a name.
 #[derive(Debug, PartialEq)]
 struct Item {
     /// Inodes are numbered in the order of paths. Access times are left out, and so are what is
@@ -29,19 +28,19 @@ struct Item {
 }
 
 impl Tree {
-    /// Without modification times.
+    /// Clears modification times.
     pub(crate) fn without_mtimes(mut self) -> Tree {
         self.0.values_mut().for_each(|item| item.attr.mtime = Time::default());
         self
     }
 
-    /// What here is not the same there.
+    /// Items of this tree that the other one lacks or has with other contents, as text.
     pub(crate) fn unlike(&self, other: &Tree) -> Vec<String> {
         let unlike = self.0.iter().filter(|(path, item)| other.0.get(*path) != Some(*item));
         unlike.map(|(path, item)| format!("/{} {item:?}", path.escape_ascii())).collect()
     }
 
-    /// How many inodes are no directories.
+    /// Number of inodes that are not directories.
     pub(crate) fn files(&self) -> u64 {
         let files = self.0.values().filter(|item| item.attr.kind != FileKind::Directory);
         let mut inodes: Vec<Ino> = files.map(|item| item.attr.ino).collect();
@@ -50,14 +49,14 @@ impl Tree {
         inodes.len() as u64
     }
 
-    /// How many directories there are.
+    /// Number of directories.
     pub(crate) fn directories(&self) -> u64 {
         let kinds = self.0.values().map(|item| item.attr.kind);
         kinds.filter(|kind| *kind == FileKind::Directory).count() as u64
     }
 }
 
-/// Reads everything.
+/// Reads the whole file system.
 pub(crate) async fn tree(fs: &impl FileSystem) -> Tree {
     let (mut items, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     let root = fs.root().0;

@@ -1,8 +1,8 @@
 //! Real servers in this thread, one or several, and real clients that reach them through pipes in
 //! memory.
 //!
-//! Nothing goes wrong in it: no delay, no loss, no restart; `lab::sim` is for that. Its file times
-//! come from a clock that is moved by hand, and what tokio waits for happens at once.
+//! Nothing goes wrong in this world: no delay, no loss, no restart; `lab::sim` is for that. File
+//! times come from a clock that is moved by hand, and tokio's time passes at once.
 
 use std::{
     collections::BTreeMap,
@@ -35,14 +35,14 @@ use tokio::{
 use wire::{FsckProgress, Join, Token};
 
 const SIGNING_KEY: &[u8] = b"the key of a file system in tests";
-/// Longer than a client waits with what it does after its answers.
+/// Longer than a client waits with work that it does after its answers.
 const SETTLED: Duration = Duration::from_millis(30);
-/// Longer than a server waits with what it does in the background.
+/// Longer than a server waits with background work.
 const RECLAIMED: Duration = Duration::from_millis(300);
-/// How many bytes are under way in each direction.
+/// Maximum number of bytes in flight in each direction.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// What differs from one world to the next.
+/// The parameters in which worlds differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) servers: u16,
@@ -50,9 +50,9 @@ pub(crate) struct Setup {
     pub(crate) locality: Locality,
     pub(crate) durability: Durability,
     pub(crate) inline_bytes_max: u32,
-    /// Whether clients keep what they read.
+    /// Whether clients cache contents that they read.
     pub(crate) read_cache: bool,
-    /// How much memory they have for directories that they have walked through.
+    /// Memory of a client for directories that it has walked through, in bytes.
     pub(crate) access_cache_bytes: u64,
 }
 
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// What a check of the whole file system says.
+    /// Checks the whole file system. Returns the final progress.
     pub(crate) async fn fsck(&self) -> FsckProgress {
         let client = self.client(&Token::administrator(), true).await;
         let mut check = client.fsck_start_everywhere(false).await.expect("no other check runs");

@@ -1,4 +1,4 @@
-//! File systems with one bug each: the model, behind something that gets one thing wrong.
+//! File systems with one bug each: the model, behind a layer that gets one thing wrong.
 
 use base::{
     Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr,
@@ -11,7 +11,7 @@ use wire::{
     SeekTo, Statfs, XattrMode,
 };
 
-/// What is wrong.
+/// The bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// A subdirectory does not inherit the set-group-id bit.

@@ -1,5 +1,5 @@
-//! Limits: nothing exceeds them, whichever servers it is made by, and nobody is refused while there
-//! is room.
+//! Limits: usage never exceeds them, whichever servers it is on, and no request is refused while
+//! there is room.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,18 +13,19 @@ use wire::{DirRef, NodeRef, RenameMode};
 
 use crate::{SERVERS, compare, count, in_world, is, plan, server_of, with_both};
 
-/// Sets a limit; it holds when this returns.
+/// Sets a limit. The limit is enforced when this returns.
 async fn limit(world: &World, client: &Client, path: &str, what: &str, max: u64) {
     quota::limit(world, client, path, what, max).await.unwrap();
 }
 
-/// Makes directories until there is no room; how many there was room for.
+/// Makes directories until there is no room. Returns how many were made.
 async fn fill(client: &Client, dir: &str, names: &str, max: u64) -> u64 {
     let path = |number| format!("{dir}/{names}{number}");
     until_full(max, async |number| client.mkdir(path(number), 0o755).await.map(drop)).await.unwrap()
 }
 
-/// As [`fill`], with files, of which each concerns one server.
+/// Makes empty files until there is no room. Unlike with [`fill`], each change concerns one server
+/// only.
 async fn fill_with_files(client: &Client, dir: &str, names: &str) -> u64 {
     let path = |number| format!("{dir}/{names}{number}");
     until_full(u64::MAX, async |number| client.write(path(number), b"").await).await.unwrap()
@@ -47,7 +48,7 @@ fn several_servers_pass_no_limit_and_refuse_nobody_while_there_is_room() {
         };
         assert_eq!(fill_all("a").await, 40);
         assert_eq!(compare(world, client, "/d").await, (49, 0));
-        // The same room again, wherever it was.
+        // The same amount of room again, on any servers.
         let mut removed = 0;
         for dir in [1, 5] {
             for number in 0..9 {
@@ -57,7 +58,7 @@ fn several_servers_pass_no_limit_and_refuse_nobody_while_there_is_room() {
         }
         assert!(removed > 0);
         assert_eq!(fill_all("b").await, removed);
-        // More may be, and then less than there is.
+        // The limit is raised, and then set below the usage.
         limit(world, client, "/d", "entries", 60).await;
         assert_eq!(fill_all("c").await, 11);
         limit(world, client, "/d", "entries", 50).await;
@@ -119,12 +120,12 @@ fn a_server_that_is_away_keeps_from_others_only_what_it_has() {
         let there_were = fill_with_files(client, &of[here], "a").await;
         assert!((99 - spare..99).contains(&there_were), "{there_were}");
         host.start().unwrap();
-        // It is asked again, and has given back what it had.
+        // The restarted server answers, and has given back its unused grant.
         let then = fill_with_files(client, &of[here], "b").await;
         assert_eq!(there_were + then, 99);
         client.unlink(format!("{}/a0", of[here])).await.unwrap();
         client.mkdir(format!("{}/more", of[&away]), 0o755).await.unwrap();
-        // Whoever the coordinator was, it allows no more than there is.
+        // A restarted coordinator grants no more than there is.
         world.hosts()[0].crash(false);
         world.hosts()[0].start().unwrap();
         assert_eq!(fill_with_files(client, &of[here], "c").await, 0);
@@ -180,7 +181,7 @@ fn limits_nest_and_a_quota_does_not_move_below_one() {
         is(client.rename("/q/file", "/a/file").await, FsError::QuotaExceeded);
         is(client.rename("/a/n1", "/a/b/n9").await, FsError::QuotaExceeded);
         is(client.rename("/q", "/a/q").await, FsError::CrossDevice);
-        // Out of it, it makes room.
+        // Moving a directory out makes room.
         client.rename("/a/b", "/b").await.unwrap();
         assert_eq!(fill(client, "/b", "more", 20).await, 0);
         assert_eq!(fill(client, "/a", "more", 20).await, 10);
@@ -198,7 +199,7 @@ async fn nearly_full(world: &World, client: &Client) {
     client.write("/x", &[1; 10_000]).await.unwrap();
     limit(world, client, "/d", "bytes", 20_000).await;
     assert_eq!(compare(world, client, "/d").await, (3, 17_000));
-    // What is closed is charged for no more a moment later.
+    // A closed file is no longer charged for more than it has a moment later.
     world.wait(Duration::from_secs(5)).await;
 }
 
@@ -214,7 +215,7 @@ fn what_takes_the_place_of_something_needs_room_for_the_difference() {
         client.write("/x", &[1; 10_000]).await.unwrap();
         client.rename_with("/d/z", "/x", RenameMode::Exchange).await.unwrap();
         assert_eq!(compare(world, client, "/d").await, (3, 20_000));
-        // There is less than there was, if still too much.
+        // Usage shrinks, though it still exceeds the limit.
         limit(world, client, "/d", "bytes", 12_000).await;
         client.write("/x", &[1; 9000]).await.unwrap();
         client.rename("/x", "/d/y").await.unwrap();
@@ -235,7 +236,7 @@ fn what_charges_twice_needs_room_for_both() {
                 client.unlink(format!("/{name}")).await.unwrap();
             }
             world.wait(Duration::from_secs(5)).await;
-            // They were made elsewhere, and count here from now on.
+            // The files were made elsewhere. The exchange charges both here from now on.
             let exchanged = client.rename_with("/d/a", "/d/b", RenameMode::Exchange).await;
             assert_eq!(exchanged.is_ok(), there_is_room, "{exchanged:?}");
         });
@@ -244,7 +245,7 @@ fn what_charges_twice_needs_room_for_both() {
 
 #[test]
 fn a_quota_that_leaves_another_takes_no_more_with_it_than_it_uses() {
-    // By the other placement all of it is on one server.
+    // With the other placement all of it is on one server.
     in_world(plan(), async |world, maker| {
         let client = &maker.client;
         let mut below = BTreeMap::new();
@@ -261,7 +262,7 @@ fn a_quota_that_leaves_another_takes_no_more_with_it_than_it_uses() {
         let (_, other) = below.iter().find(|(server, _)| **server != one).unwrap();
         limit(world, client, "/a", "entries", 142).await;
         count(world, client, "/a/b").await;
-        // What one server has charged another releases.
+        // One server charges, another one releases.
         for number in 0..60 {
             let (here, there) = (format!("{}/{number}", below[&one]), format!("{other}/{number}"));
             client.write(&here, b"").await.unwrap();

@@ -1,7 +1,7 @@
-//! Quotas of several servers: what is used below a directory is counted whichever server has it,
-//! exactly.
+//! Quotas of several servers: usage below a directory is counted exactly, whichever server it is
+//! on.
 //!
-//! Each test ends with a check of all servers, which compares what is charged with what there is.
+//! Each test ends with a check of all servers, which compares charges with what exists.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod limits;
@@ -29,7 +29,7 @@ const SERVERS: u16 = 4;
 const SHARDS: u16 = 16;
 const BYTES: &str = "pando.quota.bytes";
 
-/// A world in which nothing goes wrong, by both placements.
+/// Runs a test in worlds without faults, with each placement.
 fn with_both(test: impl AsyncFn(&World, &Machine)) {
     for locality in [Locality::Directory, Locality::Subtree] {
         in_world(Plan { locality, ..plan() }, &test);
@@ -59,7 +59,8 @@ fn in_world(plan: Plan, test: impl AsyncFn(&World, &Machine)) {
     });
 }
 
-/// As [`in_world`], where the servers may be others in the end.
+/// Runs a test as [`in_world`] does, without the final check: the servers may be replaced
+/// meanwhile.
 fn in_world_of_many(plan: Plan, test: impl AsyncFn(&World, Machine)) {
     test_in(plan, async |world| {
         let maker = world.connect("maker").await.unwrap();
@@ -79,27 +80,27 @@ async fn set(client: &Client, path: &str, max: &str) -> client::Result<()> {
     client.set_xattr(path, BYTES, max.as_bytes(), XattrMode::Set).await
 }
 
-/// Has a directory counted; what is used below it, and nothing else is there.
+/// Lets a directory be counted. Returns its usage, which must be what a walk finds.
 async fn count(world: &World, client: &Client, path: &str) -> (u64, u64) {
     set(client, path, "unlimited").await.unwrap();
     compare(world, client, path).await
 }
 
-/// What is used below a directory, which must be what a walk finds.
+/// Returns the usage below a directory, which must be what a walk finds.
 async fn compare(world: &World, client: &Client, path: &str) -> (u64, u64) {
     let there = walk(client, path).await.unwrap();
     for _ in 0..100 {
         if used(world, client, path).await.unwrap() == there {
             return there;
         }
-        // What was open is closed, and removed, a moment later.
+        // Files that were open are closed, and removed, a moment later.
         world.wait(Duration::from_millis(200)).await;
     }
     let used = used(world, client, path).await.unwrap();
     panic!("below {path} {used:?} entries and bytes are counted, and there are {there:?}");
 }
 
-/// A tree over all servers.
+/// Makes a tree over all servers.
 async fn make_tree(client: &Client, top: &str) {
     client.create_dir_all(format!("{top}/large"), 0o755).await.unwrap();
     for (name, value) in [("spread", "extendible"), ("large_dir", "5")] {
@@ -167,7 +168,7 @@ fn what_is_there_is_counted_and_so_is_every_change() {
         while facts(client, "/tree").await.unwrap().contains_key("quota.state") {
             world.wait(Duration::from_millis(100)).await;
         }
-        // And once more.
+        // Counting once more gives the right usage.
         count(world, client, "/tree").await;
         assert!(!facts(client, "/other").await.unwrap().contains_key("quota.state"));
     });
@@ -243,7 +244,7 @@ fn quotas_nest_and_go_with_their_directories() {
         for path in ["/tree", "/tree/3", "/tree/4"] {
             compare(world, client, path).await;
         }
-        // What has a name elsewhere counts where it was made.
+        // A file with a name elsewhere counts where it was made.
         client.unlink("/tree/large/link4").await.unwrap();
         client.rename("/tree/4", "/four").await.unwrap();
         world.wait(Duration::from_secs(5)).await;
@@ -505,7 +506,7 @@ fn a_dump_has_quotas_whatever_servers_it_is_loaded_into() {
         in_world_of_many(Plan { locality, ..plan() }, async |world, maker| {
             let client = &maker.client;
             make_tree(client, "/tree").await;
-            // Their numbers are of all servers.
+            // The counts of these directories are sums over all servers.
             let counted = ["/tree", "/tree/1", "/tree/2/below", "/tree/3"];
             for path in counted {
                 count(world, client, path).await;

@@ -1,6 +1,6 @@
-//! Power cuts: whatever was stable in a directory is there with it, and with all the directories
-//! above it, on whichever servers these are; or in `/lost+found`, if some of these were lost before
-//! it was made.
+//! Power cuts: everything that was stable in a directory is still there, with the directory and all
+//! directories above it, on any servers. If some of these were lost before it was made, it is in
+//! `/lost+found`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Below {
     client: Client,
     random: SimRandom,
     dir: String,
-    /// What is stable: paths of files, and their contents.
+    /// Stable files: their paths and contents.
     stable: BTreeMap<String, Vec<u8>>,
 }
 
@@ -45,10 +45,10 @@ pub(super) async fn set_up(
             let cuts = below.world.counts().power_cuts;
             match below.deepen(round).await {
                 Ok(()) => {}
-                // What it stood on was lost, or a removal was.
+                // A power cut has lost a directory above, or a removal.
                 Err(Error::Fs(FsError::NotFound | FsError::Stale | FsError::Exists))
                     if below.world.counts().power_cuts != cuts => {}
-                // Something was, of this or of an earlier round: that is said once.
+                // A loss in this round or an earlier one is reported once.
                 Err(Error::Fs(FsError::Io)) if below.world.counts().power_cuts > 0 => {}
                 Err(Error::SessionLost) => break,
                 Err(error) => return Err(error).with_context(|| format!("{} {round}", below.dir)),
@@ -60,13 +60,13 @@ pub(super) async fn set_up(
         }
         machine.close().await?;
         loop {
-            // Who has seen nothing of it yet.
+            // A new client, which has nothing in its caches.
             let machine = below.world.connect("looks").await?;
             below.client = machine.client.clone();
             let compared = below.compare().await;
             machine.close().await?;
             match compared {
-                // The power was cut once more, and took the time at which a file was read.
+                // Another power cut took the access time of a file that was read.
                 Err(error) if matches!(error.downcast_ref(), Some(Error::SessionLost)) => {}
                 compared => return compared,
             }
@@ -75,8 +75,8 @@ pub(super) async fn set_up(
 }
 
 impl Below {
-    /// Makes some directories, each in the one before, and a stable file in the last. Now and then
-    /// the first are old ones, moved elsewhere, or removed on the way.
+    /// Makes some directories, each in the one before, and a stable file in the last. Sometimes the
+    /// last directory is moved, or is removed and made anew.
     async fn deepen(&mut self, round: u64) -> Result<(), Error> {
         let mut path = format!("{}/{round}", self.dir);
         self.client.mkdir(&path, 0o755).await?;
@@ -95,7 +95,8 @@ impl Below {
         }
         let file = format!("{path}/file");
         let contents = format!("contents {round}").into_bytes();
-        // What moves from where it is stable to where nothing is yet is somewhere, at least.
+        // A stable file that moves to a directory that is not stable yet must be in one of the two
+        // places.
         let moves = self.random.one_in(3);
         let made = if moves { format!("{}/file-{round}", self.dir) } else { file.clone() };
         let open = self.client.open_with(&made, OpenOptions::writing().create_new(0o644)).await?;

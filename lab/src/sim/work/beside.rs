@@ -1,5 +1,5 @@
-//! Beside a server that is away for longer than a lease the others answer: looks at open files of
-//! theirs, and, while the coordinator is there, what makes new ones of a path.
+//! While a server is away for longer than a lease, the others answer: stats of their open files,
+//! and, while the coordinator is there, creations by path.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,14 +11,14 @@ use wire::NodeRef;
 
 use crate::sim::{server::Host, world::World};
 
-/// It ends when servers have been away so often.
+/// The workload ends when servers have been away this often.
 const SPELLS: u64 = 3;
-/// Whoever has not answered within this is asked later once more.
+/// Time limit of a request. A server that has not answered within it is asked again later.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// So many directories are made at most to have one on each server.
+/// Maximum number of directories made to find one on each server.
 const DIRS_MAX: u64 = 60;
 
-/// A directory of a server, and a file in it that stays open.
+/// A directory on a server, and a file in it that stays open.
 struct Dir {
     server: usize,
     path: String,
@@ -57,7 +57,7 @@ pub(super) async fn set_up(
                     dir.file.metadata().await.map(drop)
                 }
             };
-            // Given up: it may have been done all the same.
+            // A request that was given up may have been done all the same.
             let Ok(looked) = timeout(PATIENCE, look).await else { continue };
             looked.with_context(|| format!("{} beside server {away}", dir.path))?;
             if world.hosts()[away].is_away() && world.counts().away == spell {
@@ -75,7 +75,7 @@ pub(super) async fn set_up(
     })
 }
 
-/// A directory on each server, as far as there is one of few.
+/// Makes a directory on each server, as far as [`DIRS_MAX`] names allow.
 async fn make_dirs(world: &World, client: &Client) -> anyhow::Result<Vec<Dir>> {
     let plan = world.plan();
     let mut dirs: Vec<Dir> = Vec::new();

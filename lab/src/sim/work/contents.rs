@@ -1,6 +1,6 @@
-//! Contents: a file is written at random places, cut, grown and read back, and is at every moment
-//! what a vector of bytes is. Two clients do it in turn; who opens it sees what the other flushed
-//! (close-to-open).
+//! Contents: a file is written at random places, truncated, grown and read back, and always equals
+//! a vector of bytes. Two clients take turns; a client that opens the file sees what the other
+//! flushed (close-to-open).
 
 use anyhow::{Context as _, ensure};
 use base::limits::CHUNK_BYTES;
@@ -10,14 +10,14 @@ use crate::sim::{random::SimRandom, world::World};
 
 const OPERATIONS: u64 = 120;
 
-/// What offsets and lengths are like.
+/// The distribution of offsets and lengths.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// Offsets start here, or at 0.
+    /// The lowest offset, unless an offset starts at 0.
     around: u64,
-    /// And go so far.
+    /// The range of offsets, in bytes.
     spread: u64,
-    /// Writes are so long at most.
+    /// Maximum length of a write, in bytes.
     len: u64,
 }
 
@@ -35,12 +35,12 @@ struct Contents {
     world: World,
     path: String,
     sizes: Sizes,
-    /// What the file is.
+    /// The expected contents of the file.
     bytes: Vec<u8>,
-    /// Who writes, and its open file.
+    /// The client that writes, and its open file.
     writer: usize,
     file: Option<File>,
-    /// Everything written is at the server.
+    /// Whether everything written is at the server.
     flushed: bool,
 }
 
@@ -176,7 +176,8 @@ impl Contents {
         Ok(())
     }
 
-    /// What a client reads that opens the file now.
+    /// Compares the contents that a client reads, which opens the file now. Does nothing while
+    /// there is unflushed data.
     async fn compare(&self, client: usize) -> anyhow::Result<()> {
         if self.flushed && (self.file.is_some() || !self.bytes.is_empty()) {
             let found = self.clients[client].read(&self.path).await?;

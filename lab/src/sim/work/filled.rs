@@ -1,6 +1,5 @@
-//! Limits: clients make and remove what they can below a directory that may not have more than so
-//! many inodes, and so many bytes. Never are there more, whatever happens, and in the end there can
-//! be just as many.
+//! Limits: clients make and remove things below a directory whose inodes and bytes are limited. The
+//! limits are never exceeded, whatever happens. In the end the directory can be filled up to them.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
@@ -16,12 +15,12 @@ use crate::{
 
 const CLIENTS: usize = 3;
 const OPERATIONS: u64 = 50;
-/// Directories below it, which stay.
+/// Directories below the limited one, which stay.
 const DIRS: u64 = 3;
-/// Files have fewer bytes.
+/// Files have fewer bytes than this.
 const FILE_BYTES: usize = 6000;
 
-/// Where it is.
+/// The path of the limited directory.
 #[must_use]
 pub fn path(number: u64) -> String {
     format!("/filled-{number}")
@@ -44,7 +43,7 @@ pub(super) async fn set_up(
         client.mkdir(format!("{top}/{dir}"), 0o755).await?;
     }
     limit(world, client, &top, "entries", max).await?;
-    // About as many as files have, or fewer.
+    // About as many bytes as the files will have, or fewer.
     let bytes_max = world.random(&format!("{top} bytes")).within(6000..30_000);
     limit(world, client, &top, "bytes", bytes_max).await?;
     let there = Rc::new(Cell::new(Used { inodes: 1 + DIRS, bytes: 0 }));
@@ -70,26 +69,26 @@ pub(super) async fn set_up(
     })
 }
 
-/// Where one of its own is.
+/// Place of a file or directory that a client has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Below(u64),
     Beside,
 }
 
-/// What is used below it.
+/// Usage below the limited directory.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     inodes: u64,
     bytes: u64,
 }
 
-/// One of its own.
+/// A file or directory that a client has made.
 #[derive(Debug, Clone, Copy)]
 struct Thing {
     place: Place,
     is_dir: bool,
-    /// As far as they are stored for certain.
+    /// Bytes that are certainly stored.
     bytes: u64,
 }
 
@@ -102,7 +101,7 @@ struct Fills {
     beside: String,
     names: BTreeMap<String, Thing>,
     made: u64,
-    /// So much is there for certain: made, and nobody has begun to remove it.
+    /// Usage by things that certainly exist: they were made, and their removal has not begun.
     there: Rc<Cell<Used>>,
     max: Used,
 }
@@ -117,7 +116,7 @@ impl Fills {
                 (Some(name), _) => self.rename(&name).await,
             };
             match done {
-                // A power cut has taken it.
+                // A power cut has lost the session.
                 Err(error)
                     if self.world.counts().power_cuts > 0
                         && self.world.plan().is_lossy()
@@ -144,8 +143,8 @@ impl Fills {
         if self.random.one_in(6) { Place::Beside } else { Place::Below(self.random.below(DIRS)) }
     }
 
-    /// One more is there: there may not be too many. Where a power cut may have taken others nobody
-    /// knows.
+    /// Counts a thing that was made, and checks the limits. Where a power cut may have taken
+    /// others, only counts.
     fn counts(&self, thing: Thing, name: &str) -> anyhow::Result<()> {
         if thing.place == Place::Beside {
             return Ok(());
@@ -190,7 +189,8 @@ impl Fills {
         Ok(())
     }
 
-    /// How many bytes it has: all, or none where there is no room for its contents.
+    /// Makes a file. Returns the bytes it has: all, or none where there is no room for its
+    /// contents.
     async fn make_file(&self, path: &str, place: Place) -> client::Result<u64> {
         let file = self.client.open_with(path, OpenOptions::both().create_new(0o644)).await?;
         let bytes = self.random.bytes(self.random.index(FILE_BYTES));
@@ -204,7 +204,7 @@ impl Fills {
                 self.world.count(|counts| counts.refused_contents += 1);
                 Ok(0)
             }
-            // What was made is lost with its contents, or the session that had it open.
+            // A power cut has lost the file with its contents, or the session that had it open.
             Err(Error::Fs(FsError::Io | FsError::Stale) | Error::SessionLost)
                 if self.world.plan().is_lossy() =>
             {
@@ -255,7 +255,7 @@ impl Fills {
         Ok(())
     }
 
-    /// Somebody begins to remove one.
+    /// Subtracts a thing whose removal begins.
     fn goes(&self, thing: Thing) {
         if thing.place != Place::Beside {
             let Used { inodes, bytes } = self.there.get();
@@ -263,7 +263,7 @@ impl Fills {
         }
     }
 
-    /// It may not be there where a power cut has taken it.
+    /// Turns a missing name into success where a power cut may have taken it.
     fn is_lost(&self, removed: client::Result<()>) -> anyhow::Result<()> {
         match removed {
             Err(Error::Fs(FsError::NotFound)) if self.world.plan().is_lossy() => Ok(()),

@@ -1,8 +1,8 @@
-//! Concurrency: several clients work in one small tree at once, by paths, and there is an order of
-//! all they did that explains all they saw (`check::linear`).
+//! Concurrency: several clients work in one small tree at once, by paths. Some order of all their
+//! operations must explain all their answers (`check::linear`).
 //!
-//! Some clients do several things at once. Now and then one of them dies in the middle. At the end,
-//! when all is quiet, one looks at everything there is.
+//! Some clients do several things at once. Now and then one of them dies in the middle of an
+//! operation. At the end, when no other client works, one looks at the whole tree.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -20,7 +20,7 @@ use crate::{
     sim::{plan::Aim, random::SimRandom, world::World},
 };
 
-/// Names are so deep at most.
+/// Maximum depth of a path.
 const DEPTH_MAX: u64 = 3;
 
 struct Linear {
@@ -30,7 +30,7 @@ struct Linear {
     history: RefCell<History>,
 }
 
-/// One of those who work.
+/// One of the clients that work.
 struct Worker {
     name: String,
     client: Client,
@@ -128,7 +128,7 @@ impl Linear {
         Ok(())
     }
 
-    /// Does an operation, and notes it.
+    /// Does an operation, and records it.
     async fn operate(
         &self,
         by: &str,
@@ -139,7 +139,7 @@ impl Linear {
         self.answer_of(by, client, user, call).await.map(drop)
     }
 
-    /// As [`Linear::operate`], and tells what was answered; `None`: nobody knows whether it
+    /// Does and records an operation. Returns the answer; `None` if nobody knows whether it
     /// happened.
     async fn answer_of(
         &self,
@@ -225,7 +225,7 @@ impl Linear {
         }
     }
 
-    /// When all is quiet.
+    /// Looks at the whole tree once no other client works.
     async fn look_at_all(&self, client: &Client) -> anyhow::Result<()> {
         let mut left = vec![Path(Vec::new())];
         while let Some(path) = left.pop() {
@@ -233,7 +233,8 @@ impl Linear {
             let listing = Call::List(path.clone(), By::Root);
             let names = match self.answer_of("w", client, client, listing.clone()).await? {
                 Some(Ok(Seen::Names(names))) => names,
-                // What one that died had asked for may still come; the history says whether it may.
+                // A request of a dead client may still change the tree. The history says whether it
+                // may.
                 Some(Err(FsError::NotFound | FsError::NotDirectory | FsError::Stale)) => continue,
                 other => bail!("{listing:?} gave {other:?}"),
             };

@@ -1,11 +1,11 @@
-//! Locks: several clients count in one file, each under a lock.
+//! Locks: several clients increment a counter in one file, each time under a lock.
 //!
-//! At most one client has the lock: so no count is lost, whatever happens to the server, to
-//! connections and to sessions. A client whose session is gone may have counted or not; then the
-//! result may be one more.
+//! At most one client has the lock, so no increment is lost, whatever happens to the server, to
+//! connections and to sessions. A client whose session is lost may have incremented or not; then
+//! the result may be one more.
 //!
-//! Where a power cut may lose what was answered, counts are sure when a sync of their client has
-//! succeeded; of those before one that failed nothing is known.
+//! Where a power cut may lose answered changes, increments are sure once a sync of their client has
+//! succeeded. Those before a failed sync are unsure.
 
 use std::{cell::Cell, mem::take, rc::Rc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::sim::{random::SimRandom, world::World};
 
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 15;
-/// While the server dies more often than a lease is long, and a client is gone for good, nobody is
-/// given a lock.
+/// Time limit of a lock request. While the server dies more often than once a lease and a client is
+/// gone for good, no lock is granted.
 const PATIENCE: Duration = Duration::from_secs(20);
 const COUNTER: ByteRange = ByteRange { first: 0, last: 7 };
 
@@ -28,14 +28,14 @@ struct Locks {
     world: World,
     path: String,
     kind: LockKind,
-    /// Counts that surely happened, and those that may have.
+    /// Increments that surely happened, and those that may have.
     sure: Cell<u64>,
     unsure: Cell<u64>,
-    /// Who was given the lock last and has not given it back.
+    /// The client that was last granted the lock and has not released it.
     holder: Cell<Option<usize>>,
 }
 
-/// One of those who count.
+/// One of the clients that increment.
 struct Counter {
     locks: Rc<Locks>,
     client: Client,
@@ -108,7 +108,7 @@ impl Counter {
                     }
                     file = Some(open).filter(|_| !random.one_in(4));
                 }
-                // Opened anew in the next round.
+                // The next round opens the file anew.
                 Err(Error::SessionLost) => add(&locks.unsure, 1 + take(&mut unsynced)),
                 Err(Error::Fs(FsError::Io)) if lossy => {
                     add(&locks.unsure, 1 + take(&mut unsynced));
@@ -127,7 +127,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Makes so many counts stable.
+    /// Syncs, and counts `unsynced` increments as sure, or as unsure if the sync fails.
     async fn sync(&self, unsynced: u64) -> anyhow::Result<()> {
         let Locks { sure, unsure, .. } = &*self.locks;
         let to = match self.client.sync().await {
@@ -139,8 +139,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Counts once; `false` when it was not given the lock in time. Then the file is not used
-    /// again: the lock is given up in the background.
+    /// Increments once. `false` when the lock was not granted in time. The file must not be used
+    /// again then: the lock is given up in the background.
     async fn round(&self, file: &File) -> Result<bool, Error> {
         let Counter { locks, random, number, .. } = self;
         let awaited = locks.holder.get().is_some();
@@ -168,7 +168,7 @@ impl Counter {
             LockKind::Range => file.unlock_range(COUNTER).await?,
             LockKind::Whole => file.unlock().await?,
         }
-        // What was written and could not be stored is told once.
+        // A write that could not be stored is reported once, here.
         file.flush().await?;
         Ok(true)
     }

@@ -64,8 +64,8 @@ impl Lost {
         }
         if self.random.one_in(self.calm()) {
             match self.client.sync().await {
-                // What was answered before is durable, whatever was cut meanwhile: else it would
-                // say so.
+                // A successful sync makes all earlier answers durable, whatever power was cut
+                // meanwhile. Otherwise it fails.
                 Ok(()) => self.history.durable(),
                 Err(Error::Fs(FsError::Io)) if self.world.plan().is_lossy() => {
                     self.compare(None).await?;
@@ -94,7 +94,8 @@ impl Lost {
                 match synced {
                     _ if plan.durability == Durability::Strict => self.history.durable(),
                     Some(_) if plan.servers == 1 => self.history.durable(),
-                    // Another server may have been silent, and have a part of what was done before.
+                    // Another server may not have answered, and may have some of the earlier
+                    // changes.
                     Some(name) => self.history.durable_of(&name),
                     None => {}
                 }
@@ -105,8 +106,8 @@ impl Lost {
         }
     }
 
-    /// Every so many operations one is a sync. Where a power cut takes blocks there are some to
-    /// take.
+    /// One operation in this many is a sync. Syncs are rarer where a power cut takes blocks, so
+    /// that there are some to take.
     fn calm(&self) -> u64 {
         if self.world.plan().volatile_blocks { 30 } else { 9 }
     }
@@ -164,19 +165,20 @@ impl Lost {
         }
     }
 
-    /// The power was cut, while `act` was under way: looks at what is there, and goes on from it.
+    /// Checks the directory after a power cut, with `act` in flight when it came, and continues
+    /// from what is found.
     async fn compare(&mut self, act: Option<&Act>) -> anyhow::Result<()> {
         loop {
             let cuts = self.power_cuts();
             let found = match self.look().await {
                 Ok(found) => found,
-                // Lost while we looked at it.
+                // Another power cut came while we looked.
                 Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
                 Err(error) => return Err(error).with_context(|| format!("look at {}", self.dir)),
             };
             match self.client.sync().await {
                 Ok(()) => {}
-                // It tells what the look has shown.
+                // The sync reports a loss that the look has already seen.
                 Err(Error::Fs(FsError::Io)) if self.world.plan().is_lossy() => continue,
                 Err(error) => return Err(error.into()),
             }

@@ -1,11 +1,11 @@
 //! Clients that die: with files open that have no name any more, with contents not sent, in the
-//! middle of a request. Their leases end, and nothing of them is left; what they did is there as a
-//! whole or not at all.
+//! middle of a request. Their leases end, and nothing of them is left. Each of their operations is
+//! done as a whole or not at all.
 //!
-//! What was answered before a client died stays: files that were made have one of the names that
-//! they were given last, those that were removed have none, and what was flushed or closed has all
-//! of its contents. Where a power cut may lose what was answered, that is so of files that were
-//! synced, and of others nothing is said but that they are whole or empty.
+//! Operations answered before a client died stay done: files that were made have one of the names
+//! that they were given last, removed files have none, and flushed or closed files have all of
+//! their contents. Where a power cut may lose answered changes, this holds for synced files only.
+//! Others are whole or empty, or gone.
 
 use std::{
     cell::RefCell,
@@ -24,16 +24,16 @@ const LIVES: u64 = 3;
 const FILES: u64 = 30;
 const BYTES: &[u8] = b"all of it, or none";
 
-/// What may have become of a file.
+/// The allowed outcomes for a file.
 #[derive(Debug, Clone)]
 struct Fate {
-    /// It has one of these names,
+    /// The file has one of these names.
     names: Vec<String>,
-    /// or, perhaps, none.
+    /// Whether the file may have no name.
     may_be_gone: bool,
-    /// Its contents are there.
+    /// Whether the file must have its contents.
     is_whole: bool,
-    /// Whatever its client did since may be lost, but not what was done before.
+    /// Whether the file was synced. Only later changes may be lost then.
     is_synced: bool,
 }
 
@@ -41,7 +41,7 @@ struct Mortal {
     world: World,
     dir: String,
     random: SimRandom,
-    /// Of each file that was asked for.
+    /// The fates of all files that were requested.
     fates: RefCell<Vec<Fate>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn set_up(
         let Mortal { world, random, .. } = &mortal;
         for life in 0..LIVES {
             let machine = world.connect("mortal").await?;
-            // It dies in the middle of what it does, whatever that is.
+            // The client dies in the middle of any operation.
             match timeout(random.ms(20..1500), mortal.live(&machine.client, life)).await {
                 Ok(Err(error)) if world.plan().is_lossy() && is_lost(&error) => {
                     world.trace().say(format_args!("{} {life} has lost {error}", mortal.dir));
@@ -75,7 +75,7 @@ pub(super) async fn set_up(
     })
 }
 
-/// Whether a power cut may be why: it took a file, or the session.
+/// Whether a power cut may be the cause: it took a file, or the session.
 fn is_lost(error: &Error) -> bool {
     matches!(
         error,
@@ -141,8 +141,7 @@ impl Mortal {
                 let name = entry.name.to_string();
                 match take(client, &format!("{}/{name}", self.dir)).await {
                     Ok(bytes) => drop(found.insert(name, bytes)),
-                    // What a client did last may take longer than it lived: a rename over two
-                    // servers.
+                    // The last request of a client may outlive it: a rename over two servers.
                     Err(Error::Fs(FsError::NotFound)) => moved = true,
                     Err(error) => return Err(error).context(name),
                 }
@@ -154,17 +153,17 @@ impl Mortal {
         for fate in &*self.fates.borrow() {
             self.compare(fate, &mut found).with_context(|| format!("{fate:?}"))?;
         }
-        // Where a power cut took the removal, or the new name.
+        // A power cut may have lost the removal, or the new name.
         ensure!(found.is_empty() || self.world.plan().is_lossy(), "there are also {found:?}");
         Ok(())
     }
 
-    /// Takes out of what was found what is left of a file.
+    /// Checks what is left of a file, and removes that from `found`.
     fn compare(&self, fate: &Fate, found: &mut BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
         let lossy = self.world.plan().is_lossy();
         let mut names: BTreeSet<&str> = fate.names.iter().map(String::as_str).collect();
         if lossy {
-            // It may have its first name again.
+            // The file may have its first name again.
             names.extend(fate.names.iter().filter_map(|name| name.strip_suffix("-moved")));
         }
         let left: Vec<_> = names.into_iter().filter_map(|name| found.remove(name)).collect();
@@ -180,7 +179,7 @@ impl Mortal {
     }
 }
 
-/// Removes a file; its contents.
+/// Removes a file. Returns its contents.
 async fn take(client: &Client, path: &str) -> client::Result<Vec<u8>> {
     let bytes = client.read(path).await?;
     client.unlink(path).await?;

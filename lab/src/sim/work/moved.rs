@@ -1,8 +1,8 @@
-//! Visibility at once: a directory is moved, closed and opened again, while others look at what is
-//! below it, each at the same depth all the time, by what it has in its cache.
+//! Immediate visibility: a directory is moved, closed and opened again, while other clients look at
+//! what is below it. Each client looks at the same depth all the time, through its cache.
 //!
-//! Whoever begins to look after a change was answered sees it, whichever servers it asks and
-//! whatever they have heard: what a look shows was so at some time between its call and its answer.
+//! A look that begins after a change was answered sees the change, whichever servers it asks and
+//! whatever they have heard. A look shows a state that existed between its call and its answer.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,12 +23,12 @@ use crate::{
     },
 };
 
-/// Where the directory may be.
+/// Paths that the directory may have.
 const PLACES: [&str; 3] = ["p/a", "p/b", "q/a"];
-/// Directories below it, one in the other.
+/// Directories below it, each in the one before.
 const BELOW: [&str; 3] = ["x", "y", "z"];
 
-/// How the directory is.
+/// The place of the directory, and whether it is closed.
 #[derive(Debug, Clone, Copy)]
 struct State {
     place: usize,
@@ -75,14 +75,15 @@ pub(super) async fn set_up(
     });
     Ok(async move {
         let changes = async {
-            // Where leases end each takes long, and in between everybody finds it.
+            // Where leases end each change takes long, and the clients find the directory between
+            // two changes.
             let (changes, pause) = if aim == Aim::Leases { (12, 1500) } else { (40, 60) };
             let changed = moved.change(&mover.client, &random, changes, pause).await;
             moved.over.set(true);
             changed
         };
         let looks = lookers.iter().enumerate().map(|(number, machine)| {
-            // Who looks at one thing only hears no news of other servers.
+            // A client that looks at one thing only hears no news of other servers.
             let hands = if aim == Aim::Leases { 1 } else { BELOW.len() };
             let (moved, random) = (&moved, random.stream(&format!("looks {number}")));
             join_all((0..hands).map(move |hand| {

@@ -1,8 +1,8 @@
-//! Exactly once: a client alone in its directory does what it can do exactly once.
+//! Exactly once: each operation of a client that is alone in its directory is done exactly once.
 //!
-//! A name that nobody else uses is made: `EEXIST` would say that it was made before. It is removed:
-//! `ENOENT` would say that it was removed before. At the end there is what should be there: a
-//! request that arrived late on an old connection has not made anything anew.
+//! A name that no other client uses is made: `EEXIST` would mean that it was made before. It is
+//! removed: `ENOENT` would mean that it was removed before. At the end the directory has exactly
+//! the expected names: no late request on an old connection has made anything anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::sim::{random::SimRandom, world::World};
 
 const OPERATIONS: u64 = 150;
 
-/// What a name should name.
+/// The inode that a name should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thing {
     ino: Ino,
@@ -29,7 +29,7 @@ struct Once {
     dir: String,
     there: BTreeMap<String, Thing>,
     made: u64,
-    /// No number is given out twice while anything may still bear it.
+    /// All inode numbers seen. None is given out twice while anything may still bear it.
     inos: BTreeSet<Ino>,
 }
 

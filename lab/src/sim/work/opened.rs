@@ -1,9 +1,9 @@
-//! Open files outlive their names: what one client has open is removed, replaced and moved by
-//! another, and is read and written on.
+//! Open files outlive their names: files that one client has open are removed, replaced and moved
+//! by another, and are still read and written.
 //!
-//! A power cut may lose what was answered. Then one of the clients is told so, by its next sync or
-//! before, and the files that have names have contents that they once had, as far as these were not
-//! synced. Nobody is told where nothing is lost.
+//! A power cut may lose answered changes. Then one of the clients is told so, by its next sync or
+//! before, and files with names have contents that they once had, or their synced contents and
+//! more. No client is told of a loss where nothing is lost.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ const OPEN_MAX: usize = 5;
 struct Open {
     file: File,
     bytes: Vec<u8>,
-    /// Its name, while it has one.
+    /// The name of the file, while it has one.
     name: Option<String>,
     /// The name by which it was made or opened.
     opened_as: Option<String>,
-    /// It never had one, and may get one.
+    /// Whether the file never had a name and may get one.
     linkable: bool,
 }
 
@@ -31,19 +31,19 @@ struct Opened {
     world: World,
     random: SimRandom,
     dir: String,
-    /// Has the files open.
+    /// The client that has the files open.
     holder: Client,
-    /// Moves and removes their names.
+    /// The client that moves and removes their names.
     other: Client,
     open: Vec<Open>,
-    /// Files with a name that nobody has open.
+    /// Files with a name that are not open.
     closed: BTreeMap<String, Vec<u8>>,
     made: u64,
-    /// Power cuts that were seen.
+    /// Number of power cuts that were dealt with.
     cuts: u64,
-    /// What files had at any time.
+    /// All contents that files had at any time.
     said: Vec<Vec<u8>>,
-    /// What is stable of files, under the names that they have.
+    /// Synced contents of files, by their present names.
     synced: BTreeMap<String, Vec<u8>>,
 }
 
@@ -115,8 +115,8 @@ impl Opened {
         }
     }
 
-    /// Goes on after a step. If the power was cut meanwhile, whoever had answers to what is lost is
-    /// told: then it goes on from what is there.
+    /// Goes on after a step. If a power cut meanwhile lost answered changes, one of the clients is
+    /// told. Then the workload goes on from what is left.
     async fn survive(&mut self, step: anyhow::Result<()>) -> anyhow::Result<()> {
         if !self.world.plan().is_lossy() || self.power_cuts() == self.cuts {
             return step;
@@ -134,7 +134,7 @@ impl Opened {
                 return step.take().unwrap_or(Ok(())).context("nobody was told of a loss");
             }
             for Open { file, .. } in self.open.drain(..) {
-                // It tells once more.
+                // Closing may report the loss once more.
                 let _ = file.close().await;
             }
             let found = match self.find().await {
@@ -157,7 +157,7 @@ impl Opened {
         self.world.counts().power_cuts
     }
 
-    /// Syncs what both clients did; whether one of them is told that something is lost.
+    /// Syncs both clients. Returns whether one of them is told of a loss.
     async fn sync_both(&self) -> anyhow::Result<bool> {
         let mut told = false;
         for client in [&self.holder, &self.other] {
@@ -170,7 +170,7 @@ impl Opened {
         Ok(told)
     }
 
-    /// What is under each name.
+    /// Reads the contents of all names.
     async fn find(&self) -> client::Result<BTreeMap<String, Vec<u8>>> {
         let mut found = BTreeMap::new();
         for entry in self.other.read_dir(&self.dir).await?.all().await? {
@@ -182,7 +182,7 @@ impl Opened {
     }
 
     fn check_left(&self, found: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
-        // What was written after what is lost is where it was written.
+        // A lost write leaves zeros: later writes stay at their offsets.
         let explains = |bytes: &[u8], said: &Vec<u8>| {
             bytes.len() <= said.len()
                 && bytes.iter().zip(said).all(|(byte, said)| byte == said || *byte == 0)
@@ -233,7 +233,7 @@ impl Opened {
         Ok(())
     }
 
-    /// A file that never had a name.
+    /// Opens a file that never had a name.
     async fn make_unnamed(&mut self) -> anyhow::Result<()> {
         if self.open.len() >= OPEN_MAX {
             return Ok(());
@@ -250,7 +250,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Gives a file without a name its first one, if it never had any and may.
+    /// Links a file without a name, which succeeds if it never had one and may get one.
     async fn link(&mut self, index: usize) -> anyhow::Result<()> {
         if self.open[index].name.is_some() {
             return Ok(());
@@ -292,7 +292,7 @@ impl Opened {
         ensure!(found == bytes[..], "{name:?} has {} bytes, not its {}", found.len(), bytes.len());
         if self.random.one_in(3) {
             let attr = file.metadata().await.with_context(|| format!("stat of {name:?}"))?;
-            // In the trash it has a name.
+            // The trash adds a name.
             let links = u32::from(name.is_some());
             let kept = self.world.plan().trash && attr.nlink == links + 1;
             ensure!(attr.nlink == links || kept, "{name:?} has {} links", attr.nlink);
@@ -314,7 +314,8 @@ impl Opened {
         }
         if self.world.plan().is_lossy() && self.random.one_in(2) {
             file.sync_all().await.with_context(|| format!("sync {name:?}"))?;
-            // A name that another client gave it may be on a server that this one knows nothing of.
+            // Another client may have given it this name, on a server that this client knows
+            // nothing of.
             if let Some(name) = name.as_ref().filter(|name| opened_as.as_ref() == Some(name)) {
                 self.synced.insert(name.clone(), bytes.clone());
             }
@@ -322,7 +323,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Which client takes a name away.
+    /// The client that removes or moves a name: mostly the one without the file open.
     fn remover(&self) -> &Client {
         if self.random.one_in(4) { &self.holder } else { &self.other }
     }
@@ -356,7 +357,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes a file and opens it at once again: the release is older than the open.
+    /// Closes a file and opens it again at once, so that the release is older than the open.
     async fn reopen(&mut self, index: usize) -> anyhow::Result<()> {
         let Some(name) = self.open[index].name.clone() else { return Ok(()) };
         self.close(index).await?;
@@ -401,8 +402,8 @@ impl Opened {
     }
 }
 
-/// Whether a client is told so that something is lost.
+/// Whether an error tells a client of a loss.
 fn tells(error: &Error) -> bool {
-    // A file whose making is lost cannot be written to.
+    // A file whose creation was lost cannot be written.
     matches!(error, Error::SessionLost | Error::Fs(base::FsError::Io | base::FsError::Stale))
 }

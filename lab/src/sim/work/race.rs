@@ -1,10 +1,10 @@
-//! Contention: several clients at once want the same names.
+//! Contention: several clients want the same names at once.
 //!
-//! * *Winners*: of all who make a name exclusively, exactly one succeeds, and it is its file that
-//!   is there.
+//! * *Winners*: of all clients that make a name exclusively, exactly one succeeds, and the name has
+//!   the winner's file.
 //! * *Rename ring*: names in a ring are rotated by concurrent renames; at the end there are as many
 //!   names, each inode once.
-//! * *Links*: a file gets and loses names; at the end it has as many as its link count says.
+//! * *Links*: a file gets and loses names; at the end its link count is the number of its names.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -20,13 +20,13 @@ const CLIENTS: usize = 3;
 const NAMES: u64 = 12;
 const ROUNDS: u64 = 40;
 
-/// What several clients share.
+/// State that all clients share.
 struct Race {
     world: World,
     dir: String,
-    /// Who won a name, and with which inode.
+    /// The winner's inode for each name that was won.
     winners: RefCell<BTreeMap<u64, Ino>>,
-    /// Links of the one file that are there.
+    /// Number of names of the linked file.
     links: RefCell<u32>,
 }
 

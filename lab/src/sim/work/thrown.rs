@@ -1,8 +1,9 @@
-//! Thrown away: what a client removes is in the trash, once, as it was, and comes back.
+//! The trash: everything that a client removes is in the trash, once and unchanged, and can be put
+//! back.
 //!
 //! A client alone in its directory makes, moves and removes files and directories. At the end the
-//! trash has each thing that has lost its last name, by its path, and nothing else of there; and
-//! all of it that finds its place free is put back.
+//! trash has each thing that has lost its last name, by its path, and nothing else from that
+//! directory. Each of them whose place is free is put back.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +18,15 @@ use crate::{
 };
 
 const OPERATIONS: u64 = 80;
-/// Few names, so that they are used again; on one server no more than 16 directories of a name are
+/// Few names, so that they are used again. On one server at most 16 directories of one name are
 /// kept.
 const NAMES: u64 = 12;
 const DEPTH_MAX: usize = 3;
 
-/// What something is.
+/// A file or a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Thing {
-    /// An inode and its contents.
+    /// The inode number and the contents.
     File(Ino, Vec<u8>),
     Directory,
 }
@@ -121,7 +122,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A path in some directory where nothing is.
+    /// A path in some directory, if its random name is free.
     fn free_path(&self) -> Option<String> {
         let is_dir = |(path, thing): (&String, &Thing)| {
             matches!(thing, Thing::Directory).then(|| path.clone())
@@ -138,7 +139,7 @@ impl Workload {
         !self.there.keys().any(|path| path.starts_with(&below))
     }
 
-    /// What is in the trash of this workload, with where that is.
+    /// The things in the trash that are from this workload, with their paths in the trash.
     async fn found(&self) -> anyhow::Result<Vec<(String, Thing, String)>> {
         let below = format!("{}/", self.dir);
         let mut found = Vec::new();
@@ -174,7 +175,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Shorter paths first: what others were in.
+    /// Puts everything back, directories before what was in them.
     async fn put_back(&mut self) -> anyhow::Result<()> {
         let mut found = self.found().await?;
         found.sort();

@@ -61,7 +61,7 @@ impl Walker<'_> {
         Ok(Place::Dir(*chain.last().expect("the root stays")))
     }
 
-    /// As a step to `..` does.
+    /// Checks that the directory may be searched, as a step to `..` does.
     async fn may_search(&self, dir: &DirRef) -> Result<(), Error> {
         let name = EntryName::new(b"nothing has this name").expect("a name");
         match self.fs.lookup(self.cred, dir, &name).await {
