@@ -1,26 +1,26 @@
-//! The wall clock of a world: the time of its runtime, which passes only when everybody waits, and
-//! what was skipped.
+//! The wall clock of a world: the time of its runtime, which passes only when all tasks wait, plus
+//! the skipped time.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use base::{Clock, Time};
 use tokio::time::Instant;
 
-/// Worlds begin at this second.
+/// Second at which worlds begin.
 const BEGINS: i64 = 1_700_000_000;
 
-/// The clock.
+/// The clock that the servers and clients of a world read.
 #[derive(Debug)]
 pub struct SimClock {
     started: Instant,
-    /// Every look at a fine clock shows another time; a coarse one stands still for a millisecond.
+    /// Whether every reading gives another time. A coarse clock stands still for a millisecond.
     fine: bool,
     looks: AtomicU32,
     skipped: AtomicI64,
 }
 
 impl SimClock {
-    /// A clock that starts now; must be made within the runtime of the world.
+    /// A clock that starts now. Must be called within the runtime of the world.
     #[must_use]
     pub fn start(fine: bool) -> SimClock {
         SimClock {
@@ -31,7 +31,7 @@ impl SimClock {
         }
     }
 
-    /// Sets it forward by so many seconds.
+    /// Sets the clock forward by some seconds.
     pub fn skip(&self, seconds: i64) {
         self.skipped.fetch_add(seconds, Ordering::Relaxed);
     }

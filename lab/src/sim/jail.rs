@@ -1,7 +1,7 @@
-//! A directory as if it were a file system of its own, whose every entry has all of its attributes.
+//! A directory as a file system of its own, in which every entry has all of its attributes.
 //!
-//! So a client's directory in a world, where other clients move the clock, can be compared step by
-//! step with one in the model: without times. [`Jail::over`] keeps them, where one clock is moved
+//! A client's directory in a world, where other clients move the clock, can so be compared step by
+//! step with one in the model: without times. [`Jail::over`] keeps times, where one clock is moved
 //! by hand.
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr, Time};
@@ -21,16 +21,16 @@ pub struct Jail<F> {
 }
 
 impl<F: FileSystem> Jail<F> {
-    /// The whole of a file system, with times.
+    /// A jail that is the whole file system, with times.
     pub fn over(inner: F) -> Jail<F> {
         let (root, attr) = inner.root();
         Jail { inner, root, attr, has_times: true }
     }
 
-    /// Makes the directory `name` in the root, and stays in it.
+    /// Makes the directory `name` in the root, and a jail of it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the directory cannot be made.
     pub async fn make(inner: F, name: &EntryName) -> anyhow::Result<Jail<F>> {
         let top = inner.root().0;
         let entry = inner.mkdir(&Cred::ROOT, &top, name, 0o755).await?;
@@ -97,7 +97,7 @@ impl<F: FileSystem> FileSystem for Jail<F> {
     ) -> Result<Made> {
         let mut found = self.inner.create(cred, dir, name, new, exclusive, open).await?;
         if !found.entry.whole {
-            // Another server has the attributes of what is there.
+            // The attributes of the entry are on another server.
             found.entry = self.inner.lookup(cred, dir, name).await?;
         }
         Ok(Made { entry: self.entry(found.entry), ..found })

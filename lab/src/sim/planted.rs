@@ -30,9 +30,9 @@ pub struct Planted {
     pub crowd: bool,
     /// The seed that shows the bug.
     pub seed: u64,
-    /// The seeds from 1 to this are searched when the pinned one does not show it.
+    /// The last seed to search, from 1, when the pinned one does not show the bug.
     pub within: u64,
-    /// The failure says this.
+    /// A word that the failure must contain.
     pub word: String,
 }
 
@@ -69,7 +69,7 @@ impl Planted {
         format!("{bug:<21} {servers} {kind} {seed:<4} {within:<4} {word}")
     }
 
-    /// Runs the pinned world with the bug and without; the failure with it.
+    /// Runs the pinned world with the bug and without it. Returns the failure with the bug.
     ///
     /// # Errors
     /// When the pinned seed does not show the bug.
@@ -84,7 +84,7 @@ impl Planted {
     }
 }
 
-/// The table.
+/// Reads the table.
 ///
 /// # Errors
 /// When a line cannot be read.
@@ -93,8 +93,9 @@ pub fn all() -> anyhow::Result<Vec<Planted>> {
     lines.map(|line| Planted::parse(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Runs each line of the table, on two threads, and tells what came of it; how many missed their
-/// bug. With `pin` the table is written with the seeds that show their bugs now.
+/// Runs each line of the table, on two threads, and passes each result to `tell`. Returns the
+/// number of bugs that were missed. With `pin` the table is written with the seeds that show their
+/// bugs now.
 ///
 /// # Errors
 /// When the table cannot be read or written.

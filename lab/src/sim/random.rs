@@ -1,7 +1,7 @@
 //! Random numbers from the seed: every part of a world has a stream of its own.
 //!
-//! A stream depends on the seed and its label only, so what one part draws does not change what
-//! another part will.
+//! A stream depends on the seed and its label only, so the draws of one part do not change those of
+//! another.
 
 use std::{
     ops::Range,
@@ -14,7 +14,7 @@ use std::{
 
 use base::Random;
 
-/// A stream. Clones draw from the same one.
+/// A stream of random numbers. Clones draw from the same one.
 #[derive(Debug, Clone)]
 pub struct SimRandom {
     seed: u64,
@@ -22,13 +22,13 @@ pub struct SimRandom {
 }
 
 impl SimRandom {
-    /// The stream of a seed.
+    /// The root stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> SimRandom {
         SimRandom { seed, drawn: Arc::new(AtomicU64::new(0)) }
     }
 
-    /// Another stream, by its label.
+    /// A stream derived from this one by a label. Draws from this one do not matter.
     #[must_use]
     pub fn stream(&self, label: &str) -> SimRandom {
         let seed = label.bytes().fold(mix(self.seed), |seed, byte| mix(seed ^ u64::from(byte)));
@@ -59,19 +59,19 @@ impl SimRandom {
         self.below(n) == 0
     }
 
-    /// One of a list that is not empty.
+    /// An element of a list that is not empty.
     #[must_use]
     pub fn pick<T: Copy>(&self, list: &[T]) -> T {
         list[self.index(list.len())]
     }
 
-    /// A time of so many milliseconds.
+    /// A time in milliseconds, within a range.
     #[must_use]
     pub fn ms(&self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
 
-    /// Bytes.
+    /// `len` random bytes.
     #[must_use]
     pub fn bytes(&self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);

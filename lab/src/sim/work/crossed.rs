@@ -1,9 +1,9 @@
-//! Loops: directories are moved below each other at the same time, in a ring. By themselves all of
-//! these renames are sound; together they would leave a loop that no root reaches. One of them has
-//! to fail, and all directories stay in the tree.
+//! Loops: directories are moved below each other at the same time, in a ring. Each of these renames
+//! alone is sound. Together they would leave a loop that is not reachable from the root. So one of
+//! them must fail, and all directories stay in the tree.
 //!
-//! They are named as a kernel does that has looked them up long ago, so nothing but the rename
-//! itself looks at what is above them.
+//! The clients rename by handle, as a kernel does that has looked the directories up long ago. So
+//! only the rename itself checks the ancestors.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::sim::{
 
 const RINGS: u64 = 10;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// Each of them has a directory that others go to.
+/// Name of the directory in each of [`NAMES`] into which another one is moved.
 const WITHIN: &str = "in";
 
 struct Crossed {
@@ -87,7 +87,7 @@ impl Crossed {
         let moved = join_all(moves).await.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         let failed = moved.iter().filter(|moved| !**moved).count();
         ensure!(failed == 1, "of a ring of {many} renames {failed} were refused");
-        // One after the other, back to where they were.
+        // The directories go back one after the other.
         for place in (0..many).filter(|place| moved[*place]) {
             let from = &self.within[(place + 1) % many];
             let client = &self.machines[place].client;
@@ -116,7 +116,7 @@ impl Crossed {
         renamed.map(|_| ())
     }
 
-    /// All of them are where they were.
+    /// Checks that all directories are back in their places.
     async fn check(&self) -> anyhow::Result<()> {
         let client = &self.machines[self.random.index(self.machines.len())].client;
         let found = client.read_dir(&self.path).await?.all().await?;

@@ -1,9 +1,10 @@
 //! A crowd: several clients make, rename, remove and list names in one directory, while its
 //! partitions split and merge.
 //!
-//! Each has names of its own there, and is alone with them: it knows what must be found, and what
-//! must not. A listing in small pages has each of its names once. It makes more than it removes,
-//! and then less, again and again. Some names come from a directory beside it, and go there.
+//! Each client has names of its own there, and no other client uses them: it knows which names must
+//! be found, and which must not. A listing in small pages has each of its names once. A client
+//! makes more than it removes, and then less, again and again. Some names come from a directory
+//! beside this one, and go there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,21 +20,21 @@ use wire::{DirRef, NodeRef};
 use crate::sim::{random::SimRandom, world::World};
 
 const CLIENTS: usize = 4;
-/// Names that each may have.
+/// Maximum number of names of a client.
 const NAMES: u64 = 24;
 const OPERATIONS: u64 = 120;
-/// For so many operations names become more, and then fewer.
+/// Number of operations after which a client changes between making and removing names.
 const SWING: u64 = 30;
 
 struct Crowd {
     world: World,
-    /// Where all are, and where names rest that are not there.
+    /// The crowded directory, and the one beside it where names rest meanwhile.
     dir: String,
     beside: String,
     at: DirRef,
 }
 
-/// One of them, and its names in the directory and beside it.
+/// A client, with its names in the directory and beside it.
 struct Member {
     number: usize,
     client: Client,
@@ -155,7 +156,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Lists the directory in pages of about so many entries.
+    /// Lists the directory in pages of about `entries_max` entries, and checks the client's names.
     async fn list(&self, member: &Member, entries_max: u32) -> anyhow::Result<()> {
         let (mut found, mut after) = (BTreeMap::new(), 0);
         let own = format!("{}.", member.number);

@@ -108,7 +108,7 @@ pub(super) async fn set_up(
 }
 
 impl Linear {
-    /// Something to move about.
+    /// Makes a few directories and a file to move about.
     async fn begin(&self, client: &Client) -> anyhow::Result<()> {
         for path in ["a", "aa", "b"] {
             let call = Call::Mkdir(Path(path.into()));

@@ -1,5 +1,5 @@
-//! Power cuts: a client alone in its directory remembers every state it went through, and what of
-//! it was durable; whenever the power was cut, it compares.
+//! Power cuts: a client alone in its directory remembers every state that the directory went
+//! through, and which of them were durable. After each power cut it compares.
 
 use anyhow::Context as _;
 use base::{FileKind, FsError};
@@ -21,7 +21,7 @@ struct Lost {
     random: SimRandom,
     dir: String,
     history: History,
-    /// Power cuts that were seen.
+    /// Number of power cuts that were dealt with.
     cuts: u64,
 }
 

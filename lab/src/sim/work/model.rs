@@ -1,5 +1,5 @@
-//! The model: a client alone in its directory does random operations by handle, and each is
-//! answered as the model answers it, whatever went wrong in between.
+//! The model: a client alone in its directory does random operations by handle. Each is answered as
+//! the model answers it, whatever faults happened in between.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const STEPS: usize = 120;
-/// A little longer than a client waits before it releases.
+/// A little longer than a client waits before it releases a closed file.
 const RELEASED: Duration = Duration::from_millis(12);
 
 pub(super) async fn set_up(
@@ -41,7 +41,7 @@ pub(super) async fn set_up(
         let rules = Rules { page_entries: (2, 100), ..Rules::default() };
         let settle = async || {
             world.count(|counts| counts.operations += 1);
-            // The client releases what was closed a moment later; until then the server knows it as
+            // The client releases a closed file a moment later. Until then the server knows it as
             // open.
             world.wait(RELEASED).await;
             let answered = client.statfs().await;
@@ -51,8 +51,8 @@ pub(super) async fn set_up(
         let compared = compare(&clock, rules, (&real, &model), &steps, &mut tallies, settle).await;
         match compared {
             Ok(()) => {}
-            // After a restart a removed file may live on until every session has said what it has
-            // open.
+            // After a restart a removed file may live on until every session has said which files
+            // it has open.
             Err(difference) if lives_on(&difference) && world.counts().kills > 0 => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
                 world.count(|counts| counts.models_ended += 1);
@@ -65,8 +65,8 @@ pub(super) async fn set_up(
     })
 }
 
-/// Whether the model has no such file any more, and the server does with it what it does with any
-/// other: it may refuse that, for another reason.
+/// Whether the model no longer has the file, and the server still treats it as any other. The
+/// server may then fail too, for another reason.
 fn lives_on(difference: &Difference) -> bool {
     let does = match *difference.left {
         Answer::Failed(error) => error != FsError::Io,

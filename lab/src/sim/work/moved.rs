@@ -38,9 +38,9 @@ struct State {
 struct Moved {
     world: World,
     dir: String,
-    /// All states that were asked for.
+    /// All states that a change asked for.
     states: RefCell<Vec<State>>,
-    /// The latest of them that was answered.
+    /// Index of the latest state whose change was answered.
     answered: Cell<usize>,
     over: Cell<bool>,
 }
@@ -141,7 +141,8 @@ impl Moved {
         Ok(())
     }
 
-    /// Looks again and again, as long as anything changes, where it was found the last time.
+    /// Looks again and again until the changes end, at the place where the directory was found
+    /// last, and checks each answer.
     async fn look_on(
         &self,
         machine: &Machine,
@@ -178,7 +179,7 @@ impl Moved {
 }
 
 impl State {
-    /// Why what is below it is not seen at a place.
+    /// The error of a look at `place`, or `None` if it succeeds.
     fn shown_at(self, place: usize, superuser: bool) -> Option<FsError> {
         if place != self.place {
             Some(FsError::NotFound)

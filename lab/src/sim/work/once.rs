@@ -129,7 +129,7 @@ impl Once {
         Ok(())
     }
 
-    /// To a free name, where only its first execution can succeed.
+    /// Renames to a free name: only the first execution can succeed.
     async fn rename(&mut self, name: &str, thing: Thing) -> anyhow::Result<()> {
         let new = self.fresh();
         let mode = self.random.pick(&[RenameMode::NoReplace, RenameMode::Replace]);

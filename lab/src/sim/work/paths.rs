@@ -1,4 +1,4 @@
-//! Visibility: clients take turns in one tree, by paths, and find what any of them has done.
+//! Visibility: clients take turns in one tree, by paths, and each finds the changes of all.
 //!
 //! Directories are moved, closed to others and opened again under clients that have them in their
 //! caches.
@@ -69,7 +69,7 @@ impl Turns {
         format!("{}/{path}", self.root)
     }
 
-    /// A directory, or the root of all.
+    /// A directory of the tree, or its root.
     fn some_dir(&self) -> String {
         let dirs = self.paths.all(true);
         match self.random.index(dirs.len() + 1) {
@@ -78,7 +78,7 @@ impl Turns {
         }
     }
 
-    /// A path of which any part may be there or not.
+    /// A path in some directory of the tree, which may exist or not.
     fn some_path(&self) -> String {
         let name = format!("{}{}", self.random.pick(&["d", "f"]), self.random.below(3));
         format!("{}{name}", self.some_dir())

@@ -121,7 +121,7 @@ impl Race {
         Ok(())
     }
 
-    /// Moves a file of the ring to a free name, or lets two change places.
+    /// Moves a file of the ring to a free name, or exchanges two names.
     async fn rotate(&self, client: &Client, random: &SimRandom) -> anyhow::Result<()> {
         let place =
             || format!("{}/ring/{}/{}", self.dir, random.pick(&["a", "b"]), random.below(NAMES));
