@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `wire::fuzz::answer`.
+//! Passes the fuzzer's input to `wire::fuzz::answer`.
 
 #![no_main]
 

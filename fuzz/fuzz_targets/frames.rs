@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `wire::fuzz::frames`.
+//! Passes the fuzzer's input to `wire::fuzz::frames`.
 
 #![no_main]
 

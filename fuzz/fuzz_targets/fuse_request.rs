@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `fuse::fuzz::request`.
+//! Passes the fuzzer's input to `fuse::fuzz::request`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `meta::fuzz::record`.
+//! Passes the fuzzer's input to `meta::fuzz::record`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `wire::fuzz::request_header`.
+//! Passes the fuzzer's input to `wire::fuzz::request_header`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `meta::fuzz::server`.
+//! Passes the fuzzer's input to `meta::fuzz::server`.
 
 #![no_main]
 

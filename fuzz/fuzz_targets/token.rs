@@ -1,4 +1,4 @@
-//! Hands what the fuzzer makes up to `wire::fuzz::token`.
+//! Passes the fuzzer's input to `wire::fuzz::token`.
 
 #![no_main]
 

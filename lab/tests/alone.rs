@@ -1,5 +1,5 @@
-//! Servers of a cluster that are silent, dead or without the coordinator: what goes on meanwhile on
-//! the others, and what is stable. Nothing else goes wrong in these worlds.
+//! Servers of a cluster that are silent, dead or without the coordinator: the work that goes on at
+//! the other servers meanwhile, and its stability. These worlds have no other faults.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 #[expect(dead_code, reason = "each test uses a part of it")]

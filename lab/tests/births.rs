@@ -57,7 +57,7 @@ enum Death {
 #[derive(Debug, Clone)]
 struct Crash {
     step: u64,
-    /// Servers that die, by what they have: the first one's is `/p`.
+    /// Servers that die, counted from the one that has `/p`, which is 0.
     victims: &'static [usize],
     death: Death,
     durability: Durability,

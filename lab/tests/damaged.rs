@@ -38,7 +38,7 @@ async fn settle(world: &World) {
     world.wait(Duration::from_secs(5)).await;
 }
 
-/// Restarts a server, so that it remembers nothing of what it has read.
+/// Restarts a server, so that it has no record in memory.
 fn restart(host: &Host) {
     host.kill();
     host.start().unwrap();

@@ -106,7 +106,7 @@ impl Cast {
         let maker = world.connect("maker").await?;
         let stage = Stage::prepare(world, &maker.client, scene).await?;
         let (acts, looks) = (world.connect("acts").await?, world.connect("looks").await?);
-        // A client that has looked before goes on by what it knows.
+        // A client that has looked before relies on its caches later.
         stage.look(&looks.client).await.context("before it")?;
         for host in world.hosts() {
             host.settle()?;
@@ -212,7 +212,7 @@ impl Stage {
         }
     }
 
-    /// Does what clients may do while a server is away.
+    /// Checks the operations that clients may do while a server is away.
     async fn outlast(
         &self,
         known: &Client,
@@ -388,7 +388,7 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(6);
 /// State of a server's part of a transaction when it was parted from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Parted {
-    /// Whether the transaction was prepared, and its outcome not heard.
+    /// Whether the transaction was prepared and its outcome unknown.
     prepared: bool,
     /// Whether the transaction has happened, as seen while they are parted.
     happened: bool,

@@ -37,9 +37,9 @@ use tokio::{
 };
 use wire::NodeRef;
 
-/// A look takes no longer in the weather of these worlds, whatever is dumped.
+/// Maximum duration of a look in the weather of these worlds, while dumps are taken.
 const LOOK_MAX: Duration = Duration::from_millis(400);
-/// In the time of the world. A longer wait counts as endless.
+/// Time limit, in the time of the world. A longer wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(3000);
 /// Number of directories of one kind, which are on all servers.
 const DIRS: u64 = 6;

@@ -113,7 +113,7 @@ async fn load_beside(client: &Client, dir: &str, task: usize, done: &Cell<u64>) 
     unreachable!("so many operations take longer than any test")
 }
 
-/// Programs that are run again and again, and what they work on.
+/// Programs that are run again and again, with their arguments.
 fn programs(mount: &Path, living: &[&String]) -> Vec<Vec<String>> {
     let at = |path: &str| format!("{}{path}", mount.display());
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! A session's view: by a walk that it must prove, at the server where a file was born; and what
-//! others have just moved.
+//! The view of a session: of files through a walk that it must prove, at the server where they were
+//! born, and of directories that others have just emptied by moves.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod calm;

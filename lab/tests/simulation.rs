@@ -1,4 +1,4 @@
-//! Simulated worlds: nothing goes wrong in them, whatever goes wrong; and a bug is found.
+//! Simulated worlds: no fault breaks a promise, and each planted bug is found.
 //!
 //! `lab sim` runs more of them, and replays one.
 #![expect(clippy::print_stdout, reason = "what happened in the worlds is a part of the result")]
@@ -15,17 +15,18 @@ fn alone() -> Options {
 }
 
 const SEEDS: u64 = 1000;
-/// For each number of servers.
+/// Number of seeds for each number of servers.
 const CLUSTER_SEEDS: u64 = 160;
 const CROWD_SEEDS: u64 = 20;
 
-/// The time, of which tests print how much they take.
+/// The real time, to print how long tests take.
 #[expect(clippy::disallowed_methods, reason = "no result depends on it")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Runs worlds, of which none may go wrong; what happened in them, and how long that took.
+/// Runs worlds, none of which may fail, and prints their counts and how long they took. Returns the
+/// counts.
 fn sum_of(what: &str, seeds: Range<u64>, options: Options) -> Counts {
     let (started, count) = (now(), seeds.end - seeds.start);
     let (sum, failures) = run_many(seeds, options);
@@ -35,7 +36,7 @@ fn sum_of(what: &str, seeds: Range<u64>, options: Options) -> Counts {
     sum
 }
 
-/// All that was to happen happened.
+/// Checks that each of these events has happened.
 fn assert_happened(counts: &[(&str, u64)]) {
     for (what, count) in counts {
         assert!(*count > 0, "no {what}");

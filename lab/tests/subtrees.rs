@@ -320,8 +320,8 @@ fn who_comes_to_a_server_while_it_is_evicted_stays_out() {
     });
 }
 
-/// A mount names directories by what it was shown, such as working directories, and does not ask by
-/// path.
+/// A mount names directories, such as working directories, by the handles that it was shown, and
+/// not by path.
 #[test]
 fn working_directories_go_along_within_the_subtree_and_are_gone_outside() {
     on_a_cluster(async |world, all| {

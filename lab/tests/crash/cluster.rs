@@ -28,8 +28,8 @@ async fn count(witness: &Client, suppressed: &mut Suppressed) {
 
 #[tokio::test]
 async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
-    // Answers wait for the disk, so that more of them are lost on their way. And another core may
-    // outdate what one core has executed, before it is written.
+    // Answers wait for the disk, so more of them are lost on their way. Also, another core may
+    // outdate a request that one core has executed, before that is written.
     let options = ["--restart", "--cores", "3", "--serve-options", "--durability strict"];
     let cluster = Cluster::start(SERVERS, &options);
     let witness = cluster.connect("witness").await;

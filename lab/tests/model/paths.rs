@@ -148,7 +148,7 @@ fn file(mode: u32) -> New {
     New { kind: FileKind::File, mode, rdev: 0 }
 }
 
-/// Numbers inodes as they are seen, and leaves out what may differ.
+/// Replaces inode numbers by their order of appearance, and clears attributes that may differ.
 fn seen(numbers: &mut BTreeMap<Ino, u64>, out: Out) -> Out {
     let Out::Attr(attr) = out else { return out };
     let next = numbers.len() as u64;
@@ -158,7 +158,7 @@ fn seen(numbers: &mut BTreeMap<Ino, u64>, out: Out) -> Out {
     Out::Attr(Attr { ino, allocated: 0, atime: Time::default(), ctime, ..attr })
 }
 
-/// How often each operation was done and refused.
+/// Numbers of times that each operation was done and refused.
 type Counts = BTreeMap<String, (u32, u32)>;
 
 fn run(setup: Setup, steps: &[Step], counts: &mut Counts) -> Result<(), String> {

@@ -1,8 +1,8 @@
-//! The native client and a server answer as the model does, whatever the session, the shape and the
-//! order.
+//! The native client and a server answer as the model does, for any sessions, servers and sequence
+//! of operations.
 //!
-//! After each sequence both hold the same tree, a check of the server finds nothing, and when the
-//! clients have left nothing is kept that has no name.
+//! After each sequence both hold the same tree, and a check of the server finds nothing. When the
+//! clients have left, only inodes with a name are left.
 
 use std::cell::RefCell;
 
@@ -139,7 +139,7 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
     })
 }
 
-/// When everybody has left, only what has a name is left.
+/// Checks that only inodes with a name are left once the clients have closed.
 async fn leaves_nothing(world: &World, sessions: Sessions, tree: &Tree) -> Result<(), Difference> {
     world.reclaimed().await;
     let progress = world.fsck().await;

@@ -82,7 +82,7 @@ pub(crate) fn in_world<T>(
     ended.expect("a panic is a problem")
 }
 
-/// Lets everybody do what is still to be done.
+/// Waits until clients have done the work that they do after their answers.
 pub(crate) async fn settle() {
     tokio::time::sleep(SETTLED).await;
 }
@@ -196,7 +196,7 @@ impl World {
         client.close().await.expect("nothing was written");
     }
 
-    /// Waits until the server has removed what is not needed any more.
+    /// Waits until the server has removed orphans in the background.
     pub(crate) async fn reclaimed(&self) {
         tokio::time::sleep(RECLAIMED).await;
     }

@@ -24,7 +24,7 @@ pub(crate) enum Bug {
     Cookie,
     /// Growing a file does not count.
     Growth,
-    /// A link count is too low by one in what `link` answers.
+    /// The answer of `link` has a link count that is too low by one.
     LinkCount,
     /// A hole that is punched beyond the end makes the file longer.
     ZeroGrows,

@@ -93,7 +93,7 @@ impl World {
             anyhow::Ok(())
         })?;
         self.server.kill();
-        // Clients go with the power too, with all that they still meant to do.
+        // Clients lose power too, with all unfinished work.
         runtime.shutdown_background();
         let history = load.history();
         let left = self.random.pick(&LEFT);

@@ -386,8 +386,8 @@ fn it_is_counted_while_names_move_within_a_directory() {
 #[test]
 fn it_is_counted_though_servers_die_meanwhile() {
     for power in [false, true] {
-        // Until all sessions have claimed what they had open, or have ended, nothing is removed
-        // that may be.
+        // The servers remove no orphan until all sessions have claimed their open files, or have
+        // ended.
         let lease = Duration::from_secs(5);
         let strict = Plan { durability: meta::Durability::Strict, lease, ..plan() };
         in_world(strict, async |world, maker| {

@@ -1,6 +1,7 @@
 //! Clusters in memory in which servers die at one step, and start again.
 //!
-//! A step is whatever outlives a server or others rely on ([`Steps`](lab::sim::disk::Steps)).
+//! A step is an action that outlives a server or that others rely on
+//! ([`Steps`](lab::sim::disk::Steps)).
 
 use std::{
     fmt::Debug,
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 /// servers.
 pub(crate) const SHARDS: u16 = 12;
 
-/// A world in which nothing goes wrong by itself, and nothing divides.
+/// The plan of a world without faults of its own, and without partitions.
 pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
     Plan {
         durability,
@@ -32,7 +33,7 @@ pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
         commit_interval: Duration::from_millis(50),
         inline_bytes_max: 4096,
         weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
-        // The power takes what has waited for the disk.
+        // Syncs take time, so a power cut takes changes that wait for the disk.
         disk_ms_max: if durability == Durability::Strict { 4 } else { 0 },
         split_threshold: u64::MAX,
         divides: false,

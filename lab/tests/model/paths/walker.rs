@@ -1,5 +1,5 @@
-//! Paths for the model: it is asked name by name, by a walk that knows nothing but what
-//! `path_resolution(7)` says.
+//! Paths for the model, which takes single names: a walk by the rules of `path_resolution(7)`
+//! alone.
 
 use base::{Access, Cred, EntryName, FsError, SetAttr, limits::SYMLINKS_FOLLOWED_MAX as LINKS_MAX};
 use client::{Error, FileSystem as _, model::Model};
@@ -7,17 +7,17 @@ use wire::{DirRef, Entry, NodeRef, RenameMode};
 
 use super::{Op, Out, done, file, names};
 
-/// A user of the model who has paths.
+/// A user of the model that gives paths.
 pub(super) struct Walker<'a> {
     pub(super) fs: &'a Model,
     pub(super) cred: &'a Cred,
 }
 
-/// Where a path leads.
+/// The end of a path.
 enum Place {
-    /// To a directory without a name of its own: the root, or `..`.
+    /// A directory without a name of its own: the root, or `..`.
     Dir(DirRef),
-    /// To a name, and what stands there.
+    /// A directory, a name in it, and the entry of that name, if it exists.
     Name(DirRef, EntryName, Option<Box<Entry>>),
 }
 
