@@ -1,8 +1,8 @@
 //! Keeps comments readable alone: none begins with a pronoun or a headless relative.
 //!
-//! A reader meets a comment in a hover box, or at the place where a search ends. "It is kept until then" says nothing
-//! there; "The lease is kept until the next heartbeat" does. A comment is a run of lines with one marker; its paragraphs
-//! after the first may begin as they like.
+//! A reader meets a comment in a hover box, or at the place where a search ends. "It is kept until
+//! then" says nothing there; "The lease is kept until the next heartbeat" does. A comment is a run
+//! of lines with one marker; its paragraphs after the first may begin as they like.
 
 use std::{
     fs,

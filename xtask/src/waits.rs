@@ -16,7 +16,7 @@ const FOLDERS: [&str; 3] = ["meta/src", "client/src", "mount/src"];
 /// A file and the name of a constant in it.
 type Place = (String, String);
 
-/// What differs between the table and the code, given all files of the tree.
+/// The differences between the table and the code, given all files of the tree.
 pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
     let mut waits = BTreeMap::new();
     for file in files {
