@@ -493,16 +493,16 @@ fn crashes_find_what_is_wrong() {
             Some(13),
             "the handoff does not end",
         ),
-        (Bug::LayoutToldEarly, Scene::TwoSubsets, Death::Power, Some(159), "is not listed"),
+        (Bug::LayoutToldEarly, Scene::TwoSubsets, Death::Power, Some(165), "is not listed"),
         (
             Bug::PreparedForgotten,
             Scene::FirstSplit,
             Death::Kill,
-            Some(71),
+            Some(73),
             "the handoff does not end",
         ),
         (Bug::CommitNotAwaited, Scene::FirstSplit, Death::Power, Some(63), "not more partitions"),
-        (Bug::CommitNotNoted, Scene::FirstSplit, Death::Kill, Some(78), "it hangs"),
+        (Bug::CommitNotNoted, Scene::FirstSplit, Death::Kill, Some(81), "it hangs"),
     ] {
         let all = crashes(scene, death, Some(bug)).unwrap();
         let pin = Pin { seed, word, seeds: 0..all.len() as u64 };

@@ -28,7 +28,9 @@ impl Clock for Still {
 
 impl Random for Still {
     fn next(&self) -> u64 {
-        0x1234_5678_9abc_def0
+        // No two runs of a server have the same number.
+        static COUNT: AtomicU64 = AtomicU64::new(0x1234_5678_9abc_def0);
+        COUNT.fetch_add(1, Ordering::Relaxed)
     }
 }
 

@@ -260,6 +260,7 @@ fn a_power_cut_takes_of_memory_what_was_not_synced() {
     blocks.sync().expect("sync");
     (2..=5).for_each(put);
     futures::executor::block_on(blocks.delete(BlockId(5))).expect("delete");
+    assert_eq!(blocks.unsynced(), 3);
     let mut left = [0, 100, usize::MAX].into_iter();
     assert_eq!(blocks.power_cut(|_| left.next().expect("three are not synced")), 2);
     assert!(matches!(get(2), Err(BlocksError::Missing { .. })));

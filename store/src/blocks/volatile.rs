@@ -45,6 +45,13 @@ impl Blocks {
         Self { volatile, ..Self::over(Arc::new(InMemory::new()), "") }
     }
 
+    /// Returns the number of blocks that no sync has covered; 0 for other stores than
+    /// [`Blocks::volatile`].
+    #[must_use]
+    pub fn unsynced(&self) -> usize {
+        self.volatile.as_ref().map_or(0, |volatile| volatile.unsynced.lock().len())
+    }
+
     /// Cuts the power. For each block that was not synced, `left` gets the length of its object in
     /// bytes and returns how many are left; with 0 the block is gone. The rest is stable from then
     /// on. Returns the number of blocks that are not whole any more; 0 for other stores than
