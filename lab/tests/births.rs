@@ -359,7 +359,7 @@ fn a_file_that_is_moved_into_a_new_directory_outlives_each_crash() -> anyhow::Re
 fn crashes_find_what_is_wrong() -> anyhow::Result<()> {
     for (bug, seed, word) in [
         (Bug::ConfirmedEarly, Some(77), "is not there, but its contents are"),
-        (Bug::LostBirthForgotten, Some(43), "stale file handle"),
+        (Bug::LostBirthForgotten, Some(57), "stale file handle"),
     ] {
         let all = crashes(Scene::Chain, Death::Power, Durability::Relaxed, Some(bug))?;
         let pin = Pin { seed, word, seeds: 0..all.len() as u64 };

@@ -6,7 +6,7 @@ use std::{cell::Cell, ops::ControlFlow, time::Duration};
 use base::placement::shard_of;
 use client::Client;
 use lab::sim::{
-    plan::Plan,
+    plan::{Plan, Weather},
     play::test_in,
     server::Host,
     world::{Machine, World},
@@ -29,6 +29,7 @@ fn in_a_world(seed: u64, split_threshold: u64, test: impl AsyncFn(&World, &Machi
         lease: long,
         server_lease: long,
         split_threshold,
+        weather: Weather { delay_ms_max: 2, stall_one_in: u64::MAX, pieces: false },
         ..Plan::draw(seed, SERVERS)
     };
     test_in(plan, async |world| {
