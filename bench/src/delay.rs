@@ -239,6 +239,13 @@ mod tests {
         });
     }
 
+    /// The bytes of a stream, up to its end.
+    async fn read_all(far: &mut DuplexStream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        far.read_to_end(&mut bytes).await.unwrap();
+        bytes
+    }
+
     #[test]
     fn each_way_takes_at_least_half_of_the_round_trip() {
         let round_trip = Duration::from_micros(400);
@@ -292,12 +299,7 @@ mod tests {
                 }
                 drop(near);
             };
-            let read = async {
-                let mut bytes = Vec::new();
-                far.read_to_end(&mut bytes).await.unwrap();
-                bytes
-            };
-            let ((), bytes) = tokio::join!(write, read);
+            let ((), bytes) = tokio::join!(write, read_all(&mut far));
             assert!(bytes.into_iter().eq(0u8..200));
         });
     }
@@ -312,12 +314,7 @@ mod tests {
                 }
                 drop(near);
             };
-            let read = async {
-                let mut bytes = Vec::new();
-                far.read_to_end(&mut bytes).await.unwrap();
-                bytes
-            };
-            let ((), bytes) = tokio::join!(write, read);
+            let ((), bytes) = tokio::join!(write, read_all(&mut far));
             let numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes));
             assert!(numbers.eq(0..u64::try_from(count).unwrap()));
         });

@@ -1,8 +1,8 @@
 //! Results of several runs, put together: a table of targets, and a drawing of rates beside their
 //! floors.
 //!
-//! It reads the JSON lines of `bench md`, `bench floor` and of itself. It measures nothing and
-//! opens no file.
+//! The report reads the JSON lines of `bench md`, `bench floor` and of itself. It measures nothing
+//! and opens no file.
 
 mod svg;
 mod target;

@@ -19,8 +19,8 @@ impl Client {
     /// Asks for a server to be enrolled. For administrators.
     ///
     /// # Errors
-    /// As [`Client::cluster`]; [`Error::Refused`](crate::Error::Refused) when there is no place for
-    /// it.
+    /// Fails as [`Client::cluster`] does; [`Error::Refused`](crate::Error::Refused) when there is
+    /// no place for it.
     pub async fn join(&self, join: Join) -> Result<Joined> {
         match self.ask_root(Request::Join(join)).await?.reply {
             Reply::Joined(joined) => Ok(joined),

@@ -5,8 +5,8 @@
 //! Before it writes it lets every other ready task run once, so that their requests share the
 //! write.
 //!
-//! It never decides what an answer means, and it ends when the stream fails, the server is silent
-//! for a whole lease, or the channel asks for another connection.
+//! The task never decides what an answer means, and it ends when the stream fails, the server is
+//! silent for a whole lease, or the channel asks for another connection.
 
 use std::{
     future::poll_fn,

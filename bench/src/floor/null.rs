@@ -1,9 +1,9 @@
 //! A file system that is nothing but the kernel's share and that of our `fuse` crate: names and
 //! attributes in memory, behind one lock, with no client, server or contents.
 //!
-//! It lets the kernel believe nothing (every time to live is zero), answers FLUSH, and leaves
-//! permissions to the kernel. Any number of threads serve it, each with a runtime and a descriptor
-//! of its own.
+//! The file system lets the kernel believe nothing (every time to live is zero), answers FLUSH, and
+//! leaves permissions to the kernel. Any number of threads serve it, each with a runtime and a
+//! descriptor of its own.
 
 use std::{
     collections::BTreeMap,

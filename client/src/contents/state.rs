@@ -1,6 +1,6 @@
 //! One open file, shared by all its handles of this client.
 //!
-//! What a program reads is, from the top: what was written and not sent (`dirty`), what is being
+//! A program reads, from the top: what was written and not sent (`dirty`), what is being
 //! sent (`flushing`), and what the server said (`map`). One flush of a file is under way at a time,
 //! so its writes reach the server in order.
 //!
@@ -225,7 +225,7 @@ impl Inner {
     }
 
     /// Takes in what another open of the file was told, asked for when `changes` was what it says.
-    /// What was known before is not trusted: others may have written since.
+    /// Earlier knowledge is not trusted: others may have written since.
     pub(crate) fn learn_open(&mut self, attr: Attr, contents: OpenState, changes: Option<u64>) {
         if changes == Some(self.changes) {
             self.map = map_of(&attr, contents);
