@@ -562,8 +562,8 @@ impl FileSystem for Model {
         self.with(|state| {
             let attr = state.attr(state.node(self.who(&Cred::ROOT), node)?);
             Ok(vec![
+                ("kind".to_owned(), format!("{:?}", attr.kind).to_lowercase()),
                 ("ino".to_owned(), attr.ino.to_string()),
-                ("kind".to_owned(), format!("{:?}", attr.kind)),
             ])
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! `pando mount` calls [`run`] on a single-threaded runtime, within a `LocalSet`; from then on the
 //! file system is in the tree of the machine until it is unmounted. The mount knows nothing of what
-//! is behind the trait: it is tested over the model in memory.
+//! is behind the trait: it is tested over the model and over a client of a server, both in memory.
 //!
 //! What it leaves to others:
 //!

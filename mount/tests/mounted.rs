@@ -1,4 +1,5 @@
-//! The mount over the model in memory, used as programs use it: each test is one rule.
+//! The mount over the model in memory, and over a client of a server in memory, used as programs
+//! use it: each test is one rule.
 //!
 //! Needs `/dev/fuse` and root; without them these tests fail, they are not skipped.
 
@@ -42,6 +43,9 @@ mod unnamed;
 mod users;
 #[path = "mounted/waits.rs"]
 mod waits;
+#[path = "../../client/tests/support/world.rs"]
+#[allow(dead_code, reason = "this server is never killed")]
+mod world;
 #[path = "mounted/xattrs.rs"]
 mod xattrs;
 

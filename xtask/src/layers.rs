@@ -42,8 +42,8 @@ const TABLE: &[Row] = &[
 const OUTSIDE: &[&str] = &["xtask"];
 
 /// Crates that the tests of a crate use beyond its row: the examples of `client` run, so they need
-/// a server.
-const TESTS: &[(&str, &str)] = &[("client", "meta")];
+/// a server, and the tests of `mount` run over one.
+const TESTS: &[(&str, &str)] = &[("client", "meta"), ("mount", "meta"), ("mount", "store")];
 
 /// A crate of the workspace and the crates of the workspace that it depends on, tests included.
 struct Crate {

@@ -1,4 +1,5 @@
-//! The model mounted for one test: served by a thread of its own, always unmounted.
+//! The model, or a client of a server in memory, mounted for one test: served by a thread of its
+//! own, always unmounted.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,12 +14,15 @@ use std::{
 };
 
 use base::{Clock, HashKey, Time};
-use client::model::Model;
+use client::{Client, Config, FileSystem, model::Model};
 use fuse::{Ended, Unmount};
 use mount::Options;
 use rustix::{process::Gid, process::Uid, thread};
 
-use crate::probe::{Probe, Seen};
+use crate::{
+    probe::{POSITION_BITS, Probe, Seen},
+    world::World,
+};
 
 /// Time-out of waits that end at once when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,11 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Mounted {
     dir: tempfile::TempDir,
     served: Option<JoinHandle<Ended>>,
+    /// The model behind the mount. Behind a mount of a server this one is empty.
     pub(crate) model: Model,
     pub(crate) seen: Arc<Seen>,
 }
 
-/// Behaviour of the model behind a mount.
+/// Behaviour of the file system behind a mount.
 #[derive(Debug, Clone)]
 pub(crate) struct Way {
     pub(crate) options: Options,
@@ -42,7 +47,7 @@ pub(crate) struct Way {
 impl Default for Way {
     fn default() -> Way {
         let options = Options { allow_other: true, suid: true, dev: true, ..Options::default() };
-        Way { options, late: false, position_bits: 63 }
+        Way { options, late: false, position_bits: POSITION_BITS }
     }
 }
 
@@ -68,8 +73,16 @@ impl Way {
     }
 }
 
-/// Runs a test on mounts of each kind.
+/// Runs a test on mounts of each kind: of the model, and of a server through its client.
 pub(crate) fn on_each(test: impl Fn(&Mounted)) {
+    on_each_of_the_model(&test);
+    let mounted = mount_server(&Way::default());
+    test(&mounted);
+    mounted.unmount();
+}
+
+/// Runs a test on mounts of the model of each kind.
+pub(crate) fn on_each_of_the_model(test: impl Fn(&Mounted)) {
     for way in [Way::default(), Way::late(), Way::uncached()] {
         let mounted = mount(&new_model(), &way);
         test(&mounted);
@@ -104,37 +117,84 @@ pub(crate) fn mount(model: &Model, way: &Way) -> Mounted {
     Mounted { dir, served: Some(served), model: model.clone(), seen }
 }
 
+/// Mounts a new file system of a server in memory, through its client. At the end the server is
+/// checked.
+fn mount_server(way: &Way) -> Mounted {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = Arc::new(Seen::default());
+    let (way, path, shared) = (way.clone(), dir.path().to_owned(), Arc::clone(&seen));
+    let served = on_a_thread(async move |started| {
+        World::run(async |world| {
+            let config = Config { kernel_checks: true, ..world.config() };
+            let client = Client::connect(config).await.unwrap();
+            let probe = probe(client.clone(), shared, &way);
+            let ended = serve(probe, &path, &way.options, &started).await;
+            let job = client.fsck_start(false).await.unwrap();
+            loop {
+                let check = client.fsck_poll(job, false).await.unwrap();
+                if check.done {
+                    assert_eq!(check.findings, [""; 0]);
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            client.close().await.unwrap();
+            ended
+        })
+        .await
+    });
+    let served = served.unwrap_or_else(|error| panic!("{error}: {error:?}"));
+    Mounted { dir, served: Some(served), model: new_model(), seen }
+}
+
 type Served = (JoinHandle<Ended>, Arc<Seen>);
 
 /// Mounts, or says why not.
-#[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
 pub(crate) fn try_mount(model: &Model, way: &Way, path: &Path) -> Result<Served, mount::Error> {
     let seen = Arc::new(Seen::default());
-    let probe = Probe {
-        inner: model.client(true),
-        seen: Arc::clone(&seen),
-        late: way.late,
-        position_bits: way.position_bits,
-    };
+    let probe = probe(model.client(true), Arc::clone(&seen), way);
     let (options, path) = (way.options.clone(), path.to_owned());
+    let served = on_a_thread(async move |started| serve(probe, &path, &options, &started).await);
+    served.map(|served| (served, seen))
+}
+
+fn probe<F>(inner: F, seen: Arc<Seen>, way: &Way) -> Probe<F> {
+    Probe { inner, seen, late: way.late, position_bits: way.position_bits }
+}
+
+/// Where a mount says that it has started, or why it has not.
+type Started = mpsc::Sender<Result<(), mount::Error>>;
+
+/// Serves a mount on a thread of its own. Returns when it has started.
+#[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
+fn on_a_thread(
+    serve: impl AsyncFnOnce(Started) -> Ended + Send + 'static,
+) -> Result<JoinHandle<Ended>, mount::Error> {
     let (send, started) = mpsc::channel();
     let served = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tokio::task::LocalSet::new().block_on(&runtime, async move {
-            match mount::run(probe, &path, &options).await {
-                Ok(mounted) => {
-                    assert_eq!(mounted.mountpoint(), path);
-                    send.send(Ok(())).unwrap();
-                    mounted.ended().await.unwrap()
-                }
-                Err(error) => {
-                    send.send(Err(error)).unwrap();
-                    Ended::Unmounted
-                }
-            }
-        })
+        tokio::task::LocalSet::new().block_on(&runtime, serve(send))
     });
-    started.recv_timeout(PATIENCE).expect("the mount starts").map(|()| (served, seen))
+    started.recv_timeout(PATIENCE).expect("the mount starts").map(|()| served)
+}
+
+async fn serve<F: FileSystem + 'static>(
+    probe: Probe<F>,
+    path: &Path,
+    options: &Options,
+    started: &Started,
+) -> Ended {
+    match mount::run(probe, path, options).await {
+        Ok(mounted) => {
+            assert_eq!(mounted.mountpoint(), path);
+            started.send(Ok(())).unwrap();
+            mounted.ended().await.unwrap()
+        }
+        Err(error) => {
+            started.send(Err(error)).unwrap();
+            Ended::Unmounted
+        }
+    }
 }
 
 impl Mounted {

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::harness::{Way, mount, mount_new, new_model, on_each, start_role};
+use crate::harness::{Way, mount, mount_new, new_model, on_each, on_each_of_the_model, start_role};
 
 #[test]
 fn what_is_made_is_there_and_what_is_removed_is_not() {
@@ -62,7 +62,7 @@ fn an_exclusive_create_refuses_what_is_there() {
 
 #[test]
 fn an_open_that_may_create_opens_what_another_client_has_made_meanwhile() {
-    on_each(|mounted| {
+    on_each_of_the_model(|mounted| {
         // The kernel looks the name up, does not find it, and asks to create it.
         let other = mounted.model.client(true);
         let before = mounted.seen.count("create");

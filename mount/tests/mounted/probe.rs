@@ -1,4 +1,5 @@
-//! The model, watched: what is asked of it is counted, and tests make it late, stuck or unlucky.
+//! The file system behind a mount, watched: requests are counted, and tests make it late, stuck or
+//! unlucky.
 
 use std::{
     collections::BTreeMap,
@@ -7,16 +8,19 @@ use std::{
 
 use base::{Access, Attr, ByteRange, Cred, EntryName, Ino, LockKind, SetAttr};
 use bytes::Bytes;
-use client::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed, model::Model};
+use client::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
 use tokio::sync::watch;
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
     SeekTo, Statfs, XattrMode,
 };
 
-/// One client of the model.
-pub(crate) struct Probe {
-    pub(crate) inner: Model,
+/// Number of bits of a position.
+pub(crate) const POSITION_BITS: u32 = 63;
+
+/// One client of the model, or of a server.
+pub(crate) struct Probe<F> {
+    pub(crate) inner: F,
     pub(crate) seen: Arc<Seen>,
     /// No operation is ready at once.
     pub(crate) late: bool,
@@ -63,7 +67,7 @@ impl Seen {
     }
 }
 
-impl Probe {
+impl<F: FileSystem> Probe<F> {
     async fn enter(&self, op: &'static str) {
         *self.seen.counts.lock().unwrap().entry(op).or_default() += 1;
         if self.late {
@@ -91,12 +95,12 @@ impl Probe {
     }
 
     fn coarse(&self, pos: u64) -> u64 {
-        let low = 63 - self.position_bits;
+        let low = POSITION_BITS - self.position_bits;
         (pos >> low << low).max(base::hash::POS_MIN)
     }
 }
 
-impl FileSystem for Probe {
+impl<F: FileSystem> FileSystem for Probe<F> {
     fn root(&self) -> (DirRef, Attr) {
         self.inner.root()
     }
@@ -205,6 +209,9 @@ impl FileSystem for Probe {
         plus: bool,
     ) -> Result<ReaddirPage> {
         self.enter(if plus { "readdirplus" } else { "readdir" }).await;
+        if self.position_bits == POSITION_BITS {
+            return self.inner.readdir(cred, dir, after, entries_max, plus).await;
+        }
         let mut page = self.inner.readdir(cred, dir, 0, u32::MAX, plus).await?;
         for entry in &mut page.entries {
             entry.pos = self.coarse(entry.pos);
