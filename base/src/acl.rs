@@ -349,8 +349,16 @@ mod tests {
         let mut version = good;
         version[0] = 1;
         assert_eq!(Acl::parse(&version), Err(FsError::NotSupported));
-        let many: String = (0..600).map(|id| format!("u:{id}:7,")).collect();
-        assert_eq!(Acl::parse(&acl(&format!("u:7,{many}g:7,m:7,o:0"))), Err(FsError::TooBig));
+    }
+
+    #[test]
+    fn an_acl_has_up_to_511_entries() {
+        let of = |entries: u32| {
+            let named: String = (4..entries).map(|id| format!("u:{id}:7,")).collect();
+            Acl::parse(&acl(&format!("u:7,{named}g:7,m:7,o:0")))
+        };
+        assert_eq!(of(511).unwrap().unwrap().entries.len(), 511);
+        assert_eq!(of(512), Err(FsError::TooBig));
     }
 
     #[test]

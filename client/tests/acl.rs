@@ -269,6 +269,25 @@ async fn names_values_and_lists_are_as_long_as_on_linux() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_attributes_of_a_file_take_up_to_256_kib_together() {
+    World::run(async |world| {
+        let root = world.client().await;
+        root.write("/f", b"").await.unwrap();
+        let set = async |name: &str, len: usize| {
+            root.set_xattr("/f", name, &vec![7; len], XattrMode::Set).await
+        };
+        // Each of the four takes 6 bytes for its name, and 8 besides: all 262,144.
+        for name in ["user.a", "user.b", "user.c", "user.d"] {
+            set(name, 65_522).await.unwrap();
+        }
+        assert_eq!(fs(set("user.d", 65_523).await), FsError::NoSpace);
+        assert_eq!(fs(set("user.e", 0).await), FsError::NoSpace);
+        assert_eq!(root.get_xattr("/f", "user.d").await.unwrap(), vec![7; 65_522]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_capability_goes_with_every_change_of_the_file() {
     World::run(async |world| {
         let root = world.client().await;

@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use base::{Cred, FileKind, FsError, SetTime, Time};
-use client::{Client, Config, Error, OpenOptions};
+use client::{Client, Config, Error, OpenOptions, Resolution};
 use wire::{RenameMode, Token, XattrMode};
 use world::{World, fs};
 
@@ -234,6 +234,51 @@ async fn many_tasks_share_a_client() {
         let all = client.read_dir("/d").await.unwrap().all().await.unwrap();
         assert_eq!(all.len(), 500);
         assert!(all.iter().all(|entry| entry.entry.as_ref().unwrap().attr.size == 10));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_takes_the_target_of_a_link_of_1_to_4095_bytes() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let longest = "x".repeat(4095);
+        client.symlink(&longest, "/longest").await.unwrap();
+        assert_eq!(client.readlink("/longest").await.unwrap(), longest.as_bytes());
+        let longer = "x".repeat(4096);
+        assert_eq!(fs(client.symlink(&longer, "/longer").await), FsError::NameTooLong);
+        assert_eq!(fs(client.symlink("", "/empty").await), FsError::NotFound);
+        assert_eq!(client.read_dir("/").await.unwrap().all().await.unwrap().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_leads_through_40_symbolic_links_and_no_more() {
+    World::run(async |world| {
+        for resolution in [Resolution::Speculative, Resolution::Sequential] {
+            let config = Config { resolution, ..world.config() };
+            let client = Client::connect(config).await.unwrap();
+            let top = format!("/{resolution:?}");
+            client.create_dir_all(format!("{top}/0"), 0o755).await.unwrap();
+            client.write(format!("{top}/0/file"), b"x").await.unwrap();
+            for link in 1..=41 {
+                let target = (link - 1).to_string();
+                client.symlink(&target, format!("{top}/{link}")).await.unwrap();
+            }
+            assert_eq!(client.stat(format!("{top}/40/file")).await.unwrap().size, 1);
+            assert_eq!(fs(client.stat(format!("{top}/41/file")).await), FsError::Loop);
+            // Links that the last name of a path leads to count as well.
+            client.symlink("0/file", format!("{top}/f1")).await.unwrap();
+            for link in 2..=41 {
+                let target = format!("f{}", link - 1);
+                client.symlink(&target, format!("{top}/f{link}")).await.unwrap();
+            }
+            client.open(format!("{top}/f40")).await.unwrap().close().await.unwrap();
+            let refused = client.open(format!("{top}/f41")).await.map(|_| ());
+            assert_eq!(fs(refused), FsError::Loop);
+            client.close().await.unwrap();
+        }
     })
     .await;
 }

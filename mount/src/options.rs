@@ -228,6 +228,12 @@ mod tests {
     }
 
     #[test]
+    fn names_and_attributes_are_kept_for_a_second() {
+        let Options { attr_timeout, entry_timeout, .. } = Options::default();
+        assert_eq!((attr_timeout, entry_timeout), (Duration::from_secs(1), Duration::from_secs(1)));
+    }
+
+    #[test]
     fn what_is_no_option_is_refused() {
         let mut options = Options::default();
         assert_eq!(options.set("rw,quick"), Err(OptionError::Unknown("quick".to_owned())));

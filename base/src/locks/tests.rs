@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{HashKey, Ino};
+use crate::{HashKey, Ino, limits};
 
 const FILE: (Ino, LockKind) = (Ino(5), LockKind::Range);
 const OTHER: (Ino, LockKind) = (Ino(6), LockKind::Range);
@@ -201,6 +201,16 @@ fn a_session_has_no_more_locks_than_it_may() {
     assert_eq!(give_back(&mut table, FILE, 10), []);
     assert_eq!(table.take(FILE, exclusive(10, 40, 49)), Ok(vec![]));
     table.check();
+}
+
+#[test]
+fn a_session_has_65_536_locks_and_no_more() {
+    let mut table = LockTable::new(limits::LOCKS_A_SESSION_MAX);
+    for ino in 0..65_536 {
+        table.take((Ino(ino), LockKind::Range), exclusive(10, 0, 9)).unwrap();
+    }
+    assert_eq!(table.take(FILE, exclusive(10, 20, 29)), Err(LockDenied::TooMany));
+    assert_eq!(table.take(FILE, exclusive(20, 20, 29)), Ok(vec![]));
 }
 
 /// A file as a map of bytes, with waiting requests in no order: the test compares which requests

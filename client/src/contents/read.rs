@@ -376,6 +376,21 @@ mod tests {
         assert!(ahead.asked <= at + AHEAD_BYTES_MAX);
     }
 
+    #[test]
+    fn an_access_time_is_brought_up_to_date_after_a_day() {
+        let at = |ms| Time { sec: 1_000_000, nsec: 0 }.plus_ms(ms);
+        let attr = |atime, changed| {
+            let (atime, mtime, ctime) = (at(atime), at(changed), at(changed));
+            Attr { atime, mtime, ctime, ..Attr::blank(Ino(1), base::FileKind::File) }
+        };
+        let relative = |attr, now| is_due(AccessTimes::Relative, &attr, at(now));
+        assert!(!relative(attr(1, 0), 86_400_000));
+        assert!(relative(attr(1, 0), 86_400_001));
+        assert!(relative(attr(1, 1), 2), "not newer than the last change");
+        assert!(is_due(AccessTimes::Always, &attr(2, 1), at(3)));
+        assert!(!is_due(AccessTimes::Never, &attr(1, 1), at(86_400_001)));
+    }
+
     trait LenBytes {
         fn len_bytes(&self) -> u64;
     }

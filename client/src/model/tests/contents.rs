@@ -134,3 +134,14 @@ fn a_closed_handle_is_a_bad_one() {
     assert_eq!(fs.outcome(done(fs.model.flush(handle))), Err(FsError::BadHandle));
     assert_eq!(fs.outcome(done(fs.model.release(handle))), Err(FsError::BadHandle));
 }
+
+#[test]
+fn one_call_copies_up_to_64_mib() {
+    let fs = Fs::new();
+    let (from, to) = (fs.opened("from"), fs.opened("to"));
+    fs.setattr("from", SetAttr { size: Some((64 << 20) + 9), ..SetAttr::default() }).unwrap();
+    let copy = |at| done(fs.model.copy_range((from, at), (to, at), u64::MAX, false)).unwrap();
+    assert_eq!(copy(0), 67_108_864);
+    assert_eq!(fs.stat("to").size, 67_108_864);
+    assert_eq!((copy(67_108_864), copy(67_108_873)), (9, 0));
+}

@@ -1,7 +1,5 @@
 //! Rules of the model: namespace.
 
-use base::limits::{LINKS_MAX, SYMLINK_BYTES_MAX};
-
 use super::*;
 
 #[test]
@@ -152,7 +150,7 @@ fn a_file_has_no_more_names_than_the_limit() {
     let fs = Fs::new();
     fs.create("f", 0o644).unwrap();
     let (node, root) = (fs.node("f"), fs.model.root().0);
-    for i in 1..LINKS_MAX {
+    for i in 1..65_000 {
         done(fs.model.link(&Cred::ROOT, &node, &root, &name(&i.to_string()))).unwrap();
     }
     assert_eq!(fs.link("f", "one more"), Err(FsError::TooManyLinks));
@@ -224,10 +222,10 @@ fn an_id_is_not_given_twice_while_its_directory_lives_elsewhere() {
 fn a_symlink_has_a_target_of_1_to_4095_bytes() {
     let fs = Fs::new();
     assert_eq!(fs.symlink("l", b""), Err(FsError::NotFound));
-    assert_eq!(fs.symlink("l", &[b'x'; SYMLINK_BYTES_MAX + 1]), Err(FsError::NameTooLong));
+    assert_eq!(fs.symlink("l", &[b'x'; 4096]), Err(FsError::NameTooLong));
     assert_eq!(fs.symlink("l", b"a\0"), Err(FsError::Invalid));
-    let made = fs.symlink("l", &[b'x'; SYMLINK_BYTES_MAX]).unwrap();
-    assert_eq!((made.attr.size, made.attr.mode), (SYMLINK_BYTES_MAX as u64, 0o777));
+    let made = fs.symlink("l", &[b'x'; 4095]).unwrap();
+    assert_eq!((made.attr.size, made.attr.mode), (4095, 0o777));
     fs.create("f", 0o644).unwrap();
     assert_eq!(done(fs.model.readlink(&Cred::ROOT, &fs.file("l"))).unwrap(), made.target.unwrap());
     let refused = fs.outcome(done(fs.model.readlink(&Cred::ROOT, &fs.file("f"))));

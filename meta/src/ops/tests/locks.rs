@@ -55,6 +55,26 @@ fn a_lock_needs_an_open_file_and_ends_when_its_session_closes_it() {
 }
 
 #[test]
+fn a_server_gives_a_session_65_536_locks_and_no_more() {
+    in_world(async |world| {
+        let (mut one, mut two, claimed) = two_with_a_file(world).await;
+        let nth = |number: u64| {
+            let range = ByteRange { first: 2 * number, last: 2 * number };
+            Request::Lock(Lock { range, ..lock(claimed.file.ino, number) })
+        };
+        // All but one are of other files.
+        for number in 1..65_536 {
+            let lock = lock(Ino(1_000_000 + number), number);
+            let (taken, _) = world.server.shared.file_locks.set(one.welcome.session, &lock);
+            assert!(taken.is_ok(), "lock {number}");
+        }
+        assert_eq!(one.ask(nth(65_536)).await, DONE);
+        assert_eq!(one.ask(nth(65_537)).await, Answer::Failed(FsError::NoLocks));
+        assert_eq!(two.ask(nth(65_537)).await, DONE);
+    });
+}
+
+#[test]
 fn an_echo_of_a_settled_request_takes_nothing() {
     in_world(async |world| {
         let (mut one, mut two, claimed) = two_with_a_file(world).await;
