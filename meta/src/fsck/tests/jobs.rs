@@ -25,7 +25,7 @@ pub(super) fn block_of(damage: &Damage<'_>, file: &FileRef) -> base::BlockId {
 
 #[test]
 fn blocks_that_do_not_fit_their_records_are_found() {
-    finds(&["/a/big: chunk 0 of inode", "has 9000 bytes, not 9999"], |damage, tree| {
+    finds(&["/a/big: chunk 0 of inode…has 9000 bytes, not 9999"], |damage, tree| {
         damage.chunk(&tree.big, |chunk| {
             let wire::SliceSource::Block(part) = &mut chunk.slices[0].source else { panic!() };
             part.block_bytes = 9999;
