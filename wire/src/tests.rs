@@ -367,6 +367,16 @@ fn messages_frames_and_tokens_are_the_golden_ones() {
 }
 
 #[test]
+fn golden_lines_are_added_and_never_changed() {
+    let case = |name: &str| Case::new(name, 7, [7], |bytes| bytes.first().copied());
+    let cases = ["first", "new", "last"].map(case);
+    assert_eq!(
+        golden::with_missing("first 05\nlast 07\ngone 01\n", &cases),
+        "first 05\nnew 07\nlast 07\ngone 01\n"
+    );
+}
+
+#[test]
 fn every_enum_of_this_crate_has_golden_bytes() {
     let cases = cases();
     let subjects = golden::subjects(&cases);

@@ -2,8 +2,8 @@
 //! accident.
 //!
 //! Used by the tests of this crate and of `meta`, which takes this file in by its path. A line of a
-//! golden file is a name, a space and the bytes in hex. `BLESS=1 cargo test` writes the files anew:
-//! for lines that are new. Whether a line may change is said in `docs/BYTES.md`.
+//! golden file is a name, a space and the bytes in hex. `BLESS=1 cargo test` adds the lines that
+//! are missing, and changes none. Whether a line may change is said in `docs/BYTES.md`.
 
 use std::{collections::BTreeMap, fmt::Debug, fmt::Write as _, fs, path::Path};
 
@@ -84,12 +84,26 @@ pub(crate) fn all<T: Variants>(
     cases
 }
 
+/// A golden file with a line for each case that has none, and with all other lines as they are.
+pub(crate) fn with_missing(text: &str, cases: &[Case]) -> String {
+    let mut golden: Vec<&str> = text.lines().collect();
+    let mut lines = String::new();
+    for Case { name, bytes, .. } in cases {
+        let is_of_case = |line: &&str| line.split(' ').next() == Some(name);
+        match golden.iter().position(is_of_case) {
+            Some(at) => writeln!(lines, "{}", golden.remove(at)).unwrap(),
+            None => writeln!(lines, "{name} {}", hex(bytes)).unwrap(),
+        }
+    }
+    golden.iter().for_each(|line| writeln!(lines, "{line}").unwrap());
+    lines
+}
+
 /// Compares with the golden file, line by line, and reads every golden line.
 pub(crate) fn check(file: &Path, cases: &[Case]) {
     if std::env::var_os("BLESS").is_some() {
-        let lines: String =
-            cases.iter().map(|case| format!("{} {}\n", case.name, hex(&case.bytes))).collect();
-        fs::write(file, lines).unwrap();
+        let text = fs::read_to_string(file).unwrap_or_default();
+        fs::write(file, with_missing(&text, cases)).unwrap();
     }
     let text = fs::read_to_string(file).unwrap();
     let mut golden: BTreeMap<&str, &str> = BTreeMap::new();
