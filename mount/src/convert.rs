@@ -140,18 +140,21 @@ pub(crate) fn xattr_mode(flags: u32) -> Result<XattrMode, Failed> {
     }
 }
 
-/// Limits what is shown to a quota, if the lines that `pando info` shows tell of one.
+/// Limits what is shown to a quota, if the lines that `pando info` shows tell of one. Inodes that
+/// are counted for a quota, also one without a limit, take the place of the estimate.
 pub(crate) fn limit_statfs(statfs: &mut Statfs, lines: &[(String, String)]) {
-    let number = |name: &str| -> Option<u64> {
-        lines.iter().find(|(found, _)| found == name)?.1.parse().ok()
-    };
+    let line = |name: &str| lines.iter().find(|(found, _)| found == name);
+    let number = |name: &str| -> Option<u64> { line(name)?.1.parse().ok() };
     if let (Some(max), Some(used)) = (number("quota.bytes"), number("used.bytes")) {
         statfs.bytes = max.min(statfs.bytes);
         statfs.bytes_free = statfs.bytes_free.min(max.saturating_sub(used));
     }
-    if let (Some(max), Some(used)) = (number("quota.entries"), number("used.entries")) {
+    let is_counted = line("quota.state").is_some_and(|(_, state)| state == "active");
+    if let Some(used) = number("used.entries").filter(|_| is_counted) {
         statfs.files = used;
-        statfs.files_free = statfs.files_free.min(max.saturating_sub(used));
+        if let Some(max) = number("quota.entries") {
+            statfs.files_free = statfs.files_free.min(max.saturating_sub(used));
+        }
     }
 }
 
@@ -209,13 +212,35 @@ mod tests {
         let mut shown = Statfs { bytes: 1 << 30, bytes_free: 1 << 29, files: 3, files_free: 700 };
         let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let mut lines = vec![line("quota.bytes", "4096"), line("used.bytes", "1000")];
-        lines.extend([line("quota.entries", "unlimited"), line("used.entries", "5")]);
+        lines.extend([line("quota.entries", "12"), line("used.entries", "5")]);
+        lines.push(line("quota.state", "active"));
         limit_statfs(&mut shown, &lines);
-        let expected = Statfs { bytes: 4096, bytes_free: 3096, files: 3, files_free: 700 };
+        let expected = Statfs { bytes: 4096, bytes_free: 3096, files: 5, files_free: 7 };
         assert_eq!(shown, expected);
         lines[2].1 = "4".to_owned();
         limit_statfs(&mut shown, &lines);
         assert_eq!((shown.files, shown.files_free), (5, 0));
+    }
+
+    #[test]
+    fn statfs_shows_the_inodes_that_are_counted_for_a_quota_without_a_limit() {
+        let estimate = Statfs { bytes: 1 << 30, bytes_free: 1 << 29, files: 30, files_free: 700 };
+        let shown = |state: &str, max: &str| {
+            let mut shown = estimate;
+            let lines = [
+                ("quota.bytes", "none"),
+                ("quota.entries", max),
+                ("used.entries", "5"),
+                ("quota.state", state),
+            ];
+            let lines = lines.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            limit_statfs(&mut shown, &lines);
+            shown
+        };
+        let counted = Statfs { files: 5, ..estimate };
+        assert_eq!([shown("active", "unlimited"), shown("active", "none")], [counted; 2]);
+        assert_eq!(shown("counting", "unlimited"), estimate, "the count is not complete");
+        assert_eq!(shown("counting", "9"), estimate);
     }
 
     #[test]

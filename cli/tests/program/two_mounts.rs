@@ -206,3 +206,8 @@ fn two_mounts_see_in_statfs_what_the_other_has_used_at_once() {
     }
     two.end();
 }
+    // Without a limit inodes are still counted: the root and four files.
+    succeed(&["set", text(&two.there[0].0), "quota.bytes=unlimited", "quota.entries=none"]);
+    let shown = rustix::fs::statvfs(&two.there[1].0).unwrap();
+    assert!(shown.f_blocks * shown.f_frsize > 64 << 20, "the space is that of the disk again");
+    assert_eq!(shown.f_files - shown.f_ffree, 5);
