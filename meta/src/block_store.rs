@@ -11,14 +11,15 @@ use std::{
 
 use base::BlockId;
 use parking_lot::Mutex;
-use store::BlocksError;
+use store::{Blocks, BlocksError};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use crate::{
     error::describe,
+    log_limit::LogLimit,
     server::{Counters, Shared},
     session::Session,
 };
@@ -47,24 +48,25 @@ pub(crate) struct BlockStore {
     missed: Mutex<VecDeque<Missed>>,
 }
 
-#[derive(Default)]
 struct State {
     /// Cause of the last failure, while the store does not work.
     problem: Option<String>,
-    /// Time of the last logged failure.
-    logged: Option<Instant>,
+    limit: LogLimit,
     /// Whether a failure was logged and the recovery is not logged yet.
     told: bool,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { problem: None, limit: LogLimit::new(LOG_PERIOD), told: false }
+    }
 }
 
 impl State {
     /// Whether a failure should be logged now.
     fn is_due(&mut self) -> bool {
-        let now = Instant::now();
-        let due = self.logged.is_none_or(|at| now.duration_since(at) >= LOG_PERIOD);
-        if due {
-            (self.logged, self.told) = (Some(now), true);
-        }
+        let due = self.limit.due().is_some();
+        self.told |= due;
         due
     }
 }
@@ -186,16 +188,26 @@ impl Shared {
     }
 }
 
+/// Tries whether a store takes blocks; a store that needs longer than [`TRIAL_TIMEOUT`] does not
+/// work. `nonce` makes the name of the trial block, which no other trial uses.
+///
+/// # Errors
+/// The cause of the failure, as text.
+pub async fn try_blocks(blocks: &Blocks, nonce: u64) -> Result<(), String> {
+    match timeout(TRIAL_TIMEOUT, blocks.trial(nonce)).await {
+        Ok(tried) => tried.map_err(|error| describe(&error)),
+        Err(_) => Err(format!("it does not answer within {} s", TRIAL_TIMEOUT.as_secs())),
+    }
+}
+
 /// Tries the store when it is in doubt, until it works.
 pub(crate) async fn watch(shared: &Shared) {
     loop {
         shared.block_store.doubted.notified().await;
         loop {
-            let trial = shared.blocks.trial(shared.random.next());
-            match timeout(TRIAL_TIMEOUT, trial).await {
-                Ok(Ok(())) => break shared.block_store.works(),
-                Ok(Err(error)) => shared.block_store.has_failed_a_trial(&describe(&error)),
-                Err(_) => shared.block_store.has_failed_a_trial("it does not answer"),
+            match try_blocks(&shared.blocks, shared.random.next()).await {
+                Ok(()) => break shared.block_store.works(),
+                Err(cause) => shared.block_store.has_failed_a_trial(&cause),
             }
             sleep(TRY_PERIOD).await;
         }

@@ -29,6 +29,7 @@ mod hot;
 mod invalidation;
 mod layouts;
 mod lock;
+mod log_limit;
 mod met;
 mod observe;
 mod opens;
@@ -54,6 +55,7 @@ mod unheard;
 mod unnamed;
 mod unsynced;
 
+pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use cluster::ClusterOptions;
