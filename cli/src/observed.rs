@@ -67,6 +67,47 @@ fn is_error(outcome: &str) -> bool {
     errno || matches!(outcome, "refused" | "halted")
 }
 
+/// State of a server, as `status --json` and `/status.json` have it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Standing {
+    /// Clients should be sent there.
+    pub(crate) ready: bool,
+    pub(crate) problems: Vec<String>,
+    pub(crate) role: &'static str,
+    pub(crate) server: u16,
+    pub(crate) servers_expected: u16,
+    /// Number of servers that the coordinator hears of; absent elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) servers_heard: Option<u16>,
+    /// Address of the coordinator; absent on the coordinator itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) coordinator: String,
+    pub(crate) lease_ms: u64,
+    /// Time since the lease ended; absent with a lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without_lease_ms: Option<u64>,
+    pub(crate) alone_ms: u64,
+    pub(crate) server_uptime_ms: u64,
+}
+
+impl From<wire::Standing> for Standing {
+    fn from(standing: wire::Standing) -> Standing {
+        Standing {
+            role: role(&standing),
+            ready: standing.ready,
+            problems: standing.problems,
+            server: standing.server,
+            servers_expected: standing.servers,
+            servers_heard: standing.heard,
+            coordinator: standing.coordinator,
+            lease_ms: standing.lease_ms,
+            without_lease_ms: standing.without_lease_ms,
+            alone_ms: standing.alone_ms,
+            server_uptime_ms: standing.uptime_ms,
+        }
+    }
+}
+
 /// The role of a server among those of its file system.
 pub(crate) fn role(standing: &wire::Standing) -> &'static str {
     match (standing.servers, standing.server) {

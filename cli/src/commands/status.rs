@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::cluster::Cluster;
 use crate::{
     connect::{self, Servers, TokenArgs},
-    observed::{self, Operation, micros},
+    observed::{Operation, Standing, micros},
     output,
 };
 
@@ -42,7 +42,7 @@ const UNREADY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = connect::config(args.server.0, args.token.read()?, "pando status");
-    let (standing, status) = connect::runtime()?.block_on(async {
+    let (asked, status) = connect::runtime()?.block_on(async {
         let Some(standing) = connect::standing(&config).await? else {
             return Err(connect::no_session(&config.addresses).await);
         };
@@ -52,15 +52,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         } else {
             timeout(UNREADY_TIMEOUT, Box::pin(ask(config))).await.ok().transpose()?
         };
-        anyhow::Ok((Standing::new(standing, status.as_ref()), status))
+        anyhow::Ok((Asked::new(standing, status.as_ref()), status))
     })?;
     if args.json {
-        output::print_json(&Whole { standing: &standing, status: status.as_ref() })?;
+        output::print_json(&Whole { asked: &asked, status: status.as_ref() })?;
     } else {
         let status = status.as_ref().map(Status::to_text).unwrap_or_default();
-        output::print(&(standing.to_text() + &status))?;
+        output::print(&(asked.to_text() + &status))?;
     }
-    Ok(if standing.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+    Ok(if asked.standing.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
 async fn ask(config: Config) -> anyhow::Result<Status> {
@@ -76,74 +76,51 @@ async fn ask(config: Config) -> anyhow::Result<Status> {
 
 /// State of the server that was asked.
 #[derive(Serialize)]
-struct Standing {
+struct Asked {
     /// `serving`, or what is wrong.
     state: String,
-    ready: bool,
-    problems: Vec<String>,
-    role: &'static str,
-    server: u16,
-    servers_expected: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    servers_heard: Option<u16>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    coordinator: String,
-    lease_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    without_lease_ms: Option<u64>,
-    alone_ms: u64,
-    server_uptime_ms: u64,
+    #[serde(flatten)]
+    standing: Standing,
 }
 
 /// Status as it is printed as JSON.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
-    standing: &'a Standing,
+    asked: &'a Asked,
     #[serde(flatten)]
     status: Option<&'a Status>,
 }
 
-impl Standing {
+impl Asked {
     /// `status` has what the coordinator says, if it was reached.
-    fn new(standing: wire::Standing, status: Option<&Status>) -> Standing {
-        let role = observed::role(&standing);
-        let mut problems = standing.problems;
+    fn new(standing: wire::Standing, status: Option<&Status>) -> Asked {
+        let mut standing = Standing::from(standing);
+        let problems = &mut standing.problems;
         let cluster = status.and_then(|status| status.cluster.as_ref());
         for problem in cluster.map(Cluster::problems).unwrap_or_default() {
             if !problems.contains(problem) {
                 problems.push(problem.clone());
             }
         }
-        let state = match (standing.ready, &problems[..]) {
+        let state = match (standing.ready, &standing.problems[..]) {
             (true, []) => "serving".to_owned(),
             (true, problems) => format!("serving, but {}", problems.join("; ")),
             (false, problems) => format!("NOT SERVING: {}", problems.join("; ")),
         };
-        Standing {
-            state,
-            ready: standing.ready,
-            problems,
-            role,
-            server: standing.server,
-            servers_expected: standing.servers,
-            servers_heard: standing.heard,
-            coordinator: standing.coordinator,
-            lease_ms: standing.lease_ms,
-            without_lease_ms: standing.without_lease_ms,
-            alone_ms: standing.alone_ms,
-            server_uptime_ms: standing.uptime_ms,
-        }
+        Asked { state, standing }
     }
 
     fn to_text(&self) -> String {
-        let mut rows = vec![("state", self.state.clone())];
-        if self.servers_expected > 1 {
-            let (server, servers) = (self.server, self.servers_expected);
-            let up = humantime::format_duration(Duration::from_secs(self.server_uptime_ms / 1000));
-            let role = match &self.coordinator[..] {
-                "" => self.role.to_owned(),
-                coordinator => format!("{}, the coordinator is at {coordinator}", self.role),
+        let Asked { state, standing } = self;
+        let mut rows = vec![("state", state.clone())];
+        if standing.servers_expected > 1 {
+            let (server, servers) = (standing.server, standing.servers_expected);
+            let up = Duration::from_secs(standing.server_uptime_ms / 1000);
+            let up = humantime::format_duration(up);
+            let role = match &standing.coordinator[..] {
+                "" => standing.role.to_owned(),
+                coordinator => format!("{}, the coordinator is at {coordinator}", standing.role),
             };
             rows.push(("asked", format!("server {server} of {servers}, up for {up}")));
             rows.push(("role", role));

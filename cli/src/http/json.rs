@@ -13,18 +13,8 @@ pub(super) struct Page {
     version: String,
     /// Problem of the server, in one line.
     problem: Option<String>,
-    problems: Vec<String>,
-    /// Clients should be sent here.
-    ready: bool,
-    role: &'static str,
-    server: u16,
-    servers_expected: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    servers_heard: Option<u16>,
-    coordinator: String,
-    lease_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    without_lease_ms: Option<u64>,
+    #[serde(flatten)]
+    standing: observed::Standing,
     uptime_seconds: u64,
     /// Seconds since the start, finely.
     at_seconds: f64,
@@ -94,15 +84,7 @@ pub(super) fn page(status: Status, load: Load, standing: Standing) -> Page {
         uuid: format!("{:032x}", status.uuid),
         version: status.version,
         problem: Some(standing.problems.join("; ")).filter(|problem| !problem.is_empty()),
-        ready: standing.ready,
-        role: observed::role(&standing),
-        server: standing.server,
-        servers_expected: standing.servers,
-        servers_heard: standing.heard,
-        coordinator: standing.coordinator,
-        lease_ms: standing.lease_ms,
-        without_lease_ms: standing.without_lease_ms,
-        problems: standing.problems,
+        standing: standing.into(),
         uptime_seconds: status.uptime_seconds,
         durability: status.durability,
         commit_interval_ms: status.commit_interval_ms,
