@@ -151,11 +151,30 @@ fn health_and_readiness_are_told() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// Makes requests that fail: three names that are taken, and two that are not there.
+fn fail_some(data: &Data, server: &Running) {
+    let secret = std::fs::read_to_string(data.admin_token()).unwrap();
+    let config = Config::new(vec![server.address().to_owned()], secret.trim().to_owned());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Box::pin(Client::connect(config)).await.unwrap();
+        client.mkdir("/taken", 0o755).await.unwrap();
+        for _ in 0..3 {
+            client.mkdir("/taken", 0o755).await.unwrap_err();
+        }
+        for _ in 0..2 {
+            client.rmdir("/none").await.unwrap_err();
+        }
+        client.close().await.unwrap();
+    });
+}
+
 #[test]
 fn a_browser_shows_the_page_with_numbers() {
     let data = Data::formatted();
     let server = data.serve(&[]);
     work(&data, &server);
+    fail_some(&data, &server);
     let page = format!("http://{}/", server.http());
     let seen = folder();
     let browse = |profile: &str, more: &[&str]| {
@@ -186,6 +205,17 @@ fn a_browser_shows_the_page_with_numbers() {
     }
     let cells = dom.split("<td>create</td>").nth(1).unwrap();
     let cells: Vec<&str> = cells.split("class=\"n\">").skip(1).take(2).collect();
+    // The errors by kind: those of a missing name apart from the others, with their operations.
+    let rows: Vec<&str> =
+        dom.split("<table id=\"errors\">").nth(1).unwrap().split("<tr>").collect();
+    let row = |kind: &str| {
+        let found = rows.iter().position(|row| row.starts_with(&format!("<td>{kind}</td>")));
+        found.unwrap_or_else(|| panic!("no {kind} in {rows:?}"))
+    };
+    let (taken, none) = (row("EEXIST"), row("ENOENT (no such name)"));
+    assert!(taken < none, "{rows:?}");
+    assert!(rows[taken].contains(">3</td><td class=\"n\">mkdir 3</td>"), "{rows:?}");
+    assert!(rows[none].contains("rmdir 2"), "{rows:?}");
     let total: u64 = cells[1].split('<').next().unwrap().replace(',', "").parse().unwrap();
     assert!(total >= 50, "{cells:?}");
     assert!(!dom.contains("NaN") && !dom.contains("undefined"), "{dom}");
@@ -216,6 +246,7 @@ fn the_page_is_fed_with_numbers_and_without_paths() {
     let data = Data::formatted();
     let server = data.serve(&[]);
     work(&data, &server);
+    fail_some(&data, &server);
     let page: Value = serde_json::from_str(&body(&server, "/status.json")).unwrap();
     assert_eq!((&page["name"], &page["problem"]), (&"data".into(), &Value::Null));
     let create = page["operations"].as_array().unwrap().iter().find(|row| row["name"] == "create");
@@ -223,6 +254,16 @@ fn the_page_is_fed_with_numbers_and_without_paths() {
     assert!(create["count"].as_u64() >= Some(50));
     assert!(create["p50_us"].as_f64() <= create["p99_us"].as_f64());
     assert!(page["gauges"]["cores"].as_u64() >= Some(1));
+    // Failures by errno; a name that is not there is no failure.
+    let row = |name: &str| {
+        let rows = page["operations"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).expect("it was asked for").clone()
+    };
+    let (mkdir, rmdir) = (row("mkdir"), row("rmdir"));
+    assert_eq!(mkdir["errors"], serde_json::json!({"EEXIST": 3}));
+    assert_eq!((&mkdir["failed"], &mkdir["not_found"]), (&3.into(), &0.into()));
+    assert_eq!(rmdir["errors"], serde_json::json!({}));
+    assert_eq!((&rmdir["failed"], &rmdir["not_found"]), (&0.into(), &2.into()));
     assert!(page.get("busy_directories").is_none());
     assert_eq!(server.stop(), Some(0));
 }
