@@ -87,16 +87,15 @@ fn the_units_start_what_format_has_made_and_systemd_reads_them() {
         let with = fs::read_to_string(unit).unwrap().replace("/usr/bin", &program);
         fs::write(unit, with).unwrap();
     }
-    let mut verify = Command::new("systemd-analyze");
-    verify.args(["verify", "--man=no"]).args([&server, &mounted]);
-    match verify.output() {
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success() && said.is_empty(), "{said}");
-        }
-        // A machine without systemd.
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
-    }
+    let analyze = |args: &[&str], units: &[&Path]| {
+        let output = Command::new("systemd-analyze").args(args).args(units).output();
+        let output = output.expect("systemd-analyze is installed by scripts/deps");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{args:?}: {said}");
+    };
+    analyze(&["verify", "--man=no"], &[&server, &mounted]);
+    // In tenths: a service without any restriction has 96.
+    analyze(&["security", "--no-pager", "--offline=true", "--threshold=20"], &[&server]);
 }
 
 #[test]

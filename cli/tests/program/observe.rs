@@ -140,6 +140,33 @@ fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// Runs Prometheus' own tool, which must find nothing wrong.
+fn promtool(args: &[&str], input: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let fetched = root.join("target/tools/promtool");
+    let program = if fetched.exists() { text(&fetched) } else { "promtool" };
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root.join("contrib/prometheus"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut tool = command.spawn().expect("`scripts/deps test` fetches promtool");
+    tool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|out| String::from_utf8_lossy(&out).into_owned());
+    assert!(output.status.success(), "{args:?}: {said:?}");
+}
+
+#[test]
+fn prometheus_takes_the_metrics_and_each_fault_raises_its_alert() {
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    work(&data, &server);
+    fail_some(&data, &server);
+    promtool(&["check", "metrics"], &body(&server, "/metrics"));
+    promtool(&["check", "rules", "alerts.yml"], "");
+    promtool(&["test", "rules", "alerts_test.yml"], "");
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn health_and_readiness_are_told() {
     let data = Data::formatted();
