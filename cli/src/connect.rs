@@ -188,10 +188,21 @@ pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow
 /// Explains in words that only administrators may ask this.
 pub(crate) fn for_administrators<T>(answer: client::Result<T>) -> anyhow::Result<T> {
     match answer {
-        Err(client::Error::Fs(base::FsError::NotPermitted)) => {
-            Err(anyhow!("only an administrator's token may ask this"))
+        Err(error @ client::Error::Fs(base::FsError::NotPermitted)) => {
+            Err(anyhow::Error::new(error).context("only an administrator's token may ask this"))
         }
         answer => Ok(answer?),
+    }
+}
+
+/// Whether a server has refused a request, so that nothing happened.
+pub(crate) fn is_refusal(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(client::Error::Fs(_) | client::Error::Refused(_) | client::Error::TokenExpired) => {
+            true
+        }
+        Some(client::Error::SessionLost | client::Error::Silent(..) | client::Error::Closed)
+        | None => false,
     }
 }
 

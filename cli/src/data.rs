@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without
-//! `pando.json` holds no files of users: a format that was interrupted leaves `formatting` behind
-//! and is begun anew.
+//! `pando.json` holds no files of users: a command that was interrupted leaves `formatting` behind,
+//! which names it ([`Making`]), and the same command begins anew.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -25,7 +25,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use client::SystemClock;
 use meta::{Belonging, FormatOptions};
 use rustix::fs::{FlockOperation, flock};
@@ -77,6 +77,48 @@ pub(crate) struct New {
     pub(crate) blocks: Option<String>,
     /// Compression of blocks.
     pub(crate) compression: Compression,
+}
+
+/// Command that makes a file system, or a server's part of one, in a directory. Persisted: until the
+/// end the file `formatting` holds its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Making {
+    Format,
+    Load,
+    Join,
+}
+
+impl Making {
+    /// Returns the interrupted command that left something in a directory. The inner `None`: a
+    /// command that is not known any more, as it was interrupted at its last step.
+    fn left_in(path: &Path) -> Option<Option<Making>> {
+        let mark = fs::read(path.join(FORMATTING)).ok()?;
+        let known = [Making::Format, Making::Load, Making::Join];
+        Some(known.into_iter().find(|making| mark.trim_ascii() == making.name().as_bytes()))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Making::Format => "format",
+            Making::Load => "load",
+            Making::Join => "join",
+        }
+    }
+
+    /// The command line, as far as it is known.
+    fn command(self) -> &'static str {
+        match self {
+            Making::Format => "pando format",
+            Making::Load => "pando load",
+            Making::Join => "pando serve --join",
+        }
+    }
+
+    /// Error for a directory in which the command was interrupted.
+    fn interrupted(self, path: &Path) -> anyhow::Error {
+        let (name, command, path) = (self.name(), self.command(), path.display());
+        anyhow!("a {name} in {path} was interrupted: run `{command}` again, or remove {path}")
+    }
 }
 
 /// Contents of `pando.json`. Persisted.
@@ -153,48 +195,37 @@ pub(crate) struct Target<'a> {
 pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     let place = (new.blocks.as_deref(), new.compression);
     let server = (new.servers > 1).then_some(0);
-    build(path, &new.name, place, server, |target| {
-        let options = FormatOptions {
-            name: new.name.clone(),
-            shards: new.shards,
-            servers: new.servers,
-            locality: new.locality,
-            inline_bytes_max: new.inline_bytes_max,
-            blocks: target.url.to_owned(),
-            signing_key: target.signing_key.to_vec(),
-        };
-        Ok(meta::format(target.engine, &options, &SystemClock, &SystemRandom::default())?)
-    })
-}
-
-/// Makes a file system in a directory, with the contents that `fill` puts into it. Nothing of it
-/// counts before the end.
-fn build(
-    path: &Path,
-    name: &str,
-    place: (Option<&str>, Compression),
-    server: Option<u16>,
-    fill: impl FnOnce(Target<'_>) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let filling = Begun::new(path)?.open(place, &secret::<32>())?;
-    fill(filling.target())?;
-    filling.finish(name, server)
+    let filling = Begun::new(path, Making::Format)?.open(place, &secret::<32>())?;
+    let target = filling.target();
+    let options = FormatOptions {
+        name: new.name.clone(),
+        shards: new.shards,
+        servers: new.servers,
+        locality: new.locality,
+        inline_bytes_max: new.inline_bytes_max,
+        blocks: target.url.to_owned(),
+        signing_key: target.signing_key.to_vec(),
+    };
+    meta::format(target.engine, &options, &SystemClock, &SystemRandom::default())?;
+    // The file system counts from here on.
+    filling.finish(&new.name, server)
 }
 
 /// Makes a file system of as many servers as there are directories, with the contents that `fill`
 /// puts into them. Nothing of it counts before the end: that of the first server is finished last.
-pub(crate) fn build_all(
+pub(crate) fn load_all(
     paths: &[PathBuf],
     name: &str,
     place: (Option<&str>, Compression),
     fill: impl FnOnce(&[Target<'_>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let [first, others @ ..] = paths else { bail!("a file system has a server") };
-    if first.join(FORMATTING).exists() {
+    if Making::left_in(first).is_some_and(|left| left.is_none_or(|left| left == Making::Load)) {
         others.iter().try_for_each(|path| undo(path))?;
     }
     let key = secret::<32>();
-    let begun = paths.iter().map(|path| Begun::new(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let begun = paths.iter().map(|path| Begun::new(path, Making::Load));
+    let begun = begun.collect::<anyhow::Result<Vec<_>>>()?;
     let open = |begun: Begun<'_>| begun.open(place, &key);
     let filling = begun.into_iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     fill(&filling.iter().map(Filling::target).collect::<Vec<_>>())?;
@@ -219,16 +250,18 @@ fn undo(path: &Path) -> anyhow::Result<()> {
 struct Begun<'a> {
     path: &'a Path,
     directory: File,
+    /// The directory was missing.
+    is_new: bool,
 }
 
 impl Begun<'_> {
-    fn new(path: &Path) -> anyhow::Result<Begun<'_>> {
-        let directory = prepare(path)?;
+    fn new(path: &Path, making: Making) -> anyhow::Result<Begun<'_>> {
+        let (directory, is_new) = prepare(path)?;
         ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
-        begin(path)?;
+        begin(path, making)?;
         fs::set_permissions(path, Permissions::from_mode(0o700))
             .with_context(|| format!("cannot close {} to other users", path.display()))?;
-        Ok(Begun { path, directory })
+        Ok(Begun { path, directory, is_new })
     }
 
     /// Opens what belongs into it, under this signing key.
@@ -297,26 +330,42 @@ impl Filling {
 pub(crate) struct Joining<'a> {
     begun: Begun<'a>,
     member: u64,
+    /// The number was drawn now: no coordinator has heard of it before.
+    is_drawn: bool,
 }
 
 impl Joining<'_> {
     /// Takes a directory that is missing or empty, or in which a join was interrupted.
     pub(crate) fn begin(path: &Path) -> anyhow::Result<Joining<'_>> {
-        let begun = Begun::new(path)?;
+        let begun = Begun::new(path, Making::Join)?;
         let member = match fs::read_to_string(path.join(MEMBER)) {
             Ok(text) => text.trim().parse().ok(),
             Err(_) => None,
         };
-        let member = match member {
-            Some(member) => member,
-            None => {
-                remove(fs::remove_file(path.join(MEMBER)), path)?;
-                let member = u64::from_le_bytes(secret::<8>());
-                write_private(path, MEMBER, format!("{member}\n").as_bytes())?;
-                member
-            }
-        };
-        Ok(Joining { begun, member })
+        if let Some(member) = member {
+            return Ok(Joining { begun, member, is_drawn: false });
+        }
+        remove(fs::remove_file(path.join(MEMBER)), path)?;
+        let member = u64::from_le_bytes(secret::<8>());
+        write_private(path, MEMBER, format!("{member}\n").as_bytes())?;
+        Ok(Joining { begun, member, is_drawn: true })
+    }
+
+    /// The coordinator has refused the join, so the directory is left as it was found. A number
+    /// that was drawn earlier stays: a coordinator may have given a place to it.
+    pub(crate) fn withdraw(self) -> io::Result<()> {
+        let Begun { path, directory, is_new } = self.begun;
+        if !self.is_drawn {
+            return Ok(());
+        }
+        fs::remove_file(path.join(MEMBER))?;
+        fs::remove_file(path.join(FORMATTING))?;
+        if is_new {
+            fs::remove_dir(path)?;
+        }
+        // The lock is held up to here.
+        drop(directory);
+        Ok(())
     }
 
     /// The number by which the coordinator knows it again.
@@ -417,9 +466,7 @@ impl DataDir {
     pub(crate) fn compression(&self) -> anyhow::Result<Compression> {
         let Some(text) = &self.about.compression else { return Ok(Compression::None) };
         let known = text.parse().ok();
-        known.with_context(|| {
-            format!("{ABOUT} names a compression that this program does not know: {text}")
-        })
+        known.with_context(|| format!("{ABOUT} names a compression that this program does not know: {text}"))
     }
 
     /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have
@@ -486,7 +533,7 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("no file system in {}; run `pando format` first", path.display())
+            return Err(nothing_in(path));
         }
         Err(error) => {
             return Err(error).with_context(|| format!("cannot read {}", file.display()));
@@ -504,6 +551,26 @@ fn read_about(path: &Path) -> anyhow::Result<About> {
     );
     serde_json::from_value(value)
         .with_context(|| format!("{} is damaged; {ADVICE}", file.display()))
+}
+
+/// Error for a directory without a file system.
+fn nothing_in(path: &Path) -> anyhow::Error {
+    let Some(left) = Making::left_in(path) else {
+        return anyhow!("no file system in {}; run `pando format` first", path.display());
+    };
+    // The command may be running now.
+    if let Err(error) = lock(path) {
+        return error;
+    }
+    left.map_or_else(
+        || {
+            let path = path.display();
+            anyhow!(
+                "making a file system in {path} was interrupted: make it again, or remove {path}"
+            )
+        },
+        |left| left.interrupted(path),
+    )
 }
 
 fn open_blocks(path: &Path, url: Option<&str>, compression: Compression) -> anyhow::Result<Blocks> {
@@ -547,9 +614,10 @@ fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the directory if need be, takes it, and sees that nothing of others is in it.
-fn prepare(path: &Path) -> anyhow::Result<File> {
-    if !path.exists() {
+/// Makes the directory if need be, and takes it; whether it was missing.
+fn prepare(path: &Path) -> anyhow::Result<(File, bool)> {
+    let is_new = !path.exists();
+    if is_new {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -557,19 +625,26 @@ fn prepare(path: &Path) -> anyhow::Result<File> {
             .and_then(|()| sync_above(path))
             .with_context(|| format!("cannot make {}", path.display()))?;
     }
-    lock(path)
+    Ok((lock(path)?, is_new))
 }
 
-/// Makes sure that the directory is empty, but for what an interrupted format left, and marks it.
-fn begin(path: &Path) -> anyhow::Result<()> {
-    if path.join(FORMATTING).exists() {
+/// Makes sure that the directory is empty, but for what the same command left when it was
+/// interrupted, and marks it.
+fn begin(path: &Path, making: Making) -> anyhow::Result<()> {
+    if let Some(left) = Making::left_in(path) {
+        if let Some(other) = left.filter(|left| *left != making) {
+            return Err(other.interrupted(path));
+        }
+        let name = left.map_or("command", Making::name);
+        tracing::warn!("removing what an interrupted {name} left in {}", path.display());
         for folder in [META, BLOCKS] {
             remove(fs::remove_dir_all(path.join(folder)), path)?;
         }
         for file in [SIGNING_KEY, ADMIN_TOKEN] {
             remove(fs::remove_file(path.join(file)), path)?;
         }
-        return Ok(());
+        return fs::write(path.join(FORMATTING), making.name())
+            .with_context(|| format!("cannot write to {}", path.display()));
     }
     for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
         let name = entry?.file_name();
@@ -580,13 +655,13 @@ fn begin(path: &Path) -> anyhow::Result<()> {
             name.display()
         );
     }
-    write_private(path, FORMATTING, b"")
+    write_private(path, FORMATTING, making.name().as_bytes())
 }
 
 fn remove(removed: io::Result<()>, path: &Path) -> anyhow::Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| {
-            format!("cannot clear what an interrupted format left in {}", path.display())
+            format!("cannot clear what an interrupted command left in {}", path.display())
         }),
         Ok(()) | Err(_) => Ok(()),
     }

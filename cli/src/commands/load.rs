@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (0..servers).map(|server| args.data.join(format!("server-{server}"))).collect()
     };
     let mut chunks = 0;
-    data::build_all(&data, &name, (blocks.as_deref(), args.compression), |targets| {
+    data::load_all(&data, &name, (blocks.as_deref(), args.compression), |targets| {
         chunks = fill(&mut dump, targets)?;
         Ok(())
     })?;

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use wire::Join;
+use wire::{Join, Joined};
 
 use crate::{
     connect::{self, Servers},
@@ -276,16 +276,43 @@ impl ClusterArgs {
         server::try_listen(options)?;
         let joining = Joining::begin(data)?;
         let join = Join { address: options.listen.address.clone(), member: joining.member() };
-        let client =
-            connect::connect_incomplete(connect::config(coordinators.clone(), token, "joins"))
-                .await?;
-        let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
-        let joined = connect::for_administrators(client.join(join).await)?;
-        client.close().await?;
+        let (servers, joined) = match ask_to_join(&coordinators, token, join).await {
+            Err(error) if connect::is_refusal(&error) => {
+                if let Err(left) = joining.withdraw() {
+                    let data = data.display();
+                    tracing::warn!(error = %left, "files of the refused join are left in {data}");
+                }
+                return Err(error);
+            }
+            answer => answer?,
+        };
         data::write_coordinators(data, &coordinators)?;
         joining.finish(&joined, servers)?;
         output::print(&format!("joined as server {} of {servers}", joined.server))
     }
+}
+
+/// Asks the coordinator for a place; returns the number of servers, and the answer.
+async fn ask_to_join(
+    coordinators: &[String],
+    token: String,
+    join: Join,
+) -> anyhow::Result<(u16, Joined)> {
+    let config = connect::config(coordinators.to_owned(), token, "joins");
+    let client = connect::connect_incomplete(config).await?;
+    let asked = async {
+        let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
+        Ok((servers, connect::for_administrators(client.join(join).await)?))
+    };
+    let joined = asked.await;
+    if joined.is_err() {
+        return connect::close(&client, joined).await;
+    }
+    // The place is given, whatever becomes of the session.
+    if let Err(error) = client.close().await {
+        tracing::debug!(%error, "the session of the join was not closed");
+    }
+    joined
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

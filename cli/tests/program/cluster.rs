@@ -33,7 +33,7 @@ fn coordinate(data: &Data) -> Running {
     data.serve(&["--http", "off", "--coordinator", "--cluster-lease", "500ms"])
 }
 
-fn join<'a>(data: &'a Path, coordinator: &'a str, token: &'a Path) -> Vec<&'a str> {
+pub(crate) fn join<'a>(data: &'a Path, coordinator: &'a str, token: &'a Path) -> Vec<&'a str> {
     let join = ["serve", "--data", text(data), "--join", coordinator, "--token-file", text(token)];
     [&join[..], &FREE].concat()
 }

@@ -60,7 +60,11 @@ fn a_format_that_was_interrupted_is_begun_anew() {
     fs::rename(data.path().join("pando.json"), data.path().join("formatting")).unwrap();
     let key = fs::read(data.path().join("signing.key")).unwrap();
     let said = fail(1, &["serve", "--data", text(&data.path()), "--listen", "127.0.0.1:0"]);
-    assert!(said.contains("run `pando format` first"), "{said}");
+    let path = data.path();
+    let path = text(&path);
+    let wanted =
+        format!("making a file system in {path} was interrupted: make it again, or remove {path}");
+    assert!(said.contains(&wanted), "{said}");
     succeed(&["format", "--data", text(&data.path())]);
     assert_ne!(fs::read(data.path().join("signing.key")).unwrap(), key);
     assert!(data.serve(&[]).stop() == Some(0));

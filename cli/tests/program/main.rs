@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
+mod again;
 mod bench;
 mod cluster;
 mod compression;
